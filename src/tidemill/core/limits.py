@@ -1,0 +1,88 @@
+"""Hard bounds, in one place. A limit that a user may tune is a configuration key, not here.
+
+Every queue, cache and loop in Tidemill names its bound; where the bound is fixed, this is it.
+"""
+
+from __future__ import annotations
+
+KIB = 1024
+MIB = 1024 * KIB
+
+# --- wire: what one request may cost before anything is known about it ---------------------------
+REQUEST_OBJECTS_MAX = 100_000
+"""Objects (structs, strings, array elements) that decoding one request may create (S4)."""
+TAGGED_FIELDS_MAX = 64
+"""Tagged fields in one tag section (S5)."""
+STRING_BYTES_MAX = 32 * KIB - 1
+"""The classic string's int16 length; compact strings are held to the same (S8)."""
+
+# --- connections ---------------------------------------------------------------------------------
+REQUESTS_IN_FLIGHT_MAX = 64
+"""Requests of one connection that are being worked on (S10)."""
+REQUEST_BYTES_IN_FLIGHT_MAX = 8 * MIB
+"""Response and request bytes of one connection in flight before reading pauses (S10)."""
+FRAME_DEADLINE_S = 30.0
+"""From a frame's first byte to its last (S9)."""
+WRITE_STALL_DEADLINE_S = 60.0
+"""How long a peer may refuse to read what it asked for (S9)."""
+DRAIN_DEADLINE_S = 8.0
+"""SIGTERM to the last answer; the whole shutdown stays within ten seconds."""
+
+# --- records -------------------------------------------------------------------------------------
+DECOMPRESSED_BATCH_BYTES_MAX = 32 * MIB
+"""A batch's records after decompression, on every path (S18)."""
+ZSTD_WINDOW_BYTES_MAX = 8 * MIB
+"""Largest zstd window that is accepted (S20)."""
+DECOMPRESSION_SLICE_BYTES = MIB
+"""Output asked of a codec in one call: what a bomb costs before it is seen (S18)."""
+GZIP_MEMBERS_MAX = 64
+"""Members of one gzip stream: each costs a copy of what follows it (T62)."""
+SNAPPY_BLOCKS_MAX = 32 * KIB
+"""Blocks of one xerial stream; writers make one per 32 KiB, at the least one per 1 KiB (T62)."""
+ZSTD_FRAMES_MAX = 64
+"""Frames of one zstd stream; writers make one."""
+ZSTD_BLOCKS_MAX = 32 * KIB
+"""Blocks of one zstd stream; writers fill 128 KiB each unless they flush."""
+RECORD_ERRORS_MAX = 100
+"""Refused records that one answer names (T25)."""
+IDEMPOTENCE_WINDOW_BATCHES = 5
+"""Batches remembered per producer and partition (T29)."""
+
+# --- one log -------------------------------------------------------------------------------------
+PRODUCER_IDS_PER_LOG_MAX = 10_000
+"""Producers that a log remembers, the longest silent one forgotten first (S38): about 6 MB."""
+OPEN_FILES_MAX = 2_048
+"""Files that storage keeps open; a map holds one more descriptor each, so 4,096 in all.
+
+Dirty files come on top until they are flushed.
+"""
+SEGMENT_INDEXES_MAX = 64
+"""Closed segments with their index in memory: 1 MB each for 1 GiB of 16 KiB batches."""
+TAIL_BATCHES_MAX = 64
+"""Newest batches of a log whose positions are known without a look at the file: about 6 KB."""
+REMAP_GROWTH_BYTES = 4 * MIB
+"""A growing file is mapped anew after this much growth."""
+WARM_TAIL_BYTES = 8 * MIB
+"""The end of a log that was just written counts as resident: it is read without asking."""
+DISK_THREADS_MAX = 4
+"""Threads for syncs, cold reads and scans."""
+
+# --- data directories ----------------------------------------------------------------------------
+UNFLUSHED_TAIL_BYTES_MAX = 64 * MIB
+"""Bytes of one log that are not on disk before it is flushed unasked: what recovery scans (R11)."""
+
+# --- cluster metadata ----------------------------------------------------------------------------
+PARTITIONS_PER_REQUEST_MAX = 10_000
+"""New partitions that one request may ask for (S39)."""
+COORD_OPS_PER_MULTI_MAX = 500
+"""Changes in one multi: what a ZooKeeper packet holds with room to spare."""
+CHANGED_PATHS_MAX = 1_000
+"""Changed nodes looked at one by one; beyond it everything is read anew."""
+
+# --- logging -------------------------------------------------------------------------------------
+LOGGED_TEXT_CHARS_MAX = 256
+"""A peer's text in a log line is cut here (S52)."""
+
+assert REMAP_GROWTH_BYTES < WARM_TAIL_BYTES
+assert LOGGED_TEXT_CHARS_MAX < STRING_BYTES_MAX
+assert REQUEST_BYTES_IN_FLIGHT_MAX < DECOMPRESSED_BATCH_BYTES_MAX

@@ -1,0 +1,86 @@
+"""What the broker counts about itself: plain integers, turned into text only when somebody asks.
+
+A request pays one addition and one list index for its metrics. Labels come from closed sets (API
+names, error names), never from what a client sent (S38).
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+__all__ = ["ApiCounters", "Histogram", "Telemetry"]
+
+
+@final
+class Histogram:
+    """Latencies in buckets that double: bucket n holds values below 2**n microseconds."""
+
+    BUCKETS = 27
+    __slots__ = ("buckets", "count", "total_us")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * self.BUCKETS
+        self.count = 0
+        self.total_us = 0
+
+    def observe(self, seconds: float) -> None:
+        micros = int(seconds * 1e6)
+        index = micros.bit_length()
+        self.buckets[index if index < self.BUCKETS else self.BUCKETS - 1] += 1
+        self.count += 1
+        self.total_us += micros
+
+    def quantile_us(self, share: float) -> int:
+        """An upper bound of the given quantile (0..1), as exact as the buckets are."""
+        wanted = share * self.count
+        seen = 0
+        for index, count in enumerate(self.buckets):
+            seen += count
+            if seen >= wanted and seen:
+                return 1 << index
+        return 0
+
+
+@final
+class ApiCounters:
+    """One API: how many requests, how many of them failed, how long they took."""
+
+    __slots__ = ("errors", "latency", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.errors = 0
+        self.latency = Histogram()
+
+
+@final
+class Telemetry:
+    """Every counter of one broker."""
+
+    def __init__(self) -> None:
+        self.apis: dict[int, ApiCounters] = {}
+        self.error_codes: dict[int, int] = {}
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.connections_accepted = 0
+        self.connections_refused = 0
+        self.connections_closed_by_fault = 0
+        self.records_appended = 0
+        self.batches_appended = 0
+        self.bytes_appended = 0
+        self.duplicates_recognised = 0
+        self.flush_rounds = 0
+        self.flush_failures = 0
+        self.flush_latency = Histogram()
+        self.loop_stall = Histogram()
+        self.unhandled_errors = 0
+
+    def api(self, api_key: int) -> ApiCounters:
+        """The counters of one API; keys come from the handler table, so the map is bounded."""
+        counters = self.apis.get(api_key)
+        if counters is None:
+            counters = self.apis[api_key] = ApiCounters()
+        return counters
+
+    def count_error(self, code: int) -> None:
+        self.error_codes[code] = self.error_codes.get(code, 0) + 1

@@ -1,0 +1,109 @@
+"""Many deadlines, cheaply: a timer wheel.
+
+Parked fetches and acknowledgements set a deadline each and nearly always drop it again before it
+comes. A wheel makes both O(1): time is cut into slots, a deadline goes to the map of its slot, and
+a cancelled one leaves it at once. The wheel knows no clock and no loop: `LoopTimers` turns it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import final
+
+from tidemill.core.clock import Clock
+
+__all__ = ["LoopTimers", "Timer", "TimerWheel"]
+
+
+@final
+class Timer:
+    """One deadline that can be dropped."""
+
+    __slots__ = ("_slot", "action")
+
+    def __init__(self, slot: dict[Timer, None], action: Callable[[], None]) -> None:
+        self._slot = slot
+        self.action = action
+
+    def cancel(self) -> None:
+        """Forget it; no effect if it has fired."""
+        self._slot.pop(self, None)
+
+
+@final
+class TimerWheel:
+    """Deadlines in slots of `slot_s` seconds; fires up to one slot late, never early."""
+
+    def __init__(self, *, now: float, slot_s: float = 0.01) -> None:
+        self._slot_s = slot_s
+        self._slots: dict[int, dict[Timer, None]] = {}
+        self._next_slot = int(now / slot_s) + 1
+
+    def __len__(self) -> int:
+        return sum(map(len, self._slots.values()))
+
+    def add(self, deadline: float, action: Callable[[], None]) -> Timer:
+        """Call `action` once `deadline` has passed, unless cancelled."""
+        index = max(int(deadline / self._slot_s) + 1, self._next_slot)
+        slot = self._slots.get(index)
+        if slot is None:
+            slot = self._slots[index] = {}
+        timer = Timer(slot, action)
+        slot[timer] = None
+        return timer
+
+    def advance(self, now: float) -> None:
+        """Fire everything that is due, slot by slot, in the order in which it was added."""
+        current = int(now / self._slot_s)
+        self._next_slot = current + 1
+        for index in sorted(index for index in self._slots if index <= current):
+            slot = self._slots.pop(index)
+            while slot:
+                timer = next(iter(slot))
+                del slot[timer]
+                timer.action()
+
+    def next_deadline(self) -> float | None:
+        """When `advance` has something to do next; empty slots are dropped on the way."""
+        for index in [index for index, slot in self._slots.items() if not slot]:
+            del self._slots[index]
+        return min(self._slots) * self._slot_s if self._slots else None
+
+
+@final
+class LoopTimers:
+    """A wheel that the event loop turns, only while there is something to wait for."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._wheel = TimerWheel(now=clock.monotonic())
+        self._wake: asyncio.TimerHandle | None = None
+        self._wake_at = 0.0
+
+    def add_after(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        """Call `action` in `delay_s` seconds, unless cancelled."""
+        deadline = self._clock.monotonic() + delay_s
+        timer = self._wheel.add(deadline, action)
+        if self._wake is None or deadline < self._wake_at:
+            self._arm()
+        return timer
+
+    def stop(self) -> None:
+        if self._wake is not None:
+            self._wake.cancel()
+
+    def _arm(self) -> None:
+        self.stop()
+        deadline = self._wheel.next_deadline()
+        if deadline is None:
+            self._wake = None
+            return
+        self._wake_at = deadline
+        delay = max(0.0, deadline - self._clock.monotonic())
+        self._wake = asyncio.get_running_loop().call_later(delay, self._turn)
+
+    def _turn(self) -> None:
+        self._wake = None
+        self._wheel.advance(self._clock.monotonic())
+        self._arm()
