@@ -1,0 +1,115 @@
+"""Drives the flush rounds of one data directory: one at a time, never on the event loop (D8).
+
+While a round syncs in its thread, appends go on and gather for the next one: the more producers
+wait, the more of them one fdatasync serves. A failed round takes the directory offline; nobody
+retries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import final
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import StorageFault
+from tidemill.core.telemetry import Telemetry
+from tidemill.storage.disk import Disk
+from tidemill.storage.flush import DirtyLogs, FlushRound
+from tidemill.storage.log import PartitionLog
+
+__all__ = ["Flusher"]
+
+log = logging.getLogger(__name__)
+
+IDLE_S = 3600.0
+
+
+@final
+class Flusher:
+    """The loop beside the dirty logs that it serves."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        dirty: DirtyLogs,
+        *,
+        clock: Clock,
+        telemetry: Telemetry,
+        flushed: Callable[[PartitionLog], None],
+    ) -> None:
+        self._disk = disk
+        self._dirty = dirty
+        self._clock = clock
+        self._telemetry = telemetry
+        self._flushed = flushed
+        self._wanted = asyncio.Event()
+        self._round_ended = asyncio.Event()
+        self._failed = False
+
+    def request(self, log_: PartitionLog) -> None:
+        """Somebody waits until all that this log holds now is durable."""
+        self._dirty.request(log_)
+        self._wanted.set()
+
+    def appended(self, log_: PartitionLog, size_bytes: int) -> None:
+        """The log grew; its own flush rules may ask for a round."""
+        if self._dirty.appended(log_, size_bytes, now_ms=self._now_ms()):
+            self._wanted.set()
+
+    async def wait_flushed(self, logs: Sequence[PartitionLog]) -> None:
+        """Wait until all that these logs hold now is durable; for ever if the disk failed."""
+        targets = [(log_, log_.log_end_offset) for log_ in logs]
+        while open_logs := [one for one, end in targets if one.flushed_offset < end]:
+            for log_ in open_logs:
+                self.request(log_)
+            await self._round_ended.wait()
+
+    async def run(self) -> None:
+        """Rounds, for ever; ends quietly when the directory has failed."""
+        while not self._failed:
+            round_ = self._dirty.collect(now_ms=self._now_ms())
+            if round_ is None:
+                await self._wait_wanted()
+            else:
+                await self._sync(round_)
+
+    async def flush_all(self) -> None:
+        """One last round over everything dirty; call it when `run` has ended."""
+        self._dirty.request_all()
+        round_ = None if self._failed else self._dirty.collect(now_ms=self._now_ms())
+        if round_ is not None:
+            await self._sync(round_)
+
+    async def _wait_wanted(self) -> None:
+        self._wanted.clear()
+        due_ms = self._dirty.next_due_ms()
+        wait_s = IDLE_S if due_ms is None else max(0.0, (due_ms - self._now_ms()) / 1000)
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._wanted.wait()
+        except TimeoutError:
+            return
+
+    async def _sync(self, round_: FlushRound) -> None:
+        started = self._clock.monotonic()
+        logs = round_.logs
+        try:
+            await self._disk.run(round_.sync)
+        except StorageFault as fault:
+            self._failed = True
+            self._telemetry.flush_failures += 1
+            log.critical("flush failed, the data directory goes offline: %s", fault)
+            round_.fail(fault)
+            return
+        round_.apply()
+        self._telemetry.flush_rounds += 1
+        self._telemetry.flush_latency.observe(self._clock.monotonic() - started)
+        for log_ in logs:
+            self._flushed(log_)
+        ended, self._round_ended = self._round_ended, asyncio.Event()
+        ended.set()
+
+    def _now_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)

@@ -1,0 +1,171 @@
+"""Followers pull: one loop per leading broker fetches all partitions that this broker follows
+there.
+
+A fetch is also the acknowledgement of everything before its offset, so a follower of a topic with
+tidemill.flush=group flushes what it got before it asks for more: the leader may count what it is
+told. Truth about divergence is the leader epoch: the follower names the epoch of its last batch, a
+leader that disagrees answers with where that epoch ended, and the follower cuts there (KIP-101,
+KIP-279, KIP-595).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import final
+
+from tidemill.client.connection import Connection
+from tidemill.client.errors import ClientError
+from tidemill.core.clock import Clock
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.lifecycle import Supervisor
+from tidemill.core.limits import MIB
+from tidemill.core.net import Net
+from tidemill.metadata.image import BrokerImage, PartitionImage
+from tidemill.replication.flusher import Flusher
+from tidemill.replication.partition import Partition
+from tidemill.wire.generated.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+
+__all__ = ["Followers"]
+
+log = logging.getLogger(__name__)
+
+FETCH_WAIT_MS = 500
+FETCH_BYTES_MAX = 10 * MIB
+PARTITION_BYTES_MAX = 1 * MIB
+REQUEST_TIMEOUT_S = 10.0
+RETRY_S = 0.1
+
+
+@final
+class Followers:
+    """The partitions that this broker follows, by leader, and a fetch loop for each leader."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        net: Net,
+        *,
+        clock: Clock,
+        flusher: Flusher,
+        supervisor: Supervisor,
+        broker: Callable[[int], BrokerImage | None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._net = net
+        self._clock = clock
+        self._flusher = flusher
+        self._supervisor = supervisor
+        self._broker = broker
+        self._followed: dict[int, dict[Partition, None]] = {}
+        self._running: dict[int, None] = {}
+
+    def role_changed(self, partition: Partition, image: PartitionImage) -> None:
+        """Called for every partition here whenever its image was applied."""
+        for leader, partitions in self._followed.items():
+            if leader != image.leader:
+                partitions.pop(partition, None)
+        if image.leader in (self._broker_id, -1):
+            return
+        self._followed.setdefault(image.leader, {})[partition] = None
+        if image.leader not in self._running:
+            self._running[image.leader] = None
+            self._supervisor.spawn(f"follow {image.leader}", self._follow(image.leader))
+
+    async def _follow(self, leader_id: int) -> None:
+        try:
+            while self._followed.get(leader_id):
+                try:
+                    await self._follow_connected(leader_id)
+                except (ClientError, KafkaError) as error:
+                    log.info("following broker %d: %s", leader_id, error)
+                    await asyncio.sleep(RETRY_S)
+        finally:
+            self._running.pop(leader_id, None)
+
+    async def _follow_connected(self, leader_id: int) -> None:
+        leader = self._broker(leader_id)
+        if leader is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {leader_id} is not alive")
+        connection = await Connection.open(
+            self._net, leader.host, leader.port, timeout_s=REQUEST_TIMEOUT_S
+        )
+        try:
+            while self._followed.get(leader_id):
+                await self._fetch_once(connection, leader_id)
+        finally:
+            connection.close()
+
+    async def _fetch_once(self, connection: Connection, leader_id: int) -> None:
+        wanted = {(p.topic_id, p.name.partition): p for p in self._followed[leader_id]}
+        response = await connection.request(
+            self._request(wanted.values()), FetchResponse, timeout_s=REQUEST_TIMEOUT_S
+        )
+        appended, delayed = [], response.error_code != 0
+        for topic in response.responses:
+            for data in topic.partitions:
+                partition = wanted.get((topic.topic_id, data.partition_index))
+                if partition is None or partition not in self._followed.get(leader_id, ()):
+                    continue  # its role changed while the fetch was under way
+                if self._apply(partition, data):
+                    appended.append(partition)
+                delayed = delayed or data.error_code != 0
+        await self._flush(appended)
+        if delayed:
+            await asyncio.sleep(RETRY_S)
+
+    def _request(self, partitions: Iterable[Partition]) -> FetchRequest:
+        topics: dict[object, FetchTopic] = {}
+        for partition in partitions:
+            topic = topics.setdefault(partition.topic_id, FetchTopic(topic_id=partition.topic_id))
+            topic.partitions.append(_wanted(partition))
+        return FetchRequest(
+            replica_state=ReplicaState(replica_id=self._broker_id),
+            max_wait_ms=FETCH_WAIT_MS,
+            min_bytes=1,
+            max_bytes=FETCH_BYTES_MAX,
+            topics=list(topics.values()),
+        )
+
+    def _apply(self, partition: Partition, data: PartitionData) -> bool:
+        """One partition of an answer; whether records were appended."""
+        if data.error_code:
+            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                partition.log.restart_at(max(0, data.log_start_offset))
+            return False
+        if data.diverging_epoch is not None:
+            partition.truncate_to_epoch(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+            return False
+        count = partition.append_from_leader(
+            data.records or b"",
+            high_watermark=data.high_watermark,
+            now_ms=self._clock.wall_ms(),
+        )
+        return count > 0
+
+    async def _flush(self, partitions: list[Partition]) -> None:
+        logs = [p.log for p in partitions if p.settings.flush_before_ack]
+        if logs:
+            await self._flusher.wait_flushed(logs)
+
+
+def _wanted(partition: Partition) -> FetchPartition:
+    log_ = partition.log
+    return FetchPartition(
+        partition=partition.name.partition,
+        current_leader_epoch=partition.leader_epoch,
+        fetch_offset=log_.log_end_offset,
+        last_fetched_epoch=log_.epochs.latest_epoch,
+        log_start_offset=log_.log_start_offset,
+        partition_max_bytes=PARTITION_BYTES_MAX,
+        high_watermark=partition.high_watermark,
+        flushed_offset=log_.flushed_offset,
+    )

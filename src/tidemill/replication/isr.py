@@ -1,0 +1,74 @@
+"""Who is in sync: pure decisions over the followers' positions.
+
+A follower is in sync while it has caught up with the leader's log end within `lag_ms_max`. It may
+join again only once it has reached the high watermark *and* the start of the current leader epoch:
+before that it might still hold a tail that another leader wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+__all__ = ["FollowerPosition", "expanded_isr", "shrunk_isr"]
+
+UNKNOWN_OFFSET = -1
+
+
+@final
+@dataclass(slots=True)
+class FollowerPosition:
+    """What the leader knows of one follower, from its fetches alone."""
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    """It has appended everything below."""
+    flushed_offset: int = UNKNOWN_OFFSET
+    """It has flushed everything below; never above `log_end_offset`."""
+    caught_up_at: float = 0.0
+    """Monotonic time at which it was last seen at the leader's log end."""
+
+    def fetched(
+        self, *, fetch_offset: int, flushed_offset: int, leader_end: int, now: float
+    ) -> None:
+        """The follower asks for `fetch_offset`: it has everything before."""
+        self.log_end_offset = fetch_offset
+        self.flushed_offset = min(flushed_offset, fetch_offset)
+        if fetch_offset >= leader_end:
+            self.caught_up_at = now
+
+
+def shrunk_isr(
+    isr: tuple[int, ...],
+    followers: Mapping[int, FollowerPosition],
+    *,
+    leader_end: int,
+    now: float,
+    lag_s_max: float,
+) -> tuple[int, ...]:
+    """The in-sync set without the followers that have been behind for too long."""
+
+    def keeps_up(broker_id: int) -> bool:
+        position = followers.get(broker_id)
+        if position is None:  # the leader itself
+            return True
+        return position.log_end_offset >= leader_end or now - position.caught_up_at <= lag_s_max
+
+    return tuple(broker_id for broker_id in isr if keeps_up(broker_id))
+
+
+def expanded_isr(
+    isr: tuple[int, ...],
+    followers: Mapping[int, FollowerPosition],
+    *,
+    high_watermark: int,
+    epoch_start_offset: int,
+) -> tuple[int, ...]:
+    """The in-sync set plus the followers that have caught up."""
+    needed = max(high_watermark, epoch_start_offset)
+    joining = (
+        broker_id
+        for broker_id, position in sorted(followers.items())
+        if broker_id not in isr and position.log_end_offset >= needed
+    )
+    return (*isr, *joining)

@@ -1,0 +1,371 @@
+"""One partition as this broker holds it: its log, its role, its marks and who waits for them.
+
+HOT PATH: `append` and `read` run once per batch and once per fetched partition.
+
+Theory of operation. The role comes from the metadata image alone: `become_leader`,
+`become_follower` and `resign` are called by the replica manager when the image changes, and nothing
+else changes it. A leader validates, assigns offsets and appends; each append, flush and follower
+fetch may move the two marks (see watermark.py), and moving a mark is the only thing that releases
+an acknowledgement (R14). A follower appends what the leader sends, byte for byte.
+
+All methods run on the event loop and none suspends, so no check can go stale before its act (R9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, final
+from uuid import UUID
+
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, invariant
+from tidemill.core.ids import TopicPartition
+from tidemill.metadata.image import PartitionImage
+from tidemill.replication.isr import FollowerPosition
+from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
+from tidemill.replication.watermark import agreed_offset
+from tidemill.storage.disk import Buffer
+from tidemill.storage.log import LogSlice, PartitionLog
+from tidemill.wire.batch import (
+    BatchHeader,
+    BatchPolicy,
+    assign_offsets,
+    prepare_produced,
+    read_header,
+    verify,
+)
+
+__all__ = ["Appended", "FlushRequests", "Partition", "PartitionSettings"]
+
+NO_EPOCH = -1
+NO_TIMESTAMP = -1
+ACKS_ALL = -1
+
+
+class FlushRequests(Protocol):
+    """Whoever drives the flush rounds of the data directory."""
+
+    def appended(self, log: PartitionLog, size_bytes: int) -> None:
+        """The log grew; its own flush rules may ask for a round."""
+        ...
+
+    def request(self, log: PartitionLog) -> None:
+        """Somebody waits until all that this log holds now is durable."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionSettings:
+    """The topic keys that a partition obeys beyond its log; rebuilt when the topic's keys change."""
+
+    policy: BatchPolicy
+    in_sync_min: int = 1
+    flush_before_ack: bool = True
+    """tidemill.flush=group: acks=all waits for the durable offset, not only the high watermark."""
+    segment_bytes: int = 1 << 30
+
+
+@final
+@dataclass(slots=True)
+class Appended:
+    """Where a batch went; for a recognised retry, where its original went."""
+
+    base_offset: int
+    next_offset: int
+    log_append_time: int
+    duplicate: bool = False
+
+
+@final
+class Partition:
+    """See the module's head."""
+
+    def __init__(
+        self,
+        name: TopicPartition,
+        topic_id: UUID,
+        log: PartitionLog,
+        *,
+        broker_id: int,
+        settings: PartitionSettings,
+        flushes: FlushRequests,
+        high_watermark: int,
+    ) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.log = log
+        self.settings = settings
+        self.image: PartitionImage | None = None
+        self.leader_epoch = NO_EPOCH
+        self.is_leader = False
+        self.offline = False
+        """The log directory failed: every request gets KAFKA_STORAGE_ERROR."""
+        self.high_watermark = max(high_watermark, log.log_start_offset)
+        """Every in-sync replica has appended all below; never goes back on a leader (I9)."""
+        self.durable_offset = log.log_start_offset
+        """Every in-sync replica has flushed all below; at most the high watermark."""
+        self.epoch_start_offset = 0
+        """The log end when this broker became leader: below it speaks an older epoch."""
+        self.followers: dict[int, FollowerPosition] = {}
+        self._broker_id = broker_id
+        self._flushes = flushes
+        self._isr: tuple[int, ...] = ()
+        self._maximal_isr: tuple[int, ...] = ()
+        self._appended_waiters = OffsetWaiters()
+        self._durable_waiters = OffsetWaiters()
+        self.consumer_watchers: dict[Watcher, None] = {}
+        """Parked fetches of consumers: poked when the high watermark moves."""
+        self.replica_watchers: dict[Watcher, None] = {}
+        """Parked fetches of followers: poked when the log end or the watermark moves (KIP-1166)."""
+
+    # --- role ------------------------------------------------------------------------------------
+
+    def become_leader(self, image: PartitionImage, *, now: float) -> None:
+        """Lead under `image.leader_epoch`; a no-op but for the in-sync set if we lead already."""
+        if not self.is_leader or image.leader_epoch != self.leader_epoch:
+            self._start_epoch(image.leader_epoch)
+            self.is_leader = True
+            self.epoch_start_offset = self.log.log_end_offset
+            self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
+            self.followers = {
+                broker_id: FollowerPosition(caught_up_at=now)
+                for broker_id in image.replicas
+                if broker_id != self._broker_id
+            }
+        self._adopt_isr(image)
+        self.maybe_advance_marks()
+
+    def become_follower(self, image: PartitionImage) -> None:
+        """Follow `image.leader`: everyone who waits for our own promise is told to look elsewhere."""
+        self._start_epoch(image.leader_epoch)
+        self.is_leader = False
+        self.followers = {}
+        self._adopt_isr(image)
+        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._wake_everyone()
+
+    def resign(self, code: ErrorCode) -> None:
+        """Stop serving: the topic is gone, or the log directory failed."""
+        self.is_leader = False
+        self.fail_waiters(code)
+        self._wake_everyone()
+
+    def go_offline(self) -> None:
+        self.offline = True
+        self.resign(ErrorCode.KAFKA_STORAGE_ERROR)
+
+    def _start_epoch(self, epoch: int) -> None:
+        invariant(epoch >= self.leader_epoch, f"{self.name}: leader epoch went back")
+        self.leader_epoch = epoch
+
+    def _adopt_isr(self, image: PartitionImage) -> None:
+        self.image = image
+        self._isr = self._maximal_isr = image.isr
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return self._isr
+
+    def propose_isr(self, isr: tuple[int, ...]) -> None:
+        """While a change is in flight the marks respect both the old and the proposed set."""
+        self._maximal_isr = tuple(sorted({*self._isr, *isr}))
+
+    def withdraw_isr_proposal(self) -> None:
+        """The store did not take it: only the known set counts again."""
+        self._maximal_isr = self._isr
+        self.maybe_advance_marks()
+
+    @property
+    def effective_in_sync_min(self) -> int:
+        """A topic with one replica cannot have two in sync: the minimum is what is possible."""
+        replicas = len(self.followers) + 1
+        return min(self.settings.in_sync_min, replicas)
+
+    # --- leader: produce -------------------------------------------------------------------------
+
+    def append(self, records: memoryview, *, acks: int, now_ms: int) -> Appended:
+        """Check one produced batch and append it. KafkaError or StorageFault: nothing happened."""
+        self.check_leader()
+        if acks == ACKS_ALL and len(self._isr) < self.effective_in_sync_min:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self._isr)} in sync")
+        policy = self.settings.policy
+        batch, header = prepare_produced(records, policy, now_ms)
+        if header.size_bytes > self.settings.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
+        log = self.log
+        if header.producer_id >= 0:
+            original = log.producers.check(header)
+            if original is not None:
+                return Appended(
+                    original.base_offset, original.last_offset + 1, original.max_timestamp, True
+                )
+        base_offset = log.log_end_offset
+        assign_offsets(batch, base_offset, self.leader_epoch)
+        header.base_offset = base_offset
+        header.partition_leader_epoch = self.leader_epoch
+        log.append((batch,), (header,), now_ms=now_ms)
+        self._flushes.appended(log, header.size_bytes)
+        self.maybe_advance_marks()
+        for watcher in self.replica_watchers:
+            watcher.poke()
+        append_time = now_ms if policy.timestamp_type == "append" else NO_TIMESTAMP
+        return Appended(base_offset, header.next_offset, append_time)
+
+    def wait_acknowledged(self, next_offset: int, settle: Callable[[ErrorCode], None]) -> AckWaiter:
+        """Call `settle` once acks=all holds for everything below `next_offset` (D8)."""
+        waiter = AckWaiter(next_offset, settle)
+        if self.settings.flush_before_ack:
+            if next_offset <= self.durable_offset:
+                waiter.settle(ErrorCode.NONE)
+            else:
+                self._durable_waiters.add(waiter)
+                self._flushes.request(self.log)
+        elif next_offset <= self.high_watermark:
+            waiter.settle(ErrorCode.NONE)
+        else:
+            self._appended_waiters.add(waiter)
+        return waiter
+
+    def check_leader(self) -> None:
+        if self.offline:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        if not self.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """The client's idea of the leader epoch against ours (T36); -1 asks for no check."""
+        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
+        raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    # --- marks -----------------------------------------------------------------------------------
+
+    def maybe_advance_marks(self) -> None:
+        """Move both marks as far as the in-sync replicas agree, and release who waited for it."""
+        if not self.is_leader:
+            return
+        log = self.log
+        alone = len(self._maximal_isr) == 1 and self._maximal_isr[0] == self._broker_id
+        if alone and self.effective_in_sync_min <= 1:
+            self._move_marks(log.log_end_offset, log.flushed_offset)
+            return
+        count, minimum = len(self._isr), self.effective_in_sync_min
+        appended = agreed_offset(
+            self._positions(log.log_end_offset, "log_end_offset"),
+            in_sync_count=count,
+            in_sync_min=minimum,
+            current=self.high_watermark,
+        )
+        durable = agreed_offset(
+            self._positions(log.flushed_offset, "flushed_offset"),
+            in_sync_count=count,
+            in_sync_min=minimum,
+            current=self.durable_offset,
+        )
+        self._move_marks(appended, durable)
+
+    def _positions(self, own: int, field: str) -> list[int]:
+        return [
+            own if broker_id == self._broker_id else getattr(self.followers[broker_id], field)
+            for broker_id in self._maximal_isr
+            if broker_id == self._broker_id or broker_id in self.followers
+        ]
+
+    def _move_marks(self, appended: int, durable: int) -> None:
+        if appended > self.high_watermark:
+            self.high_watermark = appended
+            self._appended_waiters.release(appended)
+            self._wake_everyone()
+        durable = min(durable, self.high_watermark)
+        if durable > self.durable_offset:
+            self.durable_offset = durable
+            self._durable_waiters.release(durable)
+
+    def follower_fetched(
+        self, broker_id: int, *, fetch_offset: int, flushed_offset: int, now: float
+    ) -> None:
+        """A follower's fetch is its acknowledgement of everything before `fetch_offset`."""
+        position = self.followers.get(broker_id)
+        if position is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{broker_id} is no replica")
+        position.fetched(
+            fetch_offset=fetch_offset,
+            flushed_offset=flushed_offset,
+            leader_end=self.log.log_end_offset,
+            now=now,
+        )
+        self.maybe_advance_marks()
+
+    def fail_waiters(self, code: ErrorCode) -> None:
+        """Nobody here can be promised anything any more: answer everyone with `code`."""
+        self._appended_waiters.fail(code)
+        self._durable_waiters.fail(code)
+
+    def _wake_everyone(self) -> None:
+        for watcher in (*self.consumer_watchers, *self.replica_watchers):
+            watcher.poke()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def last_stable_offset(self) -> int:
+        """How far read_committed may read; transactions will hold it back, so far none exist."""
+        return self.high_watermark
+
+    def read(self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool) -> LogSlice:
+        """Whole batches below `end_offset` (a mark for consumers, the log end for followers)."""
+        return self.log.read(
+            offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
+        )
+
+    def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch`, and where it ended (T37)."""
+        return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
+
+    # --- follower --------------------------------------------------------------------------------
+
+    def append_from_leader(self, batches: Buffer, *, high_watermark: int, now_ms: int) -> int:
+        """Append what the leader sent, checked but unchanged; the number of whole batches.
+
+        A tail that was cut by the fetch limit is left for the next fetch.
+        """
+        view = memoryview(batches)
+        headers = self._checked_headers(view)
+        if headers:
+            end = sum(header.size_bytes for header in headers)
+            for header in headers:
+                self.log.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            self.log.append((view[:end],), headers, now_ms=now_ms)
+        self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
+        return len(headers)
+
+    def _checked_headers(self, view: memoryview) -> list[BatchHeader]:
+        headers: list[BatchHeader] = []
+        position, expected = 0, self.log.log_end_offset
+        while position + 12 <= len(view):
+            header = read_header(view, position)
+            end = position + header.size_bytes
+            if end > len(view):
+                break
+            if header.base_offset < expected:
+                raise StorageFault(
+                    f"{self.name}: the leader sent offset {header.base_offset} again"
+                )
+            verify(view[position:end], header)
+            headers.append(header)
+            position, expected = end, header.next_offset
+        return headers
+
+    def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
+        """Drop the tail that the leader does not have: by epochs, never by the watermark (KIP-279).
+
+        The leader's largest epoch up to ours ended at `end_offset` there. Where it ended earlier
+        here, or we never saw it, our own end of it is the last common point.
+        """
+        _, own_end = self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
+        offset = min(end_offset, own_end) if own_end >= 0 else self.log.log_start_offset
+        self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, offset)
+        self.durable_offset = min(self.durable_offset, offset)

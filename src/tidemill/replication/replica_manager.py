@@ -1,0 +1,194 @@
+"""All partitions of this broker: made, given their role and dropped as the metadata image says.
+
+The image is the only source of roles. `apply` compares it with what is here: a partition whose
+replica list names this broker gets a log, and leads or follows; one that left is resigned and its
+log deleted.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Protocol, final
+from uuid import UUID
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import ErrorCode, StorageFault
+from tidemill.core.ids import TopicPartition
+from tidemill.metadata.image import Delta, PartitionImage, TopicImage
+from tidemill.metadata.topic_config import TopicConfig
+from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
+from tidemill.storage.log import LogConfig, PartitionLog
+from tidemill.wire.batch import BatchPolicy
+
+__all__ = ["LogStore", "ReplicaManager", "log_config_of", "settings_of"]
+
+log = logging.getLogger(__name__)
+
+
+class LogStore(Protocol):
+    """Where logs live: the data directory, as far as replication needs it."""
+
+    def open_log(self, name: TopicPartition, topic_id: UUID, config: LogConfig) -> PartitionLog:
+        """The partition's log, made if it is not there yet."""
+        ...
+
+    def high_watermark(self, name: TopicPartition) -> int:
+        """The last high watermark that was written down; 0 if none was."""
+        ...
+
+    def delete_log(self, name: TopicPartition) -> None: ...
+
+
+def log_config_of(config: TopicConfig) -> LogConfig:
+    """What of a topic's configuration the log itself obeys."""
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        delete_delay_ms=config.file_delete_delay_ms,
+        flush_messages=config.flush_messages,
+        flush_ms=config.flush_ms,
+    )
+
+
+def settings_of(config: TopicConfig) -> PartitionSettings:
+    """What of a topic's configuration the partition obeys."""
+    return PartitionSettings(
+        policy=BatchPolicy(
+            max_message_bytes=config.max_message_bytes,
+            timestamp_type="append" if config.log_append_time else "create",
+            timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+            timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+            compression=config.compression_type,
+        ),
+        in_sync_min=config.min_insync_replicas,
+        flush_before_ack=config.flush_group,
+        segment_bytes=config.segment_bytes,
+    )
+
+
+@final
+class ReplicaManager:
+    """The partitions of one broker by name."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        store: LogStore,
+        flushes: FlushRequests,
+        *,
+        clock: Clock,
+        followed: Callable[[Partition, PartitionImage], None] = lambda _partition, _image: None,
+    ) -> None:
+        self.broker_id = broker_id
+        self._store = store
+        self._flushes = flushes
+        self._clock = clock
+        self._followed = followed
+        self._partitions: dict[tuple[str, int], Partition] = {}
+        self._by_log: dict[PartitionLog, Partition] = {}
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(self._partitions.values())
+
+    def find(self, topic: str, index: int) -> Partition | None:
+        return self._partitions.get((topic, index))
+
+    def of_log(self, log_: PartitionLog) -> Partition | None:
+        return self._by_log.get(log_)
+
+    # --- following the image ---------------------------------------------------------------------
+
+    def apply(self, delta: Delta) -> None:
+        """Bring the partitions here in line with `delta.after`."""
+        for gone in delta.topics_deleted:
+            before = delta.before.topics.get(gone.name)
+            for index in range(len(before.partitions) if before is not None else 0):
+                self._drop(TopicPartition(gone.name, index), gone.topic_id)
+        for name in delta.topics_changed:
+            self._apply_topic(delta.after.topics[name])
+
+    def _apply_topic(self, topic: TopicImage) -> None:
+        settings = settings_of(topic.config)
+        log_config = log_config_of(topic.config)
+        for index, image in enumerate(topic.partitions):
+            if self.broker_id in image.replicas:
+                self._apply_partition(topic, index, image, settings, log_config)
+            else:
+                self._drop(TopicPartition(topic.name, index), topic.topic_id)
+
+    def _apply_partition(
+        self,
+        topic: TopicImage,
+        index: int,
+        image: PartitionImage,
+        settings: PartitionSettings,
+        log_config: LogConfig,
+    ) -> None:
+        partition = self._partitions.get((topic.name, index))
+        if partition is None:
+            partition = self._open(topic, index, settings, log_config)
+            if partition is None:
+                return
+        elif partition.settings != settings or partition.log.config != log_config:
+            partition.settings = settings
+            partition.log.set_config(log_config)
+        if image.leader == self.broker_id:
+            partition.become_leader(image, now=self._clock.monotonic())
+        else:
+            partition.become_follower(image)
+        self._followed(partition, image)
+
+    def _open(
+        self, topic: TopicImage, index: int, settings: PartitionSettings, log_config: LogConfig
+    ) -> Partition | None:
+        name = TopicPartition(topic.name, index)
+        try:
+            log_ = self._store.open_log(name, topic.topic_id, log_config)
+        except StorageFault as fault:
+            log.error("partition %s cannot be opened: %s", name, fault)
+            return None
+        partition = Partition(
+            name,
+            topic.topic_id,
+            log_,
+            broker_id=self.broker_id,
+            settings=settings,
+            flushes=self._flushes,
+            high_watermark=self._store.high_watermark(name),
+        )
+        self._partitions[name] = partition
+        self._by_log[log_] = partition
+        return partition
+
+    def _drop(self, name: TopicPartition, topic_id: UUID) -> None:
+        partition = self._partitions.get(name)
+        if partition is None or partition.topic_id != topic_id:
+            return
+        del self._partitions[name]
+        del self._by_log[partition.log]
+        partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        self._store.delete_log(name)
+
+    # --- faults and marks ------------------------------------------------------------------------
+
+    def log_flushed(self, log_: PartitionLog) -> None:
+        """A flush round that covered this log ended well."""
+        partition = self._by_log.get(log_)
+        if partition is not None:
+            partition.maybe_advance_marks()
+
+    def go_offline(self) -> None:
+        """The data directory failed: nothing here can be promised or trusted any more (R12)."""
+        for partition in self._partitions.values():
+            partition.go_offline()
+
+    def high_watermarks(self) -> dict[TopicPartition, int]:
+        """For the checkpoint."""
+        return {partition.name: partition.high_watermark for partition in self}

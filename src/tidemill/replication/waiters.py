@@ -1,0 +1,79 @@
+"""Who waits for a partition: acknowledgements for an offset, fetches for more bytes.
+
+Nothing here knows time or sockets. A waiter is settled exactly once, by the mark it waits for, by
+an error of the partition, or by its owner's deadline; whoever comes first wins.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, final
+
+from tidemill.core.error_codes import ErrorCode
+
+__all__ = ["AckWaiter", "OffsetWaiters", "Watcher"]
+
+
+class Watcher(Protocol):
+    """A parked fetch: poked when one of its partitions may have more for it."""
+
+    def poke(self) -> None:
+        """Cheap and without effect on the partition: the work is done later, once."""
+        ...
+
+
+@final
+class AckWaiter:
+    """One partition of one produce request that waits until a mark reaches `offset`."""
+
+    __slots__ = ("_settle", "offset")
+
+    def __init__(self, offset: int, settle: Callable[[ErrorCode], None]) -> None:
+        self.offset = offset
+        self._settle: Callable[[ErrorCode], None] | None = settle
+
+    @property
+    def settled(self) -> bool:
+        return self._settle is None
+
+    def settle(self, code: ErrorCode) -> None:
+        """Answer, unless somebody else has already done so."""
+        settle, self._settle = self._settle, None
+        if settle is not None:
+            settle(code)
+
+
+@final
+class OffsetWaiters:
+    """Waiters by offset. Appends come in order; only a recognised retry waits for an older one."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[AckWaiter] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def add(self, waiter: AckWaiter) -> None:
+        waiting = self._waiting
+        while waiting and waiting[0].settled:  # timed out: a stuck mark must not keep them
+            waiting.popleft()
+        if not waiting or waiting[-1].offset <= waiter.offset:
+            waiting.append(waiter)
+        else:
+            insort(waiting, waiter, key=lambda w: w.offset)
+
+    def release(self, mark: int) -> None:
+        """The mark has reached `mark`: settle everyone at or below it, in order."""
+        waiting = self._waiting
+        while waiting and waiting[0].offset <= mark:
+            waiting.popleft().settle(ErrorCode.NONE)
+
+    def fail(self, code: ErrorCode) -> None:
+        """The partition cannot keep its promise: everyone gets `code`."""
+        waiting, self._waiting = self._waiting, deque()
+        for waiter in waiting:
+            waiter.settle(code)
