@@ -1,0 +1,85 @@
+"""Kafka's schemas: taken out of a `kafka-clients` jar, kept without prose in `schemas.json`."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Schema", "load_stored", "read_jar", "store"]
+
+Schema = dict[str, Any]
+
+STORED = Path(__file__).with_name("schemas.json")
+
+_FOLDER = "common/message/"
+_LINE_COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
+
+# The client-facing APIs (docs: the table of supported APIs); the rest is KRaft's and Streams' own.
+# fmt: off
+API_KEYS = frozenset({
+    0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28,
+    29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51,
+    55, 57, 60, 61, 64, 65, 66, 68, 69, 71, 72, 74, 75, 76, 77, 78, 79, 90, 91, 92,
+})
+# fmt: on
+OTHERS = frozenset(
+    {
+        "ConsumerProtocolAssignment",
+        "ConsumerProtocolSubscription",
+        "RequestHeader",
+        "ResponseHeader",
+    }
+)
+
+_KEPT = ("apiKey", "type", "name", "validVersions", "flexibleVersions", "latestVersionUnstable")
+_KEPT_OF_FIELD = (
+    "name",
+    "type",
+    "versions",
+    "nullableVersions",
+    "flexibleVersions",
+    "taggedVersions",
+    "tag",
+    "default",
+    "ignorable",
+)
+
+
+def read_jar(path: Path) -> list[Schema]:
+    """The schemas of all wanted messages, stripped to what decides bytes, in a stable order."""
+    with zipfile.ZipFile(path) as jar:
+        names = [n for n in jar.namelist() if n.startswith(_FOLDER) and n.endswith(".json")]
+        raw = [json.loads(_LINE_COMMENT.sub("", jar.read(name).decode())) for name in names]
+    wanted = [_strip(schema) for schema in raw if _is_wanted(schema)]
+    return sorted(wanted, key=lambda schema: (schema.get("apiKey", 1 << 16), schema["name"]))
+
+
+def store(schemas: list[Schema]) -> None:
+    STORED.write_text(json.dumps(schemas, indent=1) + "\n")
+
+
+def load_stored() -> list[Schema]:
+    schemas: list[Schema] = json.loads(STORED.read_text())
+    return schemas
+
+
+def _is_wanted(schema: Schema) -> bool:
+    return schema.get("apiKey") in API_KEYS or schema["name"] in OTHERS
+
+
+def _strip(schema: Schema) -> Schema:
+    kept = {key: schema[key] for key in _KEPT if key in schema}
+    kept["fields"] = [_strip_field(field) for field in schema["fields"]]
+    if "commonStructs" in schema:
+        kept["commonStructs"] = [_strip_field(struct) for struct in schema["commonStructs"]]
+    return kept
+
+
+def _strip_field(field: Schema) -> Schema:
+    kept = {key: field[key] for key in _KEPT_OF_FIELD if key in field}
+    if "fields" in field:
+        kept["fields"] = [_strip_field(nested) for nested in field["fields"]]
+    return kept
