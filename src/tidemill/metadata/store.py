@@ -1,0 +1,179 @@
+"""The Coord seam: the small, strongly consistent store that the brokers of a cluster agree through.
+
+A tree of nodes by path, each with bytes and a version. All changes are compare-and-set, several at
+once atomically by `multi`. Ephemeral nodes vanish with the session that made them. A session in
+doubt (SUSPENDED) means: stop acting as an owner at once; only CONNECTED may act.
+
+Back ends: SQLite in the data directory (one node), memory (simulation and tests), ZooKeeper (to
+come with the cluster). One contract test holds for all of them. `checked_op` is the rule of
+compare-and-set that the back ends share; `Watchers` keeps who wants to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol, final
+
+from tidemill.core.errors import TidemillError
+
+__all__ = [
+    "Check",
+    "Coord",
+    "CoordConflict",
+    "Create",
+    "Delete",
+    "Node",
+    "Op",
+    "Put",
+    "SessionState",
+    "Watchers",
+    "checked_op",
+]
+
+
+class CoordConflict(TidemillError):
+    """A version was not the expected one, or a node existed or was missing; nothing changed."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+
+
+class SessionState(Enum):
+    """What we know of our own session."""
+
+    CONNECTED = "connected"
+    SUSPENDED = "suspended"
+    LOST = "lost"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A stored value. `version` starts at 0 and rises by one with every put."""
+
+    value: bytes
+    version: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make a node that must not exist."""
+
+    path: str
+    value: bytes
+    ephemeral: bool = False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Replace a node's value if its version is still `version`."""
+
+    path: str
+    value: bytes
+    version: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a node if its version is still `version`."""
+
+    path: str
+    version: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Change nothing, but fail the whole multi unless the version is still `version`."""
+
+    path: str
+    version: int
+
+
+Op = Create | Put | Delete | Check
+
+
+class Coord(Protocol):
+    """One session with the store. Raises StoreUnavailable when the session cannot answer."""
+
+    @property
+    def state(self) -> SessionState: ...
+
+    async def start(self) -> None:
+        """Open a session; after it was LOST, a new one. Watches stay."""
+        ...
+
+    async def get(self, path: str) -> Node | None: ...
+
+    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
+        """All nodes whose path starts with `prefix`, sorted by path."""
+        ...
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        """All of it or nothing; CoordConflict says which op did not fit."""
+        ...
+
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
+        """Call `changed(path)` after a node under `prefix` was made, replaced or removed.
+
+        Calls may come late and may be merged, but never get lost while the session lives; after a
+        reconnect `changed(prefix)` asks for a full look.
+        """
+        ...
+
+    def on_state(self, changed: Callable[[SessionState], None]) -> None:
+        """Call `changed` with every new state of the session."""
+        ...
+
+    async def close(self) -> None:
+        """End the session; its ephemeral nodes go at once."""
+        ...
+
+
+def checked_op(op: Op, now: Node | None) -> Node | None:
+    """The node after `op`, given the node before it; CoordConflict if the op does not fit."""
+    match op:
+        case Create():
+            if now is not None:
+                raise CoordConflict(op.path, "exists already")
+            return Node(op.value, 0)
+        case Put() | Delete() | Check():
+            if now is None:
+                raise CoordConflict(op.path, "does not exist")
+            if now.version != op.version:
+                raise CoordConflict(op.path, f"has version {now.version}, not {op.version}")
+    match op:
+        case Put():
+            return Node(op.value, op.version + 1)
+        case Delete():
+            return None
+        case Check():
+            return now
+
+
+@final
+class Watchers:
+    """Callbacks by prefix, told of a change in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._watches: list[tuple[str, Callable[[str], None]]] = []
+
+    def add(self, prefix: str, changed: Callable[[str], None]) -> None:
+        self._watches.append((prefix, changed))
+
+    def tell(self, path: str) -> None:
+        """A node at `path` was made, replaced or removed."""
+        for prefix, changed in self._watches:
+            if path.startswith(prefix):
+                changed(path)
+
+    def tell_all(self) -> None:
+        """Anything may have changed."""
+        for prefix, changed in self._watches:
+            changed(prefix)

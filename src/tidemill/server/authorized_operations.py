@@ -1,0 +1,40 @@
+"""The bit set of operations that the asker may do, where a request wants to know (KIP-430, T20)."""
+
+from __future__ import annotations
+
+from tidemill.server.authorizer import Operation, Resource, ResourceType
+from tidemill.server.context import RequestContext
+
+__all__ = ["NOT_REQUESTED", "authorized_operations"]
+
+NOT_REQUESTED = -(2**31)
+
+_OF_TOPIC = (
+    Operation.READ,
+    Operation.WRITE,
+    Operation.CREATE,
+    Operation.DELETE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+_OF_CLUSTER = (
+    Operation.CREATE,
+    Operation.ALTER,
+    Operation.DESCRIBE,
+    Operation.CLUSTER_ACTION,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+    Operation.IDEMPOTENT_WRITE,
+)
+
+
+def authorized_operations(context: RequestContext, resource: Resource, wanted: bool) -> int:
+    """One bit per allowed operation; the int32 minimum when nobody asked."""
+    if not wanted:
+        return NOT_REQUESTED
+    possible = _OF_TOPIC if resource.type is ResourceType.TOPIC else _OF_CLUSTER
+    return sum(
+        1 << operation.value for operation in possible if context.allows(operation, resource)
+    )

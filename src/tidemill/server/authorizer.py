@@ -1,0 +1,67 @@
+"""Who may do what: the seam. Every handler names the operation and the resource it needs.
+
+Only the answer "yes" exists so far; access lists will be another implementation of `Authorizer`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Protocol, final
+
+__all__ = ["AllowAll", "Authorizer", "Operation", "Resource", "ResourceType", "cluster", "topic"]
+
+
+class Operation(Enum):
+    """Kafka's operations, with their numbers on the wire."""
+
+    READ = 3
+    WRITE = 4
+    CREATE = 5
+    DELETE = 6
+    ALTER = 7
+    DESCRIBE = 8
+    CLUSTER_ACTION = 9
+    DESCRIBE_CONFIGS = 10
+    ALTER_CONFIGS = 11
+    IDEMPOTENT_WRITE = 12
+
+
+class ResourceType(Enum):
+    """Kafka's resource types, with their numbers on the wire."""
+
+    TOPIC = 2
+    GROUP = 3
+    CLUSTER = 4
+    TRANSACTIONAL_ID = 5
+
+
+class Resource(NamedTuple):
+    """Something that can be allowed or denied."""
+
+    type: ResourceType
+    name: str
+
+
+CLUSTER_RESOURCE = Resource(ResourceType.CLUSTER, "kafka-cluster")
+
+
+def topic(name: str) -> Resource:
+    return Resource(ResourceType.TOPIC, name)
+
+
+def cluster() -> Resource:
+    return CLUSTER_RESOURCE
+
+
+class Authorizer(Protocol):
+    """Decides; knows nothing about requests."""
+
+    def allows(self, principal: str, operation: Operation, resource: Resource) -> bool: ...
+
+
+@final
+class AllowAll:
+    """No access control: everyone may do everything."""
+
+    def allows(self, principal: str, operation: Operation, resource: Resource) -> bool:
+        return True

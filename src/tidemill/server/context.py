@@ -1,0 +1,108 @@
+"""What a handler may know and use: the request's own facts, and the broker's services.
+
+Handlers see the layers below only through `Services`; `RequestContext` adds who asks and how.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, final
+
+from tidemill.core.broker_config import BrokerConfig, Endpoint
+from tidemill.core.clock import Clock
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import is_legal_topic_name
+from tidemill.core.lifecycle import Supervisor
+from tidemill.core.rng import Rng
+from tidemill.core.telemetry import Telemetry
+from tidemill.core.timers import LoopTimers
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image import BrokerImage, MetadataImage
+from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.server.authorizer import Authorizer, Operation, Resource
+from tidemill.server.fetch_sessions import FetchSessions
+from tidemill.server.memory_pool import MemoryPool
+from tidemill.server.producer_ids import ProducerIds
+from tidemill.server.quotas import Quotas
+from tidemill.server.ready_queue import ReadyQueue
+from tidemill.storage.disk import Disk
+
+ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
+
+__all__ = ["Peer", "RequestContext", "Services"]
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class Services:
+    """Everything of the broker that handlers work with; built once by the composition root."""
+
+    config: BrokerConfig
+    clock: Clock
+    rng: Rng
+    disk: Disk
+    cluster: Cluster
+    replicas: ReplicaManager
+    telemetry: Telemetry
+    authorizer: Authorizer
+    timers: LoopTimers
+    sessions: FetchSessions
+    producer_ids: ProducerIds
+    quotas: Quotas
+    response_memory: MemoryPool
+    supervisor: Supervisor
+    ready: ReadyQueue
+
+
+class Peer(Protocol):
+    """The connection, as far as a handler may care."""
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def listener(self) -> str: ...
+
+    @property
+    def client_address(self) -> str: ...
+
+    @property
+    def server_endpoint(self) -> Endpoint:
+        """The address the client connected to: what a wildcard listener advertises (T19)."""
+        ...
+
+
+@final
+class RequestContext:
+    """One request on its way through."""
+
+    __slots__ = ("client_id", "peer", "services", "throttle_ms", "version")
+
+    def __init__(self, services: Services, peer: Peer, version: int, client_id: str) -> None:
+        self.services = services
+        self.peer = peer
+        self.version = version
+        self.client_id = client_id
+        self.throttle_ms = 0
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.services.cluster.image
+
+    def endpoint_of(self, broker: BrokerImage) -> Endpoint:
+        """Where clients reach a broker; one that listens everywhere is where this client came in."""
+        if broker.host in ANY_ADDRESS and broker.broker_id == self.services.config.node_id:
+            return self.peer.server_endpoint
+        return Endpoint(broker.host, broker.port)
+
+    def allows(self, operation: Operation, resource: Resource) -> bool:
+        """Whether whoever asks may do this; each handler names what it needs."""
+        return self.services.authorizer.allows(self.peer.principal, operation, resource)
+
+    def missing_partition(self, topic: str, index: int) -> KafkaError:
+        """Why a partition is not here: it is elsewhere, it does not exist, or it cannot (T16)."""
+        if not is_legal_topic_name(topic):
+            return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if self.image.partition(topic, index) is not None:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,0 +1,199 @@
+"""Incremental fetch sessions (KIP-227): a client names its partitions once and then only what
+changes.
+
+| id | epoch | meaning (T35)                                             |
+|----|-------|-----------------------------------------------------------|
+| 0  | -1    | no session                                                |
+| 0  | 0     | open one; we may decline by answering with id 0           |
+| n  | 0     | forget n, open a new one                                  |
+| n  | -1    | forget n; this request is without a session               |
+| n  | e > 0 | the e-th request of session n: partitions are differences |
+
+In a session the answer holds only partitions with records, an error, or a changed mark. Sessions
+are bounded in number and size; one that was idle for two minutes makes room for a new one, else the
+new one is declined, so that nobody can push others out (S38).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import final
+from uuid import UUID
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.rng import Rng
+from tidemill.wire.generated.fetch import FetchPartition, FetchRequest, PartitionData
+
+__all__ = ["FetchPlan", "FetchSessions", "FetchTarget"]
+
+NO_SESSION = 0
+FINAL_EPOCH = -1
+INITIAL_EPOCH = 0
+EPOCH_MAX = 2**31 - 1
+IDLE_BEFORE_EVICTION_S = 120.0
+PARTITIONS_PER_SESSION_MAX = 20_000
+UNKNOWN = -1
+
+
+@final
+class FetchTarget:
+    """One partition that a client reads, as it last described it."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "flushed_offset",
+        "index",
+        "known_high_watermark",
+        "last_fetched_epoch",
+        "max_bytes",
+        "sent_high_watermark",
+        "sent_log_start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, topic: str, topic_id: UUID, wanted: FetchPartition) -> None:
+        self.topic = topic
+        """The name; empty if the id is unknown here."""
+        self.topic_id = topic_id
+        self.index = wanted.partition
+        self.sent_high_watermark = UNKNOWN
+        self.sent_log_start_offset = UNKNOWN
+        self.update(wanted)
+
+    def update(self, wanted: FetchPartition) -> None:
+        self.fetch_offset = wanted.fetch_offset
+        self.max_bytes = wanted.partition_max_bytes
+        self.current_leader_epoch = wanted.current_leader_epoch
+        self.last_fetched_epoch = wanted.last_fetched_epoch
+        self.flushed_offset = wanted.flushed_offset
+        self.known_high_watermark = wanted.high_watermark
+
+    def is_news(self, data: PartitionData) -> bool:
+        """Whether the client learns something from `data`; remembers what it was told."""
+        changed = (
+            bool(data.records)
+            or data.error_code != 0
+            or data.diverging_epoch is not None
+            or data.high_watermark != self.sent_high_watermark
+            or data.log_start_offset != self.sent_log_start_offset
+        )
+        # An error is news until it is gone.
+        self.sent_high_watermark = UNKNOWN if data.error_code else data.high_watermark
+        self.sent_log_start_offset = data.log_start_offset
+        return changed
+
+
+_Key = tuple[str, UUID, int]
+
+
+@final
+class _Session:
+    __slots__ = ("epoch", "last_used", "session_id", "targets")
+
+    def __init__(self, session_id: int, now: float) -> None:
+        self.session_id = session_id
+        self.epoch = 1
+        """What the client's next request must carry."""
+        self.last_used = now
+        self.targets: OrderedDict[_Key, FetchTarget] = OrderedDict()
+
+
+@final
+class FetchPlan:
+    """What one request reads, and how its answer is cut down."""
+
+    __slots__ = ("_session", "incremental", "session_id", "targets")
+
+    def __init__(self, targets: list[FetchTarget], session: _Session | None, full: bool) -> None:
+        self.targets = targets
+        self.session_id = NO_SESSION if session is None else session.session_id
+        self.incremental = session is not None and not full
+        self._session = session
+
+    def answered_with_data(self, target: FetchTarget) -> None:
+        """In a session, who got data goes to the end of the queue: no partition starves others."""
+        if self._session is not None:
+            key = (target.topic, target.topic_id, target.index)
+            if key in self._session.targets:
+                self._session.targets.move_to_end(key)
+
+
+@final
+class FetchSessions:
+    """All sessions of one broker, the least recently used first."""
+
+    def __init__(self, rng: Rng, sessions_max: int) -> None:
+        self._rng = rng
+        self._sessions_max = sessions_max
+        self._sessions: OrderedDict[int, _Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def plan(self, request: FetchRequest, names: Mapping[UUID, str], now: float) -> FetchPlan:
+        """The partitions that this request reads; KafkaError for an unknown session or epoch."""
+        session_id, epoch = request.session_id, request.session_epoch
+        if session_id != NO_SESSION and epoch > INITIAL_EPOCH:
+            return self._continue(request, names, now)
+        if session_id != NO_SESSION:
+            self._sessions.pop(session_id, None)
+        targets = list(_targets(request, names))
+        if epoch != INITIAL_EPOCH or len(targets) > PARTITIONS_PER_SESSION_MAX:
+            return FetchPlan(targets, None, full=True)
+        session = self._open(now)
+        if session is not None:
+            session.targets.update(((t.topic, t.topic_id, t.index), t) for t in targets)
+        return FetchPlan(targets, session, full=True)
+
+    def _open(self, now: float) -> _Session | None:
+        if len(self._sessions) >= self._sessions_max:
+            oldest = next(iter(self._sessions.values()), None)
+            if oldest is None or now - oldest.last_used < IDLE_BEFORE_EVICTION_S:
+                return None
+            del self._sessions[oldest.session_id]
+        session_id = 1 + self._rng.below(EPOCH_MAX)
+        while session_id in self._sessions:
+            session_id = 1 + self._rng.below(EPOCH_MAX)
+        session = self._sessions[session_id] = _Session(session_id, now)
+        return session
+
+    def _continue(self, request: FetchRequest, names: Mapping[UUID, str], now: float) -> FetchPlan:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if request.session_epoch != session.epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
+        session.last_used = now
+        self._sessions.move_to_end(session.session_id)
+        _update(session, request, names)
+        return FetchPlan(list(session.targets.values()), session, full=False)
+
+
+def _targets(request: FetchRequest, names: Mapping[UUID, str]) -> Iterable[FetchTarget]:
+    for topic in request.topics:
+        name = topic.topic or names.get(topic.topic_id, "")
+        for wanted in topic.partitions:
+            yield FetchTarget(name, topic.topic_id, wanted)
+
+
+def _update(session: _Session, request: FetchRequest, names: Mapping[UUID, str]) -> None:
+    """The differences: partitions added or changed, and partitions forgotten."""
+    for gone in request.forgotten_topics_data:
+        name = gone.topic or names.get(gone.topic_id, "")
+        for index in gone.partitions:
+            session.targets.pop((name, gone.topic_id, index), None)
+    for topic in request.topics:
+        name = topic.topic or names.get(topic.topic_id, "")
+        for wanted in topic.partitions:
+            key = (name, topic.topic_id, wanted.partition)
+            known = session.targets.get(key)
+            if known is not None:
+                known.update(wanted)
+            else:
+                session.targets[key] = FetchTarget(name, topic.topic_id, wanted)
+    if len(session.targets) > PARTITIONS_PER_SESSION_MAX:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "too many partitions in one fetch session")

@@ -1,0 +1,331 @@
+"""Fetch (1), versions 4..18.
+
+HOT PATH: once per fetch and per partition in it.
+
+v4 isolation level; v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12
+flexible and diverging epochs; v13 topic ids; v15-v18 fields of followers.
+
+Whole stored batches leave as views of mapped segments where their pages are in memory (T31). A
+fetch that finds fewer than `min_bytes` is parked until its partitions have more or its time is up.
+Bytes that are not in memory are read in a thread before the answer leaves.
+
+Left out: reading from a near replica (the preferred replica is always the leader), aborted
+transactions.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from tidemill.core.deferred import Deferred
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.timers import Timer
+from tidemill.replication.partition import NO_EPOCH, Partition
+from tidemill.server.authorizer import Operation, cluster, topic
+from tidemill.server.context import RequestContext
+from tidemill.server.fetch_sessions import FetchPlan, FetchTarget
+from tidemill.server.handler import Answer, Handler, refuse_with_error_code
+from tidemill.server.leader_hints import leader_of
+from tidemill.storage.log import LogSlice
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+
+__all__ = ["HANDLER"]
+
+FIRST_WITH_ZSTD = 10
+FIRST_WITH_LEADER_HINTS = 12
+FIRST_WITH_TOPIC_IDS = 13
+FIRST_WITH_ENDPOINTS = 16
+READ_COMMITTED = 1
+UNKNOWN_OFFSET = -1
+MAX_WAIT_MS_MAX = 30 * 60 * 1000
+
+
+@final
+class _Fetch:
+    """One fetch request: read, perhaps parked, read again, answered."""
+
+    __slots__ = (
+        "_answer",
+        "_baseline",
+        "_context",
+        "_partitions",
+        "_plan",
+        "_replica_id",
+        "_request",
+        "_slices",
+        "_timer",
+        "_waits",
+        "bytes_found",
+    )
+
+    def __init__(
+        self, context: RequestContext, request: FetchRequest, plan: FetchPlan, replica_id: int
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._plan = plan
+        self._replica_id = replica_id
+        self._partitions: list[Partition] = []
+        self._slices: list[tuple[PartitionData, LogSlice]] = []
+        self._answer: Deferred[FetchResponse] | None = None
+        self._timer: Timer | None = None
+        self._baseline = 0
+        self._waits = True
+        self.bytes_found = 0
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(self) -> list[tuple[FetchTarget, PartitionData]]:
+        """Every partition as it is now; stops adding records once the answer is full."""
+        self._partitions = []
+        self._slices = []
+        self.bytes_found = 0
+        self._waits = True
+        budget = self._budget_bytes()
+        results = []
+        for target in self._plan.targets:
+            data = PartitionData(partition_index=target.index, aborted_transactions=None)
+            try:
+                budget -= self._read_one(target, data, budget)
+            except (KafkaError, StorageFault) as error:
+                self._waits = False
+                self._refuse(target, data, error)
+            results.append((target, data))
+        return results
+
+    def _budget_bytes(self) -> int:
+        services = self._context.services
+        return min(
+            self._request.max_bytes,
+            services.config.fetch_max_bytes,
+            services.response_memory.free_bytes,
+        )
+
+    def _read_one(self, target: FetchTarget, data: PartitionData, budget: int) -> int:
+        context = self._context
+        partition = _find(context, target)
+        partition.check_leader()
+        partition.check_epoch(target.current_leader_epoch)
+        self._partitions.append(partition)
+        end_offset = self._end_offset(partition, target)
+        data.high_watermark = partition.high_watermark
+        data.last_stable_offset = partition.last_stable_offset()
+        data.log_start_offset = partition.log.log_start_offset
+        if target.last_fetched_epoch != NO_EPOCH and self._diverges(partition, target, data):
+            return 0
+        first = self.bytes_found == 0
+        max_bytes = min(target.max_bytes, budget)
+        if max_bytes <= 0 and not first:
+            return 0
+        found = partition.read(
+            target.fetch_offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=first
+        )
+        self._take(data, found)
+        return found.size_bytes
+
+    def _end_offset(self, partition: Partition, target: FetchTarget) -> int:
+        if self._replica_id >= 0:
+            partition.follower_fetched(
+                self._replica_id,
+                fetch_offset=target.fetch_offset,
+                flushed_offset=target.flushed_offset,
+                now=self._context.services.clock.monotonic(),
+            )
+            if target.known_high_watermark < partition.high_watermark:
+                self._waits = False  # the follower learns the new watermark at once (KIP-1166)
+            return partition.log.log_end_offset
+        if self._request.isolation_level == READ_COMMITTED:
+            return partition.last_stable_offset()
+        return partition.high_watermark
+
+    def _diverges(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
+        """The reader's last epoch ended earlier here: it must cut its tail first (KIP-595)."""
+        epoch, end_offset = partition.end_offset_of_epoch(target.last_fetched_epoch)
+        if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
+            return False
+        if epoch == UNKNOWN_OFFSET:
+            return False
+        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        self._waits = False
+        return True
+
+    def _take(self, data: PartitionData, found: LogSlice) -> None:
+        self.bytes_found += found.size_bytes
+        if found.load is not None:
+            self._slices.append((data, found))
+        elif len(found.chunks) == 1:
+            data.records = found.chunks[0]
+        elif found.chunks:
+            data.records = b"".join(found.chunks)
+
+    def _refuse(
+        self, target: FetchTarget, data: PartitionData, error: KafkaError | StorageFault
+    ) -> None:
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
+        context = self._context
+        context.services.telemetry.count_error(code)
+        data.error_code = int(code)
+        data.high_watermark = data.last_stable_offset = UNKNOWN_OFFSET
+        hinted = code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+        if hinted and context.version >= FIRST_WITH_LEADER_HINTS:
+            known = leader_of(context.image, target.topic, target.index)
+            if known is not None:
+                data.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
+
+    # --- waiting ---------------------------------------------------------------------------------
+
+    def start(self) -> Answer:
+        results = self.read()
+        request = self._request
+        enough = self.bytes_found >= request.min_bytes or not self._waits
+        if enough or request.max_wait_ms <= 0 or not self._plan.targets:
+            return self._answer_with(results)
+        self._park(min(request.max_wait_ms, MAX_WAIT_MS_MAX))
+        assert self._answer is not None
+        return self._answer
+
+    def _park(self, wait_ms: int) -> None:
+        self._answer = Deferred()
+        self._baseline = self._log_bytes() - self.bytes_found
+        self._slices = []
+        for partition in self._partitions:
+            self._watchers(partition)[self] = None
+        timers = self._context.services.timers
+        self._timer = timers.add_after(wait_ms / 1000, self._finish)
+
+    def _watchers(self, partition: Partition) -> dict[_Fetch, None]:
+        chosen = partition.consumer_watchers if self._replica_id < 0 else partition.replica_watchers
+        return chosen  # type: ignore[return-value]  # a _Fetch is a Watcher
+
+    def _log_bytes(self) -> int:
+        return sum(partition.log.size_bytes for partition in self._partitions)
+
+    def poke(self) -> None:
+        self._context.services.ready.add(self)
+
+    def look(self) -> None:
+        """Poked: answer if enough has come, an estimate that never waits too long."""
+        if self._answer is None or self._answer.resolved:
+            return
+        if self._request.min_bytes > 1 and self._replica_id < 0:
+            grown = self._log_bytes() - self._baseline
+            leads = all(partition.is_leader for partition in self._partitions)
+            if leads and grown < self._request.min_bytes:
+                return
+        self._finish()
+
+    def _finish(self) -> None:
+        answer = self._answer
+        if answer is None or answer.resolved:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._partitions:
+            self._watchers(partition).pop(self, None)
+        outcome = self._answer_with(self.read())
+        if isinstance(outcome, FetchResponse):
+            answer.resolve(outcome)
+        else:
+            assert isinstance(outcome, Deferred)
+            outcome.then(answer.resolve)
+
+    # --- answering -------------------------------------------------------------------------------
+
+    def _answer_with(
+        self, results: list[tuple[FetchTarget, PartitionData]]
+    ) -> FetchResponse | Deferred[FetchResponse]:
+        if not self._slices:
+            return self._response(results)
+        deferred: Deferred[FetchResponse] = Deferred()
+        self._context.services.supervisor.spawn("cold read", self._load(results, deferred))
+        return deferred
+
+    async def _load(
+        self,
+        results: list[tuple[FetchTarget, PartitionData]],
+        deferred: Deferred[FetchResponse],
+    ) -> None:
+        """Read what is not in memory, away from the loop."""
+        for data, found in self._slices:
+            assert found.load is not None
+            try:
+                chunks = await self._context.services.disk.run(found.load)
+            except StorageFault:
+                data.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+                continue
+            data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        deferred.resolve(self._response(results))
+
+    def _response(self, results: list[tuple[FetchTarget, PartitionData]]) -> FetchResponse:
+        plan = self._plan
+        response = FetchResponse(session_id=plan.session_id)
+        current: FetchableTopicResponse | None = None
+        for target, data in results:
+            if data.records:
+                plan.answered_with_data(target)
+            if plan.session_id and not target.is_news(data) and plan.incremental:
+                continue
+            if (
+                current is None
+                or current.topic_id != target.topic_id
+                or (current.topic != target.topic)
+            ):
+                current = FetchableTopicResponse(topic=target.topic, topic_id=target.topic_id)
+                response.responses.append(current)
+            current.partitions.append(data)
+        if self._context.version >= FIRST_WITH_ENDPOINTS:
+            response.node_endpoints = self._endpoints(results)
+        return response
+
+    def _endpoints(self, results: list[tuple[FetchTarget, PartitionData]]) -> list[NodeEndpoint]:
+        leaders = {d.current_leader.leader_id for _, d in results if d.current_leader is not None}
+        brokers = self._context.image.brokers
+        return [
+            NodeEndpoint(node_id=b.broker_id, host=b.host, port=b.port, rack=b.rack or None)
+            for b in (brokers[leader] for leader in sorted(leaders) if leader in brokers)
+        ]
+
+
+def _find(context: RequestContext, target: FetchTarget) -> Partition:
+    if not target.topic:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    if not context.allows(Operation.READ, topic(target.topic)):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    partition = context.services.replicas.find(target.topic, target.index)
+    if partition is None:
+        raise context.missing_partition(target.topic, target.index)
+    if context.version >= FIRST_WITH_TOPIC_IDS and partition.topic_id != target.topic_id:
+        # The topic was made anew under its old name since the session learnt its id (I34).
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return partition
+
+
+def _replica_id(request: FetchRequest) -> int:
+    state = request.replica_state
+    return request.replica_id if state is None else state.replica_id
+
+
+def handle(context: RequestContext, request: FetchRequest) -> Answer:
+    replica_id = _replica_id(request)
+    if replica_id >= 0 and not context.allows(Operation.CLUSTER_ACTION, cluster()):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    services = context.services
+    plan = services.sessions.plan(request, context.image.names, services.clock.monotonic())
+    return _Fetch(context, request, plan, replica_id).start()
+
+
+HANDLER = Handler(
+    api_key=ApiKey.FETCH,
+    versions=(4, 18),
+    handle=handle,
+    refuse=refuse_with_error_code(FetchResponse),
+)

@@ -1,0 +1,120 @@
+"""A small HTTP page for machines: /metrics, /healthz, /readyz. Off unless `metrics.listen` is set.
+
+h11 reads the requests; each is answered and the connection closed. GET and HEAD only, three paths,
+everything else is a 404 (deny by default, S50).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import final
+
+import h11
+
+from tidemill.core.broker_config import Endpoint
+from tidemill.core.errors import UserError
+from tidemill.core.net import Net, ServerHandle
+
+__all__ = ["HttpPage"]
+
+REQUEST_BYTES_MAX = 16 * 1024
+CONNECTIONS_MAX = 64
+DEADLINE_S = 10.0
+
+Route = Callable[[], tuple[int, str]]
+"""Status and text."""
+
+
+@final
+class HttpPage:
+    """Serves a fixed table of paths."""
+
+    def __init__(self, net: Net, routes: dict[str, Route]) -> None:
+        self._net = net
+        self._routes = routes
+        self._server: ServerHandle | None = None
+        self._open = 0
+
+    async def start(self, endpoint: Endpoint) -> Endpoint:
+        try:
+            self._server = await self._net.listen(
+                lambda: _HttpConnection(self), endpoint.host, endpoint.port
+            )
+        except OSError as error:
+            raise UserError(f"metrics.listen={endpoint}: {error.strerror}") from error
+        await self._server.start_serving()
+        return Endpoint(*self._server.address)
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def admit(self) -> bool:
+        self._open += 1
+        return self._open <= CONNECTIONS_MAX
+
+    def leave(self) -> None:
+        self._open -= 1
+
+    def answer(self, method: str, target: str) -> tuple[int, str]:
+        route = self._routes.get(target.partition("?")[0])
+        if route is None:
+            return 404, "not found; there are " + ", ".join(sorted(self._routes)) + "\n"
+        if method not in ("GET", "HEAD"):
+            return 405, "only GET\n"
+        return route()
+
+
+@final
+class _HttpConnection(asyncio.Protocol):
+    def __init__(self, page: HttpPage) -> None:
+        self._page = page
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_BYTES_MAX)
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._deadline = asyncio.get_running_loop().call_later(DEADLINE_S, transport.abort)
+        if not self._page.admit():
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._page.leave()
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+        except h11.RemoteProtocolError:
+            transport.close()
+            return
+        if isinstance(event, h11.Request):
+            self._respond(event)
+        elif event is not h11.NEED_DATA:
+            transport.close()
+
+    def _respond(self, request: h11.Request) -> None:
+        assert self._transport is not None
+        method = request.method.decode("ascii")
+        status, text = self._page.answer(method, request.target.decode("latin-1"))
+        body = b"" if method == "HEAD" else text.encode()
+        headers = [
+            ("content-type", "text/plain; version=0.0.4; charset=utf-8"),
+            ("content-length", str(len(text.encode()))),
+            ("connection", "close"),
+            ("x-content-type-options", "nosniff"),
+        ]
+        parts = [
+            self._http.send(h11.Response(status_code=status, headers=headers)),
+            self._http.send(h11.Data(data=body)),
+        ]
+        self._transport.write(b"".join(part for part in parts if part))
+        self._transport.close()

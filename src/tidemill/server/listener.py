@@ -1,0 +1,85 @@
+"""A listening address: accepts connections, drops those that stall, drains on shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from typing import final
+
+from tidemill.core.broker_config import Endpoint
+from tidemill.core.errors import UserError
+from tidemill.core.limits import DRAIN_DEADLINE_S
+from tidemill.core.net import Net, ServerHandle
+from tidemill.server.connection import Connection
+from tidemill.server.listener_state import ListenerState
+
+__all__ = ["Listener"]
+
+SWEEP_INTERVAL_S = 5.0
+DRAIN_POLL_S = 0.02
+
+
+@final
+class Listener:
+    """Owns the socket and the life of its connections; decides nothing about requests."""
+
+    def __init__(self, net: Net) -> None:
+        self._net = net
+        self._state: ListenerState | None = None
+        self._server: ServerHandle | None = None
+
+    async def bind(self, endpoint: Endpoint) -> Endpoint:
+        """Take the address; the one really bound. UserError if it cannot be had."""
+        try:
+            self._server = await self._net.listen(
+                lambda: Connection(self._require_state()), endpoint.host, endpoint.port
+            )
+        except OSError as error:
+            raise UserError(f"cannot listen on {endpoint}: {_reason(error)}") from error
+        host, port = self._server.address
+        return Endpoint(host, port)
+
+    async def serve(self, state: ListenerState) -> None:
+        """Accept connections from now on."""
+        self._state = state
+        assert self._server is not None
+        await self._server.start_serving()
+
+    def _require_state(self) -> ListenerState:
+        assert self._state is not None, "connections come only after serve()"
+        return self._state
+
+    async def run(self) -> None:
+        """Look for connections that overstayed a deadline, for ever."""
+        while True:
+            await asyncio.sleep(SWEEP_INTERVAL_S)
+            self.sweep()
+
+    def sweep(self) -> None:
+        state = self._require_state()
+        now = state.services.clock.monotonic()
+        for connection in list(state.connections):
+            reason = connection.overdue(now)
+            if reason:
+                connection.abort(reason)
+
+    async def stop(self) -> None:
+        """Accept nobody, let started requests be answered, then close everything."""
+        if self._server is not None:
+            self._server.close()
+        state = self._state
+        if state is None:
+            return
+        state.accepting = False
+        for _ in range(int(DRAIN_DEADLINE_S / DRAIN_POLL_S)):
+            if all(connection.idle for connection in state.connections):
+                break
+            await asyncio.sleep(DRAIN_POLL_S)
+        for connection in list(state.connections):
+            connection.close()
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return "the port is in use; stop the other program or choose another with --listen"
+    return error.strerror or str(error)

@@ -1,0 +1,92 @@
+"""What the connections of one listener share, and who is admitted (S12, S13)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from tidemill.core.lifecycle import Supervisor
+from tidemill.core.limits import FRAME_DEADLINE_S, WRITE_STALL_DEADLINE_S
+from tidemill.core.logs import RateLimit, shown
+from tidemill.server.context import Services
+from tidemill.server.dispatch import Dispatcher
+from tidemill.server.memory_pool import MemoryPool
+from tidemill.server.receive_buffer import Scratch
+
+if TYPE_CHECKING:
+    from tidemill.server.connection import Connection
+
+__all__ = ["Deadlines", "ListenerState"]
+
+log = logging.getLogger(__name__)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long a client may take for what only it can do."""
+
+    frame_s: float = FRAME_DEADLINE_S
+    write_stall_s: float = WRITE_STALL_DEADLINE_S
+    idle_s: float = 600.0
+
+
+@final
+class ListenerState:
+    """Connections by admission order, their limits, and the resources they read into."""
+
+    def __init__(
+        self,
+        name: str,
+        services: Services,
+        dispatcher: Dispatcher,
+        supervisor: Supervisor,
+        *,
+        connections_max: int,
+        deadlines: Deadlines,
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self.name = name
+        self.services = services
+        self.dispatcher = dispatcher
+        self.supervisor = supervisor
+        self.deadlines = deadlines
+        self.failed = failed
+        self.scratch = Scratch()
+        self.request_memory = MemoryPool(services.config.request_memory_bytes)
+        self.connections: dict[Connection, None] = {}
+        self.accepting = True
+        self._connections_max = connections_max
+        self._per_address: dict[str, int] = {}
+        self._log_limit = RateLimit()
+
+    def admit(self, connection: Connection, address: str) -> bool:
+        """Whether there is room for one more connection, in all and from this address."""
+        count = self._per_address.get(address, 0)
+        telemetry = self.services.telemetry
+        full = len(self.connections) >= self._connections_max
+        if full or not self.accepting or count >= self.services.config.max_connections_per_ip:
+            telemetry.connections_refused += 1
+            self.note_closed(address, "too many connections")
+            return False
+        telemetry.connections_accepted += 1
+        self.connections[connection] = None
+        self._per_address[address] = count + 1
+        return True
+
+    def forget(self, connection: Connection, address: str) -> None:
+        if connection not in self.connections:
+            return
+        del self.connections[connection]
+        left = self._per_address[address] - 1
+        if left:
+            self._per_address[address] = left
+        else:
+            del self._per_address[address]
+
+    def note_closed(self, address: str, reason: str) -> None:
+        """One line per peer and minute, whatever it does."""
+        if self._log_limit.allows(address, self.services.clock.monotonic()):
+            log.warning("closed connection from %s: %s", shown(address), shown(reason))

@@ -1,0 +1,182 @@
+"""The broker's counters as Prometheus text; also the list of metrics that the reference shows.
+
+Rendered only when somebody asks. Labels come from closed sets: API names, error names (S38).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.errors import ErrorCode
+from tidemill.core.telemetry import Histogram
+from tidemill.server.listener_state import ListenerState
+from tidemill.wire.api_keys import API_SPECS
+
+__all__ = ["METRICS", "Metric", "render"]
+
+Samples = Iterator[tuple[str, float]]
+"""Label text (with braces, or nothing) and value."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family: its name, kind, help, and where its samples come from."""
+
+    name: str
+    kind: str
+    help: str
+    samples: Callable[[ListenerState], Samples]
+
+
+def _one(read: Callable[[ListenerState], float]) -> Callable[[ListenerState], Samples]:
+    def samples(state: ListenerState) -> Samples:
+        yield "", read(state)
+
+    return samples
+
+
+def _api_requests(state: ListenerState) -> Samples:
+    for key, counters in sorted(state.services.telemetry.apis.items()):
+        yield f'{{api="{API_SPECS[key].name}"}}', counters.requests
+
+
+def _errors(state: ListenerState) -> Samples:
+    for code, count in sorted(state.services.telemetry.error_codes.items()):
+        yield f'{{code="{ErrorCode(code).name}"}}', count
+
+
+def _api_latency(state: ListenerState) -> Samples:
+    for key, counters in sorted(state.services.telemetry.apis.items()):
+        yield from _buckets(counters.latency, f'api="{API_SPECS[key].name}",')
+
+
+def _buckets(histogram: Histogram, labels: str = "") -> Samples:
+    """Cumulative buckets in seconds, then sum and count under their own suffixes."""
+    seen = 0
+    for index, count in enumerate(histogram.buckets[:-1]):
+        seen += count
+        yield f'_bucket{{{labels}le="{(1 << index) / 1e6:g}"}}', seen
+    yield f'_bucket{{{labels}le="+Inf"}}', histogram.count
+    rest = "{" + labels.rstrip(",") + "}" if labels else ""
+    yield f"_sum{rest}", histogram.total_us / 1e6
+    yield f"_count{rest}", histogram.count
+
+
+def _log_bytes(state: ListenerState) -> float:
+    return sum(partition.log.size_bytes for partition in state.services.replicas)
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("tidemill_requests_total", "counter", "Requests answered, by API.", _api_requests),
+    Metric(
+        "tidemill_request_seconds",
+        "histogram",
+        "From a request's last byte to its answer, waiting included.",
+        _api_latency,
+    ),
+    Metric("tidemill_errors_total", "counter", "Error codes given out.", _errors),
+    Metric(
+        "tidemill_bytes_in_total",
+        "counter",
+        "Bytes received from clients.",
+        _one(lambda s: s.services.telemetry.bytes_in),
+    ),
+    Metric(
+        "tidemill_bytes_out_total",
+        "counter",
+        "Bytes handed to clients' sockets.",
+        _one(lambda s: s.services.telemetry.bytes_out),
+    ),
+    Metric(
+        "tidemill_connections",
+        "gauge",
+        "Open client connections.",
+        _one(lambda s: len(s.connections)),
+    ),
+    Metric(
+        "tidemill_connections_refused_total",
+        "counter",
+        "Connections turned away at the door.",
+        _one(lambda s: s.services.telemetry.connections_refused),
+    ),
+    Metric(
+        "tidemill_connections_closed_by_fault_total",
+        "counter",
+        "Connections closed because the client broke the protocol.",
+        _one(lambda s: s.services.telemetry.connections_closed_by_fault),
+    ),
+    Metric(
+        "tidemill_request_memory_bytes",
+        "gauge",
+        "Memory held by requests that have not arrived whole.",
+        _one(lambda s: s.request_memory.used_bytes),
+    ),
+    Metric(
+        "tidemill_records_appended_total",
+        "counter",
+        "Records appended by producers.",
+        _one(lambda s: s.services.telemetry.records_appended),
+    ),
+    Metric(
+        "tidemill_batches_appended_total",
+        "counter",
+        "Record batches appended by producers.",
+        _one(lambda s: s.services.telemetry.batches_appended),
+    ),
+    Metric(
+        "tidemill_duplicates_total",
+        "counter",
+        "Retried batches recognised and not appended again.",
+        _one(lambda s: s.services.telemetry.duplicates_recognised),
+    ),
+    Metric(
+        "tidemill_partitions",
+        "gauge",
+        "Partitions on this broker.",
+        _one(lambda s: len(s.services.replicas)),
+    ),
+    Metric("tidemill_log_bytes", "gauge", "Bytes in all logs of this broker.", _one(_log_bytes)),
+    Metric(
+        "tidemill_flush_rounds_total",
+        "counter",
+        "Flush rounds that ended well.",
+        _one(lambda s: s.services.telemetry.flush_rounds),
+    ),
+    Metric(
+        "tidemill_flush_failures_total",
+        "counter",
+        "Flush rounds that failed; each takes a data directory offline.",
+        _one(lambda s: s.services.telemetry.flush_failures),
+    ),
+    Metric(
+        "tidemill_flush_seconds",
+        "histogram",
+        "How long a flush round takes.",
+        lambda s: _buckets(s.services.telemetry.flush_latency),
+    ),
+    Metric(
+        "tidemill_loop_stall_seconds",
+        "histogram",
+        "How late the event loop is when it should wake up.",
+        lambda s: _buckets(s.services.telemetry.loop_stall),
+    ),
+    Metric(
+        "tidemill_unhandled_errors_total",
+        "counter",
+        "Requests that ended in a bug of ours.",
+        _one(lambda s: s.services.telemetry.unhandled_errors),
+    ),
+)
+
+
+def render(state: ListenerState) -> str:
+    """All metrics in Prometheus' text format."""
+    lines = []
+    for metric in METRICS:
+        lines.append(f"# HELP {metric.name} {metric.help}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        lines += [f"{metric.name}{labels} {value:g}" for labels, value in metric.samples(state)]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,35 @@
+"""Fresh producer ids, handed out from blocks that the cluster reserves by compare-and-set (T30)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import final
+
+__all__ = ["ProducerIds"]
+
+BLOCK_SIZE = 1000
+
+
+@final
+class ProducerIds:
+    """Ids unique in the cluster; a block that is lost with the process is simply never used."""
+
+    def __init__(self, reserve: Callable[[int], Awaitable[range]]) -> None:
+        self._reserve = reserve
+        self._block = range(0)
+
+    def try_next(self) -> int | None:
+        """The next id, or None when a new block must be reserved first."""
+        if not self._block:
+            return None
+        first = self._block[0]
+        self._block = self._block[1:]
+        return first
+
+    async def next(self) -> int:
+        """The next id; the store is asked once per block."""
+        while (producer_id := self.try_next()) is None:
+            block = await self._reserve(BLOCK_SIZE)
+            if not self._block:  # somebody else may have brought one meanwhile
+                self._block = block
+        return producer_id
