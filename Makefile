@@ -1,0 +1,122 @@
+# Everything a working copy can do. `make setup` and whatever needs it write only to .venv, build,
+# package caches and, as root on Debian, apt packages that are listed first (tools/setup_env).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+TEST_JOBS ?= 2
+
+BIN := .venv/bin
+STAMPS := .venv/stamps
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+LOCKED := install --require-hashes --no-deps
+
+HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd)
+METADATA := pyproject.toml $(wildcard setup.py)
+LINTED := src tests tools $(wildcard bench) $(wildcard setup.py)
+
+.PHONY: help setup demo test check lint unit bench interop coverage lock generate format clean
+
+help:
+	@echo 'make setup      .venv with the broker and all that tests need'
+	@echo 'make demo       the main job, end to end, in a minute'
+	@echo 'make check      format, lint, types, tidy and unit tests: before every commit'
+	@echo 'make test       all tests, the same that CI runs'
+	@echo 'make interop    only the tests with foreign clients'
+	@echo 'make bench      measure, side by side with Apache Kafka'
+	@echo 'make coverage   which branches the tests miss'
+	@echo 'make format     let ruff lay out the code'
+	@echo 'make generate   write the message classes again from the protocol schema'
+	@echo 'make lock       pin the dependencies again (requirements/*.txt)'
+	@echo 'make clean      remove what builds and tests left; .venv stays'
+
+# --- set-up --------------------------------------------------------------------------------------
+# Each step leaves a stamp, so that a second run takes no time, and a changed lock, project file or
+# hot loop repeats just the steps that depend on it.
+
+setup: $(STAMPS)/hot
+
+$(STAMPS)/venv: tools/setup_env
+	@PYTHON=$(PYTHON) tools/setup_env base
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/packages: $(STAMPS)/venv requirements/build.txt requirements/runtime.txt requirements/dev.txt
+	@echo 'setup: installing the locked packages'
+	@$(PIP) $(LOCKED) -r requirements/build.txt
+	@$(PIP) $(LOCKED) -r requirements/runtime.txt -r requirements/dev.txt
+	@touch $@
+
+$(STAMPS)/project: $(STAMPS)/packages $(METADATA)
+	@echo 'setup: installing tidemill'
+	@$(PIP) install --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# A built extension shadows its .py file: it must never be older than its source. The installation
+# above has just built what has not changed since.
+$(STAMPS)/hot: $(STAMPS)/project $(HOT_SOURCES)
+	@if [[ -n "$$(find $(HOT_SOURCES) -newer $(STAMPS)/project)" ]]; then \
+		echo 'setup: building the hot loops'; $(BIN)/python setup.py --quiet build_ext --inplace; fi
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/packages requirements/bench.txt
+	@PYTHON=$(PYTHON) tools/setup_env java
+	@$(PIP) $(LOCKED) -r requirements/bench.txt
+	@touch $@
+
+# --- what people run -----------------------------------------------------------------------------
+
+demo: setup
+	@$(BIN)/python -m tidemill.cli.main demo
+
+bench: setup $(STAMPS)/bench
+	@$(BIN)/python -m bench $(BENCH_OPTIONS)
+
+lint: setup
+	@$(BIN)/ruff format --check --quiet $(LINTED) || \
+		{ echo 'format: run `make format`'; exit 1; }
+	@$(BIN)/ruff check --quiet $(LINTED)
+	@$(BIN)/mypy --no-error-summary
+
+check: lint
+	@$(BIN)/pytest -q -n $(TEST_JOBS) -m 'not slow and not e2e and not interop' \
+		tests/tidy tests/unit tests/wire
+
+# The tests first, their outcome last: the summary and the table of what is proven are written
+# even when tests fail, and the exit code stays that of the tests.
+test: lint
+	@mkdir -p build && rm -f build/tests.xml
+	@status=0; $(BIN)/pytest -q -n $(TEST_JOBS) --junitxml=build/tests.xml || status=$$?; \
+		$(BIN)/python tools/requirement_table.py build/tests.xml build/requirement_table.md; \
+		exit $$status
+
+interop: setup
+	@$(BIN)/pytest -q -m interop
+
+coverage: setup
+	@$(BIN)/coverage erase
+	@$(BIN)/coverage run -m pytest -q -m 'not slow and not e2e and not interop' tests/unit tests/wire
+	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
+
+# --- what people change --------------------------------------------------------------------------
+
+format: setup
+	@$(BIN)/ruff check --fix-only --quiet $(LINTED)
+	@$(BIN)/ruff format $(LINTED)
+
+generate: setup
+	@$(BIN)/python -m tools.schema_gen
+
+# A tool environment of its own, since what pins the packages is not one of them.
+lock:
+	@test -x build/lock-venv/bin/python || $(PYTHON) -m venv build/lock-venv
+	@build/lock-venv/bin/python -m pip --quiet $(LOCKED) -r requirements/lock.txt
+	@build/lock-venv/bin/python tools/lock.py $(LOCK_OPTIONS)
+
+clean:
+	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
+	@rm -f src/tidemill/hot/*.so $(STAMPS)/project
+	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,46 @@
+"""What every test may use."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+T = TypeVar("T")
+
+# Derandomised: the same examples everywhere, so a failure in CI is a failure on the desk.
+settings.register_profile(
+    "tidemill",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("tidemill")
+
+
+@pytest.fixture
+def run() -> Callable[[Coroutine[Any, Any, T]], T]:
+    """Run a coroutine to its end on a fresh event loop: `run(broker.start())`."""
+    return asyncio.run
+
+
+@pytest.fixture
+def require_tool() -> Callable[[str], str]:
+    """The path of a program, or a skip that names it; in CI a missing program is a failure."""
+
+    def require(name: str) -> str:
+        path = shutil.which(name)
+        if path is not None:
+            return path
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{name} is missing, and CI must not skip what needs it")
+        pytest.skip(f"{name} is missing (tools/setup_env installs it on Debian)")
+
+    return require

@@ -1,0 +1,179 @@
+"""Who may import whom: layers by package, rings by file.
+
+Layers point down only. Rings cut across them: *pure* code has no event loop, clock, chance or disk;
+*async shells* own tasks and sockets and are the only ones that import asyncio.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+from tests.tidy.source import Finding, Module, imported_names, matches
+
+BELOW_SERVER = {"storage", "metadata", "client", "delivery", "replication", "coordinators"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "hot": set(),
+    "wire": {"core"},
+    "storage": {"core", "wire"},
+    "metadata": {"core", "wire"},
+    "client": {"core", "wire"},
+    "delivery": {"core", "wire"},
+    "replication": {"core", "wire", "storage", "metadata", "client", "delivery"},
+    "coordinators": {"core", "wire", "storage", "metadata", "client", "delivery"},
+    "server": {"core", "wire", *BELOW_SERVER},
+    "broker": {"core", "wire", "server", *BELOW_SERVER},
+    "cli": {"core", "wire", "client"},
+    "console": {"core", "wire", "client"},
+    "spark": {"core", "wire", "client"},
+    "testing": {"core", "wire", "server", "broker", *BELOW_SERVER},
+}
+"""Beside itself and `hot`, which every package but `core` may import."""
+
+EXCEPTIONS: dict[str, set[str]] = {
+    "cli/up.py": {"broker"},  # starts the broker in this process
+    "cli/log.py": {"storage"},  # reads segment files without a broker
+}
+
+PURE = (
+    "wire/",
+    "delivery/",
+    "metadata/controller.py",
+    "metadata/image.py",
+    "metadata/placement.py",
+    "metadata/topic_config.py",
+    "metadata/topic_keys.py",
+    "replication/isr.py",
+    "replication/watermark.py",
+    "replication/waiters.py",
+    "**/shard.py",
+    "core/ids.py",
+    "core/errors.py",
+    "core/error_codes.py",
+    "core/config.py",
+    "core/broker_config.py",
+    "core/deferred.py",
+    "core/limits.py",
+    "hot/",
+)
+IMPURE_MODULES = frozenset(
+    {"asyncio", "time", "random", "secrets", "os", "io", "pathlib", "shutil", "tempfile", "mmap"}
+    | {"socket", "ssl", "select", "threading", "concurrent", "multiprocessing", "subprocess"}
+    | {"sqlite3", "signal", "uvloop"}
+)
+IMPURE_SEAMS = ("tidemill.core.clock", "tidemill.core.rng", "tidemill.core.net")
+
+ASYNC_SHELLS = (
+    "core/event_loop.py",
+    "core/lifecycle.py",
+    "core/net.py",
+    "core/timers.py",
+    "storage/disk.py",  # `disk.run`, the one door to threads
+    "metadata/cluster.py",
+    "metadata/image_keeper.py",
+    "metadata/sqlite_store.py",
+    "metadata/zookeeper_store.py",
+    "metadata/memory_store.py",
+    "replication/follower.py",
+    "replication/flusher.py",
+    "replication/isr_keeper.py",
+    "replication/replica_manager.py",
+    "coordinators/runtime.py",
+    "server/",
+    "client/",
+    "broker.py",
+    "cli/",
+    "console/",
+    "testing/",
+)
+
+LAZY_LIBRARIES = {
+    # Start-up and memory of `up`: these are imported by the commands that need them, when they do.
+    "rich": ("cli/",),
+    "confluent_kafka": ("cli/", "testing/"),
+    "pyarrow": ("spark/",),
+    "pyspark": ("spark/",),
+}
+
+
+def wrong_layer(module: Module) -> Iterator[Finding]:
+    own = module.package
+    if own == "__init__":
+        own = "tidemill"
+    allowed = MAY_IMPORT.get(own)
+    if allowed is None and own != "tidemill":
+        yield module.finding(1, f"`{own}` has no layer: give it a row in tests/tidy/layers.py")
+        return
+    permitted = {own, *(allowed or ()), *EXCEPTIONS.get(module.path, ())}
+    if own != "core":
+        permitted.add("hot")
+    for node, name in imported_names(module):
+        parts = name.split(".")
+        if parts[0] != "tidemill" or parts[1] == "__version__":
+            continue
+        if parts[1] not in permitted:
+            yield module.finding(
+                node,
+                f"`{own}` must not import `tidemill.{parts[1]}`; imports point down only: move the "
+                "shared part to a lower layer, or declare a Protocol here for what you need",
+            )
+
+
+def core_beyond_standard_library(module: Module) -> Iterator[Finding]:
+    if module.package not in {"core", "hot"}:
+        return
+    for node, name in imported_names(module):
+        top = name.split(".")[0]
+        if top == "uvloop" and module.path == "core/event_loop.py":
+            continue  # the one place that picks the loop
+        if top not in sys.stdlib_module_names and top not in {"tidemill", "cython"}:
+            yield module.finding(
+                node,
+                f"`{module.package}` has the standard library only; use `{top}` in a layer above",
+            )
+
+
+def impure(module: Module) -> Iterator[Finding]:
+    if not matches(module.path, PURE):
+        return
+    for node, name in imported_names(module):
+        if name.split(".")[0] in IMPURE_MODULES or name.startswith(IMPURE_SEAMS):
+            yield module.finding(
+                node,
+                f"pure code must not import `{name}`: take the time as `now_ms`, return effects as "
+                "values, and let an async shell act on them",
+            )
+
+
+def asyncio_outside_shells(module: Module) -> Iterator[Finding]:
+    if matches(module.path, ASYNC_SHELLS):
+        return
+    for node, name in imported_names(module):
+        if name.split(".")[0] == "asyncio":
+            yield module.finding(
+                node,
+                "only async shells import asyncio: use core.deferred, core.timers, or "
+                "add the file to ASYNC_SHELLS in tests/tidy/layers.py with its reason",
+            )
+
+
+def heavy_library(module: Module) -> Iterator[Finding]:
+    for node, name in imported_names(module):
+        homes = LAZY_LIBRARIES.get(name.split(".")[0])
+        if homes is None:
+            continue
+        if not matches(module.path, homes):
+            yield module.finding(node, f"`{name}` belongs to {', '.join(homes)} only")
+        elif node in module.tree.body:
+            yield module.finding(node, f"import `{name}` inside the function that needs it")
+
+
+LAYER_RULES = (
+    wrong_layer,
+    core_beyond_standard_library,
+    impure,
+    asyncio_outside_shells,
+    heavy_library,
+)

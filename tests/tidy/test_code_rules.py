@@ -1,0 +1,97 @@
+"""The package keeps its layers, its rings and its banned calls."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tidy.banned import BANS, finalizers, violations
+from tests.tidy.layers import (
+    asyncio_outside_shells,
+    core_beyond_standard_library,
+    heavy_library,
+    impure,
+    wrong_layer,
+)
+from tests.tidy.modules import dead_modules, missing_all, unlisted_handlers, vague_name
+from tests.tidy.set_order import unordered_iteration
+from tests.tidy.source import assert_none, package_modules
+
+
+def _no_call_breaks(rule: str) -> None:
+    bans = [ban for ban in BANS if ban.rule == rule]
+    assert bans, f"no ban is filed under {rule}"
+    assert_none(
+        found for module in package_modules() for ban in bans for found in violations(module, ban)
+    )
+
+
+def test_imports_point_down_only() -> None:
+    assert_none(found for module in package_modules() for found in wrong_layer(module))
+
+
+def test_core_and_hot_use_the_standard_library_only() -> None:
+    assert_none(
+        found for module in package_modules() for found in core_beyond_standard_library(module)
+    )
+
+
+def test_R8_pure_code_has_no_event_loop_clock_chance_or_disk() -> None:
+    assert_none(found for module in package_modules() for found in impure(module))
+
+
+def test_only_async_shells_import_asyncio() -> None:
+    assert_none(found for module in package_modules() for found in asyncio_outside_shells(module))
+
+
+def test_heavy_libraries_are_imported_where_they_are_needed() -> None:
+    assert_none(found for module in package_modules() for found in heavy_library(module))
+
+
+def test_R1_time_and_chance_come_from_their_seams() -> None:
+    _no_call_breaks("R1")
+
+
+def test_R2_threads_are_behind_disk_run_and_the_stores() -> None:
+    _no_call_breaks("R2")
+
+
+def test_R3_files_and_sockets_are_behind_disk_and_net() -> None:
+    _no_call_breaks("R3")
+
+
+def test_R4_uvloop_is_chosen_in_one_place() -> None:
+    _no_call_breaks("R4")
+
+
+def test_R5_nothing_depends_on_the_order_of_a_set_or_listing() -> None:
+    assert_none(found for module in package_modules() for found in unordered_iteration(module))
+
+
+def test_R5_nothing_is_left_to_the_garbage_collector() -> None:
+    _no_call_breaks("R5")
+    assert_none(found for module in package_modules() for found in finalizers(module))
+
+
+def test_R7_background_tasks_start_in_lifecycle_only() -> None:
+    _no_call_breaks("R7")
+
+
+def test_R17_data_never_becomes_code() -> None:
+    _no_call_breaks("R17")
+
+
+def test_only_the_command_line_reads_the_environment() -> None:
+    _no_call_breaks("house style")
+
+
+@pytest.mark.parametrize("rule", [vague_name, missing_all], ids=lambda rule: rule.__name__)
+def test_each_module_is_named_and_says_what_it_offers(rule) -> None:
+    assert_none(found for module in package_modules() for found in rule(module))
+
+
+def test_every_module_is_imported_by_someone() -> None:
+    assert_none(dead_modules(package_modules()))
+
+
+def test_every_handler_is_in_the_list() -> None:
+    assert_none(unlisted_handlers(package_modules()))

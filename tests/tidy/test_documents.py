@@ -1,0 +1,106 @@
+"""Text files hold nothing of one machine, and documents claim only what a test proves."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from tests.tidy.documents import (
+    broken_links,
+    folder_map,
+    leftovers,
+    lock_lines,
+    machine_paths,
+    numbers_of_tests,
+    registry_hosts,
+    unproven_claims,
+)
+from tests.tidy.source import PACKAGE, ROOT, assert_none, project_files, text_of
+from tools.requirement_table import NUMBERS, meanings
+
+FAMILY_SIZES = {"F": 137, "T": 62, "S": 56, "I": 37, "R": 18}
+
+
+def _texts(suffix: str = "", *, under: str = ""):
+    for path in project_files():
+        name = path.relative_to(ROOT).as_posix()
+        if name.endswith(suffix) and name.startswith(under):
+            text = text_of(path)
+            if text is not None:
+                yield name, text
+
+
+def _documents():
+    for name, text in _texts(".md"):
+        if name in {"README.md", "ARCHITECTURE.md"} or name.startswith("docs/"):
+            yield name, text
+
+
+@pytest.mark.parametrize(
+    "rule", [leftovers, machine_paths, registry_hosts], ids=lambda rule: rule.__name__
+)
+def test_no_file_holds_what_does_not_belong_there(rule) -> None:
+    assert_none(found for name, text in _texts() for found in rule(name, text))
+
+
+def test_S56_locks_hold_names_versions_and_hashes_only() -> None:
+    locks = list(_texts(".txt", under="requirements/"))
+    assert len(locks) >= 3
+    assert_none(found for name, text in locks for found in lock_lines(name, text))
+
+
+def test_S56_locks_cover_everything_that_the_project_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    asked = {
+        "build": project["build-system"]["requires"],
+        "runtime": project["project"]["dependencies"],
+    }
+    for lock, requirements in asked.items():
+        pinned = set(
+            re.findall(r"^([\w.-]+)==", (ROOT / f"requirements/{lock}.txt").read_text(), re.M)
+        )
+        names = {re.match(r"[\w.-]+", line).group().lower() for line in requirements}
+        assert names <= pinned, f"requirements/{lock}.txt lacks {names - pinned}: run `make lock`"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    assert_none(found for name, text in _texts(".md") for found in broken_links(name, text))
+
+
+def test_folder_map_of_the_architecture_equals_the_folders() -> None:
+    document = ROOT / "ARCHITECTURE.md"
+    if not document.exists():
+        pytest.skip("ARCHITECTURE.md is not written yet; this test checks its folder map")
+    folders = {
+        path.parent.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        if path.parent != PACKAGE
+    }
+    assert_none(folder_map("ARCHITECTURE.md", document.read_text(), folders))
+
+
+def test_numbers_page_explains_every_number_once() -> None:
+    text = NUMBERS.read_text()
+    known = meanings(text)
+    expected = [f"{letter}{n}" for letter, last in FAMILY_SIZES.items() for n in range(1, last + 1)]
+    assert sorted(known) == sorted(expected)
+    assert len(re.findall(r"^\| [FTSIR]\d+ \|", text, re.M)) == len(expected)
+
+
+def test_every_number_that_a_document_claims_has_a_test() -> None:
+    known = meanings(NUMBERS.read_text())
+    proven = numbers_of_tests((ROOT / "tests").rglob("test_*.py"))
+    assert_none(
+        found
+        for name, text in _documents()
+        if ROOT / name != NUMBERS
+        for found in unproven_claims(name, text, known=known, proven=proven)
+    )
+
+
+def test_every_number_in_a_test_name_is_explained() -> None:
+    known = meanings(NUMBERS.read_text())
+    unknown = numbers_of_tests((ROOT / "tests").rglob("test_*.py")) - set(known)
+    assert not unknown, f"docs/reference/numbers.md does not explain {sorted(unknown)}"

@@ -1,0 +1,281 @@
+"""The rules themselves: each finds a planted offence and leaves the proper form alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tidy import documents, layers, modules
+from tests.tidy.banned import banned, finalizers
+from tests.tidy.set_order import unordered_iteration
+from tests.tidy.source import Finding, assert_none, snippet
+from tools.requirement_table import Outcome, meanings, numbers_in_test_name, render
+
+LAYER_CASES = [
+    (layers.wrong_layer, "wire/batch.py", "from tidemill.storage.disk import Disk"),
+    (layers.wrong_layer, "storage/segment.py", "from tidemill.replication import isr"),
+    (layers.wrong_layer, "coordinators/runtime.py", "import tidemill.replication.partition"),
+    (layers.wrong_layer, "hot/varint.py", "from tidemill.core.errors import KafkaError"),
+    (layers.wrong_layer, "core/ids.py", "from tidemill.hot.varint import read"),
+    (layers.wrong_layer, "cli/topic.py", "def f():\n    from tidemill.broker import Broker"),
+    (layers.wrong_layer, "server/context.py", "from tidemill.testing.clock import ManualClock"),
+    (layers.wrong_layer, "gateway/mqtt.py", "x = 1"),
+    (layers.core_beyond_standard_library, "core/config.py", "import click"),
+    (layers.impure, "wire/frames.py", "import asyncio"),
+    (layers.impure, "coordinators/group/shard.py", "from time import monotonic"),
+    (layers.impure, "delivery/delay/wheel.py", "from tidemill.core.clock import Clock"),
+    (layers.asyncio_outside_shells, "storage/segment.py", "import asyncio.events"),
+    (layers.heavy_library, "cli/text.py", "import rich"),
+    (layers.heavy_library, "server/dispatch.py", "def f():\n    import pyarrow"),
+]
+
+CLEAN_LAYER_CASES = [
+    (layers.wrong_layer, "cli/up.py", "from tidemill.broker import Broker"),
+    (layers.wrong_layer, "wire/batch.py", "from tidemill.hot.record_walk import walk"),
+    (layers.wrong_layer, "server/dispatch.py", "from tidemill.replication.partition import P"),
+    (layers.wrong_layer, "__init__.py", "__version__ = '1'"),
+    (layers.core_beyond_standard_library, "core/config.py", "import difflib"),
+    (layers.core_beyond_standard_library, "core/event_loop.py", "import uvloop"),
+    (layers.impure, "storage/segment.py", "import os"),
+    (layers.asyncio_outside_shells, "server/listener.py", "import asyncio"),
+    (layers.heavy_library, "cli/text.py", "def f():\n    import rich"),
+]
+
+BANNED_CALLS = [
+    "import time\nnow = time.time()",
+    "import time as t\nstart = t.monotonic",
+    "from time import perf_counter",
+    "import datetime\ndatetime.datetime.now()",
+    "from datetime import datetime\ndatetime.now()",
+    "import random\nrandom.random()",
+    "from random import Random",
+    "import secrets\nsecrets.token_hex()",
+    "from uuid import uuid4",
+    "import os\nos.urandom(4)",
+    "import threading\nthreading.Thread()",
+    "from concurrent.futures import ThreadPoolExecutor",
+    "import asyncio\nasyncio.to_thread(f)",
+    "loop.run_in_executor(None, f)",
+    "open('x')",
+    "import os\nos.fsync(3)",
+    "import os\nos.path.exists('x')",
+    "from pathlib import Path",
+    "import mmap\nmmap.mmap(-1, 1)",
+    "import socket\nsocket.socket()",
+    "import asyncio\nasyncio.open_connection('h', 1)",
+    "loop.create_server(f)",
+    "import uvloop\nuvloop.run(f())",
+    "import weakref\nweakref.finalize(x, f)",
+    "import asyncio\nasyncio.create_task(f())",
+    "loop.create_task(f())",
+    "import pickle\npickle.loads(b'')",
+    "eval('1')",
+    "import subprocess\nsubprocess.run([])",
+    "import os\nos.environ['X']",
+]
+
+ALLOWED_CALLS = [
+    ("core/clock.py", "import time\ntime.monotonic()"),
+    ("core/rng.py", "import secrets\nsecrets.randbits(8)"),
+    ("core/net.py", "loop.create_server(f)"),
+    ("core/lifecycle.py", "loop.create_task(f())"),
+    ("storage/disk.py", "import os\nos.fsync(3)\nloop.run_in_executor(None, f)"),
+    ("metadata/sqlite_store.py", "import threading\nthreading.Lock()"),
+    ("core/event_loop.py", "import uvloop\nuvloop.new_event_loop()"),
+    ("cli/produce.py", "open('x')"),
+    ("storage/segment.py", "disk.open('x')\nself._disk.rename('a', 'b')"),
+    ("storage/segment.py", "import posixpath\nposixpath.join('a', 'b')"),
+    ("storage/segment.py", "from uuid import UUID\nUUID(int=0)"),
+    ("server/listener.py", "def f(open):\n    open()"),
+    ("server/telemetry.py", "from datetime import datetime\ndatetime.fromtimestamp(0)"),
+]
+
+UNORDERED = [
+    "for x in {1, 2}:\n    pass",
+    "y = [f(x) for x in set(xs)]",
+    "y = {x: 1 for x in frozenset(xs)}",
+    "def f(xs: set[str]):\n    for x in xs:\n        pass",
+    "class A:\n    def __init__(self):\n        self.tasks = set()\n"
+    "    def f(self):\n        return list(self.tasks)",
+    "class A:\n    members: set[str]\n    def f(self):\n        return ','.join(self.members)",
+    "seen: set[int] = set()\nrows = (*seen,)",
+    "a = {1}\nfor x in a | b:\n    pass",
+    "import os\nfor name in os.listdir('.'):\n    pass",
+    "import asyncio\nfor task in asyncio.all_tasks():\n    pass",
+    "y = list({x for x in xs})",
+]
+
+ORDERED = [
+    "for x in sorted({1, 2}):\n    pass",
+    "for x in (1, 2):\n    pass",
+    "total = sum(f(x) for x in {1, 2})",
+    "y = {f(x) for x in {1, 2}}",
+    "def f(xs: list[str]):\n    for x in xs:\n        pass",
+    "def f(xs: set[str]):\n    return 'a' in xs",
+    "import os\nfor name in sorted(os.listdir('.')):\n    pass",
+    "a = {1}\nb = {*a, 2}",
+    "for x in dict.fromkeys(xs):\n    pass",
+]
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), LAYER_CASES)
+def test_layer_rule_finds_the_offence(rule, path, text) -> None:
+    assert list(rule(snippet(path, text)))
+
+
+@pytest.mark.parametrize(("rule", "path", "text"), CLEAN_LAYER_CASES)
+def test_layer_rule_leaves_the_proper_form_alone(rule, path, text) -> None:
+    assert not list(rule(snippet(path, text)))
+
+
+@pytest.mark.parametrize("text", BANNED_CALLS)
+def test_banned_call_is_found_with_its_replacement(text) -> None:
+    found = list(banned(snippet("replication/partition.py", text)))
+    assert found
+    assert "): " in found[0].message
+
+
+@pytest.mark.parametrize(("path", "text"), ALLOWED_CALLS)
+def test_call_in_its_own_seam_is_allowed(path, text) -> None:
+    assert not list(banned(snippet(path, text)))
+
+
+@pytest.mark.parametrize("text", UNORDERED)
+def test_iteration_without_order_is_found(text) -> None:
+    assert list(unordered_iteration(snippet("server/dispatch.py", text)))
+
+
+@pytest.mark.parametrize("text", ORDERED)
+def test_iteration_with_order_is_left_alone(text) -> None:
+    assert not list(unordered_iteration(snippet("server/dispatch.py", text)))
+
+
+def test_finalizer_is_found() -> None:
+    assert list(finalizers(snippet("a.py", "class A:\n    def __del__(self):\n        pass")))
+
+
+def test_vague_module_name_is_found() -> None:
+    assert list(modules.vague_name(snippet("server/utils.py", "")))
+    assert list(modules.vague_name(snippet("common/ids.py", "")))
+    assert not list(modules.vague_name(snippet("server/quotas.py", "")))
+
+
+def test_module_without_all_is_found() -> None:
+    assert list(modules.missing_all(snippet("server/quotas.py", "def f(): ...")))
+    assert not list(modules.missing_all(snippet("server/quotas.py", "__all__ = []\ndef f(): ...")))
+    assert not list(modules.missing_all(snippet("core/limits.py", "KIB = 1024")))
+
+
+def test_dead_module_is_found_and_a_lazily_named_one_is_not() -> None:
+    tree = [
+        snippet("cli/main.py", "COMMANDS = {'topic': 'Manage topics.'}"),
+        snippet("cli/topic.py", "from tidemill.client.admin import Admin"),
+        snippet("client/__init__.py", "LAZY = 'tidemill.client.consumer:Consumer'"),
+        snippet("client/consumer.py", ""),
+        snippet("client/admin.py", ""),
+        snippet("client/forgotten.py", ""),
+    ]
+    assert [found.path for found in modules.dead_modules(tree)] == [
+        "src/tidemill/client/forgotten.py"
+    ]
+
+
+def test_unlisted_handler_is_found() -> None:
+    tree = [
+        snippet("server/handlers/__init__.py", "from tidemill.server.handlers import produce"),
+        snippet("server/handlers/produce.py", "HANDLER = 1"),
+        snippet("server/handlers/fetch.py", "HANDLER = 1"),
+        snippet("server/handlers/partition_errors.py", "def f(): ..."),
+    ]
+    assert [found.path for found in modules.unlisted_handlers(tree)] == [
+        "src/tidemill/server/handlers/fetch.py"
+    ]
+
+
+@pytest.mark.parametrize("word", ["FIX" + "ME", "TO" + "DO", "X" + "XX"])
+def test_leftover_is_found(word) -> None:
+    assert list(documents.leftovers("a.py", f"x = 1  # {word}: later"))
+    assert not list(documents.leftovers("a.py", f"{word.lower()} {word}S"))
+
+
+@pytest.mark.parametrize("folder", ["work", "root", "home"])
+def test_path_of_a_machine_is_found(folder) -> None:
+    assert list(documents.machine_paths("a.md", f"see /{folder}/me/project"))
+    assert not list(documents.machine_paths("a.md", f"see docs/{folder}/me"))
+
+
+def test_registry_host_is_found() -> None:
+    assert list(documents.registry_hosts("a.txt", "https://py" + "pi.org/simple"))
+    assert not list(documents.registry_hosts("a.txt", "from PyPI"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--index-url https://example.invalid/simple\n",
+        "click @ file:///wheels/click.whl\n",
+        "click>=8\n",
+        "click==8.1\n",
+    ],
+)
+def test_foreign_line_in_a_lock_is_found(text) -> None:
+    assert list(documents.lock_lines("requirements/a.txt", text))
+
+
+def test_proper_lock_passes() -> None:
+    text = "# Made by `make lock`.\n\nclick==8.1 \\\n    --hash=sha256:" + "0" * 64 + "\n"
+    assert not list(documents.lock_lines("requirements/a.txt", text))
+
+
+def test_broken_link_is_found() -> None:
+    assert list(documents.broken_links("docs/a.md", "see [it](gone.md#part)"))
+    assert not list(documents.broken_links("docs/a.md", "[a](../pyproject.toml) [b](https://b.c)"))
+
+
+def test_folder_map_differences_are_found() -> None:
+    text = (
+        "## Folder map\n| `core/` | words |\n    server/handlers/  one file per API\n## Next\nx/ y"
+    )
+    assert not list(documents.folder_map("A.md", text, ["core", "server/handlers"]))
+    assert "lacks `wire/`" in str(
+        next(documents.folder_map("A.md", text, ["core", "server/handlers", "wire"]))
+    )
+    assert "`core/` is not in" in str(next(documents.folder_map("A.md", text, ["server/handlers"])))
+    assert list(documents.folder_map("A.md", "no map", ["core"]))
+
+
+def test_claims_are_single_numbers_and_ranges_outside_negative_sections() -> None:
+    text = "# It holds\nF07 and R1\u2013R3\n## What is not there yet\nF114\n## Files\nS3"
+    numbers = {number for _, number in documents.claims(text)}
+    assert numbers == {"F7", "R1", "R2", "R3", "S3"}
+
+
+def test_claim_without_test_is_found() -> None:
+    known = {"F7": "a", "F8": "b"}
+    found = list(documents.unproven_claims("a.md", "F07 F08 F99", known=known, proven={"F8"}))
+    assert [finding.message.split()[0] for finding in found] == ["F7"]
+
+
+def test_findings_are_told_with_file_and_line() -> None:
+    with pytest.raises(AssertionError, match=r"a\.py:3: no"):
+        assert_none([Finding("a.py", 3, "no")])
+
+
+def test_numbers_are_read_from_the_head_of_a_test_name() -> None:
+    assert numbers_in_test_name("test_T25_S23_lying_counts_are_refused") == ["T25", "S23"]
+    assert numbers_in_test_name("test_F01_topics") == ["F1"]
+    assert numbers_in_test_name("test_an_F20_in_the_middle") == []
+
+
+def test_table_tells_proven_failing_skipped_and_missing_apart() -> None:
+    rows = "| F01 | one |\n| F02 | two |\n| F03 | three |\n| F04 | four |\n"
+    tests = [
+        Outcome("t.test_F01_a[x]", "passed"),
+        Outcome("t.test_F02_a", "passed"),
+        Outcome("t.test_F02_b", "failed"),
+        Outcome("t.test_F03_a", "skipped"),
+    ]
+    table = render(meanings(rows), tests)
+    assert "| F1 | one | proven | `t.test_F01_a` |" in table
+    assert "| F2 | two | failing |" in table
+    assert "| F3 | three | skipped |" in table
+    assert "| F4 | four | no test |" in table

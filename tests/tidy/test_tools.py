@@ -1,0 +1,44 @@
+"""The tools of the working copy, where a mistake would go unnoticed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.tidy.source import ROOT
+from tools.lock import without_origins
+
+
+def _setup_env(folder: Path, *, ci: str) -> subprocess.CompletedProcess[str]:
+    """Run it where there is nothing but Python: no compiler, no kcat, no apt-get."""
+    for name, target in {"python3": Path(sys.executable), "bash": Path("/bin/bash")}.items():
+        (folder / name).symlink_to(target)
+    (folder / "id").write_text("#!/bin/bash\necho 1000\n")
+    (folder / "id").chmod(0o755)
+    return subprocess.run(
+        ["/bin/bash", ROOT / "tools/setup_env", "base"],
+        env={"PATH": os.fspath(folder), "CI": ci},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_lock_keeps_requirements_and_hashes_and_drops_every_other_line() -> None:
+    compiled = (
+        "--index-url https://example.invalid\n# via x\n\nclick==8.1 \\\n    --hash=sha256:00\n"
+    )
+    assert without_origins(compiled) == "click==8.1 \\\n    --hash=sha256:00\n"
+
+
+def test_missing_tool_is_named_in_one_line_and_the_set_up_goes_on(tmp_path: Path) -> None:
+    done = _setup_env(tmp_path, ci="")
+    assert done.returncode == 0, done.stderr
+    for tool in ("gcc", "kcat"):
+        assert sum(f"setup: {tool} is missing" in line for line in done.stderr.splitlines()) == 1
+
+
+def test_missing_tool_is_a_failure_in_ci(tmp_path: Path) -> None:
+    assert _setup_env(tmp_path, ci="true").returncode != 0
