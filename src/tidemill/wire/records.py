@@ -1,0 +1,168 @@
+"""Single records, for the code that must open batches: tools, coordinators, compaction, our client.
+
+The plain path never comes here (D2). A batch is opened some records at a time, so that one batch
+with millions of tiny records does not become millions of objects at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import final
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.hot import record_encode, record_walk
+from tidemill.wire import batch as batches
+from tidemill.wire import compression
+
+__all__ = ["Header", "Record", "build_batch", "find_timestamp", "iter_records"]
+
+Header = tuple[str, bytes | None]
+
+_CHUNK_RECORDS = 256
+"""Records that are Python objects at the same time while a batch is iterated."""
+
+
+@final
+class Record:
+    """One record. In `build_batch` its offset counts from the batch's base when that is not 0."""
+
+    __slots__ = ("headers", "key", "offset", "timestamp", "value")
+
+    def __init__(
+        self,
+        value: bytes | None,
+        key: bytes | None = None,
+        *,
+        headers: Sequence[Header] = (),
+        timestamp: int = batches.NO_TIMESTAMP,
+        offset: int = -1,
+    ) -> None:
+        self.value = value
+        self.key = key
+        self.headers = headers
+        self.timestamp = timestamp
+        self.offset = offset
+
+    def __repr__(self) -> str:
+        return f"Record(offset={self.offset}, key={self.key!r}, value={self.value!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Record) and self._content() == other._content()
+
+    __hash__ = None  # type: ignore[assignment]  # mutable, and compared by content
+
+    def _content(self) -> tuple[object, ...]:
+        return self.offset, self.timestamp, self.key, self.value, list(self.headers)
+
+
+def iter_records(
+    view: bytes | bytearray | memoryview, header: batches.BatchHeader | None = None
+) -> Iterator[Record]:
+    """The records of the batch that `view` starts with, in order.
+
+    KafkaError when the batch is damaged, INVALID_RECORD also when it is larger than the cap.
+    The checksum is the caller's to check (`batch.verify`).
+    """
+    view = memoryview(view)
+    header = batches.read_header(view) if header is None else header
+    if len(view) < header.size_bytes:
+        raise batches.CorruptBatch(f"{len(view)} bytes of a batch of {header.size_bytes}")
+    section = bytes(batches.records_section(view, header))
+    append_time = header.max_timestamp if header.timestamp_type == "append" else None
+    position = 0
+    for first in range(0, header.record_count, _CHUNK_RECORDS):
+        count = min(_CHUNK_RECORDS, header.record_count - first)
+        try:
+            position, rows = record_walk.rows(section, position, len(section), first, count)
+        except ValueError as err:
+            raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+        for offset_delta, timestamp_delta, key, value, headers in rows:
+            yield Record(
+                value,
+                key,
+                headers=[(name.decode("utf-8", "surrogateescape"), data) for name, data in headers],
+                timestamp=header.base_timestamp + timestamp_delta
+                if append_time is None
+                else append_time,
+                offset=header.base_offset + offset_delta,
+            )
+    if position != len(section):
+        raise KafkaError(ErrorCode.INVALID_RECORD, "bytes after the last record")
+
+
+def find_timestamp(
+    view: memoryview, header: batches.BatchHeader, target_ms: int
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the batch's first record at `target_ms` or later (T39)."""
+    if header.max_timestamp < target_ms:
+        return None
+    if header.timestamp_type == "append":
+        return header.base_offset, header.max_timestamp
+    section = batches.records_section(view, header)
+    try:
+        found = record_walk.find_time(
+            section, 0, len(section), header.record_count, header.base_timestamp, target_ms
+        )
+    except ValueError as err:
+        raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+    return None if found is None else (header.base_offset + found[0], found[1])
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    codec: int = compression.NONE,
+    producer_id: int = batches.NO_PRODUCER_ID,
+    producer_epoch: int = batches.NO_PRODUCER_EPOCH,
+    base_sequence: int = batches.NO_SEQUENCE,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+) -> bytearray:
+    """One whole batch. A record's own offset counts when set, else they number on from the base.
+
+    Records may have gaps between their offsets (compaction) but must come in order.
+    """
+    rows: list[record_encode.Row] = []
+    base_timestamp: int | None = None
+    max_timestamp = batches.NO_TIMESTAMP
+    next_delta = 0
+    for record in records:
+        if base_timestamp is None:
+            base_timestamp = record.timestamp
+        delta = record.offset - base_offset if record.offset >= 0 else next_delta
+        if delta < next_delta:
+            raise ValueError(f"offset {record.offset} comes after {base_offset + next_delta - 1}")
+        next_delta = delta + 1
+        max_timestamp = max(max_timestamp, record.timestamp)
+        rows.append(_row(record, delta, base_timestamp))
+    if base_timestamp is None:
+        raise ValueError("a batch has at least one record")
+    packed = compression.compress(codec, record_encode.encode(rows))
+    out = bytearray(batches.HEADER_BYTES + len(packed))
+    out[batches.HEADER_BYTES :] = packed
+    batches.HEADER.pack_into(
+        out,
+        0,
+        base_offset,
+        len(out) - batches.LOG_OVERHEAD_BYTES,
+        leader_epoch,
+        2,
+        0,
+        batches.attributes_of(codec, transactional=transactional, control=control),
+        next_delta - 1,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        len(rows),
+    )
+    batches.seal(out)
+    return out
+
+
+def _row(record: Record, delta: int, base_timestamp: int) -> record_encode.Row:
+    headers = [(name.encode("utf-8", "surrogateescape"), data) for name, data in record.headers]
+    return delta, record.timestamp - base_timestamp, record.key, record.value, headers
