@@ -87,7 +87,9 @@ class BrokerConfig:
         "",
         key="advertised.listeners",
         doc="HOST:PORT that clients are told to connect to; port 0 stands for the port of "
-        "`listeners`. Empty: the same as `listeners`.",
+        "`listeners`. Empty: the same as `listeners`; if that is every address of the machine, a "
+        "client is told the one it came in by. Brokers of a cluster need one that the others can "
+        "reach.",
     )
     metrics_listen: str = option(
         "",
@@ -308,17 +310,18 @@ class BrokerConfig:
         self._validate_sizes()
 
     def _validate_addresses(self) -> None:
-        host = self.listen_endpoint.host
-        if not self.advertised_listeners and host in _ANY_ADDRESS:
+        """Addresses that parse are right, but for one that nobody can connect to."""
+        parse_endpoint(self.listeners, key="listeners")
+        if self.metrics_listen:
+            parse_endpoint(self.metrics_listen, key="metrics.listen")
+        if not self.advertised_listeners:
+            return
+        advertised = parse_endpoint(self.advertised_listeners, key="advertised.listeners")
+        if advertised.host in _ANY_ADDRESS:
             raise UserError(
-                f"listeners={self.listeners} accepts on every address, and no client can connect "
-                "to that one: set advertised.listeners=HOST:PORT too"
+                f"advertised.listeners={self.advertised_listeners}: clients cannot connect to "
+                "every address; name one"
             )
-        if self.advertised_listeners and self.advertised_endpoint(1).host in _ANY_ADDRESS:
-            raise UserError(
-                f"advertised.listeners={self.advertised_listeners}: clients cannot connect to it"
-            )
-        _ = self.metrics_endpoint
 
     def _validate_sizes(self) -> None:
         if self.request_memory_bytes < self.socket_request_max_bytes:

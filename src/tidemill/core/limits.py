@@ -70,6 +70,8 @@ DISK_THREADS_MAX = 4
 # --- data directories ----------------------------------------------------------------------------
 UNFLUSHED_TAIL_BYTES_MAX = 64 * MIB
 """Bytes of one log that are not on disk before it is flushed unasked: what recovery scans (R11)."""
+SCRUB_EVENTS_MAX = 100
+"""Damages that a scrub remembers one by one; it counts all."""
 
 # --- cluster metadata ----------------------------------------------------------------------------
 PARTITIONS_PER_REQUEST_MAX = 10_000

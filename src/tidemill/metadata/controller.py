@@ -17,7 +17,7 @@ from tidemill.core.ids import TOPIC_NAME_CHARS_MAX, ZERO_UUID, is_legal_topic_na
 from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX
 from tidemill.metadata.election import new_partition
 from tidemill.metadata.image import MetadataImage, TopicImage
-from tidemill.metadata.placement import Load, cluster_load, count_replicas, place
+from tidemill.metadata.placement import Load, count_replicas, place
 from tidemill.metadata.topic_config import (
     AlterOp,
     TopicConfig,
@@ -94,12 +94,21 @@ class TopicResult:
 class TopicPlanner:
     """The decisions of one request; each sees what the ones before it took."""
 
-    def __init__(self, image: MetadataImage, config: BrokerConfig, defaults: TopicConfig) -> None:
+    def __init__(
+        self,
+        image: MetadataImage,
+        load: dict[int, Load],
+        config: BrokerConfig,
+        defaults: TopicConfig,
+    ) -> None:
         self._image = image
         self._config = config
         self._defaults = defaults
-        self._load: dict[int, Load] = cluster_load(image)
-        self._taken = {_collision_key(name): name for name in image.topics}
+        self._load = load
+        """Of all live brokers; grows with what is planned."""
+        self._names = set[str]()
+        """Topics that this request makes."""
+        self._spellings: dict[str, str] | None = None
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
 
     def plan_topic(self, spec: TopicSpec, topic_id: UUID) -> TopicImage:
@@ -107,7 +116,9 @@ class TopicPlanner:
         self._check_name(spec.name)
         overrides = checked_overrides(spec.overrides)
         replicas = self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
-        self._taken[_collision_key(spec.name)] = spec.name
+        self._names.add(spec.name)
+        if self._spellings is not None:
+            self._spellings[_collision_key(spec.name)] = spec.name
         return TopicImage(
             name=spec.name,
             topic_id=topic_id,
@@ -151,15 +162,24 @@ class TopicPlanner:
                 f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} of a-z A-Z 0-9 . _ - "
                 "and is neither . nor ..",
             )
-        other = self._taken.get(_collision_key(name))
-        if other == name or name in self._image.topics:
+        if name in self._names or name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        other = self._collision(name)
         if other is not None:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
                 f"{name} and the topic {other} would share the names of their metrics: "
                 "'.' and '_' count as the same",
             )
+
+    def _collision(self, name: str) -> str | None:
+        key = _collision_key(name)
+        if "_" not in key:
+            return None
+        if self._spellings is None:
+            names = (*self._image.topics, *self._names)
+            self._spellings = {_collision_key(one): one for one in names}
+        return self._spellings.get(key)
 
     def _placed_replicas(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
         partitions, factor = spec.partitions, spec.replication_factor

@@ -16,14 +16,14 @@ The rules, from KIP-966:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER
-from tidemill.metadata.image import MetadataImage, PartitionImage
+from tidemill.metadata.image import MetadataImage, PartitionImage, TopicImage
 from tidemill.metadata.topic_config import TopicConfig
 
 __all__ = [
@@ -58,13 +58,15 @@ def new_partition(replicas: tuple[int, ...]) -> PartitionImage:
     )
 
 
-def reconcile(image: MetadataImage) -> list[PartitionChange]:
-    """What must change so that every partition fits the brokers that are live."""
-    return list(_changes(image, image.brokers))
+def reconcile(
+    image: MetadataImage, topics: Iterable[TopicImage] | None = None
+) -> list[PartitionChange]:
+    """What must change so that partitions, of all topics or some, fit the brokers that are live."""
+    return list(_changes(image.topics.values() if topics is None else topics, image.brokers))
 
 
-def _changes(image: MetadataImage, live: Collection[int]) -> Iterator[PartitionChange]:
-    for topic in image.topics.values():
+def _changes(topics: Iterable[TopicImage], live: Collection[int]) -> Iterator[PartitionChange]:
+    for topic in topics:
         for index, partition in enumerate(topic.partitions):
             if _settled(partition, live):
                 continue

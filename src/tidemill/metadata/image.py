@@ -8,9 +8,8 @@ the same name shows up as both: its old id deleted, its name changed (I34).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import NamedTuple, final
 from uuid import UUID
 
@@ -30,8 +29,6 @@ __all__ = [
 ]
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @final
@@ -92,7 +89,7 @@ class TopicImage:
     name: str
     topic_id: UUID
     partitions: tuple[PartitionImage, ...]
-    overrides: Mapping[str, str] = _NOTHING
+    overrides: Mapping[str, str] = field(default_factory=dict)
     """What was set for this topic."""
     config: TopicConfig
     """The overrides and the defaults, resolved."""
@@ -181,6 +178,8 @@ class ImageDraft:
         self._brokers: dict[int, BrokerImage] | None = None
         self._topics: dict[str, TopicImage] | None = None
         self._names: dict[UUID, str] | None = None
+        self._touched: dict[str, None] = {}
+        """Topics that were put or dropped; all others are as in the base."""
         self._cluster_id = base.cluster_id
         self._controller = (base.controller_broker_id, base.controller_epoch)
 
@@ -210,6 +209,9 @@ class ImageDraft:
     def put_topic(self, topic: TopicImage) -> None:
         topics, names = self._own_topics()
         old = topics.get(topic.name)
+        if topic is old:
+            return
+        self._touched[topic.name] = None
         if old is not None and old.topic_id != topic.topic_id:
             del names[old.topic_id]
         topics[topic.name] = topic
@@ -219,6 +221,7 @@ class ImageDraft:
         topics, names = self._own_topics()
         old = topics.pop(name, None)
         if old is not None:
+            self._touched[name] = None
             del names[old.topic_id]
 
     def put_partitions(self, topic_id: UUID, changed: Mapping[int, PartitionImage]) -> None:
@@ -246,12 +249,30 @@ class ImageDraft:
         return Delta(
             before=base,
             after=after,
-            topics_changed=_changed_topics(base.topics, after.topics),
-            topics_deleted=_deleted_topics(base, after),
+            topics_changed=self._changed_topics(after),
+            topics_deleted=self._deleted_topics(after),
             brokers_changed=_changed_brokers(base.brokers, after.brokers),
             controller_changed=self._controller
             != (base.controller_broker_id, base.controller_epoch),
         )
+
+    def _changed_topics(self, after: MetadataImage) -> tuple[str, ...]:
+        before = self._base.topics
+        changed = (
+            name
+            for name in self._touched
+            if name in after.topics and before.get(name) != after.topics[name]
+        )
+        return tuple(sorted(changed))
+
+    def _deleted_topics(self, after: MetadataImage) -> tuple[DeletedTopic, ...]:
+        olds = (self._base.topics.get(name) for name in self._touched)
+        gone = (
+            DeletedTopic(old.name, old.topic_id)
+            for old in olds
+            if old is not None and old.topic_id not in after.names
+        )
+        return tuple(sorted(gone))
 
     def _own_brokers(self) -> dict[int, BrokerImage]:
         if self._brokers is None:
@@ -266,29 +287,6 @@ class ImageDraft:
         return self._topics, self._names
 
 
-def _changed_topics(
-    before: Mapping[str, TopicImage], after: Mapping[str, TopicImage]
-) -> tuple[str, ...]:
-    if before is after:
-        return ()
-    return _sorted(name for name, topic in after.items() if _differs(before.get(name), topic))
-
-
-def _differs(before: TopicImage | None, after: TopicImage) -> bool:
-    return before is not after and before != after
-
-
-def _deleted_topics(before: MetadataImage, after: MetadataImage) -> tuple[DeletedTopic, ...]:
-    if before.names is after.names:
-        return ()
-    gone = (
-        DeletedTopic(name, topic_id)
-        for topic_id, name in before.names.items()
-        if topic_id not in after.names
-    )
-    return tuple(sorted(gone))
-
-
 def _changed_brokers(
     before: Mapping[int, BrokerImage], after: Mapping[int, BrokerImage]
 ) -> tuple[int, ...]:
@@ -296,7 +294,3 @@ def _changed_brokers(
         return ()
     both = before.keys() | after.keys()
     return tuple(sorted(one for one in both if before.get(one) != after.get(one)))
-
-
-def _sorted(names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(sorted(names))

@@ -44,8 +44,13 @@ class ImageKeeper:
     def behind(self) -> bool:
         return self._all_changed or bool(self._changed)
 
+    @property
+    def topics_readable(self) -> bool:
+        """Whether every stored topic could be read when we last looked."""
+        return not self._reader.unreadable_topics
+
     def subscribe(self, on_delta: Callable[[Delta], None]) -> None:
-        """Call `on_delta` with each change, at once and before anybody can see the new image act."""
+        """Call `on_delta` with each change, as soon as the new image is there."""
         self._subscribers.append(on_delta)
 
     def mark(self, path: str) -> None:

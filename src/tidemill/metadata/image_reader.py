@@ -104,8 +104,10 @@ class ImageReader:
         self, stored: StoredTopic, partitions: Mapping[str, Node], draft: ImageDraft
     ) -> None:
         before = draft.topic(stored.name)
-        old = before.partitions if before and before.topic_id == stored.topic_id else ()
-        decoded = self._partitions(stored, partitions, old)
+        known = before if before and before.topic_id == stored.topic_id else None
+        decoded = self._partitions(stored, partitions, known.partitions if known else ())
+        if known and known.version == stored.version and known.partitions == decoded:
+            return
         overrides = self._readable_overrides(stored)
         draft.put_topic(
             TopicImage(
@@ -164,6 +166,8 @@ class ImageReader:
         try:
             if node is None:
                 raise BadNode(path, "missing")
+            if before is not None and before.partition_epoch == node.version:
+                return before
             return nodes.decode_partition(path, node, replicas)
         except BadNode as bad:
             self._alarm(str(bad))

@@ -254,7 +254,7 @@ def _load(path: str, node: Node) -> _Fields:
     if len(node.value) > NODE_BYTES_MAX:
         raise BadNode(path, f"more than {NODE_BYTES_MAX} bytes")
     try:
-        value = json.loads(node.value)
+        value = json.loads(node.value.decode())
     except (ValueError, RecursionError):
         raise BadNode(path, "not JSON") from None
     if not isinstance(value, dict):

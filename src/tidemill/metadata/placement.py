@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from tidemill.metadata.image import BrokerImage, MetadataImage
+from tidemill.metadata.image import BrokerImage, Delta, TopicImage
 
-__all__ = ["Load", "cluster_load", "place"]
+__all__ = ["ClusterLoad", "Load", "count_replicas", "place"]
 
 
 @final
@@ -26,13 +26,36 @@ class Load:
     replicas: int = 0
 
 
-def cluster_load(image: MetadataImage) -> dict[int, Load]:
-    """The load of every live broker."""
-    load = {broker_id: Load() for broker_id in sorted(image.brokers)}
-    for topic in image.topics.values():
-        for partition in topic.partitions:
-            count_replicas(load, partition.replicas)
-    return load
+@final
+class ClusterLoad:
+    """The load of every live broker, kept up to date by what changed."""
+
+    def __init__(self) -> None:
+        self._load: dict[int, Load] = {}
+
+    def follow(self, delta: Delta) -> None:
+        """Go along with the image."""
+        if delta.brokers_changed:
+            self._load = {broker_id: Load() for broker_id in sorted(delta.after.brokers)}
+            self._count(delta.after.topics.values(), 1)
+            return
+        names = [*delta.topics_changed, *(gone.name for gone in delta.topics_deleted)]
+        for name in dict.fromkeys(names):
+            before, after = delta.before.topic(name), delta.after.topic(name)
+            self._count([before] if before else [], -1)
+            self._count([after] if after else [], 1)
+
+    def copy(self) -> dict[int, Load]:
+        """The load by broker, to plan with."""
+        return {
+            broker_id: Load(leaders=load.leaders, replicas=load.replicas)
+            for broker_id, load in self._load.items()
+        }
+
+    def _count(self, topics: Iterable[TopicImage], sign: int) -> None:
+        for topic in topics:
+            for partition in topic.partitions:
+                count_replicas(self._load, partition.replicas, sign)
 
 
 def count_replicas(load: Mapping[int, Load], replicas: Iterable[int], sign: int = 1) -> None:

@@ -148,35 +148,41 @@ class _NodeFile:
             self._db = sqlite3.connect(
                 path, isolation_level=None, timeout=0, check_same_thread=False
             )
-            self._prepare(path)
-        except sqlite3.OperationalError as err:
-            if getattr(err, "sqlite_errorcode", None) in {
-                sqlite3.SQLITE_BUSY,
-                sqlite3.SQLITE_LOCKED,
-            }:
-                raise UserError(f"{path} is in use by another broker") from err
+        except sqlite3.Error as err:
             raise UserError(f"cannot open {path}: {err}") from err
-        except sqlite3.DatabaseError as err:
+        try:
+            self._prepare(path)
+        except sqlite3.Error as err:
+            self._db.close()
+            if err.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                raise UserError(f"{path} is in use by another broker") from err
             raise UserError(f"cannot read {path}: {err}") from err
+        except UserError:
+            self._db.close()
+            raise
 
     def _prepare(self, path: str) -> None:
-        # The exclusive lock is taken with the first transaction and kept until the file is closed.
+        # The exclusive lock is taken with the first access and kept until the file is closed.
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        new = self._is_new()
+        if not new:
+            self._check_format(path)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("BEGIN IMMEDIATE")
-        if self._is_new():
+        if new:
             self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {_FORMAT}")
             self._db.execute(_SCHEMA)
-        if self._pragma("application_id") != _APPLICATION_ID:
-            raise UserError(f"{path} is not a coordination store of Tidemill")
-        if self._pragma("user_version") != _FORMAT:
-            raise UserError(
-                f"{path} has format {self._pragma('user_version')}; this version knows {_FORMAT}"
-            )
         self._db.execute("DELETE FROM nodes WHERE ephemeral")
         self._db.execute("COMMIT")
+
+    def _check_format(self, path: str) -> None:
+        if self._pragma("application_id") != _APPLICATION_ID:
+            raise UserError(f"{path} is not a coordination store of Tidemill")
+        found = self._pragma("user_version")
+        if found != _FORMAT:
+            raise UserError(f"{path} has format {found}; this version knows {_FORMAT}")
 
     def _is_new(self) -> bool:
         tables: tuple[int] = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()

@@ -163,7 +163,7 @@ def _wanted(partition: Partition) -> FetchPartition:
         partition=partition.name.partition,
         current_leader_epoch=partition.leader_epoch,
         fetch_offset=log_.log_end_offset,
-        last_fetched_epoch=log_.epochs.latest_epoch,
+        last_fetched_epoch=log_.epochs.latest,
         log_start_offset=log_.log_start_offset,
         partition_max_bytes=PARTITION_BYTES_MAX,
         high_watermark=partition.high_watermark,

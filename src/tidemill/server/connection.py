@@ -20,7 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Coroutine
-from typing import Any, final
+from typing import Any, cast, final
 
 from tidemill.core.broker_config import Endpoint
 from tidemill.core.deferred import Deferred
@@ -123,7 +123,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the transport's calls -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self._peer_address = str(peer[0]) if peer else "unknown"

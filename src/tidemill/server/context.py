@@ -26,6 +26,7 @@ from tidemill.server.producer_ids import ProducerIds
 from tidemill.server.quotas import Quotas
 from tidemill.server.ready_queue import ReadyQueue
 from tidemill.storage.disk import Disk
+from tidemill.storage.log_directory import LogDirectory
 
 ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
@@ -43,6 +44,7 @@ class Services:
     disk: Disk
     cluster: Cluster
     replicas: ReplicaManager
+    directory: LogDirectory
     telemetry: Telemetry
     authorizer: Authorizer
     timers: LoopTimers

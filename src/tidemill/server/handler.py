@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from tidemill.core.deferred import Deferred
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import KafkaError
 from tidemill.server.context import RequestContext
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.message import Message
@@ -63,6 +63,3 @@ class Handler:
 
     def understands(self, version: int) -> bool:
         return self.versions[0] <= version <= self.versions[1]
-
-
-assert ErrorCode.NONE == 0

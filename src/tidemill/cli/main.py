@@ -1,0 +1,111 @@
+"""The `tidemill` command: finds the subcommand, runs it, and turns failures into one line each.
+
+Subcommands are imported when they are called, and only the one that is called: `tidemill up` must
+not pay for what `tidemill demo` needs. The list with its one-line help is therefore a table here.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong use, 3 no broker reached, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn, final
+
+import click
+
+from tidemill.cli.failures import INTERRUPTED, explain
+from tidemill.core.errors import UserError
+
+__all__ = ["LazyGroup", "cli", "main"]
+
+_COMMANDS = {
+    "up": "Run a broker.",
+    "topic": "Create, list, describe, alter and delete topics.",
+    "produce": "Send lines from standard input to a topic.",
+    "consume": "Print the records of a topic.",
+    "log": "Look into the log files of a broker that is not running.",
+    "doctor": "Check this machine, and say what to do about what is missing.",
+    "demo": "Start a broker, send web-server log lines through it, and count them.",
+}
+
+_NOT_YET = {
+    "group": "kcat and every Kafka client's own tools can manage consumer groups",
+    "pipeline": "any Kafka connector for Spark reads the topics",
+    "bench": "kcat or librdkafka's rdkafka_performance can measure the broker",
+}
+
+
+@final
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and help, and imports a command when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in _NOT_YET:
+            raise UserError(
+                f"`tidemill {cmd_name}` is not part of this version yet; {_NOT_YET[cmd_name]}"
+            )
+        if cmd_name not in _COMMANDS:
+            return None
+        module = importlib.import_module(f"tidemill.cli.{cmd_name}")
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the subcommand; every expected failure becomes one line and an exit code."""
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+        except (click.exceptions.Exit, SystemExit):
+            raise
+        except BrokenPipeError:
+            _drop_stdout()
+            ctx.exit(0)
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - explain() decides
+            _fail(ctx, error)
+        return result
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tidemill", message="%(prog)s %(version)s")
+def cli() -> None:
+    """A durable message queue that speaks the Kafka protocol."""
+
+
+def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
+    failure = explain(error)
+    if failure is None:
+        raise error
+    if failure.line:
+        click.echo(f"error: {failure.line}", err=True)
+    ctx.exit(failure.exit_code)
+
+
+def _drop_stdout() -> None:
+    """Whoever read our output has gone: the interpreter must not fail again on its last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """The console script."""
+    try:
+        cli.main(args=args, prog_name="tidemill")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except UserError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

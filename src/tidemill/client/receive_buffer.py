@@ -1,0 +1,72 @@
+"""Cuts what arrives into response frames, with the payload copied at most once.
+
+Bytes land in a small scratch area. Frames that are whole there are short, and are copied out. A
+frame that is not all there gets a buffer of its own size, into which the rest is read directly: the
+records of a large Fetch answer are never moved again. Every frame has its own memory, so views into
+it stay good for as long as somebody holds them.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from tidemill.core.limits import KIB
+from tidemill.wire.frames import FRAME_LENGTH_BYTES, parse_frame_length
+from tidemill.wire.headers import RESPONSE_HEADER_BYTES_MIN
+
+__all__ = ["ReceiveBuffer"]
+
+_SCRATCH_BYTES = 16 * KIB
+
+
+@final
+class ReceiveBuffer:
+    """The bytes of one connection that do not make a whole response yet."""
+
+    __slots__ = ("_fill", "_frame", "_response_bytes_max", "_scratch")
+
+    def __init__(self, response_bytes_max: int) -> None:
+        self._response_bytes_max = response_bytes_max
+        self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
+        self._frame: memoryview | None = None
+        """The frame being filled; None while bytes go to the scratch area."""
+        self._fill = 0
+        """Bytes received into the frame, or into the scratch area."""
+
+    def space(self) -> memoryview:
+        """Where the next bytes shall go; never empty."""
+        target = self._scratch if self._frame is None else self._frame
+        return target[self._fill :]
+
+    def received(self, count: int) -> list[memoryview]:
+        """`count` bytes were put into `space()`; the frames that are complete now, in order."""
+        self._fill += count
+        if self._frame is None:
+            return self._cut_scratch()
+        if self._fill < len(self._frame):
+            return []
+        frame, self._frame, self._fill = self._frame, None, 0
+        return [frame]
+
+    def _cut_scratch(self) -> list[memoryview]:
+        frames: list[memoryview] = []
+        start = 0
+        while self._fill - start >= FRAME_LENGTH_BYTES:
+            body = start + FRAME_LENGTH_BYTES
+            size = parse_frame_length(
+                self._scratch[start:body], self._response_bytes_max, RESPONSE_HEADER_BYTES_MIN
+            )
+            if body + size > self._fill:
+                self._begin_frame(size, self._scratch[body : self._fill])
+                return frames
+            frames.append(memoryview(bytes(self._scratch[body : body + size])))
+            start = body + size
+        rest = bytes(self._scratch[start : self._fill])
+        self._scratch[: len(rest)] = rest
+        self._fill = len(rest)
+        return frames
+
+    def _begin_frame(self, size: int, head: memoryview) -> None:
+        self._frame = memoryview(bytearray(size))
+        self._frame[: len(head)] = head
+        self._fill = len(head)

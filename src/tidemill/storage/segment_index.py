@@ -1,0 +1,158 @@
+"""Both indexes of a segment, kept in step, and how they get to disk and back.
+
+Entry i says: before `positions[i]`, where the batch at `offsets[i]` begins, no batch reaches that
+offset and none has a timestamp above `timestamps[i]`. So the segment can be taken up at any entry:
+loading reads what the files still hold, drops it all if it does not fit the segment, and walks the
+segment's headers from the last entry on to make up the rest.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from tidemill.core.errors import StorageFault
+from tidemill.storage.disk import Disk, DiskFile
+from tidemill.storage.header_walk import walk_headers
+from tidemill.storage.log_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_path
+from tidemill.storage.offset_index import OffsetIndex
+from tidemill.storage.time_index import TimeIndex
+from tidemill.wire.batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, CorruptBatch, read_header
+
+__all__ = ["IndexBlock", "SegmentIndex", "unlink_index_files"]
+
+IndexBlock = tuple[str, int, bytes]
+"""A file's path, the position, and the bytes to write there."""
+
+
+@final
+class SegmentIndex:
+    """The entries of one segment and the greatest timestamp of all its batches."""
+
+    __slots__ = (
+        "_interval_bytes",
+        "_next_entry_at",
+        "_stored",
+        "max_timestamp",
+        "offsets",
+        "times",
+    )
+
+    def __init__(self, offsets: OffsetIndex, times: TimeIndex, *, interval_bytes: int) -> None:
+        self.offsets = offsets
+        self.times = times
+        self._interval_bytes = interval_bytes
+        self._stored = (0, 0, 0)
+        """Entries in the files, and the size of either file."""
+        self.max_timestamp = NO_TIMESTAMP
+        self._next_entry_at = interval_bytes
+        self._resume()
+
+    @classmethod
+    def empty(cls, base_offset: int, *, interval_bytes: int) -> SegmentIndex:
+        """For a segment without a batch."""
+        return cls(OffsetIndex(base_offset), TimeIndex(base_offset), interval_bytes=interval_bytes)
+
+    @classmethod
+    def load(
+        cls,
+        disk: Disk,
+        directory: str,
+        file: DiskFile,
+        *,
+        base_offset: int,
+        size_bytes: int,
+        interval_bytes: int,
+    ) -> SegmentIndex:
+        """From the files as far as they hold, the rest from the segment itself."""
+        index = _try_read(disk, directory, base_offset, interval_bytes)
+        if index is None or not index._fits(file, size_bytes):
+            unlink_index_files(disk, directory, base_offset)
+            index = cls.empty(base_offset, interval_bytes=interval_bytes)
+        index._catch_up(file, size_bytes)
+        return index
+
+    def note(self, header: BatchHeader, position: int) -> None:
+        """A batch was appended at `position`."""
+        if position >= self._next_entry_at:
+            self.times.add(self.max_timestamp)
+            self.offsets.add(header.base_offset, position)
+            self._next_entry_at = position + self._interval_bytes
+        if header.max_timestamp > self.max_timestamp:
+            self.max_timestamp = header.max_timestamp
+
+    def cut(self, file: DiskFile, size_bytes: int) -> None:
+        """The segment was cut to `size_bytes`, and its index files are gone."""
+        count = self.offsets.entry_at_position(size_bytes - 1) + 1
+        self.offsets.truncate(count)
+        self.times.truncate(count)
+        self._resume()
+        self._stored = (0, 0, 0)
+        self._catch_up(file, size_bytes)
+
+    def take_blocks(self, directory: str) -> list[IndexBlock]:
+        """What the files lack. The bytes it speaks of must be synced before it is written."""
+        entries, offset_bytes, time_bytes = self._stored
+        if entries == len(self.offsets):
+            return []
+        base_offset = self.offsets.base_offset
+        offset_block = self.offsets.encode_from(entries)
+        time_block = self.times.encode_from(entries)
+        self._stored = (
+            len(self.offsets),
+            offset_bytes + len(offset_block),
+            time_bytes + len(time_block),
+        )
+        return [
+            (offset_path(directory, base_offset, INDEX_SUFFIX), offset_bytes, offset_block),
+            (offset_path(directory, base_offset, TIME_INDEX_SUFFIX), time_bytes, time_block),
+        ]
+
+    def _resume(self) -> None:
+        """Know what the last entry knows, and nothing behind it."""
+        last = self.offsets.positions[-1] if len(self.offsets) else 0
+        self.max_timestamp = self.times.timestamps[-1] if len(self.times) else NO_TIMESTAMP
+        self._next_entry_at = last + self._interval_bytes
+
+    def _fits(self, file: DiskFile, size_bytes: int) -> bool:
+        """Whether the last entry names a batch: a file from another history would not."""
+        if not len(self.offsets):
+            return True
+        position = self.offsets.positions[-1]
+        if position + HEADER_BYTES > size_bytes:
+            return False
+        try:
+            header = read_header(file.pread(HEADER_BYTES, position))
+        except CorruptBatch:
+            return False
+        return header.base_offset == self.offsets.base_offset + self.offsets.offsets[-1]
+
+    def _catch_up(self, file: DiskFile, size_bytes: int) -> None:
+        start = self.offsets.positions[-1] if len(self.offsets) else 0
+        for position, header in walk_headers(file, start, size_bytes):
+            self.note(header, position)
+
+
+def _try_read(
+    disk: Disk, directory: str, base_offset: int, interval_bytes: int
+) -> SegmentIndex | None:
+    offset_name = offset_path(directory, base_offset, INDEX_SUFFIX)
+    time_name = offset_path(directory, base_offset, TIME_INDEX_SUFFIX)
+    try:
+        offset_data, time_data = disk.read_file(offset_name), disk.read_file(time_name)
+    except StorageFault:
+        return None
+    offsets, offset_bytes = OffsetIndex.decode(
+        offset_data, base_offset=base_offset, name=offset_name
+    )
+    times, time_bytes = TimeIndex.decode(time_data, base_offset=base_offset, name=time_name)
+    if len(offsets) != len(times):
+        return None
+    index = SegmentIndex(offsets, times, interval_bytes=interval_bytes)
+    index._stored = (len(offsets), offset_bytes, time_bytes)
+    return index
+
+
+def unlink_index_files(disk: Disk, directory: str, base_offset: int) -> None:
+    """Before a segment is cut or goes: an index that claims too much is worse than none."""
+    disk.unlink(offset_path(directory, base_offset, INDEX_SUFFIX))
+    disk.unlink(offset_path(directory, base_offset, TIME_INDEX_SUFFIX))

@@ -1,0 +1,575 @@
+"""A disk in memory that forgets what was not synced.
+
+Every file has two images: what a reader sees now, and what a power loss cannot take away. A write
+changes the first and marks 4 KiB pages as pending; `sync` moves the pending pages into the second.
+A directory has two sets of names in the same way; `sync_directory` moves names over.
+
+`crash` builds what a machine would find after a power loss: each pending page is kept, lost or
+torn (mixed sector by sector) for itself, the file's size lies somewhere between the durable and the
+present one, and each pending change of a directory happened or not for itself. `restart` is the
+milder end of a process: the page cache stays. Both kill this object: whoever still holds it, or a
+file opened through it, gets `SimulatedCrash`.
+
+Only calls that change something are counted, since a crash before a read is the same state as a
+crash before the next change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import posixpath
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar, final
+
+from tidemill.core.errors import DiskFull, StorageFault, UserError, invariant
+from tidemill.core.rng import Rng
+from tidemill.storage.disk import Buffer, DiskFile
+
+__all__ = ["PAGE_BYTES", "SECTOR_BYTES", "SimDisk", "SimulatedCrash"]
+
+T = TypeVar("T")
+
+PAGE_BYTES = 4096
+SECTOR_BYTES = 512
+
+
+class SimulatedCrash(BaseException):
+    """The process is gone. Not an `Exception`: no handler of the dead process may catch it."""
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _File:
+    """A file's bytes, now and after a power loss."""
+
+    current: bytearray = field(default_factory=bytearray)
+    durable: bytearray = field(default_factory=bytearray)
+    pending_pages: set[int] = field(default_factory=set)
+    size_is_pending: bool = False
+
+    def write(self, data: Buffer, position: int) -> None:
+        end = position + len(data)
+        if end > len(self.current):
+            self.current.extend(bytes(end - len(self.current)))
+            self.size_is_pending = True
+        self.current[position:end] = data
+        self._mark(position, end)
+
+    def resize(self, size: int) -> None:
+        old = len(self.current)
+        if size < old:
+            del self.current[size:]
+        else:
+            self.current.extend(bytes(size - old))
+        self._mark(min(size, old), max(size, old))
+        self.size_is_pending = self.size_is_pending or size != old
+
+    def sync(self) -> None:
+        if self.size_is_pending:
+            _set_length(self.durable, len(self.current))
+        for page in self.pending_pages:
+            _copy_range(self.current, self.durable, page * PAGE_BYTES, PAGE_BYTES)
+        self.forget_pending()
+
+    def forget_pending(self) -> None:
+        """What a failed sync does: the pages count as clean and will never be written."""
+        self.pending_pages.clear()
+        self.size_is_pending = False
+
+    def after_crash(self, fate: _Fate) -> _File:
+        image = bytearray(self.durable)
+        size = len(image)
+        if self.size_is_pending:
+            size = fate.size(size, len(self.current))
+        _set_length(image, max(size, len(image), len(self.current)))
+        now = bytearray(self.current)
+        _set_length(now, len(image))
+        for page in sorted(self.pending_pages):
+            for position in fate.sectors_kept(page * PAGE_BYTES):
+                _copy_range(now, image, position, SECTOR_BYTES)
+        del image[size:]
+        return _File(bytearray(image), image)
+
+    def _mark(self, start: int, end: int) -> None:
+        if end > start:
+            self.pending_pages.update(range(start // PAGE_BYTES, (end - 1) // PAGE_BYTES + 1))
+
+
+@final
+@dataclass(slots=True)
+class _Change:
+    """One pending change of a directory: `target` names `node` now (None: it is gone)."""
+
+    target: str
+    node: _Node | None
+    source: str | None = None
+
+    def apply(self, names: dict[str, _Node]) -> None:
+        if self.source is not None and names.get(self.source) is self.node:
+            del names[self.source]
+        if self.node is None:
+            names.pop(self.target, None)
+        else:
+            names[self.target] = self.node
+
+
+@final
+@dataclass(slots=True)
+class _Directory:
+    """A directory's names, now and after a power loss."""
+
+    names: dict[str, _Node] = field(default_factory=dict)
+    durable: dict[str, _Node] = field(default_factory=dict)
+    pending: list[_Change] = field(default_factory=list)
+
+    def change(self, change: _Change) -> None:
+        change.apply(self.names)
+        self.pending.append(change)
+
+    def sync(self) -> None:
+        for change in self.pending:
+            change.apply(self.durable)
+        self.pending.clear()
+
+    def after_crash(self, fate: _Fate) -> _Directory:
+        names = dict(self.durable)
+        for change in self.pending:
+            if fate.keeps_change():
+                change.apply(names)
+        survivors = {name: node.after_crash(fate) for name, node in sorted(names.items())}
+        return _Directory(survivors, dict(survivors))
+
+
+_Node = _File | _Directory
+
+
+@final
+class _Fate:
+    """What one power loss keeps. Both extremes are drawn often, the mixtures lie between them."""
+
+    _ALL_LOST, _ALL_KEPT, _KINDS = 0, 1, 4
+
+    def __init__(self, rng: Rng) -> None:
+        self._rng = rng
+        self._kind = rng.below(self._KINDS)
+
+    def size(self, durable: int, current: int) -> int:
+        low, high = sorted((durable, current))
+        return self._draw(durable, current, lambda: low + self._rng.below(high - low + 1))
+
+    def keeps_change(self) -> bool:
+        return self._draw(False, True, lambda: self._rng.below(2) == 0)
+
+    def sectors_kept(self, page_start: int) -> Sequence[int]:
+        whole = range(page_start, page_start + PAGE_BYTES, SECTOR_BYTES)
+        nothing: Sequence[int] = ()
+        return self._draw(nothing, whole, lambda: [at for at in whole if self._rng.below(2) == 0])
+
+    def _draw(self, lost: T, kept: T, by_chance: Callable[[], T]) -> T:
+        """One answer: an extreme where this power loss is an extreme one."""
+        if self._kind == self._ALL_LOST:
+            return lost
+        if self._kind == self._ALL_KEPT:
+            return kept
+        return [lost, kept, by_chance()][self._rng.below(3)]
+
+
+@final
+@dataclass(slots=True)
+class _Media:
+    """What is screwed into the machine; processes come and go."""
+
+    root: _Directory = field(default_factory=_Directory)
+    capacity_bytes: int | None = None
+    used_bytes: int = 0
+    locks: dict[str, _SimFile] = field(default_factory=dict)
+
+    def find(self, path: str) -> _Node | None:
+        node: _Node = self.root
+        for name in _parts(path):
+            if not isinstance(node, _Directory) or name not in node.names:
+                return None
+            node = node.names[name]
+        return node
+
+    def file(self, path: str) -> _File:
+        node = self.find(path)
+        if not isinstance(node, _File):
+            raise StorageFault(f"{path}: no such file")
+        return node
+
+    def directory(self, path: str) -> _Directory:
+        node = self.find(path)
+        if not isinstance(node, _Directory):
+            raise StorageFault(f"{path}: no such directory")
+        return node
+
+
+@final
+@dataclass(slots=True)
+class _Fault:
+    call: str
+    path_part: str
+    times: int
+
+
+@final
+class SimDisk:
+    """`Disk` in memory; see the head of this module."""
+
+    def __init__(
+        self,
+        *,
+        capacity_bytes: int | None = None,
+        run_delay_s: Callable[[], float] | None = None,
+        on_call: Callable[[int, str, str], None] | None = None,
+    ) -> None:
+        self._media = _Media(capacity_bytes=capacity_bytes)
+        self._run_delay_s = run_delay_s
+        self._dead = False
+        self._faults: list[_Fault] = []
+        self._mapped: dict[_File, int] = {}
+        self.calls = 0
+        """Changing calls made so far."""
+        self.on_call = on_call
+        """Told (number, call, path) just before each of them; what it raises stops the call."""
+
+    # --- the machine: crashes and faults ----------------------------------------------------------
+
+    def stop_at_call(self, number: int) -> None:
+        """Let the process die just before its changing call with this number (from 1 on)."""
+
+        def stop(call_number: int, _call: str, _path: str) -> None:
+            if call_number >= number:
+                raise SimulatedCrash
+
+        self.on_call = stop
+
+    def crash(self, rng: Rng) -> SimDisk:
+        """Power loss: this process is dead; the returned disk is what the next one finds."""
+        image = self.crash_image(rng)
+        self._die()
+        return image
+
+    def crash_image(self, rng: Rng) -> SimDisk:
+        """What `crash` would return, while this process lives on: one run, many crashes."""
+        successor = SimDisk(run_delay_s=self._run_delay_s)
+        root = self._media.root.after_crash(_Fate(rng))
+        successor._media = _Media(root, self._media.capacity_bytes, _used_bytes(root))
+        return successor
+
+    def restart(self) -> SimDisk:
+        """The process dies, the machine lives: nothing that was written is lost."""
+        successor = self.beside()
+        self._die()
+        return successor
+
+    def beside(self) -> SimDisk:
+        """A second process on the same machine."""
+        neighbour = SimDisk(run_delay_s=self._run_delay_s)
+        neighbour._media = self._media
+        return neighbour
+
+    def fail(self, call: str, path_part: str = "", *, times: int = 1) -> None:
+        """Let the next calls of this name ("pwrite", "sync", ...) on such a path fail with EIO."""
+        self._faults.append(_Fault(call, path_part, times))
+
+    def set_capacity(self, capacity_bytes: int | None) -> None:
+        self._media.capacity_bytes = capacity_bytes
+
+    def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
+        """Bit rot: the medium changes by itself; nobody is told."""
+        file = self._media.file(path)
+        for image in (file.current, file.durable):
+            if position < len(image):
+                image[position] ^= 1 << bit
+
+    def overwrite(self, path: str, position: int, data: Buffer) -> None:
+        """Put bytes on the medium behind everyone's back (a misdirected write, an old sector)."""
+        file = self._media.file(path)
+        file.write(data, position)
+        file.sync()
+
+    def _die(self) -> None:
+        self._dead = True
+        locks = self._media.locks
+        for path in [path for path, file in locks.items() if file.belongs_to(self)]:
+            del locks[path]
+
+    # --- Disk -------------------------------------------------------------------------------------
+
+    def open(self, path: str, *, create: bool = False) -> DiskFile:
+        self._check_alive()
+        path = _normal(path)
+        if create:
+            return _SimFile(self, path, self._create(path))
+        return _SimFile(self, path, self._media.file(path))
+
+    def exists(self, path: str) -> bool:
+        self._check_alive()
+        return self._media.find(path) is not None
+
+    def size(self, path: str) -> int:
+        self._check_alive()
+        return len(self._media.file(path).current)
+
+    def list_names(self, path: str) -> list[str]:
+        self._check_alive()
+        return sorted(self._media.directory(path).names)
+
+    def make_directories(self, path: str) -> None:
+        self._check_alive()
+        parent, walked = self._media.root, ""
+        for name in _parts(path):
+            walked = f"{walked}/{name}"
+            child = parent.names.get(name)
+            if child is None:
+                self.before_change("make_directories", walked)
+                child = _Directory()
+                parent.change(_Change(name, child))
+            if not isinstance(child, _Directory):
+                raise StorageFault(f"{walked}: not a directory")
+            parent = child
+
+    def read_file(self, path: str) -> bytes:
+        self._check_alive()
+        self.maybe_fail("pread", path)
+        return bytes(self._media.file(path).current)
+
+    def write_file_atomically(self, path: str, data: Buffer) -> None:
+        temporary = f"{path}.tmp"
+        self.unlink(temporary)
+        file = self.open(temporary, create=True)
+        try:
+            file.pwrite([data], 0)
+            file.sync()
+        finally:
+            file.close()
+        self.rename(temporary, path)
+        self.sync_directory(posixpath.dirname(_normal(path)))
+
+    def rename(self, source: str, target: str) -> None:
+        source, target = _normal(source), _normal(target)
+        self.before_change("rename", source)
+        node = self._media.find(source)
+        if node is None:
+            raise StorageFault(f"{source}: no such file or directory")
+        if posixpath.dirname(source) != posixpath.dirname(target):
+            raise StorageFault(f"{source}: a rename into another directory is not modelled")
+        replaced = self._media.find(target)
+        if isinstance(replaced, _Directory) and replaced.names:
+            raise StorageFault(f"{target}: directory not empty")
+        self._release(replaced)
+        names = posixpath.basename(target), posixpath.basename(source)
+        self._parent(source).change(_Change(names[0], node, source=names[1]))
+
+    def unlink(self, path: str) -> None:
+        path = _normal(path)
+        self._check_alive()
+        node = self._media.find(path)
+        if node is None:
+            return
+        if isinstance(node, _Directory):
+            raise StorageFault(f"{path}: is a directory")
+        self.before_change("unlink", path)
+        self._release(node)
+        self._parent(path).change(_Change(posixpath.basename(path), None))
+
+    def remove_directory(self, path: str) -> None:
+        path = _normal(path)
+        self._check_alive()
+        if self._media.find(path) is None:
+            return
+        if self._media.directory(path).names:
+            raise StorageFault(f"{path}: directory not empty")
+        self.before_change("remove_directory", path)
+        self._parent(path).change(_Change(posixpath.basename(path), None))
+
+    def sync_directory(self, path: str) -> None:
+        directory = self._media.directory(path)
+        self.before_change("sync_directory", path)
+        directory.sync()
+
+    def free_bytes(self, path: str) -> int:
+        self._check_alive()
+        self._media.directory(path)
+        capacity = self._media.capacity_bytes
+        return 1 << 60 if capacity is None else max(0, capacity - self._media.used_bytes)
+
+    def lock(self, path: str) -> DiskFile:
+        self._check_alive()
+        path = _normal(path)
+        if path in self._media.locks:
+            raise UserError(f"{path} is locked: another broker uses this directory")
+        file = self._media.find(path) or self._create(path)
+        if not isinstance(file, _File):
+            raise StorageFault(f"{path}: not a file")
+        handle = _SimFile(self, path, file)
+        self._media.locks[path] = handle
+        return handle
+
+    async def run(self, operation: Callable[[], T]) -> T:
+        """In place; with a delay the operation happens in its middle, so both halves can race."""
+        delay_s = self._run_delay_s() if self._run_delay_s is not None else 0.0
+        if delay_s <= 0:
+            return operation()
+        await asyncio.sleep(delay_s / 2)
+        outcome = operation()
+        await asyncio.sleep(delay_s / 2)
+        return outcome
+
+    # --- for the files opened here ----------------------------------------------------------------
+
+    def before_change(self, call: str, path: str) -> None:
+        """Count a changing call, and let the hook or a planted fault stop it."""
+        self._check_alive()
+        self.calls += 1
+        if self.on_call is not None:
+            self.on_call(self.calls, call, path)
+        self.maybe_fail(call, path)
+
+    def maybe_fail(self, call: str, path: str) -> None:
+        for fault in self._faults:
+            if fault.call == call and fault.path_part in path and fault.times > 0:
+                fault.times -= 1
+                raise StorageFault(f"{path}: {call}: input/output error (simulated)")
+
+    def take_space(self, growth_bytes: int) -> int:
+        """How many of these bytes the medium has room for; they count as used."""
+        capacity = self._media.capacity_bytes
+        if capacity is not None and growth_bytes > 0:
+            growth_bytes = max(0, min(growth_bytes, capacity - self._media.used_bytes))
+        self._media.used_bytes += growth_bytes
+        return growth_bytes
+
+    def note_mapped(self, file: _File) -> None:
+        self._mapped[file] = len(file.current)
+
+    def check_cut(self, file: _File, size: int, path: str) -> None:
+        invariant(
+            size >= self._mapped.get(file, 0), f"{path}: mapped bytes were cut in place (SIGBUS)"
+        )
+
+    def unlock(self, file: _SimFile) -> None:
+        if self._media.locks.get(file.path) is file:
+            del self._media.locks[file.path]
+
+    def _check_alive(self) -> None:
+        if self._dead:
+            raise SimulatedCrash
+
+    def _create(self, path: str) -> _File:
+        parent = self._parent(path)
+        name = posixpath.basename(path)
+        if name in parent.names:
+            raise StorageFault(f"{path}: file exists")
+        self.before_change("create", path)
+        file = _File()
+        parent.change(_Change(name, file))
+        return file
+
+    def _parent(self, path: str) -> _Directory:
+        return self._media.directory(posixpath.dirname(path))
+
+    def _release(self, node: _Node | None) -> None:
+        if isinstance(node, _File):
+            self._media.used_bytes -= len(node.current)
+
+
+@final
+class _SimFile:
+    """An open file of one process."""
+
+    def __init__(self, disk: SimDisk, path: str, file: _File) -> None:
+        self._disk = disk
+        self._path = path
+        self._file = file
+        self._closed = False
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def pread(self, size: int, position: int) -> bytes:
+        self._check_open()
+        self._disk.maybe_fail("pread", self._path)
+        return bytes(self._file.current[position : position + size])
+
+    def pwrite(self, chunks: Sequence[Buffer], position: int) -> int:
+        self._check_open()
+        self._disk.before_change("pwrite", self._path)
+        data = b"".join(chunks)
+        growth = max(0, position + len(data) - len(self._file.current))
+        missing = growth - self._disk.take_space(growth)
+        self._file.write(data[: len(data) - missing], position)
+        if missing:
+            raise DiskFull(f"{self._path}: no space left (simulated)")
+        return len(data)
+
+    def size(self) -> int:
+        self._check_open()
+        return len(self._file.current)
+
+    def truncate(self, size: int) -> None:
+        self._check_open()
+        self._disk.check_cut(self._file, size, self._path)
+        self._disk.before_change("truncate", self._path)
+        self._disk.take_space(size - len(self._file.current))
+        self._file.resize(size)
+
+    def sync(self) -> None:
+        self._check_open()
+        try:
+            self._disk.before_change("sync", self._path)
+        except StorageFault:
+            self._file.forget_pending()
+            raise
+        self._file.sync()
+
+    def try_resident_view(self, position: int, size: int) -> memoryview | None:
+        self._check_open()
+        if position < 0 or size <= 0 or position + size > len(self._file.current):
+            return None
+        self._disk.note_mapped(self._file)
+        return memoryview(bytes(self._file.current[position : position + size]))
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._disk.unlock(self)
+
+    def belongs_to(self, disk: SimDisk) -> bool:
+        return self._disk is disk
+
+    def _check_open(self) -> None:
+        self._disk._check_alive()
+        if self._closed:
+            raise StorageFault(f"{self._path}: file is closed")
+
+
+def _normal(path: str) -> str:
+    return posixpath.normpath(posixpath.join("/", path))
+
+
+def _parts(path: str) -> list[str]:
+    return [name for name in _normal(path).split("/") if name]
+
+
+def _set_length(image: bytearray, size: int) -> None:
+    if size < len(image):
+        del image[size:]
+    else:
+        image.extend(bytes(size - len(image)))
+
+
+def _copy_range(source: bytearray, target: bytearray, start: int, length: int) -> None:
+    end = min(start + length, len(source), len(target))
+    if end > start:
+        target[start:end] = source[start:end]
+
+
+def _used_bytes(node: _Node) -> int:
+    if isinstance(node, _File):
+        return len(node.current)
+    return sum(_used_bytes(child) for child in node.names.values())

@@ -1,0 +1,40 @@
+"""One broker process for the tests that do not hurt it, one of its own for those that do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.e2e.broker_process import BrokerProcess
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that all tests of a run share; take a topic of your own."""
+    broker = BrokerProcess(tmp_path_factory.mktemp("shared") / "data").start()
+    yield broker
+    assert broker.stop() == 0
+
+
+@pytest.fixture
+def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Brokers that a test may kill."""
+    started: list[BrokerProcess] = []
+
+    def start(*settings: str) -> BrokerProcess:
+        broker = BrokerProcess(tmp_path / f"data{len(started)}", *settings)
+        started.append(broker)
+        return broker.start()
+
+    yield start
+    for broker in started:
+        broker.stop()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"t-{uuid4().hex[:12]}"

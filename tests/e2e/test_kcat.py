@@ -1,0 +1,54 @@
+"""kcat, a stock client built on an old librdkafka, sends and reads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from tests.e2e.broker_process import BrokerProcess
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(
+        shutil.which("kcat") is None and os.environ.get("CI") != "true",
+        reason="kcat is not installed: apt-get install kcat",
+    ),
+]
+
+TIMEOUT_S = 60
+
+
+def _kcat(broker: BrokerProcess, *arguments: str, stdin: str = "") -> str:
+    done = subprocess.run(
+        ["kcat", "-b", broker.bootstrap, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_F01_F113_kcat_sends_lines_and_reads_them_back(shared_broker: BrokerProcess, topic: str):
+    lines = [f"line {n}" for n in range(100)]
+    _kcat(shared_broker, "-P", "-t", topic, "-p", "0", stdin="\n".join(lines))
+    read = _kcat(shared_broker, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q")
+    assert read.splitlines() == lines
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_T3_F31_an_old_librdkafka_really_sends_compressed_batches(
+    shared_broker: BrokerProcess, topic: str, codec: str
+):
+    line = "compress me " * 100
+    _kcat(shared_broker, "-P", "-t", topic, "-p", "0", "-z", codec, stdin="\n".join([line] * 50))
+    stored = sum(
+        path.stat().st_size for path in shared_broker.data_dir.glob(f"**/{topic}-0/*.log")
+    )
+    assert 0 < stored < len(line) * 50 / 4
+    read = _kcat(shared_broker, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q")
+    assert read.splitlines() == [line] * 50

@@ -1,0 +1,243 @@
+"""One broker without sockets and files: real services over a store and logs in memory.
+
+A request goes the whole way that bytes go: encoded, parsed, dispatched, answered, encoded, decoded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import replace
+
+from tidemill.core.broker_config import Endpoint, broker_config
+from tidemill.core.deferred import Deferred
+from tidemill.core.lifecycle import Supervisor
+from tidemill.core.rng import SeededRng
+from tidemill.core.telemetry import Telemetry
+from tidemill.core.timers import LoopTimers
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.controller import TopicSpec
+from tidemill.metadata.memory_store import MemoryCoordServer
+from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.server.context import RequestContext, Services
+from tidemill.server.dispatch import Dispatcher
+from tidemill.server.fetch_sessions import FetchSessions
+from tidemill.server.handlers import HANDLERS
+from tidemill.server.memory_pool import MemoryPool
+from tidemill.server.producer_ids import ProducerIds
+from tidemill.server.quotas import Quotas
+from tidemill.server.ready_queue import ReadyQueue
+from tidemill.storage.memory_log import MemoryPartitionLog
+from tidemill.testing.sim_disk import SimDisk
+from tidemill.wire.api_keys import API_SPECS, load
+from tidemill.wire.headers import encode_request, parse_request_header, parse_response_header
+from tidemill.wire.primitives import Reader
+from tidemill.wire.records import Record, build_batch
+
+NODE_ID = 1
+NOW_MS = 1_700_000_000_000
+ADVERTISED = Endpoint("broker.example", 9092)
+CORRELATION_ID = 7
+CAPACITY_BYTES = 1_000_000
+
+
+class ManualClock:
+    """Time stands still until a test moves it."""
+
+    def __init__(self):
+        self.now_ms = NOW_MS
+
+    def wall_ms(self):
+        return self.now_ms
+
+    def monotonic(self):
+        return self.now_ms / 1000
+
+
+class MemoryLogs:
+    """A `LogStore` that keeps nothing."""
+
+    def open_log(self, name, topic_id, config):
+        return MemoryPartitionLog(config)
+
+    def high_watermark(self, name):
+        return 0
+
+    def delete_log(self, name):
+        pass
+
+
+class NoFlushes:
+    """Logs in memory count as flushed: nobody has to ask for it."""
+
+    def appended(self, log, size_bytes):
+        pass
+
+    def request(self, log):
+        pass
+
+
+class Peer:
+    principal = "User:tester"
+    listener = "PLAINTEXT"
+    client_address = "192.0.2.1"
+    server_endpoint = Endpoint("192.0.2.9", 9092)
+
+
+class Permissions:
+    """Everything but what `deny` named, on every resource or on one by its name."""
+
+    def __init__(self):
+        self._denied = set()
+
+    def deny(self, operation, name=None):
+        self._denied.add((operation, name))
+
+    def allows(self, principal, operation, resource):
+        return not {(operation, None), (operation, resource.name)} & self._denied
+
+
+class OneBroker:
+    """Broker 1 of a cluster; a loop of its own runs whatever has to be awaited."""
+
+    def __init__(self, **values):
+        self.loop = asyncio.new_event_loop()
+        self.store = MemoryCoordServer()
+        self.session = self.store.session()
+        self.clock = ManualClock()
+        self.permissions = Permissions()
+        self.disk = SimDisk(capacity_bytes=CAPACITY_BYTES)
+        values = {"node.id": NODE_ID, "data.dir": "/data", **values}
+        self.config = broker_config(values=values)
+        self.cluster = Cluster(self.session, self.config, SeededRng(1))
+        self.replicas = ReplicaManager(NODE_ID, MemoryLogs(), NoFlushes(), clock=self.clock)
+        self.cluster.subscribe(self.replicas.apply)
+        self.services = self._services()
+        self._dispatcher = Dispatcher(HANDLERS)
+        self._api_keys = {load(handler.api_key)[0]: handler.api_key for handler in HANDLERS}
+        self.run(self.cluster.start(ADVERTISED, unclean=False))
+        self.run(self.cluster.catch_up())
+
+    def _services(self):
+        rng = SeededRng(2)
+        return Services(
+            config=self.config,
+            clock=self.clock,
+            rng=rng,
+            disk=self.disk,
+            cluster=self.cluster,
+            replicas=self.replicas,
+            directory=None,  # the logs are in memory
+            telemetry=Telemetry(),
+            authorizer=self.permissions,
+            timers=LoopTimers(self.clock),
+            sessions=FetchSessions(rng, self.config.fetch_sessions_max),
+            producer_ids=ProducerIds(self.cluster.reserve_producer_ids),
+            quotas=Quotas(),
+            response_memory=MemoryPool(self.config.response_memory_bytes),
+            supervisor=Supervisor(lambda name, error: None),
+            ready=ReadyQueue(self.loop.call_soon),
+        )
+
+    def close(self):
+        self.loop.close()
+
+    def run(self, work):
+        return self.loop.run_until_complete(work)
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def call(self, request, version):
+        """The answer to a request, both as bytes in between."""
+        answer, bound = self.start(request, version)
+        if inspect.iscoroutine(answer):
+            answer = self.run(answer)
+        spec = bound.handler.api_key
+        frame = b"".join(bound.encode(answer, version, CORRELATION_ID))[4:]
+        correlation_id, position = parse_response_header(
+            frame, spec=API_SPECS[spec], version=version
+        )
+        assert correlation_id == CORRELATION_ID
+        reader = Reader(frame, pos=position)
+        response = load(spec)[1].read(reader, version)
+        reader.finish()
+        return response
+
+    def start(self, request, version):
+        """The first stage's own answer, for tests of how an answer comes; and who gave it."""
+        frame = b"".join(
+            encode_request(
+                request,
+                spec=API_SPECS[self._api_keys[type(request)]],
+                version=version,
+                correlation_id=CORRELATION_ID,
+                client_id="test",
+            )
+        )[4:]
+        header = parse_request_header(frame)
+        bound = self._dispatcher.find(header)
+        context = RequestContext(self.services, Peer(), version, "test")
+        answer = bound.start(context, memoryview(frame), header.body_offset)
+        assert not isinstance(answer, Deferred)
+        return answer, bound
+
+    def turns_of(self, request, version):
+        """How often others get a turn of the loop while a request is worked on."""
+        answer, _ = self.start(request, version)
+
+        async def count():
+            task = asyncio.ensure_future(answer)
+            turns = 0
+            while not task.done():
+                await asyncio.sleep(0)
+                turns += 1
+            await task
+            return turns
+
+        return self.run(count())
+
+    # --- the cluster around it -------------------------------------------------------------------
+
+    @property
+    def image(self):
+        return self.cluster.image
+
+    def make_topic(self, name, partitions=1, **spec):
+        (result,) = self.run(
+            self.cluster.create_topics([TopicSpec(name=name, partitions=partitions, **spec)])
+        )
+        assert result.topic is not None, result.detail
+        return result.topic
+
+    def partition(self, name, index=0):
+        return self.replicas.find(name, index)
+
+    def join_broker(self, node_id):
+        """Another broker comes into the cluster; it answers nothing."""
+        config = broker_config(values={"node.id": node_id})
+        other = Cluster(self.store.session(), config, SeededRng(node_id))
+        self.run(other.start(Endpoint("other.example", 9092), unclean=False))
+        self.run(self.cluster.catch_up())
+
+    def depose(self):
+        """The controller is somebody else from now on."""
+        self.store.expire(self.session)
+        self.join_broker_as_controller(9)
+
+    def join_broker_as_controller(self, node_id):
+        self.join_broker(node_id)
+
+    def lead_anew(self, name, index=0):
+        """The same broker leads in the next epoch, as after a restart."""
+        partition = self.partition(name, index)
+        image = replace(partition.image, leader_epoch=partition.leader_epoch + 1)
+        partition.become_leader(image, now=self.clock.monotonic())
+
+    def append(self, name, *timestamps, index=0, codec=0, **producer):
+        """One batch with a record per timestamp; its base offset."""
+        records = [Record(b"value", timestamp=timestamp) for timestamp in timestamps]
+        batch = build_batch(records, codec=codec, **producer)
+        appended = self.partition(name, index).append(
+            memoryview(batch), acks=1, now_ms=self.clock.wall_ms()
+        )
+        return appended.base_offset
