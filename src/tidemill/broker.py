@@ -106,7 +106,7 @@ class Broker:
         self._disk.make_directories(config.data_dir)
         coord = self._coord or SqliteCoord(f"{config.data_dir}/{COORD_FILE}")
         self.cluster = Cluster(coord, config, self._rng)
-        self._open_directory(await self.cluster.identify())
+        await self._open_directory(await self.cluster.identify())
         self._build_replication()
         await self.cluster.start(
             config.advertised_endpoint(bound.port), unclean=not self._directory.started_clean
@@ -117,16 +117,20 @@ class Broker:
         self._page = await self._serve_page()
         return bound
 
-    def _open_directory(self, cluster_id: str) -> None:
-        self._directory = LogDirectory.open(
-            self._disk,
-            f"{self.config.data_dir}/{LOGS_DIRECTORY}",
-            cluster_id=cluster_id,
-            broker_id=BrokerId(self.config.node_id),
-            rng=self._rng,
-            clock=self._clock,
-            files_max=self.config.file_descriptors_max,
+    async def _open_directory(self, cluster_id: str) -> None:
+        """Lock, check and recover the data directory; away from the loop, it may take a while."""
+        path, now_ms = f"{self.config.data_dir}/{LOGS_DIRECTORY}", self._clock.wall_ms()
+        self._directory = await self._disk.run(
+            lambda: LogDirectory.open(
+                self._disk,
+                path,
+                cluster_id=cluster_id,
+                broker_id=BrokerId(self.config.node_id),
+                rng=self._rng,
+                now_ms=now_ms,
+            )
         )
+        self._directory.on_failure = self._directory_failed
 
     def _build_replication(self) -> None:
         broker_id, clock = self.config.node_id, self._clock
@@ -152,7 +156,6 @@ class Broker:
             clock=clock,
             followed=self._followers.role_changed,
         )
-        self._directory.on_failure(self._directory_failed)
         self._isr_keeper = IsrKeeper(self.replicas, self._propose_isr, clock=clock)
 
     def _directory_failed(self, fault: StorageFault) -> None:
@@ -186,6 +189,7 @@ class Broker:
             self._directory,
             self.replicas,
             clock=self._clock,
+            flusher=self._flusher,
             retention_interval_s=self.config.log_retention_check_interval_ms / 1000,
         )
         spawn("flusher", self._flusher.run())
@@ -246,7 +250,7 @@ class Broker:
         return page
 
     def _readiness(self) -> tuple[int, str]:
-        ready = self._state.accepting and self.cluster.may_act and not self._directory.offline
+        ready = self._state.accepting and self.cluster.may_act and self._directory.failure is None
         return (200, "ready\n") if ready else (503, "not ready\n")
 
     # --- stop ------------------------------------------------------------------------------------
@@ -258,6 +262,5 @@ class Broker:
         await self._listener.stop()
         await self._supervisor.stop()
         self._timers.stop()
-        await self._flusher.flush_all()
         await self._housekeeping.close()
         await self.cluster.close()

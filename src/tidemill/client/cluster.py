@@ -102,10 +102,10 @@ class Cluster:
         return await self._connect(broker.host, broker.port)
 
     async def any_connection(self) -> Connection:
-        """A usable connection to whichever broker answers, open ones first."""
-        for connection in self._connections.values():
-            if connection.usable:
-                return connection
+        """A usable connection to whichever broker answers, open and idle ones first."""
+        usable = [connection for connection in self._connections.values() if connection.usable]
+        if usable:
+            return min(usable, key=lambda connection: connection.in_flight)
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         failures: list[str] = []
         for host, port in dict.fromkeys([*known, *self._bootstrap]):

@@ -126,6 +126,11 @@ class Connection(asyncio.BufferedProtocol):
         """Whether a request could still be sent."""
         return self._fault is None
 
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer: what a new one would have to wait for."""
+        return len(self._pending)
+
     def version_of(self, key: ApiKey) -> int:
         """The highest version of an API that both sides know."""
         spec = API_SPECS[key]

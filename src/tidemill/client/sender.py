@@ -142,15 +142,16 @@ class Sender:
             self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
 
     def _by_leader(self, ready: list[PartitionQueue]) -> dict[int, list[PartitionQueue]]:
+        """Who can be sent what now; what was learnt may have made a busy broker the leader."""
         metadata = self._cluster.metadata
         leaders: dict[int, list[PartitionQueue]] = {}
         for queue in ready:
             leader = metadata.leader(*queue.partition)
-            if leader is not None:
+            if leader is None:
+                code = metadata.errors.get(queue.partition.topic, ErrorCode.LEADER_NOT_AVAILABLE)
+                self._retry_later([queue], KafkaError(code, str(queue.partition)))
+            elif leader.broker_id not in self._in_flight:
                 leaders.setdefault(leader.broker_id, []).append(queue)
-                continue
-            code = metadata.errors.get(queue.partition.topic, ErrorCode.LEADER_NOT_AVAILABLE)
-            self._retry_later([queue], KafkaError(code, str(queue.partition)))
         return leaders
 
     async def _send_to(self, broker_id: int, queues: list[PartitionQueue]) -> None:
@@ -172,6 +173,7 @@ class Sender:
             return
         for queue in taken:
             queue.in_flight = True
+        assert broker_id not in self._in_flight
         future.add_done_callback(lambda _: self.wake.set())
         self._in_flight[broker_id] = (future, taken)
 
@@ -243,7 +245,7 @@ class Sender:
             queue.in_flight = False
             if leader_lost:
                 self._cluster.metadata.forget_leader(*queue.partition)
-            if _may_pass(error) and now < queue.batches[0].deadline:
+            if _may_pass(error) :
                 queue.not_before = now + _RETRY_PAUSE_S
             else:
                 self._fail(queue, error)

@@ -17,7 +17,7 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.telemetry import Telemetry
 from tidemill.storage.disk import Disk
 from tidemill.storage.flush import DirtyLogs, FlushRound
-from tidemill.storage.log import PartitionLog
+from tidemill.storage.log import FOREVER, PartitionLog
 
 __all__ = ["Flusher"]
 
@@ -45,6 +45,7 @@ class Flusher:
         self._telemetry = telemetry
         self._flushed = flushed
         self._wanted = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
         self._round_ended = asyncio.Event()
         self._failed = False
 
@@ -55,7 +56,8 @@ class Flusher:
 
     def appended(self, log_: PartitionLog, size_bytes: int) -> None:
         """The log grew; its own flush rules may ask for a round."""
-        if self._dirty.appended(log_, size_bytes, now_ms=self._now_ms()):
+        self._dirty.appended(log_, size_bytes, now_ms=self._now_ms())
+        if self._dirty.wants_round or log_.config.flush_ms != FOREVER:
             self._wanted.set()
 
     async def wait_flushed(self, logs: Sequence[PartitionLog]) -> None:
@@ -69,21 +71,19 @@ class Flusher:
     async def run(self) -> None:
         """Rounds, for ever; ends quietly when the directory has failed."""
         while not self._failed:
-            round_ = self._dirty.collect(now_ms=self._now_ms())
-            if round_ is None:
+            self._wanted.clear()
+            if not await self.run_round(lambda: self._dirty.collect(now_ms=self._now_ms())):
                 await self._wait_wanted()
-            else:
-                await self._sync(round_)
 
-    async def flush_all(self) -> None:
-        """One last round over everything dirty; call it when `run` has ended."""
-        self._dirty.request_all()
-        round_ = None if self._failed else self._dirty.collect(now_ms=self._now_ms())
-        if round_ is not None:
-            await self._sync(round_)
+    async def run_round(self, collect: Callable[[], FlushRound | None]) -> bool:
+        """Run what `collect` gives, alone; False if it gave nothing. Checkpoints use it too."""
+        async with self._one_at_a_time:
+            round_ = None if self._failed else collect()
+            if round_ is not None:
+                await self._sync(round_)
+        return round_ is not None
 
     async def _wait_wanted(self) -> None:
-        self._wanted.clear()
         due_ms = self._dirty.next_due_ms()
         wait_s = IDLE_S if due_ms is None else max(0.0, (due_ms - self._now_ms()) / 1000)
         try:

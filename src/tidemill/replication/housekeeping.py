@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
+from tidemill.replication.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.disk import Disk
 from tidemill.storage.log_directory import LogDirectory
@@ -39,15 +42,17 @@ class Housekeeping:
         replicas: ReplicaManager,
         *,
         clock: Clock,
+        flusher: Flusher,
         retention_interval_s: float,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._replicas = replicas
         self._clock = clock
+        self._flusher = flusher
         self._retention_interval_s = retention_interval_s
         self._retention = RetentionPass(directory, self._high_watermark_of)
-        self._scrub = Scrub(disk, directory.partition_paths)
+        self._scrub = Scrub(disk, directory.paths)
 
     def _high_watermark_of(self, name: TopicPartition) -> int:
         partition = self._replicas.find(*name)
@@ -58,10 +63,8 @@ class Housekeeping:
         while True:
             await asyncio.sleep(self._retention_interval_s)
             try:
-                while not self._retention.run_slice(self._clock.wall_ms(), LOGS_PER_SLICE):
-                    await asyncio.sleep(0)
-                while not self._retention.purge_slice(FILES_PER_SLICE):
-                    await asyncio.sleep(0)
+                await _until(lambda: self._retention.run_slice(self._clock.wall_ms(),
+                LOGS_PER_SLICE)) await _until(lambda: self._retention.purge_slice(FILES_PER_SLICE))
             except StorageFault as fault:
                 log.error("retention: %s", fault)
 
@@ -72,7 +75,12 @@ class Housekeeping:
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        if self._directory.offline:
+        """First what makes the next start short (snapshots, indexes), then the list of it all."""
+        collect = partial(self._directory.collect_checkpoint, LOGS_PER_SLICE)
+        more = True
+        while more:
+            more = await self._flusher.run_round(collect)
+        if self._directory.failure is not None:
             return
         write = self._directory.take_checkpoint(self._replicas.high_watermarks())
         try:
@@ -89,12 +97,22 @@ class Housekeeping:
                 continue
             await self._disk.run(part.run)
             for damage in self._scrub.finish(part, self._monotonic_ms()):
-                log.error("damage in %s at byte %d: %s", damage.path, damage.position, damage.detail)
+                log.error(
+                    "damage in %s at byte %d: %s", damage.path, damage.position, damage.detail
+                )
 
     async def close(self) -> None:
-        """Everything is flushed: write the last checkpoint and the mark of a clean end."""
-        if not self._directory.offline:
-            self._directory.close(self._replicas.high_watermarks())
+        """Flush everything, write the last checkpoint and the mark of a clean end."""
+        marks = self._replicas.high_watermarks()
+        await self._disk.run(lambda: self._directory.close(marks))
 
     def _monotonic_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
+
+
+async def _until(slice_ended_all: Callable[[], bool]) -> None:
+    """Slice after slice; everybody else gets a turn in between."""
+    done = slice_ended_all()
+    while not done:
+        await asyncio.sleep(0)
+        done = slice_ended_all()

@@ -13,8 +13,8 @@ from typing import Protocol, final
 from uuid import UUID
 
 from tidemill.core.clock import Clock
-from tidemill.core.errors import ErrorCode, StorageFault
-from tidemill.core.ids import TopicPartition
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.metadata.image import Delta, PartitionImage, TopicImage
 from tidemill.metadata.topic_config import TopicConfig
 from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
@@ -29,15 +29,17 @@ log = logging.getLogger(__name__)
 class LogStore(Protocol):
     """Where logs live: the data directory, as far as replication needs it."""
 
-    def open_log(self, name: TopicPartition, topic_id: UUID, config: LogConfig) -> PartitionLog:
-        """The partition's log, made if it is not there yet."""
+    def create_log(
+        self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
+    ) -> PartitionLog:
+        """The partition's log, made unless it is there already."""
         ...
 
-    def high_watermark(self, name: TopicPartition) -> int:
+    def high_watermark(self, partition: TopicPartition) -> int:
         """The last high watermark that was written down; 0 if none was."""
         ...
 
-    def delete_log(self, name: TopicPartition) -> None: ...
+    def delete_log(self, partition: TopicPartition) -> None: ...
 
 
 def log_config_of(config: TopicConfig) -> LogConfig:
@@ -150,8 +152,9 @@ class ReplicaManager:
     ) -> Partition | None:
         name = TopicPartition(topic.name, index)
         try:
-            log_ = self._store.open_log(name, topic.topic_id, log_config)
-        except StorageFault as fault:
+            log_ = self._store.create_log(name, TopicId(topic.topic_id), log_config)
+            log_.set_config(log_config)
+        except (StorageFault, KafkaError) as fault:
             log.error("partition %s cannot be opened: %s", name, fault)
             return None
         partition = Partition(

@@ -6,7 +6,7 @@ checkpoint that is lost or damaged costs a longer scan, never an answer. Every n
 bound of the truth, except that a truncation makes a recovery point too high: then the cap file of
 the partition, written before the log is cut, lowers it in every checkpoint that was older.
 
-    checkpoint.0, checkpoint.1   checked JSON: [sequence, [[topic, partition, id, numbers...], ...]]
+    checkpoint.0, checkpoint.1   checked JSON: [sequence, [[topic, partition, id, numbers...]...]]
     clean-shutdown               the sequence of the checkpoint that a clean end wrote last
     <partition>/recovery-cap     (sequence, offset): checkpoints up to `sequence` know too much
 """
@@ -61,6 +61,9 @@ class CheckpointEntry:
     recovery_point: int
     log_start_offset: int
     high_watermark: int
+    size_bytes: int
+    """Of all segments, and below it, the number of producers: a clean start compares them."""
+    producers: int
 
 
 @final
@@ -80,6 +83,8 @@ class Checkpoint:
                 entry.recovery_point,
                 entry.log_start_offset,
                 entry.high_watermark,
+                entry.size_bytes,
+                entry.producers,
             ]
             for partition, entry in self.entries.items()
         ]
@@ -94,9 +99,9 @@ class Checkpoint:
             sequence, rows = json.loads(bytes(payload))
             entries = {
                 TopicPartition(topic, partition): CheckpointEntry(
-                    TopicId(UUID(hex=topic_id)), recovery_point, log_start, high_watermark
+                    TopicId(UUID(hex=topic_id)), *numbers
                 )
-                for topic, partition, topic_id, recovery_point, log_start, high_watermark in rows
+                for topic, partition, topic_id, *numbers in rows
             }
         except (ValueError, TypeError, AttributeError) as error:
             raise DamagedFile(f"{name}: {error}") from error

@@ -108,7 +108,11 @@ class FlushRound:
         """The sync failed: nothing of this round is durable, and the directory goes offline."""
         self._end(error)
 
+    def covers(self, log: PartitionLog) -> bool:
+        return any(covered.log is log for covered in self._covered)
+
     def forget(self, log: PartitionLog) -> None:
+        """The log is going away: its share can no longer fail the round."""
         for covered in self._covered:
             if covered.log is log:
                 covered.is_forgotten = True
@@ -170,16 +174,32 @@ class DirtyLogs:
         if self._round is not None:
             return None
         self._want_what_is_due(now_ms)
-        wanted, self._wanted = self._wanted, {}
-        covered = []
-        for log in wanted:
-            self._tails.pop(log, None)
+        points = []
+        for log in list(self._wanted):
             point = log.take_flush_point()
             if point is not None:
-                covered.append(_Covered(log, point))
-        if not covered:
-            return None
-        self._round = FlushRound(covered, self._round_ended)
+                points.append((log, point))
+            else:
+                self._settle(log)
+        return self.begin_round(points)
+
+    def begin_round(self, points: Sequence[tuple[PartitionLog, FlushPoint]]) -> FlushRound | None:
+        """A round of these points, taken just now; None where there are none."""
+        invariant(self._round is None, "flush rounds run one at a time")
+        for log, _ in points:
+            self._settle(log)
+        if points:
+            self._round = FlushRound([_Covered(*point) for point in points], self._round_ended)
+        return self._round
+
+    @property
+    def wants_round(self) -> bool:
+        """Whether somebody waits for a round, or a log's own rules ask for one."""
+        return bool(self._wanted)
+
+    @property
+    def running(self) -> FlushRound | None:
+        """The round that has not ended. What it covers must not be cut or created anew."""
         return self._round
 
     def next_due_ms(self) -> int | None:
@@ -190,10 +210,14 @@ class DirtyLogs:
 
     def forget(self, log: PartitionLog) -> None:
         """The log is being deleted or closed: no later round touches it."""
-        self._tails.pop(log, None)
-        self._wanted.pop(log, None)
+        self._settle(log)
         if self._round is not None:
             self._round.forget(log)
+
+    def _settle(self, log: PartitionLog) -> None:
+        """Nothing of this log waits for a later round."""
+        self._tails.pop(log, None)
+        self._wanted.pop(log, None)
 
     def _new_tail(self, log: PartitionLog, now_ms: int) -> _Tail:
         flush_ms = log.config.flush_ms

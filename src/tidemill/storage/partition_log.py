@@ -169,6 +169,9 @@ class FilePartitionLog:
         self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader], *, now_ms: int
     ) -> None:
         size_bytes = self._check_order(headers)
+        invariant(
+            sum(map(len, chunks)) == size_bytes, "the headers do not describe the bytes appended"
+        )
         segment = self._segments.active
         if segment.size_bytes and self._must_roll(size_bytes, headers[-1].next_offset, now_ms):
             self._roll()

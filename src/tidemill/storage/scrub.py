@@ -111,9 +111,7 @@ class ScrubSlice:
 
     def _report(self, position: int, detail: str) -> None:
         next_offset = self._base_offset if self._scan is None else self._scan.next_offset
-        self.damage.append(
-            DamageFound(self._partition, self._path, position, next_offset, detail)
-        )
+        self.damage.append(DamageFound(self._partition, self._path, position, next_offset, detail))
 
 
 @final

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import final
 
-from tidemill.core.errors import StorageFault, invariant
+from tidemill.core.errors import StorageFault
 from tidemill.core.limits import TAIL_BATCHES_MAX, WARM_TAIL_BYTES
 from tidemill.storage.batch_finder import BatchFinder
 from tidemill.storage.disk import Buffer, Disk, DiskFile
@@ -42,6 +42,7 @@ from tidemill.wire.batch import (
     LOG_OVERHEAD_BYTES,
     NO_TIMESTAMP,
     BatchHeader,
+    CorruptBatch,
     iter_headers,
     read_header,
     verify,
@@ -106,7 +107,7 @@ class Segment:
         self.is_closed = is_closed
         """Nothing is appended to it any more."""
         self.untimed_ms = NO_TIMESTAMP
-        """Stands in for a timestamp where no record has one: when it was closed or first seen."""
+        """Stands in for an unknown timestamp: when the segment was closed or first looked at."""
         self._index: SegmentIndex | None = None
         self._closed_max_timestamp: int | None = None
         """Known without the index once it was asked for."""
@@ -152,19 +153,17 @@ class Segment:
         file = self._dirty_file or self._files.get(self.path)
         position = self.size_bytes
         try:
-            written = file.pwrite(chunks, position)
+            file.pwrite(chunks, position)
         except StorageFault:
             file.truncate(position)
             raise
         self._dirty_file = file
-        end = position + written
         positions = self._positions
         for header in headers:
             index.note(header, position)
             positions[header.base_offset] = position
             position += LOG_OVERHEAD_BYTES + header.batch_length
-        invariant(position == end, "the headers do not describe the bytes that were appended")
-        self.size_bytes = end
+        self.size_bytes = position
         self.next_offset = headers[-1].next_offset
         if len(positions) > TAIL_BATCHES_MAX:
             self._positions = dict(list(positions.items())[-TAIL_BATCHES_MAX // 2 :])
@@ -193,10 +192,13 @@ class Segment:
     # --- index -----------------------------------------------------------------------------------
 
     def load_index(self) -> SegmentIndex:
-        """The index, read or rebuilt where it is not in memory. May have to wait for the disk."""
+        """The index, read or rebuilt where it is not in memory. May have to wait for the disk.
+
+        A damaged segment's index reaches up to the damage; only a closed one can live with that.
+        """
         index = self._index
         if index is None:
-            index = self._index = SegmentIndex.load(
+            index = SegmentIndex.load(
                 self._disk,
                 self.directory,
                 self._files.get(self.path),
@@ -204,6 +206,9 @@ class Segment:
                 size_bytes=self.size_bytes,
                 interval_bytes=self._index_interval_bytes,
             )
+            if index.fault is not None and not self.is_closed:
+                raise index.fault
+            self._index = index
         return index
 
     def drop_index(self) -> None:
@@ -290,18 +295,26 @@ class Segment:
         return found.chunks
 
     def max_timestamp(self) -> int:
-        """The greatest timestamp of its batches, -1 where none has one; may wait for the disk."""
+        """The greatest timestamp of its batches, -1 where none has one; may wait for the disk.
+
+        CorruptBatch where damage hides it.
+        """
         if self._closed_max_timestamp is not None:
             return self._closed_max_timestamp
-        found = self.load_index().max_timestamp
+        index = self.load_index()
+        if index.fault is not None:
+            raise index.fault
         if self.is_closed:
-            self._closed_max_timestamp = found
+            self._closed_max_timestamp = index.max_timestamp
             self._files.use_index(self)
-        return found
+        return index.max_timestamp
 
     def newest_ms(self, now_ms: int) -> int:
-        """How young its youngest record is, for retention."""
-        timestamp = self.max_timestamp()
+        """How young its youngest record may be, for retention."""
+        try:
+            timestamp = self.max_timestamp()
+        except CorruptBatch:
+            timestamp = NO_TIMESTAMP
         if timestamp != NO_TIMESTAMP:
             return timestamp
         if self.untimed_ms == NO_TIMESTAMP:
@@ -330,6 +343,8 @@ class Segment:
         position, header = self.finder().locate(offset)
         if header is not None:
             self.cut(position, next_offset=min(offset, header.base_offset))
+        else:
+            self.next_offset = min(offset, self.next_offset)  # the cut falls into a gap
 
     def cut(self, position: int, *, next_offset: int) -> None:
         """Keep the first `position` bytes, durably; the log goes on at `next_offset`."""

@@ -32,6 +32,7 @@ class SegmentIndex:
         "_interval_bytes",
         "_next_entry_at",
         "_stored",
+        "fault",
         "max_timestamp",
         "offsets",
         "times",
@@ -43,6 +44,8 @@ class SegmentIndex:
         self._interval_bytes = interval_bytes
         self._stored = (0, 0, 0)
         """Entries in the files, and the size of either file."""
+        self.fault: CorruptBatch | None = None
+        """Damage in the segment: there are no entries behind it, and `max_timestamp` is unknown."""
         self.max_timestamp = NO_TIMESTAMP
         self._next_entry_at = interval_bytes
         self._resume()
@@ -128,8 +131,12 @@ class SegmentIndex:
 
     def _catch_up(self, file: DiskFile, size_bytes: int) -> None:
         start = self.offsets.positions[-1] if len(self.offsets) else 0
-        for position, header in walk_headers(file, start, size_bytes):
-            self.note(header, position)
+        self.fault = None
+        try:
+            for position, header in walk_headers(file, start, size_bytes):
+                self.note(header, position)
+        except CorruptBatch as err:
+            self.fault = err
 
 
 def _try_read(

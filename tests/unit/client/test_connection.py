@@ -116,6 +116,33 @@ def test_T8_an_answer_out_of_order_ends_the_connection():
     assert run_virtually(scenario()) is False
 
 
+def test_T33_bytes_after_the_last_field_of_an_answer_end_the_connection():
+    async def scenario():
+        cluster = FakeCluster()
+        connection = await connect(cluster)
+        cluster.brokers[1].handlers[ApiKey.METADATA] = lambda request, version: SILENCE
+        future = connection.request_nowait(
+            MetadataRequest(topics=[]), MetadataResponse, timeout_s=5, version=0
+        )
+        body = b"\0\0\0\1" + b"\0\0\0\0" + b"\0\0\0\0" + b"!"
+        cluster.brokers[1].transports[0].feed(len(body).to_bytes(4, "big") + body)
+        with pytest.raises(ConnectionLost, match="1 bytes after the message's end"):
+            await future
+
+    run_virtually(scenario())
+
+
+def test_an_answered_request_does_not_time_out_later():
+    async def scenario():
+        cluster = FakeCluster()
+        connection = await connect(cluster)
+        await ask(connection, timeout_s=2)
+        await asyncio.sleep(60)
+        return connection.usable
+
+    assert run_virtually(scenario()) is True
+
+
 def test_an_answer_that_nobody_asked_for_ends_the_connection():
     async def scenario():
         cluster = FakeCluster()

@@ -106,6 +106,38 @@ def test_T31_a_batch_that_was_cut_off_is_fetched_again():
     assert run_virtually(scenario()) == [b"whole", b"cut"]
 
 
+def test_batches_that_were_read_already_do_not_move_the_position_back():
+    async def scenario():
+        cluster = FakeCluster()
+        partition = cluster.add_topic("t").partitions[0]
+        store(partition, b"old")
+        store(partition, b"new")
+        partition.read = lambda offset: partition.batches[0]
+        reading = consumer(cluster)
+        await reading.assign("t", AtOffset(1))
+        return await reading.poll(1), list(reading.positions.values())
+
+    assert run_virtually(scenario()) == ([], [1])
+
+
+def test_a_partition_without_a_leader_is_waited_for():
+    async def scenario():
+        cluster = FakeCluster()
+        topic = cluster.add_topic("t", 2)
+        topic.partitions[1].leader = -1
+        store(topic.partitions[1], b"v")
+        reading = consumer(cluster)
+
+        def elect():
+            topic.partitions[1].leader, topic.partitions[1].leader_epoch = 1, 1
+
+        asyncio.get_running_loop().call_later(1, elect)
+        await reading.assign("t", EARLIEST)
+        return await read(reading, 1)
+
+    assert run_virtually(scenario()) == [(1, 0, b"v")]
+
+
 def test_control_batches_are_passed_over():
     async def scenario():
         cluster = FakeCluster()

@@ -221,6 +221,38 @@ def test_T29_a_retry_carries_the_same_sequence_and_order_is_kept(reaction):
     assert values == [b"0", b"1", b"2"]
 
 
+def test_a_record_sent_while_a_batch_is_in_flight_goes_into_the_next_one():
+    async def scenario():
+        cluster = FakeCluster()
+        partition = cluster.add_topic("t").partitions[0]
+        first_do(cluster, 1, SILENCE)
+        async with producer(cluster, delivery_timeout_s=120) as sending:
+            await sending.send("t", b"in flight")
+            await asyncio.sleep(1)
+            await sending.send("t", b"meanwhile")
+        return partition.values(), len(partition.batches)
+
+    assert run_virtually(scenario()) == ([b"in flight", b"meanwhile"], 2)
+
+
+def test_a_batch_in_flight_is_not_sent_to_a_new_leader_as_well():
+    async def scenario():
+        cluster = FakeCluster(brokers=2)
+        topic = cluster.add_topic("t", 2)
+        first_do(cluster, 1, SILENCE)
+        async with producer(cluster, delivery_timeout_s=120) as sending:
+            await sending.send("t", b"a", partition=0)
+            await asyncio.sleep(1)
+            for partition, leader in zip(topic.partitions, (2, 1), strict=True):
+                partition.leader, partition.leader_epoch = leader, 1
+            await sending.send("t", b"b", partition=1)
+            await asyncio.sleep(5)
+            early = topic.partitions[0].values()
+        return early, topic.partitions[0].values(), topic.partitions[1].values()
+
+    assert run_virtually(scenario()) == ([], [b"a"], [b"b"])
+
+
 def test_T29_each_partition_has_its_own_sequence():
     async def scenario():
         cluster = FakeCluster()

@@ -2,12 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.core.broker_config import broker_config
+from tidemill.core.broker_config import BrokerConfig, broker_config
 from tidemill.core.config import options_of
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.topic_config import (
     AlterOp,
-    BrokerConfig,
     ConfigSource,
     TopicConfig,
     altered_overrides,

@@ -107,6 +107,7 @@ class OneBroker:
         self.clock = ManualClock()
         self.permissions = Permissions()
         self.disk = SimDisk(capacity_bytes=CAPACITY_BYTES)
+        self.disk.make_directories("/data")
         values = {"node.id": NODE_ID, "data.dir": "/data", **values}
         self.config = broker_config(values=values)
         self.cluster = Cluster(self.session, self.config, SeededRng(1))
@@ -222,10 +223,7 @@ class OneBroker:
     def depose(self):
         """The controller is somebody else from now on."""
         self.store.expire(self.session)
-        self.join_broker_as_controller(9)
-
-    def join_broker_as_controller(self, node_id):
-        self.join_broker(node_id)
+        self.join_broker(9)
 
     def lead_anew(self, name, index=0):
         """The same broker leads in the next epoch, as after a restart."""

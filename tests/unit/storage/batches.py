@@ -70,9 +70,7 @@ def read(
     at_least_one: bool = True,
 ) -> bytes:
     end = log.log_end_offset if end_offset is None else end_offset
-    return data_of(
-        log.read(offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one)
-    )
+    return data_of(log.read(offset, max_bytes=max_bytes, end_offset=end, at_least_one=at_least_one))
 
 
 def drain(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1 << 20) -> bytes:

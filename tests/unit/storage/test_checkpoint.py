@@ -28,7 +28,7 @@ TOPIC_ID = TopicId(UUID(int=77))
 
 
 def checkpoint(sequence: int, recovery_point: int = 10) -> Checkpoint:
-    entry = CheckpointEntry(TOPIC_ID, recovery_point, 3, 9)
+    entry = CheckpointEntry(TOPIC_ID, recovery_point, 3, 9, 4000, 2)
     return Checkpoint(sequence, {TopicPartition("orders", 1): entry})
 
 

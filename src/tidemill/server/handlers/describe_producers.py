@@ -7,7 +7,7 @@ coordinator.
 
 from __future__ import annotations
 
-from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.replication.partition import Partition
 from tidemill.server.authorizer import Operation
 from tidemill.server.context import RequestContext
@@ -27,6 +27,8 @@ __all__ = ["HANDLER"]
 
 PARTITIONS_PER_SLICE = 1
 """A partition may remember ten thousand producers: others get a turn after each one (S11)."""
+PRODUCERS_PER_ANSWER_MAX = 100_000
+"""About 30 MB while the answer is being made."""
 NO_COORDINATOR = -1
 
 
@@ -39,19 +41,27 @@ async def _describe(
 ) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
     pacer = Pacer(PARTITIONS_PER_SLICE)
+    producers_left = PRODUCERS_PER_ANSWER_MAX
     for wanted in request.topics:
         answered = TopicResponse(name=wanted.name)
         response.topics.append(answered)
-        for index in dict.fromkeys(wanted.partition_indexes):
+        for index in wanted.partition_indexes:
             await pacer.step()
-            answered.partitions.append(_describe_one(context, wanted.name, index))
+            entry = _describe_one(context, wanted.name, index, producers_left)
+            producers_left -= len(entry.active_producers)
+            answered.partitions.append(entry)
     return response
 
 
-def _describe_one(context: RequestContext, name: str, index: int) -> PartitionResponse:
+def _describe_one(
+    context: RequestContext, name: str, index: int, producers_left: int
+) -> PartitionResponse:
     entry = PartitionResponse(partition_index=index)
     try:
         partition = led_partition(context, Operation.READ, name, index)
+        if len(partition.log.producers) > producers_left:
+            detail = "too much for one answer; ask for less at once"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
         entry.active_producers = _active_producers(partition)
     except (KafkaError, StorageFault) as error:
         entry.error_code = counted_code(context, error)

@@ -1,0 +1,176 @@
+"""Brokers under test as processes: started and timed, watched through /proc, ended for certain."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, final
+
+from bench.wire_client import Address, answers_api_versions
+
+__all__ = [
+    "BrokerProcess",
+    "Launch",
+    "MeasurementFailed",
+    "Memory",
+    "StartTimes",
+    "Subject",
+    "free_port",
+]
+
+START_SECONDS_MAX = 120
+STOP_SECONDS_MAX = 30
+POLL_S = 0.002
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_LOG_TAIL_BYTES = 1_500
+
+
+class MeasurementFailed(Exception):
+    """A row could not be measured; the text says why, for people."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How to start a broker whose data directory is prepared."""
+
+    command: list[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    metrics: Address | None = None
+
+
+class Subject(Protocol):
+    """A kind of broker. `prepare` is done once per data directory, and never timed."""
+
+    @property
+    def name(self) -> str: ...
+
+    def prepare(self, data_dir: Path, port: int) -> None: ...
+
+    def launch(self, data_dir: Path, port: int) -> Launch: ...
+
+    def topic_config(self, *, flush: str) -> dict[str, str]: ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """RssAnon cannot be given back; Rss also counts mapped files, which the kernel can drop."""
+
+    anon_mb: float
+    resident_mb: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """From the start of the process to an open port, and to the first answer."""
+
+    port_open_s: float
+    answer_s: float
+
+
+@final
+class BrokerProcess:
+    """One broker and its data directory; may be started again after `stop` or `kill`."""
+
+    def __init__(self, subject: Subject, data_dir: Path) -> None:
+        self.subject = subject
+        self.name = subject.name
+        self.address = Address("127.0.0.1", free_port())
+        self._data_dir = data_dir
+        self._log_file = data_dir.with_suffix(".log")
+        self._process: subprocess.Popen[bytes] | None = None
+        data_dir.mkdir(parents=True)
+        subject.prepare(data_dir, self.address.port)
+        self._launch = subject.launch(data_dir, self.address.port)
+        self.metrics = self._launch.metrics
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def start(self) -> StartTimes:
+        """Start, and wait until it answers."""
+        began = time.monotonic()
+        self.spawn()
+        port_open_s = 0.0
+        while time.monotonic() - began < START_SECONDS_MAX:
+            self.check_alive()
+            if not port_open_s and _accepts(self.address):
+                port_open_s = time.monotonic() - began
+            if port_open_s and answers_api_versions(self.address):
+                return StartTimes(port_open_s, time.monotonic() - began)
+            time.sleep(POLL_S)
+        raise MeasurementFailed(f"{self.name} did not answer within {START_SECONDS_MAX} s")
+
+    def spawn(self) -> None:
+        """Start without waiting."""
+        with self._log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._launch.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._launch.environment},
+                start_new_session=True,  # Ctrl-C reaches it through us, after the client ended
+            )
+
+    def check_alive(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            code = None if self._process is None else self._process.returncode
+            raise MeasurementFailed(f"{self.name} ended with {code}: {self._log_tail()}")
+
+    def stop(self) -> None:
+        """End it cleanly, or by force if that takes too long."""
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it as a crash would: SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads so far."""
+        self.check_alive()
+        # The name in parentheses may hold spaces; the fields after it are counted from 3.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+    def memory(self) -> Memory:
+        self.check_alive()
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        kib = {name: int(value) for name, value in re.findall(r"(\w+):\s+(\d+) kB", status)}
+        return Memory(anon_mb=kib["RssAnon"] * 1024 / 1e6, resident_mb=kib["VmRSS"] * 1024 / 1e6)
+
+    def _log_tail(self) -> str:
+        text = self._log_file.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+        return text.strip() or "it printed nothing"
+
+
+def free_port() -> int:
+    """A port that is free now; nobody else on this machine is likely to take it in between."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _accepts(address: Address) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(address) == 0

@@ -1,0 +1,461 @@
+"""A data directory: the logs in it, who may use it, and what it remembers from start to start.
+
+    .lock             held while a broker runs here
+    meta              cluster, broker and directory id
+    checkpoint.0, .1  recovery point, log start and high watermark of every log
+    clean-shutdown    there between a clean end and the next start
+    TOPIC-PARTITION/  one log; its file `partition` names the topic id
+    UUID.deleted/     a log on its way out
+
+Theory of operation. A directory serves until the first fault of its disk: a failed flush means that
+nobody knows what is on it, so it goes offline for good (`fail`), and its owner answers every
+partition of it with KAFKA_STORAGE_ERROR. A full disk is no such fault: it refuses the append.
+
+The checkpoint only ever promises what was flushed. Whatever makes a promise too high, which is
+cutting a log, first caps it on disk. A clean end flushes everything, writes a last checkpoint and,
+as its very last act, the mark; the next start takes the mark away before anything else. So the mark
+means: the files are exactly what the checkpoint says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, UserError, invariant
+from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.rng import Rng
+from tidemill.storage.checkpoint import (
+    Checkpoint,
+    CheckpointEntry,
+    mark_clean,
+    read_cap,
+    read_newest,
+    take_clean_mark,
+    write_cap,
+    write_generation,
+)
+from tidemill.storage.directory_meta import (
+    DirectoryMeta,
+    claim_directory,
+    partition_of_name,
+    read_topic_id,
+    write_topic_id,
+)
+from tidemill.storage.disk import Disk, DiskFile
+from tidemill.storage.file_cache import FileCache
+from tidemill.storage.flush import DirtyLogs, FlushRound
+from tidemill.storage.log import FlushPoint, LogConfig, PartitionLog
+from tidemill.storage.log_files import DELETED_SUFFIX, LOG_SUFFIX
+from tidemill.storage.partition_log import FilePartitionLog, LoadedState
+from tidemill.storage.recovery import Remembered, recover, try_load_clean
+from tidemill.storage.recovery_report import PartitionReport, RecoveryReport
+
+__all__ = ["LOCK_NAME", "LogDirectory"]
+
+LOCK_NAME = ".lock"
+
+ConfigOf = Callable[[TopicPartition], LogConfig]
+
+
+@final
+@dataclass(slots=True)
+class _Hosted:
+    """One log and what the directory knows beside it."""
+
+    log: FilePartitionLog
+    topic_id: TopicId
+    path: str
+    high_watermark: int
+    """As last written to a checkpoint, or read from one."""
+    stored_end_offset: int
+    """Where the log ended when its snapshot and index were last stored."""
+
+
+def _default_config(_partition: TopicPartition) -> LogConfig:
+    return LogConfig()
+
+
+@final
+class LogDirectory:
+    """One directory with logs, for one broker at a time."""
+
+    def __init__(self, disk: Disk, path: str, *, rng: Rng, lock: DiskFile) -> None:
+        """Use `open`."""
+        self._disk = disk
+        self._rng = rng
+        self._lock = lock
+        self._files = FileCache(disk)
+        self._hosted: dict[TopicPartition, _Hosted] = {}
+        self._unloaded: dict[TopicPartition, CheckpointEntry] = {}
+        """What the checkpoint says of logs that could not be loaded: it must not be forgotten."""
+        self._checkpoint = Checkpoint()
+        self._sequence = 0
+        """Of the newest checkpoint, written or still being written."""
+        self._purgeable: deque[str] = deque()
+        """Deleted logs whose files are still there."""
+        self._busy: dict[str, FlushRound] = {}
+        """Paths of deleted logs that a running flush round may still write to."""
+        self.path = path
+        self.meta: DirectoryMeta
+        self.dirty = DirtyLogs(on_failure=self.fail)
+        self.report = RecoveryReport()
+        self.started_clean = False
+        """False: what was not flushed may be lost, and leaders must take new epochs (D8)."""
+        self.failure: StorageFault | None = None
+        self.on_failure: Callable[[StorageFault], None] | None = None
+        """Told once when the directory goes offline."""
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        path: str,
+        *,
+        cluster_id: str,
+        broker_id: BrokerId,
+        rng: Rng,
+        now_ms: int,
+        config_of: ConfigOf = _default_config,
+    ) -> LogDirectory:
+        """Lock the directory, check whose it is, and bring back every log in it.
+
+        Raises UserError where the directory is not ours to use, StorageFault where its disk fails.
+        Call it through `Disk.run`: after an unclean end it reads every log's unflushed tail.
+        """
+        if not disk.exists(path):
+            disk.make_directories(path)
+            disk.sync_directory(path.rpartition("/")[0] or ".")
+        lock = _lock(disk, path)
+        directory = cls(disk, path, rng=rng, lock=lock)
+        try:
+            directory.meta = claim_directory(
+                disk, path, cluster_id=cluster_id, broker_id=broker_id, rng=rng
+            )
+            directory._load(config_of, now_ms)
+        except BaseException:
+            lock.close()
+            raise
+        return directory
+
+    # --- the logs ---------------------------------------------------------------------------------
+
+    def logs(self) -> dict[TopicPartition, FilePartitionLog]:
+        """Every log that is served from here, in no particular order but always the same one."""
+        return {partition: hosted.log for partition, hosted in self._hosted.items()}
+
+    def get(
+        self, partition: TopicPartition, topic_id: TopicId | None = None
+    ) -> FilePartitionLog | None:
+        """The log of this partition; with a topic id, only if it is that topic's (I34)."""
+        hosted = self._hosted.get(partition)
+        if hosted is None or (topic_id is not None and hosted.topic_id != topic_id):
+            return None
+        return hosted.log
+
+    def topic_id(self, partition: TopicPartition) -> TopicId | None:
+        hosted = self._hosted.get(partition)
+        return hosted.topic_id if hosted is not None else None
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """What the last checkpoint knew; a lower bound."""
+        return self._hosted[partition].high_watermark
+
+    def paths(self) -> list[tuple[TopicPartition, str]]:
+        """Every log and the directory it is in, for the scrub."""
+        return [(partition, hosted.path) for partition, hosted in self._hosted.items()]
+
+    def create_log(
+        self,
+        partition: TopicPartition,
+        topic_id: TopicId,
+        config: LogConfig,
+        *,
+        log_start_offset: int = 0,
+    ) -> FilePartitionLog:
+        """The log of this partition, new and empty unless it is there already.
+
+        Files that another topic left under the same name are put aside first (I34).
+        """
+        self._check_online()
+        self._check_loaded(partition)
+        hosted = self._hosted.get(partition)
+        if hosted is not None:
+            if hosted.topic_id == topic_id:
+                return hosted.log
+            self.delete_log(partition)
+        path = f"{self.path}/{partition}"
+        self._check_not_busy(path)
+        if self._disk.exists(path):
+            self._put_aside(path)
+        self._disk.make_directories(path)
+        write_topic_id(self._disk, path, topic_id)
+        log = FilePartitionLog.create(
+            self._disk,
+            self._files,
+            path,
+            config,
+            base_offset=log_start_offset,
+            before_cut=partial(self._before_cut, path),
+        )
+        self._hosted[partition] = _Hosted(
+            log, topic_id, path, log_start_offset, stored_end_offset=log_start_offset
+        )
+        return log
+
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Take the log out of service, durably; its files go later (`purge_slice`)."""
+        hosted = self._hosted.pop(partition, None)
+        if hosted is None:
+            return
+        running = self.dirty.running
+        if running is not None and running.covers(hosted.log):
+            self._busy[hosted.path] = running
+        self.dirty.forget(hosted.log)
+        hosted.log.close()
+        self._put_aside(hosted.path)
+
+    def purge_slice(self, files_max: int) -> bool:
+        """Unlink up to so many files of deleted logs; True when none is left."""
+        while self._purgeable and files_max > 0:
+            path = self._purgeable[0]
+            names = self._disk.list_names(path) if self._disk.exists(path) else []
+            for name in names[:files_max]:
+                self._disk.unlink(f"{path}/{name}")
+            files_max -= max(1, len(names))
+            if files_max >= 0:
+                self._disk.remove_directory(path)
+                self._purgeable.popleft()
+        return not self._purgeable
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def collect_checkpoint(self, logs_max: int) -> FlushRound | None:
+        """A round for up to so many changed logs that stores what makes the next start short.
+
+        To be run like any other round. None when nothing has changed, or a round is running.
+        """
+        if self.dirty.running is not None:
+            return None
+        points: list[tuple[PartitionLog, FlushPoint]] = []
+        for hosted in self._hosted.values():
+            if len(points) < logs_max and hosted.stored_end_offset != hosted.log.log_end_offset:
+                hosted.stored_end_offset = hosted.log.log_end_offset
+                point = hosted.log.take_checkpoint()
+                if point is not None:
+                    points.append((hosted.log, point))
+        return self.dirty.begin_round(points)
+
+    def take_checkpoint(
+        self, high_watermarks: Mapping[TopicPartition, int] | None = None
+    ) -> Callable[[], None]:
+        """What is flushed now, and a function that writes it: for `Disk.run`, one at a time."""
+        self._check_online()
+        self._sequence += 1
+        entries = dict(self._unloaded)
+        for partition, hosted in self._hosted.items():
+            log = hosted.log
+            if high_watermarks is not None:
+                known = high_watermarks.get(partition, hosted.high_watermark)
+                hosted.high_watermark = min(known, log.log_end_offset)
+            entries[partition] = CheckpointEntry(
+                hosted.topic_id,
+                log.flushed_offset,
+                log.log_start_offset,
+                hosted.high_watermark,
+                log.size_bytes,
+                len(log.producers),
+            )
+        self._checkpoint = Checkpoint(self._sequence, entries)
+        return partial(write_generation, self._disk, self.path, self._checkpoint)
+
+    def write_checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """`take_checkpoint` and write it. After this the log starts in it never go back (I9)."""
+        self.take_checkpoint(high_watermarks)()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def fail(self, error: StorageFault) -> None:
+        """The disk failed: offline for good, until an operator restarts the broker."""
+        if self.failure is None:
+            self.failure = error
+            if self.on_failure is not None:
+                self.on_failure(error)
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Flush everything and leave the mark of a clean end; nothing of it if the disk failed."""
+        invariant(self.dirty.running is None, "a flush round outlived the broker")
+        try:
+            if self.failure is None:
+                self._store_everything(high_watermarks)
+        except StorageFault as error:
+            self.fail(error)
+        finally:
+            for hosted in self._hosted.values():
+                hosted.log.close()
+            self._lock.close()
+
+    def _store_everything(self, high_watermarks: Mapping[TopicPartition, int] | None) -> None:
+        while (last := self.collect_checkpoint(len(self._hosted))) is not None:
+            last.sync()
+            last.apply()
+        self.dirty.request_all()
+        rest = self.dirty.collect(now_ms=0)
+        if rest is not None:
+            rest.sync()
+            rest.apply()
+        self.write_checkpoint(high_watermarks)
+        if all(
+            host.log.flushed_offset == host.log.log_end_offset for host in self._hosted.values()
+        ):
+            mark_clean(self._disk, self.path, self._sequence)
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def _load(self, config_of: ConfigOf, now_ms: int) -> None:
+        self._checkpoint = read_newest(self._disk, self.path)
+        self._sequence = self._checkpoint.sequence
+        mark = take_clean_mark(self._disk, self.path)
+        self.started_clean = self.report.was_clean = mark is not None and mark == self._sequence
+        for name in self._disk.list_names(self.path):
+            partition = partition_of_name(name)
+            if name.endswith(DELETED_SUFFIX):
+                self._purgeable.append(f"{self.path}/{name}")
+            elif partition is not None:
+                self._load_one(partition, config_of(partition), now_ms)
+        if not self.started_clean:
+            self._disk.sync_directory(self.path)
+
+    def _load_one(self, partition: TopicPartition, config: LogConfig, now_ms: int) -> None:
+        path = f"{self.path}/{partition}"
+        entry = self._checkpoint.entries.get(partition)
+        try:
+            topic_id = self._identify(partition, path, entry)
+            if topic_id is None:
+                return
+            if entry is not None and entry.topic_id != topic_id:
+                entry = None
+            state, report = self._load_state(path, entry, config, now_ms)
+        except StorageFault as error:
+            self.report.failed[partition] = str(error)
+            if entry is not None:
+                self._unloaded[partition] = entry
+            return
+        log = FilePartitionLog(
+            self._disk,
+            self._files,
+            path,
+            config,
+            state,
+            before_cut=partial(self._before_cut, path),
+        )
+        self.report.add(partition, report)
+        self._hosted[partition] = _Hosted(
+            log,
+            topic_id,
+            path,
+            high_watermark=min(entry.high_watermark if entry else 0, log.log_end_offset),
+            stored_end_offset=-1 if report.scanned_bytes or report.rebuilt else log.log_end_offset,
+        )
+
+    def _load_state(
+        self, path: str, entry: CheckpointEntry | None, config: LogConfig, now_ms: int
+    ) -> tuple[LoadedState, PartitionReport]:
+        remembered = _remembered(entry)
+        interval_bytes = config.index_interval_bytes
+        if self.started_clean and entry is not None:
+            state = try_load_clean(
+                self._disk, self._files, path, remembered, index_interval_bytes=interval_bytes
+            )
+            if state is not None:
+                return state, PartitionReport()
+        cap = read_cap(self._disk, path, sequence=self._sequence)
+        if cap is not None:
+            remembered = Remembered(
+                recovery_point=min(remembered.recovery_point, cap),
+                log_start_offset=min(remembered.log_start_offset, cap),
+            )
+        return recover(
+            self._disk,
+            self._files,
+            path,
+            remembered,
+            index_interval_bytes=interval_bytes,
+            now_ms=now_ms,
+        )
+
+    def _identify(
+        self, partition: TopicPartition, path: str, entry: CheckpointEntry | None
+    ) -> TopicId | None:
+        """Whose files these are. None: nobody's, and they were put aside; StorageFault: unknown."""
+        if self.started_clean and entry is not None:
+            return entry.topic_id
+        topic_id = read_topic_id(self._disk, path)
+        if topic_id is not None:
+            return topic_id
+        if entry is not None:
+            write_topic_id(self._disk, path, entry.topic_id)
+            return entry.topic_id
+        names = self._disk.list_names(path)
+        if any(name.endswith(LOG_SUFFIX) and self._disk.size(f"{path}/{name}") for name in names):
+            raise StorageFault("its file 'partition' is lost, so nobody knows whose data this is")
+        self._put_aside(path)  # a creation that was cut short
+        return None
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _before_cut(self, path: str, offset: int) -> None:
+        """A log is about to be cut below what checkpoints promise."""
+        write_cap(self._disk, path, sequence=self._sequence, offset=offset)
+
+    def _put_aside(self, path: str) -> None:
+        target = f"{self.path}/{self._rng.uuid().hex}{DELETED_SUFFIX}"
+        self._disk.rename(path, target)
+        self._disk.sync_directory(self.path)
+        self._purgeable.append(target)
+
+    def _check_online(self) -> None:
+        if self.failure is not None:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self.failure}"
+            )
+
+    def _check_loaded(self, partition: TopicPartition) -> None:
+        """What is there but could not be read must not be taken for nothing."""
+        why = self.report.failed.get(partition)
+        if why is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} was not loaded: {why}")
+
+    def _check_not_busy(self, path: str) -> None:
+        self._busy = {
+            busy_path: flush_round
+            for busy_path, flush_round in self._busy.items()
+            if flush_round is self.dirty.running
+        }
+        if path in self._busy:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being deleted; try again"
+            )
+
+
+def _remembered(entry: CheckpointEntry | None) -> Remembered:
+    if entry is None:
+        return Remembered()
+    return Remembered(
+        recovery_point=entry.recovery_point,
+        log_start_offset=entry.log_start_offset,
+        size_bytes=entry.size_bytes,
+        producers=entry.producers,
+    )
+
+
+def _lock(disk: Disk, path: str) -> DiskFile:
+    try:
+        return disk.lock(f"{path}/{LOCK_NAME}")
+    except UserError as error:
+        raise UserError(
+            f"{path} is in use ({error}): stop that broker or choose another data directory"
+        ) from None

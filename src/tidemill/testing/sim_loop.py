@@ -1,0 +1,259 @@
+"""An event loop on simulated time, whose order of events is chosen by a seed.
+
+Theory of operation. `select`, where a real loop waits for sockets, moves the clock to the next
+timer instead. Which of several ready callbacks runs first is drawn from the seed (or stays first
+come, first served): asyncio promises an order that a machine under load does not keep between
+sockets, and code that needs it for its data must make it itself. The same seed gives the same run:
+- tasks and futures hash by their number, because asyncio keeps them in sets and iterates those;
+- nothing comes from outside: a call from another thread is an error, and so is an executor;
+- nobody waiting for anything that could still happen is an error, with a list of who waits.
+
+A `SimHost` is one life of one process. Whatever is started in its context belongs to it, and when
+it dies none of that runs again, `finally` blocks included: a crashed process cleans up nothing. Its
+tasks are kept in a graveyard, since dropping a coroutine would run those blocks. They are closed
+when the loop is closed, when nobody is left to see it.
+
+An exception that ends in the loop's handler (a callback that failed, a task whose failure nobody
+looked at) fails the whole run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context, ContextVar
+from typing import Any, Never, TypeVar, final
+
+from tidemill.core.rng import Rng
+from tidemill.testing.manual_clock import MONOTONIC_START_S
+
+__all__ = [
+    "CURRENT_HOST",
+    "Deadlock",
+    "EscapedSimulation",
+    "SimHost",
+    "SimLoop",
+    "SimulationFailed",
+    "SimulationTooLong",
+]
+
+T = TypeVar("T")
+
+TIME_LIMIT_S = 24 * 3600.0
+
+
+class SimulationFailed(Exception):
+    """A callback or a forgotten task failed."""
+
+
+class Deadlock(SimulationFailed):
+    """Everybody waits, and nothing is left that could wake anybody."""
+
+
+class SimulationTooLong(SimulationFailed):
+    """More simulated time went by than the run was given."""
+
+
+class EscapedSimulation(SimulationFailed):
+    """Something came in from another thread, or wanted to go to one."""
+
+
+@final
+class SimHost:
+    """One life of one process. `alive` turns False once, and stays so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+
+    def __repr__(self) -> str:
+        return f"<{self.name}{'' if self.alive else ', dead'}>"
+
+
+CURRENT_HOST: ContextVar[SimHost | None] = ContextVar("current_host", default=None)
+"""On which host the running code runs; None: beside the simulation, as a test does."""
+
+
+class _NumberedFuture(asyncio.Future[T]):
+    """Hashes by its number, so that a set of futures has the same order in every run."""
+
+    def __init__(self, number: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.number = number
+        super().__init__(loop=loop)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _NumberedTask(asyncio.Task[T]):
+    """As `_NumberedFuture`; also knows its host."""
+
+    def __init__(
+        self,
+        number: int,
+        host: SimHost | None,
+        work: Coroutine[Any, Any, T],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+    ) -> None:
+        self.number = number  # before the task is made: asyncio hashes it at once
+        self.host = host
+        super().__init__(work, loop=loop, name=f"task {number}", context=context)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+@final
+class _ReadyQueue:
+    """In the place of the loop's own queue; decides what runs next."""
+
+    def __init__(self, rng: Rng | None, loop: asyncio.AbstractEventLoop) -> None:
+        self._rng = rng
+        self._handles: deque[asyncio.Handle] = deque()
+        self._nothing = asyncio.Handle(lambda: None, (), loop)
+        self._nothing.cancel()
+
+    def __len__(self) -> int:
+        return len(self._handles)
+
+    def append(self, handle: asyncio.Handle) -> None:
+        self._handles.append(handle)
+
+    def popleft(self) -> asyncio.Handle:
+        """The next to run; a handle that does nothing in the place of a dead host's."""
+        index = 0
+        if self._rng is not None and len(self._handles) > 1:
+            index = self._rng.below(len(self._handles))
+        handle = self._handles[index]
+        del self._handles[index]
+        host = _context_of(handle).get(CURRENT_HOST)
+        return handle if host is None or host.alive else self._nothing
+
+    def clear(self) -> None:
+        self._handles.clear()
+
+
+def _context_of(handle: asyncio.Handle) -> Context:
+    context: Context = handle._context  # type: ignore[attr-defined]  # asyncio has no other way
+    return context
+
+
+@final
+class _TimeSelector:
+    """Waiting for sockets is where time passes."""
+
+    def __init__(self, wait: Callable[[float | None], None]) -> None:
+        self._wait = wait
+
+    def select(self, timeout: float | None) -> list[Never]:
+        self._wait(timeout)
+        return []
+
+
+@final
+class SimLoop(asyncio.BaseEventLoop):
+    """See the module's head. `rng` picks among what is ready; None: first come, first served."""
+
+    _ready: _ReadyQueue
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self, rng: Rng | None = None, *, time_limit_s: float = TIME_LIMIT_S) -> None:
+        super().__init__()
+        self._now = MONOTONIC_START_S
+        self._time_limit = MONOTONIC_START_S + time_limit_s
+        self._ready = _ReadyQueue(rng, self)
+        self._selector = _TimeSelector(self._pass_time)
+        self._numbers = 0
+        self._graveyard: list[_NumberedTask[Any]] = []
+        self._failures: list[dict[str, Any]] = []
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]  # a factory is a callable
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run `main` to its end, end everything else, and close the loop."""
+        try:
+            result = self.run_until_complete(main)
+            self._check_failures()
+            return result
+        finally:
+            self.bury_all()
+            self.close()
+
+    def kill(self, host: SimHost) -> None:
+        """End a host: nothing of it runs from now on."""
+        host.alive = False
+        self._graveyard += [task for task in self._open_tasks() if task.host is host]
+
+    def bury_all(self) -> None:
+        """The run is over: close every coroutine that is left, whatever it says to that."""
+        for task in {*self._graveyard, *self._open_tasks()}:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is on purpose
+            work = task.get_coro()
+            assert work is not None
+            with suppress(BaseException):
+                work.close()
+        self._graveyard.clear()
+        self._failures.clear()
+
+    def describe_waiting(self) -> str:
+        """Who waits, and where: one line for each task."""
+        return "\n".join(_describe(task) for task in self._open_tasks())
+
+    def _open_tasks(self) -> list[_NumberedTask[Any]]:
+        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, _NumberedTask)]
+        return sorted(tasks, key=lambda task: task.number)
+
+    def _check_failures(self) -> None:
+        if self._failures:
+            first = self._failures[0]
+            raise SimulationFailed(first.get("message", "")) from first.get("exception")
+
+    # --- what asyncio calls ----------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _NumberedFuture(self._next_number(), self)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self._failures.append(context)
+
+    def _make_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, T],
+        context: Context | None = None,
+    ) -> asyncio.Task[T]:
+        host = CURRENT_HOST.get() if context is None else context.get(CURRENT_HOST)
+        return _NumberedTask(self._next_number(), host, work, loop, context)
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+    def _pass_time(self, timeout: float | None) -> None:
+        if timeout is None:
+            raise Deadlock(f"nothing will ever happen; waiting:\n{self.describe_waiting()}")
+        if timeout > 0:
+            # Exactly to the timer: adding `timeout` might end a rounding error before it.
+            self._now = min(self._scheduled[0].when(), self._now + timeout + 1e-6)
+        if self._now > self._time_limit:
+            raise SimulationTooLong(f"time is up; waiting:\n{self.describe_waiting()}")
+
+    def _process_events(self, event_list: list[Never]) -> None:
+        """There are no sockets."""
+
+    def _write_to_self(self) -> None:
+        raise EscapedSimulation("a thread calls into the simulation")
+
+    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ANN401 - asyncio's
+        raise EscapedSimulation(f"{func} wants to run in a thread")
+
+
+def _describe(task: _NumberedTask[Any]) -> str:
+    frames = task.get_stack(limit=1)
+    where = f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else "unknown"
+    return f"  {task.get_name()} {task.host or ''} {task.get_coro()!r} at {where}"

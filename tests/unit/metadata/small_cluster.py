@@ -1,0 +1,63 @@
+"""Several brokers' clusters on one store, driven step by step: no tasks, no time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tidemill.core.broker_config import Endpoint, broker_config
+from tidemill.core.rng import SeededRng
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image import Delta
+from tidemill.metadata.memory_store import MemoryCoord, MemoryCoordServer
+
+
+@dataclass
+class Member:
+    """One broker: its session, its cluster, and what it was told."""
+
+    coord: MemoryCoord
+    cluster: Cluster
+    deltas: list[Delta] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+
+
+class SmallCluster:
+    """Brokers 0, 1, 2, ... on a shared store; broker 0 starts first and is the controller."""
+
+    def __init__(self, *flags: str) -> None:
+        self.server = MemoryCoordServer(deliver=self._deliver)
+        self.notices_held = False
+        """While set, nobody hears of changes."""
+        self.flags = flags
+        self.members: dict[int, Member] = {}
+
+    async def start(self, *broker_ids: int, unclean: bool = False) -> list[Cluster]:
+        for broker_id in broker_ids:
+            await self._start_one(broker_id, unclean=unclean)
+        await self.catch_up()
+        return [self.members[broker_id].cluster for broker_id in broker_ids]
+
+    async def _start_one(self, broker_id: int, *, unclean: bool) -> None:
+        config = broker_config(flags=[*self.flags, f"node.id={broker_id}"])
+        alarms: list[str] = []
+        coord = self.server.session()
+        cluster = Cluster(coord, config, SeededRng(broker_id), alarm=alarms.append)
+        member = Member(coord, cluster, alarms=alarms)
+        cluster.subscribe(member.deltas.append)
+        self.members[broker_id] = member
+        await cluster.start(Endpoint(f"host-{broker_id}", 9092), unclean=unclean)
+
+    async def catch_up(self) -> None:
+        """Until nobody has anything left to do; the rounds are bounded, as the work must be."""
+        for _ in range(10):
+            for member in self.members.values():
+                await member.cluster.catch_up()
+
+    def _deliver(self, notice: Callable[[], None]) -> None:
+        if not self.notices_held:
+            notice()
+
+    def crash(self, broker_id: int) -> None:
+        """The process is gone; its session times out."""
+        self.server.expire(self.members.pop(broker_id).coord)

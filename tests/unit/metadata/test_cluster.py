@@ -1,0 +1,472 @@
+"""One broker alone: topics, read-your-writes, restarts, and a store that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.core.broker_config import Endpoint, broker_config
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
+from tidemill.core.rng import SeededRng
+from tidemill.metadata import nodes
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.controller import ConfigChange, PartitionsSpec, TopicSpec
+from tidemill.metadata.image import DeletedTopic
+from tidemill.metadata.store import Create, Delete, Node, Op, Put
+from tidemill.metadata.topic_config import AlterOp
+
+
+def test_a_single_broker_registers_is_elected_and_knows_it() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        assert cluster.is_controller
+        assert cluster.may_act
+        assert cluster.image.controller_id == 0
+        assert cluster.image.controller_epoch == 1
+        broker = cluster.image.brokers[0]
+        assert (broker.host, broker.port, broker.epoch) == ("host-0", 9092, 1)
+        assert len(cluster.image.cluster_id) == 22
+
+    asyncio.run(scenario())
+
+
+def test_the_cluster_id_is_known_before_joining_and_stays() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        coord = small.server.session()
+        first = Cluster(coord, broker_config(), SeededRng(1))
+        cluster_id = await first.identify()
+        assert cluster_id
+        assert not first.image.brokers
+        await first.start(Endpoint("h", 1), unclean=False)
+        assert first.image.cluster_id == cluster_id
+        (second,) = await small.start(1)
+        assert second.image.cluster_id == cluster_id
+
+    asyncio.run(scenario())
+
+
+def test_T22_a_created_topic_is_in_the_image_before_the_call_returns() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (result,) = await cluster.create_topics([TopicSpec(name="t", partitions=3)])
+        assert result.code is ErrorCode.NONE
+        assert result.topic is cluster.image.topic("t")
+        assert cluster.image.topic_by_id(result.topic_id) is result.topic
+        partition = cluster.image.partition("t", 2)
+        assert partition is not None
+        assert (partition.leader, partition.leader_epoch, partition.isr) == (0, 0, (0,))
+        assert small.members[0].deltas[-1].topics_changed == ("t",)
+
+    asyncio.run(scenario())
+
+
+def test_T21_results_come_in_the_order_of_the_request_each_with_its_own_error() -> None:
+    async def scenario() -> None:
+        (cluster,) = await SmallCluster().start(0)
+        await cluster.create_topics([TopicSpec(name="old")])
+        results = await cluster.create_topics(
+            [
+                TopicSpec(name="new"),
+                TopicSpec(name="old"),
+                TopicSpec(name="no/name"),
+                TopicSpec(name="twice"),
+                TopicSpec(name="twice"),
+            ]
+        )
+        assert [(one.name, one.code) for one in results] == [
+            ("new", ErrorCode.NONE),
+            ("old", ErrorCode.TOPIC_ALREADY_EXISTS),
+            ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+            ("twice", ErrorCode.INVALID_REQUEST),
+            ("twice", ErrorCode.INVALID_REQUEST),
+        ]
+        assert sorted(cluster.image.topics) == ["new", "old"]
+
+    asyncio.run(scenario())
+
+
+def test_T21_validate_only_makes_nothing() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        before = small.server.scan("/")
+        (result,) = await cluster.create_topics([TopicSpec(name="t")], validate_only=True)
+        assert result.code is ErrorCode.NONE
+        assert result.topic is not None
+        assert len(result.topic.partitions) == 4
+        assert small.server.scan("/") == before
+        assert not cluster.image.topics
+
+    asyncio.run(scenario())
+
+
+def test_a_large_request_is_written_in_several_multis() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (result,) = await cluster.create_topics([TopicSpec(name="t", partitions=1200)])
+        assert result.code is ErrorCode.NONE
+        assert len(small.server.scan(nodes.PARTITIONS)) == 1200
+
+    asyncio.run(scenario())
+
+
+def test_I34_a_deleted_topic_leaves_nothing_and_its_successor_has_another_id() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (first,) = await cluster.create_topics([TopicSpec(name="t")])
+        (deleted,) = await cluster.delete_topics(["t"])
+        assert deleted.code is ErrorCode.NONE
+        assert cluster.image.topic("t") is None
+        assert small.members[0].deltas[-1].topics_deleted == (DeletedTopic("t", first.topic_id),)
+        assert small.server.scan(nodes.PARTITIONS) == []
+        (second,) = await cluster.create_topics([TopicSpec(name="t")])
+        assert second.topic_id != first.topic_id
+
+    asyncio.run(scenario())
+
+
+def test_topics_are_deleted_by_id_and_unknown_ones_refused() -> None:
+    async def scenario() -> None:
+        (cluster,) = await SmallCluster().start(0)
+        (made,) = await cluster.create_topics([TopicSpec(name="t")])
+        results = await cluster.delete_topics([made.topic_id, UUID(int=1), "u"])
+        assert [(one.name, one.code) for one in results] == [
+            ("t", ErrorCode.NONE),
+            ("", ErrorCode.UNKNOWN_TOPIC_ID),
+            ("u", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
+
+    asyncio.run(scenario())
+
+
+def test_T22_partitions_and_keys_change_before_the_call_returns() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        (grown,) = await cluster.create_partitions([PartitionsSpec(name="t", count=3)])
+        assert grown.code is ErrorCode.NONE
+        change = ConfigChange(name="t", changes=[("retention.ms", AlterOp.SET, "5")])
+        (altered,) = await cluster.alter_topic_configs([change])
+        assert altered.code is ErrorCode.NONE
+        topic = cluster.image.topics["t"]
+        assert (len(topic.partitions), topic.config.retention_ms) == (3, 5)
+        # What is in the store is what is in the image: reading it anew changes nothing.
+        seen = len(small.members[0].deltas)
+        small.server.suspend(small.members[0].coord)
+        small.server.resume(small.members[0].coord)
+        await small.catch_up()
+        assert len(small.members[0].deltas) == seen
+        assert cluster.image.topics["t"] == topic
+
+    asyncio.run(scenario())
+
+
+def test_validate_only_changes_no_partitions_and_no_keys() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        before = small.server.scan("/")
+        change = ConfigChange(name="t", changes=[("retention.ms", AlterOp.SET, "5")])
+        await cluster.create_partitions([PartitionsSpec(name="t", count=3)], validate_only=True)
+        await cluster.alter_topic_configs([change], validate_only=True)
+        assert small.server.scan("/") == before
+
+    asyncio.run(scenario())
+
+
+def test_a_clean_restart_keeps_topics_and_leader_epochs() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t", overrides={"segment.ms": "9"})])
+        topic = cluster.image.topics["t"]
+        await cluster.close()
+        (again,) = await small.start(0)
+        assert again.image.topics["t"] == topic
+        assert again.broker_epoch == 2
+        assert again.image.controller_epoch == 2
+
+    asyncio.run(scenario())
+
+
+def test_I14_an_unclean_start_takes_a_new_leader_epoch_before_it_serves() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t", partitions=600)])
+        small.crash(0)
+        (again,) = await small.start(0, unclean=True)
+        partitions = again.image.topics["t"].partitions
+        assert {(one.leader, one.leader_epoch, one.isr) for one in partitions} == {(0, 1, (0,))}
+
+    asyncio.run(scenario())
+
+
+def test_producer_ids_are_given_out_once() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        first = await cluster.reserve_producer_ids()
+        second = await cluster.reserve_producer_ids(10)
+        assert (first, second) == (range(0, 1000), range(1000, 1010))
+        small.crash(0)
+        (again,) = await small.start(0)
+        assert (await again.reserve_producer_ids(1)) == range(1010, 1011)
+
+    asyncio.run(scenario())
+
+
+def test_a_suspended_session_may_not_act() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        small.server.suspend(small.members[0].coord)
+        assert not cluster.may_act
+        assert not cluster.is_controller
+        with pytest.raises(KafkaError) as refused:
+            await cluster.create_topics([TopicSpec(name="t")])
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        small.server.resume(small.members[0].coord)
+        await small.catch_up()
+        assert cluster.is_controller
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_whose_session_was_lost_joins_again_in_a_new_epoch() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        small.server.expire(small.members[0].coord)
+        assert not cluster.may_act
+        await small.catch_up()
+        assert cluster.is_controller
+        assert cluster.broker_epoch == 2
+        assert cluster.image.topics["t"].partitions[0].leader == 0
+
+    asyncio.run(scenario())
+
+
+def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        small.server.expire(small.members[0].coord)
+        await small.members[0].coord.start()
+        assert not cluster.may_act
+
+    asyncio.run(scenario())
+
+
+def test_a_creation_that_failed_half_way_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        coord = small.members[0].coord
+        whole_multi, calls = coord.multi, 0
+
+        async def failing_multi(ops: Sequence[Op]) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise StoreUnavailable("disk trouble")
+            await whole_multi(ops)
+
+        monkeypatch.setattr(coord, "multi", failing_multi)
+        # Given: the second of three multis fails.
+        with pytest.raises(StoreUnavailable):
+            await cluster.create_topics([TopicSpec(name="t", partitions=1200)])
+        assert len(small.server.scan(nodes.PARTITIONS)) > 0
+        assert "t" not in cluster.image.topics
+        # When: the controller writes again.
+        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        # Then: there are the partitions of the new topic, and no others.
+        left = [path for path, _ in small.server.scan(nodes.PARTITIONS)]
+        assert left == [nodes.partition_path(made.topic_id, 0)]
+
+    asyncio.run(scenario())
+
+
+def test_run_follows_the_store_until_cancelled() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (other,) = await small.start(1)
+        seen = asyncio.Event()
+        cluster.subscribe(lambda delta: seen.set() if delta.after.brokers.keys() == {0} else None)
+        loop = asyncio.create_task(cluster.run())
+        await other.close()
+        await seen.wait()
+        loop.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await loop
+
+    asyncio.run(scenario())
+
+
+def test_run_tries_again_after_the_store_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (other,) = await small.start(1)
+        coord = small.members[0].coord
+        whole_get = coord.get
+
+        async def failing_get(path: str) -> Node | None:
+            monkeypatch.setattr(coord, "get", whole_get)
+            raise StoreUnavailable("disk trouble")
+
+        monkeypatch.setattr(coord, "get", failing_get)
+        monkeypatch.setattr("tidemill.metadata.cluster._RETRY_AFTER_S", 0)
+        seen = asyncio.Event()
+        cluster.subscribe(lambda delta: seen.set() if delta.after.brokers.keys() == {0} else None)
+        loop = asyncio.create_task(cluster.run())
+        await other.close()
+        await seen.wait()
+        loop.cancel()
+        assert small.members[0].alarms == ["metadata: disk trouble"]
+        await asyncio.wait([loop])
+
+    asyncio.run(scenario())
+
+
+# --- a store that somebody else writes to ---
+
+
+def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t")])
+        member = small.members[0]
+        path = nodes.topic_path("t")
+        await member.coord.multi([Put(path, b"\xff garbage", 0), Create("/topics/..", b"{}")])
+        await small.catch_up()
+        assert "t" in cluster.image.topics
+        assert any("/topics/t" in alarm for alarm in member.alarms)
+        # Not even a new controller, to whom the topic is unknown, takes its partitions for strays.
+        small.crash(0)
+        (again,) = await small.start(0)
+        assert "t" not in again.image.topics
+        assert len(small.server.scan(nodes.PARTITIONS)) == 4
+
+    asyncio.run(scenario())
+
+
+def test_S46_a_bad_partition_node_leaves_the_partition_as_it_was_known() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=2)])
+        before = cluster.image.partition("t", 1)
+        path = nodes.partition_path(made.topic_id, 1)
+        await small.members[0].coord.multi([Put(path, b"[]", 0)])
+        await small.catch_up()
+        assert cluster.image.partition("t", 1) == before
+        small.crash(0)
+        (again,) = await small.start(0)
+        unreadable = again.image.partition("t", 1)
+        assert unreadable is not None
+        assert (unreadable.leader, unreadable.replicas) == (-1, (0,))
+        good = again.image.partition("t", 0)
+        assert good is not None
+        assert good.leader == 0
+
+    asyncio.run(scenario())
+
+
+def test_S46_a_key_that_this_version_does_not_know_does_not_hide_the_topic() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        value = nodes.encode_topic(made.topic_id, ((0,),), {"future.key": "1", "segment.ms": "9"})
+        await small.members[0].coord.multi([Put(nodes.topic_path("t"), value, 0)])
+        await small.catch_up()
+        assert cluster.image.topics["t"].overrides == {"segment.ms": "9"}
+        assert any("future.key" in alarm for alarm in small.members[0].alarms)
+
+    asyncio.run(scenario())
+
+
+def test_S46_a_bad_broker_or_controller_node_changes_nothing() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster, _) = await small.start(0, 1)
+        member = small.members[0]
+        await member.coord.multi(
+            [
+                Put("/brokers/1", b"?", 0),
+                Create("/brokers/zero", b"{}"),
+                Put(nodes.CONTROLLER, b"?", 0),
+            ]
+        )
+        await small.catch_up()
+        assert sorted(cluster.image.brokers) == [0, 1]
+        assert cluster.is_controller
+        assert len(member.alarms) >= 3
+
+    asyncio.run(scenario())
+
+
+def test_a_store_without_a_usable_cluster_id_is_refused() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        coord = small.server.session()
+        await coord.start()
+        await coord.multi([Create(nodes.CLUSTER, b"?")])
+        with pytest.raises(UserError, match="coordination store cannot be used"):
+            await small.start(0)
+
+    asyncio.run(scenario())
+
+
+def test_unreadable_producer_ids_are_not_guessed() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await small.members[0].coord.multi([Put(nodes.PRODUCER_IDS, b"?", 0)])
+        with pytest.raises(StoreUnavailable):
+            await cluster.reserve_producer_ids()
+        await small.members[0].coord.multi([Delete(nodes.PRODUCER_IDS, 1)])
+        with pytest.raises(StoreUnavailable):
+            await cluster.reserve_producer_ids()
+
+    asyncio.run(scenario())
+
+
+def test_a_new_controller_sweeps_what_a_half_made_topic_left() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        strays = [nodes.partition_path(UUID(int=9), 0), nodes.partition_path(made.topic_id, 1)]
+        await small.members[0].coord.multi([Create(path, b"") for path in strays])
+        small.crash(0)
+        await small.start(0)
+        left = [path for path, _ in small.server.scan(nodes.PARTITIONS)]
+        assert left == [nodes.partition_path(made.topic_id, 0)]
+
+    asyncio.run(scenario())
+
+
+def test_two_brokers_with_one_id_cannot_both_join() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        await small.start(0)
+        with pytest.raises(UserError, match=r"node\.id=0: another broker has this id"):
+            await small.start(0)
+
+    asyncio.run(scenario())

@@ -1,0 +1,380 @@
+"""Three brokers on one store: elections, fencing, in-sync sets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Mapping, Sequence
+
+import pytest
+
+from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata import nodes
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.controller import ConfigChange, TopicSpec
+from tidemill.metadata.image import DeletedTopic, PartitionImage
+from tidemill.metadata.store import Op, Put
+from tidemill.metadata.topic_config import AlterOp
+
+TOPIC = TopicSpec(name="t", assignments={0: [1, 2, 0]}, overrides={"min.insync.replicas": "2"})
+
+
+async def three_brokers() -> tuple[SmallCluster, list[Cluster]]:
+    small = SmallCluster()
+    clusters = await small.start(0, 1, 2)
+    await clusters[0].create_topics([TOPIC])
+    await small.catch_up()
+    return small, clusters
+
+
+def partition(cluster: Cluster) -> PartitionImage:
+    return cluster.image.topics["t"].partitions[0]
+
+
+def test_one_broker_is_the_controller_and_all_agree() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        assert [one.is_controller for one in clusters] == [True, False, False]
+        assert {one.image.controller_id for one in clusters} == {0}
+        assert all(one.image.topics == clusters[0].image.topics for one in clusters)
+        assert all(sorted(one.image.brokers) == [0, 1, 2] for one in clusters)
+        assert not any(member.alarms for member in small.members.values())
+
+    asyncio.run(scenario())
+
+
+def test_only_the_controller_makes_topics() -> None:
+    async def scenario() -> None:
+        _, clusters = await three_brokers()
+        with pytest.raises(KafkaError) as refused:
+            await clusters[1].create_topics([TopicSpec(name="u")])
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+
+    asyncio.run(scenario())
+
+
+def test_I11_a_lost_leader_is_replaced_from_the_isr_at_a_higher_epoch_and_everyone_sees_it() -> (
+    None
+):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        assert partition(clusters[0]).leader == 1
+        small.crash(1)
+        await small.catch_up()
+        for cluster in (clusters[0], clusters[2]):
+            now = partition(cluster)
+            assert (now.leader, now.leader_epoch, now.isr) == (2, 1, (2, 0))
+            assert sorted(cluster.image.brokers) == [0, 2]
+
+    asyncio.run(scenario())
+
+
+def test_I33_a_lost_controller_is_replaced_in_a_new_epoch_and_elects() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        clusters = await small.start(0, 1, 2)
+        await clusters[0].create_topics([TopicSpec(name="t", assignments={0: [0, 1, 2]})])
+        await small.catch_up()
+        small.crash(0)
+        await small.catch_up()
+        assert clusters[1].is_controller
+        assert not clusters[2].is_controller
+        for cluster in clusters[1:]:
+            assert (cluster.image.controller_id, cluster.image.controller_epoch) == (1, 2)
+            assert partition(cluster).leader == 1
+            assert partition(cluster).leader_epoch == 1
+
+    asyncio.run(scenario())
+
+
+def test_I33_a_controller_that_was_replaced_while_cut_off_writes_nothing() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        # Given: the controller is cut off, its session expires, broker 1 takes over.
+        small.server.suspend(small.members[0].coord)
+        small.server.expire(small.members[0].coord)
+        await small.catch_up()
+        assert clusters[1].is_controller
+        # When: it comes back and is asked to write.
+        small.server.resume(small.members[0].coord)
+        before = small.server.scan("/")
+        with pytest.raises(KafkaError) as refused:
+            await clusters[0].create_topics([TopicSpec(name="u")])
+        # Then: nothing has happened.
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        assert small.server.scan("/") == before
+
+    asyncio.run(scenario())
+
+
+def test_I33_a_stale_controller_steps_down_when_its_write_is_refused() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        epoch = small.server.get(nodes.CONTROLLER_EPOCH)
+        controller = small.server.get(nodes.CONTROLLER)
+        assert epoch is not None
+        assert controller is not None
+        # Given: notices of the change do not reach broker 0.
+        small.notices_held = True
+        other = small.members[1].coord
+        value = nodes.encode_controller(1, epoch.version + 1)
+        await other.multi(
+            [
+                Put(nodes.CONTROLLER, value, controller.version),
+                Put(nodes.CONTROLLER_EPOCH, b"{}", epoch.version),
+            ]
+        )
+        assert clusters[0].is_controller
+        with pytest.raises(KafkaError) as refused:
+            await clusters[0].create_topics([TopicSpec(name="u")])
+        assert refused.value.code is ErrorCode.NOT_CONTROLLER
+        assert not clusters[0].is_controller
+        assert small.server.get(nodes.topic_path("u")) is None
+
+    asyncio.run(scenario())
+
+
+def test_a_partition_below_the_minimum_remembers_who_is_eligible() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        small.crash(1)
+        await small.catch_up()
+        small.crash(2)
+        await small.catch_up()
+        now = partition(clusters[0])
+        assert (now.leader, now.isr, now.elr) == (0, (0,), (2,))
+
+    asyncio.run(scenario())
+
+
+def test_another_minimum_of_replicas_forgets_who_is_eligible_in_the_store_too() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        for broker_id in (1, 2):
+            small.crash(broker_id)
+            await small.catch_up()
+        change = ConfigChange(name="t", changes=[("min.insync.replicas", AlterOp.SET, "1")])
+        await clusters[0].alter_topic_configs([change])
+        now = partition(clusters[0])
+        assert (now.isr, now.elr) == ((0,), ())
+        stored = small.server.get(nodes.partition_path(clusters[0].image.topics["t"].topic_id, 0))
+        assert stored is not None
+        assert nodes.decode_partition("/p", stored, now.replicas) == now
+
+    asyncio.run(scenario())
+
+
+def test_the_whole_cluster_comes_back_without_losing_who_had_what() -> None:
+    async def scenario() -> None:
+        small, _ = await three_brokers()
+        # Given: 1 dies, then 2, then 0: the last two are eligible, 1 is not.
+        for broker_id in (1, 2):
+            small.crash(broker_id)
+            await small.catch_up()
+        small.crash(0)
+        # When: 1 comes back first.
+        (one,) = await small.start(1)
+        assert partition(one).leader == -1
+        # Then: only with 2, which has everything below the high watermark, there is a leader.
+        (two,) = await small.start(2)
+        now = partition(two)
+        assert (now.leader, now.isr, now.elr) == (2, (2,), (0,))
+
+    asyncio.run(scenario())
+
+
+def test_I14_an_unclean_broker_is_not_elected_over_one_that_has_everything() -> None:
+    async def scenario() -> None:
+        small, _ = await three_brokers()
+        for broker_id in (1, 2, 0):
+            small.crash(broker_id)
+            await small.catch_up()
+        # Broker 0 led last, but comes back unclean; broker 2 was eligible and is not here yet.
+        (zero,) = await small.start(0, unclean=True)
+        assert partition(zero).leader == -1
+        assert partition(zero).elr == (2,)
+        await small.start(2)
+        assert partition(zero).leader == 2
+
+    asyncio.run(scenario())
+
+
+def propose(
+    cluster: Cluster,
+    isr: list[int],
+    now: PartitionImage,
+    broker_epochs: Mapping[int, int] | None = None,
+) -> Awaitable[PartitionImage]:
+    topic_id = cluster.image.topics["t"].topic_id
+    return cluster.propose_isr(
+        topic_id,
+        0,
+        isr,
+        leader_epoch=now.leader_epoch,
+        partition_epoch=now.partition_epoch,
+        broker_epochs=broker_epochs,
+    )
+
+
+def test_I14_the_leader_changes_the_isr_by_compare_and_set() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        before = partition(clusters[1])
+        after = await propose(clusters[1], [1, 2], before)
+        assert (after.isr, after.partition_epoch) == ((1, 2), before.partition_epoch + 1)
+        assert partition(clusters[1]) == after
+        await small.catch_up()
+        assert partition(clusters[0]) == after
+        with pytest.raises(KafkaError) as refused:
+            await propose(clusters[1], [1], before)
+        assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
+
+    asyncio.run(scenario())
+
+
+def test_I14_a_proposal_on_an_image_that_is_behind_the_store_has_no_effect() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        before = partition(clusters[1])
+        # Broker 2 dies; the controller has written it, the leader has not read it yet.
+        small.crash(2)
+        await clusters[0].catch_up()
+        with pytest.raises(KafkaError) as refused:
+            await propose(clusters[1], [1, 2], before)
+        assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
+        assert partition(clusters[1]).isr == (1, 0)
+
+    asyncio.run(scenario())
+
+
+def test_a_proposal_survives_a_change_of_the_controller() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        before = partition(clusters[1])
+        small.server.suspend(small.members[1].coord)
+        small.server.suspend(small.members[0].coord)
+        small.server.expire(small.members[0].coord)
+        await clusters[2].catch_up()
+        assert clusters[2].is_controller
+        small.server.resume(small.members[1].coord)
+        now = await reread(clusters[1])
+        after = await propose(clusters[1], [1], now)
+        assert (before.leader_epoch, after.leader_epoch, after.isr) == (0, 0, (1,))
+
+    asyncio.run(scenario())
+
+
+async def reread(cluster: Cluster) -> PartitionImage:
+    await cluster.catch_up()
+    return partition(cluster)
+
+
+def test_only_the_leader_proposes_and_only_for_topics_that_exist() -> None:
+    async def scenario() -> None:
+        _, clusters = await three_brokers()
+        now = partition(clusters[0])
+        with pytest.raises(KafkaError) as refused:
+            await propose(clusters[0], [1], now)
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        topic_id = clusters[1].image.topics["t"].topic_id
+        with pytest.raises(KafkaError) as refused:
+            await clusters[1].propose_isr(topic_id, 9, [1], leader_epoch=0, partition_epoch=0)
+        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_restarted_since_it_fetched_does_not_join_the_isr() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        old_epoch = clusters[2].broker_epoch
+        small.crash(2)
+        await small.catch_up()
+        await small.start(2)
+        now = partition(clusters[1])
+        with pytest.raises(KafkaError) as refused:
+            await propose(clusters[1], [0, 1, 2], now, broker_epochs={2: old_epoch})
+        assert refused.value.code is ErrorCode.INELIGIBLE_REPLICA
+        epoch = clusters[1].image.brokers[2].epoch
+        after = await propose(clusters[1], [0, 1, 2], now, broker_epochs={2: epoch})
+        assert after.isr == (1, 2, 0)
+
+    asyncio.run(scenario())
+
+
+def test_producer_ids_of_two_brokers_never_overlap() -> None:
+    async def scenario() -> None:
+        _, clusters = await three_brokers()
+        blocks = await asyncio.gather(*(one.reserve_producer_ids() for one in clusters))
+        assert len({number for block in blocks for number in block}) == 3000
+
+    asyncio.run(scenario())
+
+
+def test_a_clean_stop_hands_the_lead_over_at_once() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        del small.members[1]
+        await clusters[1].close()
+        await small.catch_up()
+        assert partition(clusters[0]).leader == 2
+
+    asyncio.run(scenario())
+
+
+def test_I34_every_broker_hears_that_a_topic_was_deleted_and_made_again() -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        old_id = clusters[2].image.topics["t"].topic_id
+        await clusters[0].delete_topics(["t"])
+        await clusters[0].create_topics([TOPIC])
+        await small.catch_up()
+        assert clusters[2].image.topics == clusters[0].image.topics
+        deleted = [gone for delta in small.members[2].deltas for gone in delta.topics_deleted]
+        assert deleted == [DeletedTopic("t", old_id)]
+        await clusters[0].delete_topics(["t"])
+        await small.catch_up()
+        assert not clusters[2].image.topics
+
+    asyncio.run(scenario())
+
+
+def test_I33_of_two_brokers_that_run_for_controller_one_wins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        coord = small.members[2].coord
+        late_multi = coord.multi
+
+        async def slow_multi(ops: Sequence[Op]) -> None:
+            monkeypatch.undo()
+            await clusters[1].catch_up()
+            await late_multi(ops)
+
+        monkeypatch.setattr(coord, "multi", slow_multi)
+        small.crash(0)
+        await clusters[2].catch_up()
+        await small.catch_up()
+        assert [one.is_controller for one in clusters[1:]] == [True, False]
+        assert clusters[2].image.controller_id == 1
+
+    asyncio.run(scenario())
+
+
+def test_an_election_that_may_lose_records_is_announced() -> None:
+    async def scenario() -> None:
+        small = SmallCluster()
+        clusters = await small.start(0, 1)
+        overrides: dict[str, str | None] = {"unclean.leader.election.enable": "true"}
+        spec = TopicSpec(name="t", assignments={0: [1, 0]}, overrides=overrides)
+        await clusters[0].create_topics([spec])
+        await small.catch_up()
+        await propose(clusters[1], [1], partition(clusters[1]))
+        await small.catch_up()
+        small.crash(1)
+        await small.catch_up()
+        assert partition(clusters[0]).leader == 0
+        assert small.members[0].alarms == ["t-0: broker 0 leads without being in sync"]
+
+    asyncio.run(scenario())

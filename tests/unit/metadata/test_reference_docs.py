@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tools import reference_docs
+
+
+def test_the_reference_pages_are_those_that_the_code_gives() -> None:
+    assert reference_docs.main(["--check"]) == 0
+
+
+def test_a_page_that_differs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reference_docs, "FOLDER", tmp_path)
+    assert reference_docs.main([]) == 0
+    assert reference_docs.main(["--check"]) == 0
+    (tmp_path / "topic-keys.md").write_text("something else")
+    assert reference_docs.main(["--check"]) == 1
+    assert "docs/reference/topic-keys.md is out of date" in capsys.readouterr().out

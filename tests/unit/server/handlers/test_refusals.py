@@ -1,0 +1,161 @@
+"""A request that is refused as a whole gets an answer in every version of its API."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.server.dispatch import BoundHandler
+from tidemill.server.handlers import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    describe_producers,
+    incremental_alter_configs,
+    init_producer_id,
+    list_offsets,
+    offset_for_leader_epoch,
+)
+from tidemill.wire.api_keys import API_SPECS, load
+from tidemill.wire.generated import alter_configs as alter_messages
+from tidemill.wire.generated import incremental_alter_configs as incremental_messages
+from tidemill.wire.generated.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from tidemill.wire.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from tidemill.wire.generated.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidemill.wire.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
+from tidemill.wire.generated.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
+from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
+from tidemill.wire.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidemill.wire.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tidemill.wire.headers import parse_response_header
+from tidemill.wire.primitives import Reader
+
+ERROR = KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "not today")
+FIRST_LOG_DIRS_WITH_ERROR = 3
+
+
+def of_partitions(response):
+    return response.topics[0].partitions[0]
+
+
+CASES = [
+    (
+        list_offsets,
+        ListOffsetsRequest(
+            topics=[ListOffsetsTopic(name="t", partitions=[ListOffsetsPartition()])]
+        ),
+        of_partitions,
+    ),
+    (
+        offset_for_leader_epoch,
+        OffsetForLeaderEpochRequest(
+            topics=[OffsetForLeaderTopic(topic="t", partitions=[OffsetForLeaderPartition()])]
+        ),
+        of_partitions,
+    ),
+    (init_producer_id, InitProducerIdRequest(), lambda response: response),
+    (
+        create_topics,
+        CreateTopicsRequest(topics=[CreatableTopic(name="t")]),
+        lambda response: response.topics[0],
+    ),
+    (
+        delete_topics,
+        DeleteTopicsRequest(topic_names=["t"]),
+        lambda response: response.responses[0],
+    ),
+    (
+        delete_topics,
+        DeleteTopicsRequest(topics=[DeleteTopicState(name="t")]),
+        lambda response: response.responses[0],
+    ),
+    (
+        create_partitions,
+        CreatePartitionsRequest(topics=[CreatePartitionsTopic(name="t")]),
+        lambda response: response.results[0],
+    ),
+    (
+        delete_records,
+        DeleteRecordsRequest(
+            topics=[DeleteRecordsTopic(name="t", partitions=[DeleteRecordsPartition()])]
+        ),
+        of_partitions,
+    ),
+    (
+        describe_configs,
+        DescribeConfigsRequest(resources=[DescribeConfigsResource(resource_name="t")]),
+        lambda response: response.results[0],
+    ),
+    (
+        alter_configs,
+        alter_messages.AlterConfigsRequest(
+            resources=[alter_messages.AlterConfigsResource(resource_name="t")]
+        ),
+        lambda response: response.responses[0],
+    ),
+    (
+        incremental_alter_configs,
+        incremental_messages.IncrementalAlterConfigsRequest(
+            resources=[incremental_messages.AlterConfigsResource(resource_name="t")]
+        ),
+        lambda response: response.responses[0],
+    ),
+    (describe_cluster, DescribeClusterRequest(), lambda response: response),
+    (
+        describe_producers,
+        DescribeProducersRequest(topics=[TopicRequest(name="t", partition_indexes=[0])]),
+        of_partitions,
+    ),
+    (describe_log_dirs, DescribeLogDirsRequest(topics=None), lambda response: response),
+]
+
+
+def refused(handler, request, version):
+    """What the client gets, after a way over the wire."""
+    bound = BoundHandler(handler)
+    frame = b"".join(bound.encode(handler.refuse(request, ERROR), version, 1))[4:]
+    spec = API_SPECS[handler.api_key]
+    _, position = parse_response_header(frame, spec=spec, version=version)
+    reader = Reader(frame, pos=position)
+    response = load(handler.api_key)[1].read(reader, version)
+    reader.finish()
+    return response
+
+
+@pytest.mark.parametrize(
+    ("module", "request_", "entry_of"), CASES, ids=[type(case[1]).__name__ for case in CASES]
+)
+def test_a_refused_request_tells_the_code_in_every_version(module, request_, entry_of):
+    handler = module.HANDLER
+    first, last = handler.versions
+    if handler is describe_log_dirs.HANDLER:
+        first = FIRST_LOG_DIRS_WITH_ERROR  # before, an empty list is all that can be said
+    for version in range(first, last + 1):
+        entry = entry_of(refused(handler, request_, version))
+        assert entry.error_code == ERROR.code

@@ -1,0 +1,151 @@
+"""Writes the reference pages of configuration keys from the code that reads them.
+
+python tools/reference_docs.py           write docs/reference/{configuration,topic-keys}.md
+python tools/reference_docs.py --check   fail if they differ from the code
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from tidemill.core.broker_config import BrokerConfig
+from tidemill.core.config import INT64_MAX, Option, OptionType, options_of
+from tidemill.metadata.topic_keys import TOPIC_KEYS, Effect, TopicKey
+
+__all__ = ["main", "pages"]
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
+
+CONFIGURATION = """\
+# Broker configuration
+
+A broker needs no configuration. What it takes comes as `key=value`, from three places; the later
+one wins:
+
+1. the lines of a file, `tidemill up --config FILE` (`#` starts a comment line);
+2. flags, `tidemill up --set key=value`;
+3. code, where a broker is embedded.
+
+An unknown key, or a value outside the range, is an error that names the key and what is allowed.
+Keys of scope *cluster* should have the same value on all brokers.
+
+"""
+
+TOPIC_PAGE = """\
+# Topic keys
+
+Set when a topic is created, or later with `tidemill topic alter` and any Kafka admin client. Every
+topic key of Kafka 4.3 is here: it works, or it is stored without effect, or it is refused, with the
+reason. Any other key is an error.
+
+"""
+
+WORKS = """\
+## Keys that work
+
+The default comes from the broker key in the last column, where there is one
+([configuration.md](configuration.md)).
+
+"""
+
+STORED = """\
+## Keys that are stored
+
+They are kept and shown, so that tools which set them go on working, but nothing follows from them.
+
+"""
+
+REFUSED = """\
+## Values that are refused
+
+Keeping them quiet would promise something that does not happen.
+
+"""
+
+
+def pages() -> dict[Path, str]:
+    """Every generated page, by path."""
+    return {
+        FOLDER / "configuration.md": _configuration_page(),
+        FOLDER / "topic-keys.md": _topic_page(),
+    }
+
+
+def _configuration_page() -> str:
+    rows = [
+        (f"`{one.key}`", _value(one), _allowed(one), one.scope.value, one.doc)
+        for one in options_of(BrokerConfig).values()
+    ]
+    return CONFIGURATION + _table(("key", "default", "allowed", "scope", "meaning"), rows)
+
+
+def _topic_page() -> str:
+    keys = TOPIC_KEYS.values()
+    works = [
+        (*_topic_cells(key), f"`{key.broker_key}`" if key.broker_key else "")
+        for key in keys
+        if key.effect is Effect.WORKS
+    ]
+    stored = [(*_topic_cells(key), key.reason) for key in keys if key.effect is Effect.STORED]
+    refused = [
+        (f"`{key.name}={value}`", reason)
+        for key in keys
+        for value, reason in key.refused_values.items()
+    ]
+    head = ("key", "default", "allowed", "meaning")
+    return (
+        TOPIC_PAGE
+        + WORKS
+        + _table((*head, "broker key"), works)
+        + "\n"
+        + STORED
+        + _table((*head, "why"), stored)
+        + "\n"
+        + REFUSED
+        + _table(("setting", "why"), refused)
+    )
+
+
+def _topic_cells(key: TopicKey) -> tuple[str, str, str, str]:
+    return f"`{key.name}`", _value(key.option), _allowed(key.option), key.option.doc
+
+
+def _value(one: Option) -> str:
+    if one.default == INT64_MAX:
+        return "no limit"
+    text = one.render(one.default)
+    return f"`{text}`" if text else "(empty)"
+
+
+def _allowed(one: Option) -> str:
+    unit = f" ({one.unit})" if one.unit else ""
+    text = one.allowed
+    if one.type in {OptionType.INT, OptionType.LONG}:
+        text = text.removeprefix("a whole number ")
+    return text + unit
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the pages, or say which ones are out of date."""
+    made = pages()
+    if list(arguments) == ["--check"]:
+        stale = [
+            path for path, text in made.items() if not path.exists() or path.read_text() != text
+        ]
+        for path in stale:
+            print(f"docs/reference/{path.name} is out of date: run python tools/reference_docs.py")
+        return 1 if stale else 0
+    for path, text in made.items():
+        path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
