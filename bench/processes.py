@@ -22,6 +22,7 @@ __all__ = [
     "Memory",
     "StartTimes",
     "Subject",
+    "cpu_seconds",
     "free_port",
 ]
 
@@ -148,9 +149,7 @@ class BrokerProcess:
     def cpu_seconds(self) -> float:
         """User and system time of all its threads so far."""
         self.check_alive()
-        # The name in parentheses may hold spaces; the fields after it are counted from 3.
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+        return cpu_seconds(self.pid)
 
     def memory(self) -> Memory:
         self.check_alive()
@@ -161,6 +160,13 @@ class BrokerProcess:
     def _log_tail(self) -> str:
         text = self._log_file.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         return text.strip() or "it printed nothing"
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads of a process, in ticks of 10 ms."""
+    # The name in parentheses may hold spaces; the fields after it are counted from 3.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
 def free_port() -> int:

@@ -245,7 +245,7 @@ class Sender:
             queue.in_flight = False
             if leader_lost:
                 self._cluster.metadata.forget_leader(*queue.partition)
-            if _may_pass(error) :
+            if _may_pass(error) and now < queue.batches[0].deadline:
                 queue.not_before = now + _RETRY_PAUSE_S
             else:
                 self._fail(queue, error)

@@ -63,8 +63,9 @@ class Housekeeping:
         while True:
             await asyncio.sleep(self._retention_interval_s)
             try:
-                await _until(lambda: self._retention.run_slice(self._clock.wall_ms(),
-                LOGS_PER_SLICE)) await _until(lambda: self._retention.purge_slice(FILES_PER_SLICE))
+                now_ms = self._clock.wall_ms()
+                await _until(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
+                await _until(partial(self._retention.purge_slice, FILES_PER_SLICE))
             except StorageFault as fault:
                 log.error("retention: %s", fault)
 

@@ -57,7 +57,7 @@ class FlushRequests(Protocol):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSettings:
-    """The topic keys that a partition obeys beyond its log; rebuilt when the topic's keys change."""
+    """The topic keys that a partition obeys beyond its log; made anew when they change."""
 
     policy: BatchPolicy
     in_sync_min: int = 1
@@ -137,7 +137,7 @@ class Partition:
         self.maybe_advance_marks()
 
     def become_follower(self, image: PartitionImage) -> None:
-        """Follow `image.leader`: everyone who waits for our own promise is told to look elsewhere."""
+        """Follow `image.leader`: whoever waits for our own promise is told to look elsewhere."""
         self._start_epoch(image.leader_epoch)
         self.is_leader = False
         self.followers = {}

@@ -1,0 +1,41 @@
+"""Tools the bench needs and the set-up does not: installed as root on Debian, else left out.
+
+The rule of the whole project: what is installed is listed first, a missing tool is one printed
+line, and where CI=true it is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+
+__all__ = ["have"]
+
+
+def have(present: Callable[[], bool], packages: list[str], *, without: str) -> bool:
+    """Whether the tool is there, after an attempt to install it; `without` says what is lost."""
+    if present():
+        return True
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        _install(packages)
+        if present():
+            return True
+    names = " ".join(packages)
+    print(f"bench: {names} missing: {without}", file=sys.stderr)
+    if os.environ.get("CI") == "true":
+        raise SystemExit(1)
+    return False
+
+
+def _install(packages: list[str]) -> None:
+    print(f"bench: installing with apt-get: {' '.join(packages)}", file=sys.stderr)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages]
+    for command in (["apt-get", "update", "-qq"], install):
+        done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+        if done.returncode:
+            print("bench: apt-get could not install them", file=sys.stderr)
+            return

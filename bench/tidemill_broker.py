@@ -1,0 +1,39 @@
+"""Tidemill as a subject: started as users start it, with the metrics page on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import final
+
+from bench.processes import Launch, free_port
+from bench.wire_client import Address
+
+__all__ = ["COMMAND", "TidemillSubject"]
+
+COMMAND = (sys.executable, "-m", "tidemill.cli.main")
+
+
+@final
+class TidemillSubject:
+    """`command` may be another checkout's: that is how two versions are compared."""
+
+    name = "tidemill"
+
+    def __init__(self, command: tuple[str, ...] = COMMAND, settings: tuple[str, ...] = ()) -> None:
+        self._command = command
+        self._settings = settings
+
+    def prepare(self, data_dir: Path, port: int) -> None:
+        """Nothing: a broker makes what it needs."""
+
+    def launch(self, data_dir: Path, port: int) -> Launch:
+        metrics = Address("127.0.0.1", free_port())
+        settings = (f"metrics.listen={metrics}", *self._settings)
+        options = ["--listen", f"127.0.0.1:{port}", "--data-dir", str(data_dir)]
+        for setting in settings:
+            options += ["--set", setting]
+        return Launch(command=[*self._command, "up", *options], metrics=metrics)
+
+    def topic_config(self, *, flush: str) -> dict[str, str]:
+        return {"tidemill.flush": flush}

@@ -1,0 +1,61 @@
+"""Topics on either broker, made and dropped by the admin client of librdkafka."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from bench.processes import MeasurementFailed
+from bench.wire_client import Address
+
+__all__ = ["create_topics", "delete_topic"]
+
+TIMEOUT_S = 60.0
+TOPICS_PER_REQUEST = 100
+
+
+def create_topics(
+    address: Address,
+    names: Sequence[str],
+    *,
+    partitions: int,
+    config: Mapping[str, str] | None = None,
+) -> None:
+    """Create topics of the same shape, and wait until every partition of the last has a leader."""
+    admin = _admin(address)
+    for first in range(0, len(names), TOPICS_PER_REQUEST):
+        part = names[first : first + TOPICS_PER_REQUEST]
+        topics = [NewTopic(n, partitions, 1, config=dict(config or {})) for n in part]
+        futures = admin.create_topics(topics, operation_timeout=TIMEOUT_S)
+        for future in futures.values():
+            future.result(TIMEOUT_S)
+    _wait_for_leaders(admin, names[-1], partitions)
+
+
+def delete_topic(address: Address, name: str) -> None:
+    admin = _admin(address)
+    for future in admin.delete_topics([name], operation_timeout=TIMEOUT_S).values():
+        future.result(TIMEOUT_S)
+
+
+def _admin(address: Address) -> Any:  # noqa: ANN401 - the library has no types
+    return AdminClient(
+        {
+            "bootstrap.servers": str(address),
+            "broker.address.family": "v4",
+            "socket.timeout.ms": int(TIMEOUT_S * 1000),
+        }
+    )
+
+
+def _wait_for_leaders(admin: Any, name: str, partitions: int) -> None:  # noqa: ANN401 - as above
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions.values()
+        if len(found) == partitions and all(p.leader >= 0 for p in found):
+            return
+        time.sleep(0.05)
+    raise MeasurementFailed(f"topic {name} got no leaders")
