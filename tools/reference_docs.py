@@ -1,7 +1,8 @@
-"""Writes the reference pages of configuration keys from the code that reads them.
+"""Writes the reference pages (keys, APIs, metrics) from the code that they describe.
 
-python tools/reference_docs.py           write docs/reference/{configuration,topic-keys}.md
-python tools/reference_docs.py --check   fail if they differ from the code
+python tools/reference_docs.py           write
+docs/reference/{configuration,topic-keys,apis,metrics}.md python tools/reference_docs.py --check
+fail if they differ from the code
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from pathlib import Path
 from tidemill.core.broker_config import BrokerConfig
 from tidemill.core.config import INT64_MAX, Option, OptionType, options_of
 from tidemill.metadata.topic_keys import TOPIC_KEYS, Effect, TopicKey
+from tidemill.server.handlers import HANDLERS
+from tidemill.server.metrics import METRICS
+from tidemill.wire.api_keys import API_SPECS
 
 __all__ = ["main", "pages"]
 
@@ -65,11 +69,31 @@ Keeping them quiet would promise something that does not happen.
 """
 
 
+APIS = """\
+# APIs and versions
+
+What the broker answers to ApiVersions, made from its list of handlers. Produce is advertised from
+version 0, because old clients read that as "this broker takes compressed batches", but needs
+version 3.
+
+"""
+
+METRICS_PAGE = """\
+# Metrics
+
+`tidemill up --set metrics.listen=127.0.0.1:9100` serves `/metrics` in Prometheus' text format,
+`/healthz` (the process works) and `/readyz` (it serves).
+
+"""
+
+
 def pages() -> dict[Path, str]:
     """Every generated page, by path."""
     return {
         FOLDER / "configuration.md": _configuration_page(),
         FOLDER / "topic-keys.md": _topic_page(),
+        FOLDER / "apis.md": _apis_page(),
+        FOLDER / "metrics.md": _metrics_page(),
     }
 
 
@@ -79,6 +103,23 @@ def _configuration_page() -> str:
         for one in options_of(BrokerConfig).values()
     ]
     return CONFIGURATION + _table(("key", "default", "allowed", "scope", "meaning"), rows)
+
+
+def _apis_page() -> str:
+    rows = [
+        (
+            str(int(one.api_key)),
+            API_SPECS[one.api_key].name,
+            f"{one.versions[0]}..{one.versions[1]}",
+        )
+        for one in sorted(HANDLERS, key=lambda one: one.api_key)
+    ]
+    return APIS + _table(("key", "API", "versions"), rows)
+
+
+def _metrics_page() -> str:
+    rows = [(f"`{one.name}`", one.kind, one.help) for one in METRICS]
+    return METRICS_PAGE + _table(("metric", "kind", "meaning"), rows)
 
 
 def _topic_page() -> str:

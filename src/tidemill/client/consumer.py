@@ -231,7 +231,7 @@ class Consumer:
                     slices += self._take(partition, data)
             except (ClientError, KafkaError) as error:
                 fault = error
-        if fault is not None:
+        if fault is not None and not slices:
             raise fault
         return slices
 

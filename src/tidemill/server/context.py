@@ -92,7 +92,7 @@ class RequestContext:
         return self.services.cluster.image
 
     def endpoint_of(self, broker: BrokerImage) -> Endpoint:
-        """Where clients reach a broker; one that listens everywhere is where this client came in."""
+        """Where clients reach a broker; if it listens everywhere, where this client came in."""
         if broker.host in ANY_ADDRESS and broker.broker_id == self.services.config.node_id:
             return self.peer.server_endpoint
         return Endpoint(broker.host, broker.port)

@@ -1,4 +1,4 @@
-"""Where the leader is now: spares the client a Metadata round after NOT_LEADER_OR_FOLLOWER (T28)."""
+"""Where the leader is now: spares a Metadata round after NOT_LEADER_OR_FOLLOWER (T28)."""
 
 from __future__ import annotations
 

@@ -34,6 +34,10 @@ PAGE_BYTES = 4096
 SECTOR_BYTES = 512
 
 
+CallHook = Callable[["SimDisk", str, str], None]
+"""Told the disk, the call and the path just before something changes."""
+
+
 class SimulatedCrash(BaseException):
     """The process is gone. Not an `Exception`: no handler of the dead process may catch it."""
 
@@ -223,7 +227,7 @@ class SimDisk:
         *,
         capacity_bytes: int | None = None,
         run_delay_s: Callable[[], float] | None = None,
-        on_call: Callable[[int, str, str], None] | None = None,
+        on_call: CallHook | None = None,
     ) -> None:
         self._media = _Media(capacity_bytes=capacity_bytes)
         self._run_delay_s = run_delay_s
@@ -233,15 +237,15 @@ class SimDisk:
         self.calls = 0
         """Changing calls made so far."""
         self.on_call = on_call
-        """Told (number, call, path) just before each of them; what it raises stops the call."""
+        """What it raises stops the call."""
 
     # --- the machine: crashes and faults ----------------------------------------------------------
 
     def stop_at_call(self, number: int) -> None:
         """Let the process die just before its changing call with this number (from 1 on)."""
 
-        def stop(call_number: int, _call: str, _path: str) -> None:
-            if call_number >= number:
+        def stop(disk: SimDisk, _call: str, _path: str) -> None:
+            if disk.calls >= number:
                 raise SimulatedCrash
 
         self.on_call = stop
@@ -262,6 +266,7 @@ class SimDisk:
     def restart(self) -> SimDisk:
         """The process dies, the machine lives: nothing that was written is lost."""
         successor = self.beside()
+        successor.on_call = self.on_call
         self._die()
         return successor
 
@@ -426,7 +431,7 @@ class SimDisk:
         self._check_alive()
         self.calls += 1
         if self.on_call is not None:
-            self.on_call(self.calls, call, path)
+            self.on_call(self, call, path)
         self.maybe_fail(call, path)
 
     def maybe_fail(self, call: str, path: str) -> None:

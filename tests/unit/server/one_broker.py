@@ -57,7 +57,7 @@ class ManualClock:
 class MemoryLogs:
     """A `LogStore` that keeps nothing."""
 
-    def open_log(self, name, topic_id, config):
+    def create_log(self, name, topic_id, config):
         return MemoryPartitionLog(config)
 
     def high_watermark(self, name):

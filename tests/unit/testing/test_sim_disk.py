@@ -128,7 +128,7 @@ def test_atomic_write_leaves_the_old_or_the_new_content_at_every_call() -> None:
     disk.write_file_atomically("/a", b"old" * 2000)
     contents: set[bytes] = set()
 
-    def look(_number: int, _call: str, _path: str) -> None:
+    def look(_disk: SimDisk, _call: str, _path: str) -> None:
         contents.update(disk.crash_image(SeededRng(seed)).read_file("/a") for seed in SEEDS)
 
     disk.on_call = look

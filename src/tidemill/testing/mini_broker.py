@@ -1,0 +1,433 @@
+"""A broker in miniature: what a leader does with its logs, and what it promised to whom.
+
+No network, no loop: produce with and without idempotence, flush rounds, acknowledgements,
+checkpoints, retention, DeleteRecords, truncation, topic deletion, clean and unclean ends. Every
+promise is written down before its holder could know of it is over, and taken back before the work
+begins that may break it. `tidemill.testing.crash_states` compares them with what a crash leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import final
+from uuid import UUID
+
+from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.rng import Rng, SeededRng
+from tidemill.storage.log import LogConfig, PartitionLog
+from tidemill.storage.log_directory import LogDirectory
+from tidemill.storage.partition_log import FilePartitionLog
+from tidemill.testing.sim_disk import SimDisk
+from tidemill.wire.batch import BatchHeader, assign_offsets, read_header
+from tidemill.wire.records import Record, build_batch
+
+__all__ = [
+    "BrokenPromise",
+    "MiniBroker",
+    "Promises",
+    "SentBatch",
+    "mixed_workload",
+    "open_directory",
+]
+
+ROOT = "/data"
+SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300, delete_delay_ms=0)
+"""Segments and index intervals of a few batches, so that a short workload has many of them."""
+
+A = TopicPartition("a", 0)
+B = TopicPartition("b", 0)
+_SEQUENCES_MAX = 1_000
+
+
+class BrokenPromise(AssertionError):
+    """A crash state in which a promise does not hold."""
+
+
+@final
+@dataclass(slots=True)
+class SentBatch:
+    """One appended batch, as bytes and as an identity for retries."""
+
+    data: bytes
+    header: BatchHeader
+
+
+@final
+@dataclass(slots=True)
+class Promises:
+    """What a client or the cluster was told about one log."""
+
+    topic_id: TopicId
+    acked: dict[int, bytes] = field(default_factory=dict)
+    """Base offset -> batch; removed before a truncation that may take it begins."""
+    possible: dict[int, list[bytes]] = field(default_factory=dict)
+    """Base offset -> every batch that may be found there."""
+    start_promised: int = 0
+    """The log start that a client was told."""
+    start_allowed: int = 0
+    """The highest log start that anything asked for."""
+    last_acked: dict[int, SentBatch] = field(default_factory=dict)
+    """Producer -> its newest acknowledged batch; a retry of it must find it."""
+    damaged: set[int] = field(default_factory=set)
+    """Base offsets of batches that the disk spoiled; they may be unreadable."""
+    is_gone: bool = False
+    """Its deletion was begun."""
+    is_promised: bool = False
+    """Something of it was acknowledged, so it must be there."""
+
+
+class MiniBroker:
+    """A leader's way with its logs, on one data directory."""
+
+    def __init__(self, disk: SimDisk, promises: dict[TopicPartition, Promises]) -> None:
+        self.promises = promises
+        self.directory = open_directory(disk)
+        self._now_ms = 1_000
+        self._epoch = 0
+        self._sequences: dict[tuple[TopicPartition, int], int] = {}
+        self._waiting: list[tuple[TopicPartition, SentBatch]] = []
+        """Appended or recognised as a repetition; the acknowledgement waits for a flush."""
+
+    # --- what clients ask for -------------------------------------------------------------------
+
+    def create(self, partition: TopicPartition, number: int, config: LogConfig = SMALL) -> None:
+        topic_id = TopicId(UUID(int=number))
+        self.promises[partition] = Promises(topic_id)
+        self.directory.create_log(partition, topic_id, config)
+
+    def produce(
+        self, partition: TopicPartition, *, size: int, producer_id: int = -1, records: int = 1
+    ) -> SentBatch:
+        """Append one batch; it is acknowledged by a later `flush`."""
+        log = self.log(partition)
+        sequence = self._sequences.get((partition, producer_id), 0)
+        value = b"%d|" % log.log_end_offset * (size // 4)
+        view = build_batch(
+            [Record(value, timestamp=self._now_ms)] * records,
+            producer_id=producer_id,
+            producer_epoch=-1 if producer_id < 0 else 0,
+            base_sequence=-1 if producer_id < 0 else sequence,
+        )
+        self._sequences[partition, producer_id] = sequence + records
+        assign_offsets(view, log.log_end_offset, self._epoch)
+        batch = SentBatch(bytes(view), read_header(view))
+        self._possible(partition, batch)
+        log.append([view], [batch.header], now_ms=self._now_ms)
+        self.directory.dirty.appended(log, len(view), now_ms=self._now_ms)
+        self._waiting.append((partition, batch))
+        self._now_ms += 10
+        self.after_append(partition, batch)
+        return batch
+
+    def retry(self, partition: TopicPartition, batch: SentBatch) -> None:
+        """Send a batch again whose answer was lost: a duplicate waits like the original."""
+        found = self.log(partition).producers.check(batch.header)
+        if found is None or found.base_offset != batch.header.base_offset:
+            raise BrokenPromise(f"I18: {partition}: a repetition was taken for {found}")
+        self._waiting.append((partition, batch))
+        self.after_duplicate(partition, batch)
+
+    def after_append(self, partition: TopicPartition, batch: SentBatch) -> None:
+        """Where a planted bug acknowledges too early."""
+
+    def after_duplicate(self, partition: TopicPartition, batch: SentBatch) -> None:
+        """Where a planted bug acknowledges too early."""
+
+    def flush(self) -> None:
+        """A flush round, then the acknowledgements that waited for it."""
+        for partition, _ in self._waiting:
+            self.directory.dirty.request(self.log(partition))
+        flush_round = self.directory.dirty.collect(now_ms=self._now_ms)
+        if flush_round is not None:
+            try:
+                self.sync(flush_round.sync)
+            except StorageFault as error:
+                flush_round.fail(error)
+                return
+            flush_round.apply()
+        self.acknowledge()
+
+    def sync(self, sync: Callable[[], None]) -> None:
+        """Where a planted bug tries again after a failure."""
+        sync()
+
+    def acknowledge(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for partition, batch in waiting:
+            if batch.header.next_offset <= self.log(partition).flushed_offset:
+                self.ack(partition, batch)
+            else:
+                self._waiting.append((partition, batch))
+
+    def ack(self, partition: TopicPartition, batch: SentBatch) -> None:
+        promises = self.promises[partition]
+        promises.is_promised = True
+        promises.acked[batch.header.base_offset] = batch.data
+        producer_id = batch.header.producer_id
+        newest = promises.last_acked.get(producer_id)
+        if producer_id >= 0 and (
+            newest is None or newest.header.base_offset < batch.header.base_offset
+        ):
+            promises.last_acked[producer_id] = batch
+
+    def delete_records(self, partition: TopicPartition, offset: int) -> None:
+        promises = self.promises[partition]
+        promises.start_allowed = max(promises.start_allowed, offset)
+        self.log(partition).advance_start(offset)
+        self.directory.write_checkpoint(self._high_watermarks())
+        promises.start_promised = max(promises.start_promised, offset)
+
+    # --- what a broker does by itself -------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        flush_round = self.directory.collect_checkpoint(100)
+        if flush_round is not None:
+            self.sync(flush_round.sync)
+            flush_round.apply()
+        self.directory.write_checkpoint(self._high_watermarks())
+
+    def apply_retention(self, partition: TopicPartition, *, keep_bytes: int) -> None:
+        log = self.log(partition)
+        self.promises[partition].start_allowed = max(
+            self.promises[partition].start_allowed, log.flushed_offset
+        )
+        log.set_config(replace(SMALL, retention_bytes=keep_bytes))
+        log.apply_retention(now_ms=self._now_ms, high_watermark=log.flushed_offset)
+        log.set_config(SMALL)
+
+    def truncate(self, partition: TopicPartition, offset: int) -> None:
+        """As a follower that diverged: what is cut was promised by another leader's mistake."""
+        promises, log = self.promises[partition], self.log(partition)
+        self._unpromise(promises, offset)
+        for producer_id, batch in list(promises.last_acked.items()):
+            if batch.header.base_offset < log.log_start_offset:
+                del promises.last_acked[producer_id]  # only snapshots knew it, and they may go too
+        log.truncate_to(offset)
+        for at in [at for at in promises.possible if at >= log.log_end_offset]:
+            del promises.possible[at]
+        self._resume_sequences(partition)
+
+    def restart_log(self, partition: TopicPartition, offset: int) -> None:
+        """As a follower that is too far behind."""
+        promises, log = self.promises[partition], self.log(partition)
+        self._unpromise(promises, 0)
+        promises.last_acked.clear()
+        promises.start_promised = 0
+        promises.start_allowed = max(promises.start_allowed, log.log_end_offset, offset)
+        log.restart_at(offset)
+        promises.start_promised = promises.start_allowed = offset
+        promises.possible.clear()
+        self._resume_sequences(partition)
+
+    def new_leader_epoch(self) -> None:
+        self._epoch += 1
+
+    def delete(self, partition: TopicPartition) -> None:
+        self.promises[partition].is_gone = True
+        self._waiting = [entry for entry in self._waiting if entry[0] != partition]
+        self.directory.delete_log(partition)
+        self._sequences = {key: at for key, at in self._sequences.items() if key[0] != partition}
+
+    def purge(self) -> None:
+        while not self.directory.purge_slice(3):
+            pass
+
+    def close(self) -> None:
+        self.directory.close(self._high_watermarks())
+        self.acknowledge()
+
+    def log(self, partition: TopicPartition) -> FilePartitionLog:
+        log = self.directory.get(partition)
+        assert log is not None
+        return log
+
+    def reopen(self, disk: SimDisk) -> None:
+        """A new process on the same directory. Unanswered batches stay unanswered."""
+        self._waiting.clear()
+        self.directory = open_directory(disk)
+        self.new_leader_epoch()
+        for partition in self.promises:
+            self._resume_sequences(partition)
+
+    def _high_watermarks(self) -> dict[TopicPartition, int]:
+        return {partition: log.flushed_offset for partition, log in self.directory.logs().items()}
+
+    def _possible(self, partition: TopicPartition, batch: SentBatch) -> None:
+        possible = self.promises[partition].possible
+        possible.setdefault(batch.header.base_offset, []).append(batch.data)
+
+    def _unpromise(self, promises: Promises, offset: int) -> None:
+        for at in [at for at, data in promises.acked.items() if _reaches(data, offset)]:
+            del promises.acked[at]
+        for producer_id, batch in list(promises.last_acked.items()):
+            if _reaches(batch.data, offset):
+                del promises.last_acked[producer_id]
+        self._waiting = [
+            (partition, batch)
+            for partition, batch in self._waiting
+            if self.promises[partition] is not promises or not _reaches(batch.data, offset)
+        ]
+
+    def _resume_sequences(self, partition: TopicPartition) -> None:
+        """After a cut or a restart each producer goes on where the log says it stands."""
+        log = self.directory.get(partition)
+        for key in [key for key in self._sequences if key[0] == partition]:
+            self._sequences[key] = next_sequence(log, key[1]) if log is not None else 0
+
+
+def open_directory(disk: SimDisk) -> LogDirectory:
+    return LogDirectory.open(
+        disk,
+        ROOT,
+        cluster_id="crash",
+        broker_id=BrokerId(1),
+        rng=SeededRng(1),
+        now_ms=1_000_000,
+        config_of=lambda _partition: SMALL,
+    )
+
+
+def _reaches(data: bytes, offset: int) -> bool:
+    return read_header(data).next_offset > offset
+
+
+def is_next(log: PartitionLog, producer_id: int, sequence: int) -> bool:
+    """Whether the log would append this producer's batch with this sequence."""
+    probe = build_batch(
+        [Record(b"")], producer_id=producer_id, producer_epoch=0, base_sequence=sequence
+    )
+    try:
+        return log.producers.check(read_header(probe)) is None
+    except KafkaError:
+        return False
+
+
+def next_sequence(log: PartitionLog, producer_id: int) -> int:
+    """Where the log says that this producer stands."""
+    for sequence in range(_SEQUENCES_MAX):
+        if is_next(log, producer_id, sequence):
+            return sequence
+    raise BrokenPromise(f"I18: no sequence of producer {producer_id} is accepted")
+
+
+# --- a workload -----------------------------------------------------------------------------------
+
+
+def mixed_workload(broker: MiniBroker, disk: SimDisk, *, rng: Rng, steps: int) -> None:
+    """Everything that happens to logs, in an order chosen by chance."""
+    broker.create(A, 1)
+    broker.create(B, 2)
+    _opening(broker)
+    for _ in range(steps):
+        step = _STEPS[rng.below(len(_STEPS))]
+        disk = step(broker, disk, rng, A if rng.below(2) else B)
+    broker.flush()
+
+
+def _opening(broker: MiniBroker) -> None:
+    """What every run has to contain: a producer that falls silent, a roll, a checkpoint."""
+    silent = broker.produce(A, size=200, producer_id=9)
+    broker.produce(B, size=200)
+    broker.flush()
+    for _ in range(4):
+        broker.produce(A, size=900, producer_id=1)
+    broker.retry(A, broker.produce(A, size=100, producer_id=2))
+    broker.flush()
+    broker.checkpoint()
+    broker.apply_retention(A, keep_bytes=1_000)
+    broker.retry(A, silent)
+    broker.flush()
+
+
+def _produce(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
+    for _ in range(1 + rng.below(3)):
+        size = (60, 300, 900, 5_000)[rng.below(4)]
+        producer_id = rng.below(4) - 1
+        broker.produce(partition, size=size, producer_id=producer_id, records=1 + rng.below(3))
+    return disk
+
+
+def _retry(broker: MiniBroker, disk: SimDisk, _rng: Rng, partition: TopicPartition) -> SimDisk:
+    broker.retry(partition, broker.produce(partition, size=80, producer_id=1))
+    return disk
+
+
+def _flush(broker: MiniBroker, disk: SimDisk, _rng: Rng, _partition: TopicPartition) -> SimDisk:
+    broker.flush()
+    return disk
+
+
+def _checkpoint(
+    broker: MiniBroker, disk: SimDisk, _rng: Rng, _partition: TopicPartition
+) -> SimDisk:
+    broker.checkpoint()
+    return disk
+
+
+def _retention(broker: MiniBroker, disk: SimDisk, _rng: Rng, partition: TopicPartition) -> SimDisk:
+    broker.apply_retention(partition, keep_bytes=2_500)
+    return disk
+
+
+def _delete_records(
+    broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition
+) -> SimDisk:
+    log = broker.log(partition)
+    span = log.flushed_offset - log.log_start_offset
+    broker.delete_records(partition, log.log_start_offset + rng.below(span + 1))
+    return disk
+
+
+def _truncate(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
+    log = broker.log(partition)
+    span = log.log_end_offset - log.log_start_offset
+    broker.truncate(partition, log.log_end_offset - rng.below(span // 2 + 1))
+    broker.new_leader_epoch()
+    return disk
+
+
+def _restart_log(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
+    offset = broker.log(partition).log_end_offset + rng.below(20) - 5
+    broker.restart_log(partition, max(0, offset))
+    broker.new_leader_epoch()
+    return disk
+
+
+def _clean_restart(
+    broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition
+) -> SimDisk:
+    broker.close()
+    return _kill(broker, disk, rng, partition)
+
+
+def _kill(broker: MiniBroker, disk: SimDisk, _rng: Rng, _partition: TopicPartition) -> SimDisk:
+    """The process ends; the next one finds the page cache as it was."""
+    successor = disk.restart()
+    broker.reopen(successor)
+    return successor
+
+
+def _create_anew(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
+    broker.delete(partition)
+    broker.create(partition, 100 + rng.below(1 << 30))
+    broker.purge()
+    return disk
+
+
+_Step = Callable[[MiniBroker, SimDisk, Rng, TopicPartition], SimDisk]
+_STEPS: tuple[_Step, ...] = (
+    *[_produce] * 6,
+    _retry,
+    *[_flush] * 4,
+    *[_checkpoint] * 2,
+    _retention,
+    _delete_records,
+    _truncate,
+    _restart_log,
+    _clean_restart,
+    _kill,
+    _create_anew,
+)
+"""As often as it is listed here."""
