@@ -41,7 +41,7 @@ class Held(Enum):
     """What a bar is held against, and how that is written."""
 
     VALUE = "{goal} {limit:g} {unit}"
-    RATIO = "{goal} {limit:g}×"
+    RATIO = "{goal} {limit:g}x"
     DIFFERENCE = "{goal} +{limit:g} {unit}"
 
 
@@ -74,7 +74,7 @@ class Verdict(Enum):
 
     MET = "met"
     MISSED = "MISSED"
-    OPEN = "–"
+    OPEN = "-"
 
 
 @final

@@ -125,9 +125,7 @@ class KafkaSubject:
 
     def launch(self, data_dir: Path, port: int) -> Launch:
         properties = str(data_dir / "server.properties")
-        return Launch(
-            command=["java", *HEAP, *JVM, "-cp", f"{LIBS}/*", "kafka.Kafka", properties]
-        )
+        return Launch(command=["java", *HEAP, *JVM, "-cp", f"{LIBS}/*", "kafka.Kafka", properties])
 
     def topic_config(self, *, flush: str) -> dict[str, str]:
         """Kafka never flushes before an ack; there is nothing to choose."""

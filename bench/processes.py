@@ -30,7 +30,6 @@ START_SECONDS_MAX = 120
 STOP_SECONDS_MAX = 30
 POLL_S = 0.002
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_LOG_TAIL_BYTES = 1_500
 
 
 class MeasurementFailed(Exception):
@@ -86,7 +85,7 @@ class BrokerProcess:
         self.subject = subject
         self.name = subject.name
         self.address = Address("127.0.0.1", free_port())
-        self._data_dir = data_dir
+        self.data_dir = data_dir
         self._log_file = data_dir.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
         data_dir.mkdir(parents=True)
@@ -128,7 +127,7 @@ class BrokerProcess:
     def check_alive(self) -> None:
         if self._process is None or self._process.poll() is not None:
             code = None if self._process is None else self._process.returncode
-            raise MeasurementFailed(f"{self.name} ended with {code}: {self._log_tail()}")
+            raise MeasurementFailed(f"{self.name} ended with {code}: {self._last_words()}")
 
     def stop(self) -> None:
         """End it cleanly, or by force if that takes too long."""
@@ -157,9 +156,9 @@ class BrokerProcess:
         kib = {name: int(value) for name, value in re.findall(r"(\w+):\s+(\d+) kB", status)}
         return Memory(anon_mb=kib["RssAnon"] * 1024 / 1e6, resident_mb=kib["VmRSS"] * 1024 / 1e6)
 
-    def _log_tail(self) -> str:
-        text = self._log_file.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-        return text.strip() or "it printed nothing"
+    def _last_words(self) -> str:
+        lines = self._log_file.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
 
 
 def cpu_seconds(pid: int) -> float:

@@ -21,6 +21,7 @@ from typing import final
 
 from bench.processes import MeasurementFailed, cpu_seconds
 from bench.wire_client import Address, connect, parse_answer, read_frame, request_frame
+from tidemill.core.error_codes import ErrorCode
 from tidemill.wire.api_keys import API_SPECS, ApiKey
 from tidemill.wire.generated.produce import (
     PartitionProduceData,
@@ -38,6 +39,8 @@ TIMEOUT_MS = 30_000
 RECEIVE_BYTES = 256 << 10
 SECONDS_MAX = 120.0
 _WAIT_S = 10.0
+_RETRY_S = 0.02
+_NOT_YET = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 @final
@@ -153,9 +156,21 @@ class _Pipe:
         self._full = memoryview(request * in_flight)
         self._in_flight = in_flight
         self._received = bytearray()
-        self.socket.sendall(request)
-        self._answer = read_frame(self.socket)
+        self._answer = self._first_answer(request)
         self._error_at = _position_of_error(self._answer)
+
+    def _first_answer(self, request: bytes) -> bytes:
+        """A broker may have told of a new leader a moment before it is one."""
+        deadline = time.monotonic() + _WAIT_S
+        while True:
+            self.socket.sendall(request)
+            frame = read_frame(self.socket)
+            error = _error_of(parse_answer(frame, ProduceResponse, ApiKey.PRODUCE, VERSION))
+            if not error:
+                return frame
+            if error not in _NOT_YET or time.monotonic() > deadline:
+                raise MeasurementFailed(f"the first request was refused with error {error}")
+            time.sleep(_RETRY_S)
 
     def fill(self) -> None:
         """Send until `in_flight` requests are under way."""
@@ -188,16 +203,17 @@ class _Pipe:
 
 
 def _position_of_error(frame: bytes) -> int:
-    """Where the low byte of the error code lies in an answer of this shape; it must be 0 here."""
+    """Where the low byte of the error code lies in answers of this shape."""
     answer = parse_answer(frame, ProduceResponse, ApiKey.PRODUCE, VERSION)
-    partition = answer.responses[0].partition_responses[0]
-    if partition.error_code:
-        raise MeasurementFailed(f"the first request was refused with error {partition.error_code}")
     if _encode(answer) != frame:
         raise MeasurementFailed("the first answer cannot be written again as it was read")
-    partition.error_code = 1
+    answer.responses[0].partition_responses[0].error_code = 1
     changed = _encode(answer)
     return next(i for i, (old, new) in enumerate(zip(frame, changed, strict=True)) if old != new)
+
+
+def _error_of(answer: ProduceResponse) -> int:
+    return answer.responses[0].partition_responses[0].error_code
 
 
 def _encode(answer: ProduceResponse) -> bytes:

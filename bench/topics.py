@@ -6,7 +6,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from bench.processes import MeasurementFailed
 from bench.wire_client import Address
@@ -46,6 +47,7 @@ def _admin(address: Address) -> Any:  # noqa: ANN401 - the library has no types
         {
             "bootstrap.servers": str(address),
             "broker.address.family": "v4",
+            "log_level": 4,  # warnings; it is chatty about its own end
             "socket.timeout.ms": int(TIMEOUT_S * 1000),
         }
     )

@@ -96,9 +96,7 @@ def end_offset_sum(address: Address, topic: str, partitions: int) -> int | None:
     )
     try:
         with connect(address) as connection:
-            connection.sendall(
-                request_frame(request, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION)
-            )
+            connection.sendall(request_frame(request, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION))
             frame = read_frame(connection)
     except OSError:
         return None

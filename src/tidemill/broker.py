@@ -131,6 +131,12 @@ class Broker:
             )
         )
         self._directory.on_failure = self._directory_failed
+        report = self._directory.report
+        if not report.was_clean and report.logs_loaded:
+            scanned = f"{report.logs_loaded} logs, {report.scanned_bytes} bytes scanned"
+            log.warning("the last end was not clean: recovered %s", scanned)
+        for line in report.lines():
+            log.error("%s", line)
 
     def _build_replication(self) -> None:
         broker_id, clock = self.config.node_id, self._clock

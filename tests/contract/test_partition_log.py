@@ -279,6 +279,23 @@ def test_truncation_inside_a_batch_drops_the_whole_batch(log: PartitionLog) -> N
     assert log.log_end_offset == 12
 
 
+def test_truncation_of_the_batch_that_holds_the_start_takes_the_start_back(
+    log: PartitionLog,
+) -> None:
+    append(log, batch(0, 4))
+    log.advance_start(2)
+    log.truncate_to(3)
+    assert (log.log_start_offset, log.flushed_offset, log.log_end_offset) == (0, 0, 0)
+
+
+def test_truncation_may_fall_into_a_gap(log: PartitionLog) -> None:
+    append(log, batch(0), batch(10))
+    for offset in (7, 5):
+        log.truncate_to(offset)
+        assert log.log_end_offset == offset
+    assert offsets_of(read(log, 0)) == [0]
+
+
 def test_truncation_behind_the_end_changes_nothing(log: PartitionLog) -> None:
     written = fill(log, 3)
     log.truncate_to(3)

@@ -9,6 +9,7 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.clients import CLIENTS, Client
 
 
 @pytest.fixture(scope="session")
@@ -38,3 +39,10 @@ def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
 def topic() -> str:
     """A name that no other test uses."""
     return f"t-{uuid4().hex[:12]}"
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda client: client.name)
+def client(request: pytest.FixtureRequest) -> Client:
+    """Each stock client in turn."""
+    chosen: Client = request.param
+    return chosen

@@ -117,7 +117,7 @@ class _LibrdkafkaTraffic:
     def __init__(self, broker: Endpoint, topic: str, partitions: int, clock: Clock) -> None:
         import confluent_kafka
 
-        self.name = f"confluent-kafka {confluent_kafka.version()[0]}"
+        self.name = f"confluent-kafka {confluent_kafka.__version__}"
         self.reading = Reading()
         self._topic = topic
         self._clock = clock
@@ -147,19 +147,24 @@ class _LibrdkafkaTraffic:
 
     async def pump(self) -> None:
         self._producer.poll(0)
-        messages = self._consumer.consume(_CONSUME_RECORDS, timeout=_POLL_S)
-        for message in messages:
-            if message.error() is not None:
-                raise TidemillError(f"the consumer failed: {message.error()}")
-            partition, offset = message.partition(), message.offset()
-            assert partition is not None
-            assert offset is not None
-            self.reading.saw(partition, offset, len(message.value() or b""))
-        if messages:
+        # `consume` alone waits for its full number or its full time; `poll` returns with the first.
+        first = self._consumer.poll(_POLL_S)
+        if first is not None:
+            messages = [first, *self._consumer.consume(_CONSUME_RECORDS, timeout=0)]
+            for message in messages:
+                self._saw(message)
             age_ms = self._clock.wall_ms() - messages[-1].timestamp()[1]
             self.reading.latencies_ms.append(age_ms)
         if self._failure is not None:
             raise TidemillError(f"the producer failed: {self._failure}")
+
+    def _saw(self, message: Message) -> None:
+        if message.error() is not None:
+            raise TidemillError(f"the consumer failed: {message.error()}")
+        partition, offset = message.partition(), message.offset()
+        assert partition is not None
+        assert offset is not None
+        self.reading.saw(partition, offset, len(message.value() or b""))
 
     async def flush(self) -> None:
         self._producer.flush(_FLUSH_S)

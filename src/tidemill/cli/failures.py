@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import final
 
@@ -18,7 +17,7 @@ from tidemill.core.errors import (
     UserError,
 )
 
-__all__ = ["INTERRUPTED", "Failure", "explain"]
+__all__ = ["Failure", "explain"]
 
 REFUSED = 1
 WRONG_USE = 2
@@ -52,7 +51,7 @@ class Failure:
 def explain(error: BaseException) -> Failure | None:
     """How to report `error`; None means that it is a bug and deserves its traceback."""
     match error:
-        case KeyboardInterrupt() | asyncio.CancelledError() | click.Abort():
+        case KeyboardInterrupt() | click.Abort():
             return Failure("", INTERRUPTED)
         case click.UsageError():
             return Failure(_usage_line(error), WRONG_USE)

@@ -16,7 +16,6 @@ from typing import NoReturn, final
 
 import click
 
-from tidemill.cli.failures import INTERRUPTED, explain
 from tidemill.core.errors import UserError
 
 __all__ = ["LazyGroup", "cli", "main"]
@@ -66,13 +65,13 @@ class LazyGroup(click.Group):
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
-        except (click.exceptions.Exit, SystemExit):
+        except (click.exceptions.Exit, click.exceptions.NoArgsIsHelpError):
             raise
         except BrokenPipeError:
             _drop_stdout()
             ctx.exit(0)
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - explain() decides
-            _fail(ctx, error)
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - `_report` decides
+            ctx.exit(_report(error))
         return result
 
 
@@ -82,13 +81,16 @@ def cli() -> None:
     """A durable message queue that speaks the Kafka protocol."""
 
 
-def _fail(ctx: click.Context, error: BaseException) -> NoReturn:
+def _report(error: BaseException) -> int:
+    """Say what went wrong in one line; the exit code. What is a bug keeps its traceback."""
+    from tidemill.cli.failures import explain
+
     failure = explain(error)
     if failure is None:
         raise error
     if failure.line:
         click.echo(f"error: {failure.line}", err=True)
-    ctx.exit(failure.exit_code)
+    return failure.exit_code
 
 
 def _drop_stdout() -> None:
@@ -99,12 +101,13 @@ def _drop_stdout() -> None:
 def main(args: Sequence[str] | None = None) -> NoReturn:
     """The console script."""
     try:
-        cli.main(args=args, prog_name="tidemill")
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except UserError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(2)
+        exit_code = cli.main(args=args, prog_name="tidemill", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        exit_code = error.exit_code
+    except (click.ClickException, KeyboardInterrupt) as error:
+        exit_code = _report(error)
+    sys.exit(exit_code if isinstance(exit_code, int) else 0)
 
 
 if __name__ == "__main__":

@@ -31,5 +31,5 @@ class SystemClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    # The function itself, without a frame of ours around it: every request asks twice.
+    monotonic = staticmethod(time.monotonic)

@@ -112,6 +112,8 @@ class Partition:
         self._flushes = flushes
         self._isr: tuple[int, ...] = ()
         self._maximal_isr: tuple[int, ...] = ()
+        self._alone = False
+        """The log alone decides both marks: nobody else is in sync, and nobody else need be."""
         self._appended_waiters = OffsetWaiters()
         self._durable_waiters = OffsetWaiters()
         self.consumer_watchers: dict[Watcher, None] = {}
@@ -161,7 +163,18 @@ class Partition:
 
     def _adopt_isr(self, image: PartitionImage) -> None:
         self.image = image
-        self._isr = self._maximal_isr = image.isr
+        self._isr = image.isr
+        self._set_maximal_isr(image.isr)
+
+    def _set_maximal_isr(self, isr: tuple[int, ...]) -> None:
+        self._maximal_isr = isr
+        self._alone = isr == (self._broker_id,) and self.effective_in_sync_min <= 1
+
+    def set_settings(self, settings: PartitionSettings) -> None:
+        """The topic's keys changed; a lower minimum may release who waited."""
+        self.settings = settings
+        self._set_maximal_isr(self._maximal_isr)
+        self.maybe_advance_marks()
 
     @property
     def isr(self) -> tuple[int, ...]:
@@ -169,11 +182,11 @@ class Partition:
 
     def propose_isr(self, isr: tuple[int, ...]) -> None:
         """While a change is in flight the marks respect both the old and the proposed set."""
-        self._maximal_isr = tuple(sorted({*self._isr, *isr}))
+        self._set_maximal_isr(tuple(sorted({*self._isr, *isr})))
 
     def withdraw_isr_proposal(self) -> None:
         """The store did not take it: only the known set counts again."""
-        self._maximal_isr = self._isr
+        self._set_maximal_isr(self._isr)
         self.maybe_advance_marks()
 
     @property
@@ -248,8 +261,7 @@ class Partition:
         if not self.is_leader:
             return
         log = self.log
-        alone = len(self._maximal_isr) == 1 and self._maximal_isr[0] == self._broker_id
-        if alone and self.effective_in_sync_min <= 1:
+        if self._alone:
             self._move_marks(log.log_end_offset, log.flushed_offset)
             return
         count, minimum = len(self._isr), self.effective_in_sync_min

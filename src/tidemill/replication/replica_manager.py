@@ -139,7 +139,7 @@ class ReplicaManager:
             if partition is None:
                 return
         elif partition.settings != settings or partition.log.config != log_config:
-            partition.settings = settings
+            partition.set_settings(settings)
             partition.log.set_config(log_config)
         if image.leader == self.broker_id:
             partition.become_leader(image, now=self._clock.monotonic())

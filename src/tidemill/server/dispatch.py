@@ -22,18 +22,23 @@ __all__ = ["BoundHandler", "Dispatcher"]
 class BoundHandler:
     """A handler together with its wire form; made on the API's first request."""
 
-    __slots__ = ("_request_class", "_spec", "handler")
+    __slots__ = ("_fast", "_request_class", "_spec", "handler")
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
+        self._fast = handler.fast
         self._spec = API_SPECS[handler.api_key]
         self._request_class, _ = load(handler.api_key)
 
     def start(self, context: RequestContext, frame: memoryview, body_offset: int) -> Answer:
         """Decode and run the first stage; a KafkaError becomes the API's refusal."""
-        reader = Reader(frame, pos=body_offset)
-        request = self._request_class.read(reader, context.version)
-        reader.finish()
+        request = None
+        if self._fast is not None:
+            request = self._fast.try_read(frame, body_offset, context.version)
+        if request is None:
+            reader = Reader(frame, pos=body_offset)
+            request = self._request_class.read(reader, context.version)
+            reader.finish()
         try:
             return self.handler.handle(context, request)
         except KafkaError as error:
@@ -42,6 +47,10 @@ class BoundHandler:
 
     def encode(self, response: Message, version: int, correlation_id: int) -> list[Buffer]:
         """The whole frame; record payloads stay the views they are."""
+        if self._fast is not None:
+            frame = self._fast.try_encode(response, version, correlation_id)
+            if frame is not None:
+                return [frame]
         return encode_response(
             response, spec=self._spec, version=version, correlation_id=correlation_id
         )

@@ -23,7 +23,7 @@ from tidemill.server.context import RequestContext
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.message import Message
 
-__all__ = ["Answer", "Handle", "Handler", "refuse_with_error_code"]
+__all__ = ["Answer", "FastCodec", "Handle", "Handler", "refuse_with_error_code"]
 
 Answer = Message | Deferred[Any] | Coroutine[Any, Any, Message] | None
 
@@ -48,6 +48,15 @@ def refuse_with_error_code(response: type[Message]) -> Callable[[Any, KafkaError
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class FastCodec:
+    """A hand-written codec for an API's commonest shape; None means: take the generated one."""
+
+    try_read: Callable[[memoryview, int, int], Any]
+    try_encode: Callable[[Any, int, int], bytes | None]
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     """One API as this broker serves it; the list of all of them is in handlers/__init__.py."""
@@ -60,6 +69,7 @@ class Handler:
     """The answer when the whole request is refused."""
     advertised_min: int | None = None
     """Where it must differ from the first version (T3)."""
+    fast: FastCodec | None = None
 
     def understands(self, version: int) -> bool:
         return self.versions[0] <= version <= self.versions[1]

@@ -145,6 +145,8 @@ class DirtyLogs:
         self._by_time: list[tuple[int, int, _Tail]] = []
         self._sequence = 0
         self._round: FlushRound | None = None
+        self._has_failed = False
+        """No round begins any more: a sync after a failed one proves nothing."""
 
     def __len__(self) -> int:
         return len(self._tails)
@@ -170,8 +172,8 @@ class DirtyLogs:
         self._wanted.update(dict.fromkeys(self._tails))
 
     def collect(self, *, now_ms: int) -> FlushRound | None:
-        """The next round, or None when nothing wants one or the last one has not ended."""
-        if self._round is not None:
+        """The next round; None when nothing wants one, the last one runs on, or one failed."""
+        if self._round is not None or self._has_failed:
             return None
         self._want_what_is_due(now_ms)
         points = []
@@ -186,6 +188,7 @@ class DirtyLogs:
     def begin_round(self, points: Sequence[tuple[PartitionLog, FlushPoint]]) -> FlushRound | None:
         """A round of these points, taken just now; None where there are none."""
         invariant(self._round is None, "flush rounds run one at a time")
+        invariant(not self._has_failed, "no flush is tried after a failed one")
         for log, _ in points:
             self._settle(log)
         if points:
@@ -245,4 +248,5 @@ class DirtyLogs:
     def _round_ended(self, error: StorageFault | None) -> None:
         self._round = None
         if error is not None:
+            self._has_failed = True
             self._on_failure(error)

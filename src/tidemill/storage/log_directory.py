@@ -191,8 +191,6 @@ class LogDirectory:
         self._check_not_busy(path)
         if self._disk.exists(path):
             self._put_aside(path)
-        self._disk.make_directories(path)
-        write_topic_id(self._disk, path, topic_id)
         log = FilePartitionLog.create(
             self._disk,
             self._files,
@@ -201,6 +199,8 @@ class LogDirectory:
             base_offset=log_start_offset,
             before_cut=partial(self._before_cut, path),
         )
+        # Last, because it syncs the directory: a log without its first segment would start later.
+        write_topic_id(self._disk, path, topic_id)
         self._hosted[partition] = _Hosted(
             log, topic_id, path, log_start_offset, stored_end_offset=log_start_offset
         )
@@ -238,7 +238,7 @@ class LogDirectory:
 
         To be run like any other round. None when nothing has changed, or a round is running.
         """
-        if self.dirty.running is not None:
+        if self.dirty.running is not None or self.failure is not None:
             return None
         points: list[tuple[PartitionLog, FlushPoint]] = []
         for hosted in self._hosted.values():
@@ -377,6 +377,7 @@ class LogDirectory:
             remembered = Remembered(
                 recovery_point=min(remembered.recovery_point, cap),
                 log_start_offset=min(remembered.log_start_offset, cap),
+                is_capped=True,
             )
         return recover(
             self._disk,

@@ -139,8 +139,10 @@ class MemoryPartitionLog:
             self.restart_at(offset)
             return
         place = self._place_of(offset)
-        self._log_end_offset = min(offset, self._batches[place][0].base_offset)
-        self._size_bytes -= sum(len(batch) for _, batch, _ in self._batches[place:])
+        cut = self._batches[place:]
+        self._log_end_offset = min([offset, *(header.base_offset for header, _, _ in cut)])
+        self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
+        self._size_bytes -= sum(len(batch) for _, batch, _ in cut)
         del self._batches[place:]
         self._epochs.truncate_from_end(self._log_end_offset)
         self._producers = ProducerStates()

@@ -264,6 +264,7 @@ class FilePartitionLog:
         self._start_cut(offset)
         self._segments.truncate_to(offset)
         self._log_end_offset = self._segments.active.next_offset
+        self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
         self._epochs.truncate_from_end(self._log_end_offset)
         self._snapshots.drop_behind(self._log_end_offset)
         self._rebuild_producers()

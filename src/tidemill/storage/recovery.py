@@ -73,6 +73,8 @@ class Remembered:
     size_bytes: int = 0
     producers: int = 0
     """How many producers the log knew."""
+    is_capped: bool = False
+    """The log was cut since the checkpoint, at the recovery point or within the batch before it."""
 
 
 @final
@@ -158,6 +160,7 @@ class _Recovery:
         self._row = _row_of(disk, directory, self._names)
         first = self._row[0].base_offset if self._row else 0
         self._recovery_point = max(remembered.recovery_point, first)
+        self._is_capped = remembered.is_capped
         self._log_start_offset = max(remembered.log_start_offset, first)
         self._last_flushed: BatchHeader | None = None
         """The last batch below the recovery point that the seek saw."""
@@ -214,8 +217,9 @@ class _Recovery:
             piece.next_offset = header.next_offset
             if piece.next_offset == target:
                 return place, position + header.size_bytes
-        self._note_missing(piece)
-        piece.next_offset = target
+        if not self._is_capped:
+            self._note_missing(piece)
+            piece.next_offset = target
         return place, piece.size_bytes
 
     def _note_missing(self, piece: _Piece) -> None:
@@ -338,7 +342,9 @@ class _Recovery:
             stored = _read_epochs(self._disk, self._directory, self._names)
         except StorageFault:
             stored = None
-        epochs = stored and self._try_extend(LeaderEpochs(stored.entries()))
+        epochs = None
+        if stored is not None:
+            epochs = self._try_extend(LeaderEpochs(stored.entries()))
         if epochs is None:
             if self._row[0].base_offset < self._recovery_point:
                 self.report.rebuilt.append(LEADER_EPOCHS_NAME)

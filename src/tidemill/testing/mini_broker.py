@@ -72,6 +72,8 @@ class Promises:
     """Producer -> its newest acknowledged batch; a retry of it must find it."""
     damaged: set[int] = field(default_factory=set)
     """Base offsets of batches that the disk spoiled; they may be unreadable."""
+    is_restarting: bool = False
+    """Everything is being dropped; until the new beginning is there it looks like a loss."""
     is_gone: bool = False
     """Its deletion was begun."""
     is_promised: bool = False
@@ -179,6 +181,13 @@ class MiniBroker:
         self.directory.write_checkpoint(self._high_watermarks())
         promises.start_promised = max(promises.start_promised, offset)
 
+    def spoil(self, disk: SimDisk, partition: TopicPartition, batch: SentBatch) -> None:
+        """Bit rot in the middle of a batch."""
+        self.promises[partition].damaged.add(batch.header.base_offset)
+        segment = self.log(partition).segments.holding(batch.header.base_offset)
+        position, _ = segment.finder().locate(batch.header.base_offset)
+        disk.flip_bit(segment.path, position + len(batch.data) // 2)
+
     # --- what a broker does by itself -------------------------------------------------------------
 
     def checkpoint(self) -> None:
@@ -216,7 +225,9 @@ class MiniBroker:
         promises.last_acked.clear()
         promises.start_promised = 0
         promises.start_allowed = max(promises.start_allowed, log.log_end_offset, offset)
+        promises.is_restarting = True
         log.restart_at(offset)
+        promises.is_restarting = False
         promises.start_promised = promises.start_allowed = offset
         promises.possible.clear()
         self._resume_sequences(partition)
@@ -312,7 +323,44 @@ def next_sequence(log: PartitionLog, producer_id: int) -> int:
     raise BrokenPromise(f"I18: no sequence of producer {producer_id} is accepted")
 
 
-# --- a workload -----------------------------------------------------------------------------------
+# --- workloads ------------------------------------------------------------------------------------
+
+
+def failing_disk_workload(broker: MiniBroker, disk: SimDisk) -> None:
+    """A sync fails; the operator starts the broker again; the client repeats what went wrong."""
+    broker.create(A, 1)
+    broker.produce(A, size=900, producer_id=1)
+    broker.flush()
+    lost = broker.produce(A, size=900, producer_id=1)
+    disk.fail("sync", ".log")
+    broker.flush()
+    broker.flush()
+    disk = disk.restart()
+    broker.reopen(disk)
+    if broker.log(A).log_end_offset > lost.header.base_offset:
+        broker.retry(A, lost)
+    broker.produce(A, size=300, producer_id=1)
+    broker.flush()
+    broker.checkpoint()
+
+
+def damage_workload(broker: MiniBroker, disk: SimDisk) -> None:
+    """A bit flips in data that was flushed long ago; the process ends; the log goes on."""
+    broker.create(A, 1)
+    for _ in range(6):
+        broker.produce(A, size=400, producer_id=1)
+    broker.flush()
+    broker.checkpoint()
+    spoiled = broker.produce(A, size=400, producer_id=1)
+    for _ in range(3):
+        broker.produce(A, size=400, producer_id=1)
+    broker.flush()
+    broker.checkpoint()
+    broker.spoil(disk, A, spoiled)
+    disk = disk.restart()
+    broker.reopen(disk)
+    broker.produce(A, size=300, producer_id=1)
+    broker.flush()
 
 
 def mixed_workload(broker: MiniBroker, disk: SimDisk, *, rng: Rng, steps: int) -> None:

@@ -22,9 +22,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, ContextVar
-from typing import Any, Never, TypeVar, final
+from typing import Any, Never, TypeVar, TypeVarTuple, Unpack, final
 
 from tidemill.core.rng import Rng
 from tidemill.testing.manual_clock import MONOTONIC_START_S
@@ -40,6 +41,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 TIME_LIMIT_S = 24 * 3600.0
 
@@ -247,10 +249,18 @@ class SimLoop(asyncio.BaseEventLoop):
         """There are no sockets."""
 
     def _write_to_self(self) -> None:
-        raise EscapedSimulation("a thread calls into the simulation")
+        raise self._escaped("a thread calls into the simulation")
 
-    def run_in_executor(self, executor: Any, func: Any, *args: Any) -> Any:  # noqa: ANN401 - asyncio's
-        raise EscapedSimulation(f"{func} wants to run in a thread")
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> asyncio.Future[T]:
+        raise self._escaped(f"{func!r} wants to run in a thread")
+
+    def _escaped(self, message: str) -> EscapedSimulation:
+        """Also kept: whoever gets it as an exception may be another thread."""
+        escaped = EscapedSimulation(message)
+        self._failures.append({"message": message, "exception": escaped})
+        return escaped
 
 
 def _describe(task: _NumberedTask[Any]) -> str:

@@ -13,6 +13,7 @@ A header is parsed before anything is known about the peer, under the same bound
 from __future__ import annotations
 
 from struct import Struct
+from struct import error as StructError
 from typing import final
 
 from tidemill.core.errors import ProtocolViolation
@@ -62,7 +63,6 @@ class RequestHeader:
 
     def __init__(
         self,
-        *,
         spec: ApiSpec,
         api_version: int,
         correlation_id: int,
@@ -82,21 +82,18 @@ class RequestHeader:
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
     """Parse the start of a frame (without its length); `UnsupportedVersion` if we cannot go on."""
-    r = Reader(frame)
-    api_key, version, correlation_id, length = r.fixed(_REQUEST_HEAD)
+    try:
+        api_key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(frame)
+    except StructError:
+        raise ProtocolViolation(f"a frame of {len(frame)} bytes has no header") from None
     spec = API_SPECS.get(api_key)
     if spec is None or not spec.version_min <= version <= spec.version_max:
         raise UnsupportedVersion(api_key, version, correlation_id)
+    r = Reader(frame, pos=REQUEST_HEADER_BYTES_MIN)
     client_id = None if length == -1 else r.text(length)
     if version >= spec.flexible_from:
         r.skip_tags()
-    return RequestHeader(
-        spec=spec,
-        api_version=version,
-        correlation_id=correlation_id,
-        client_id=client_id,
-        body_offset=r.pos,
-    )
+    return RequestHeader(spec, version, correlation_id, client_id, r.pos)
 
 
 def encode_request(

@@ -27,7 +27,7 @@ from uuid import UUID
 from tidemill.core.errors import ProtocolViolation
 from tidemill.core.limits import REQUEST_OBJECTS_MAX, STRING_BYTES_MAX, TAGGED_FIELDS_MAX
 
-__all__ = ["Buffer", "Reader", "Writer"]
+__all__ = ["Buffer", "Reader", "Writer", "uuid_of"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -44,7 +44,8 @@ _INT_BYTES = {"b": 1, "h": 2, "i": 4, "q": 8}
 
 
 @lru_cache(maxsize=1024)
-def _uuid(raw: bytes) -> UUID:
+def uuid_of(raw: bytes) -> UUID:
+    """The identifier that these sixteen bytes are."""
     # The same few topic ids come again and again: 0.09 us from the cache, 0.92 us to build.
     return UUID(bytes=raw)
 
@@ -114,7 +115,7 @@ class Reader:
         return self.fixed(_BOOL)[0] is True
 
     def uuid(self) -> UUID:
-        return _uuid(self._take(16).tobytes())
+        return uuid_of(self._take(16).tobytes())
 
     def present(self) -> bool:
         """The byte before a nullable struct: negative means null."""

@@ -119,6 +119,14 @@ def test_a_failed_sync_moves_no_log_and_is_reported_once(
     assert failures == [raised.value]
 
 
+def test_no_round_follows_a_failed_one(dirty: DirtyLogs) -> None:
+    log = FakeLog()
+    dirty.request(log.grow())
+    collected(dirty).fail(StorageFault("EIO"))
+    dirty.request(log.grow())
+    assert dirty.collect(now_ms=0) is None
+
+
 def test_a_round_cannot_be_applied_before_its_sync_ended_well(dirty: DirtyLogs) -> None:
     log = FakeLog()
     log.sync_error = StorageFault("EIO")

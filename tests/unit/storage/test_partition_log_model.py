@@ -127,25 +127,25 @@ class LogAgainstList(RuleBasedStateMachine):
     def truncate(self, at: float) -> None:
         offset = self.place(at)
         self.log.truncate_to(offset)
-        if offset <= self.start and offset < self.end:
-            self.batches, self.start, self.end = [], offset, offset
-        elif offset < self.end:
-            cut = [stored for stored in self.batches if stored.next_offset > offset]
-            self.end = min([offset, *(stored.base_offset for stored in cut)])
-            self.batches = [stored for stored in self.batches if stored.next_offset <= offset]
-        self.follow_sequence()
+        if offset >= self.end:
+            return
+        if offset <= self.start:
+            self.start_anew(offset)
+            return
+        cut = [stored for stored in self.batches if stored.next_offset > offset]
+        self.end = min([offset, *(stored.base_offset for stored in cut)])
+        self.start = min(self.start, self.end)
+        self.batches = [stored for stored in self.batches if stored.next_offset <= offset]
+        if cut:
+            self.sequence = cut[0].sequence
 
     @rule(offset=st.sampled_from([0, 77, 5_000]))
     def restart(self, offset: int) -> None:
         self.log.restart_at(offset)
-        self.batches, self.start, self.end = [], offset, offset
-        self.follow_sequence()
+        self.start_anew(offset)
 
-    def follow_sequence(self) -> None:
-        """The producer goes on behind what is left of its batches."""
-        last = self.batches[-1] if self.batches else None
-        self.sequence = last.sequence + len(last.times) if last else 0
-        self.epoch = max(self.epoch, self.log.epochs.latest)
+    def start_anew(self, offset: int) -> None:
+        self.batches, self.start, self.end, self.sequence = [], offset, offset, 0
 
     @rule(at=fractions)
     def advance_start(self, at: float) -> None:

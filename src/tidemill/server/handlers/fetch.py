@@ -28,6 +28,8 @@ from tidemill.server.handler import Answer, Handler, refuse_with_error_code
 from tidemill.server.leader_hints import leader_of
 from tidemill.storage.log import LogSlice
 from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.batch import iter_headers
+from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -270,6 +272,8 @@ class _Fetch:
         response = FetchResponse(session_id=plan.session_id)
         current: FetchableTopicResponse | None = None
         for target, data in results:
+            if data.records and self._context.version < FIRST_WITH_ZSTD:
+                _refuse_zstd(data)
             if data.records:
                 plan.answered_with_data(target)
             if plan.session_id and not target.is_news(data) and plan.incremental:
@@ -293,6 +297,14 @@ class _Fetch:
             NodeEndpoint(node_id=b.broker_id, host=b.host, port=b.port, rack=b.rack or None)
             for b in (brokers[leader] for leader in sorted(leaders) if leader in brokers)
         ]
+
+
+def _refuse_zstd(data: PartitionData) -> None:
+    """A client that is too old for zstd must not be sent any (T23)."""
+    assert data.records is not None
+    if any(header.codec == ZSTD for _, header in iter_headers(data.records)):
+        data.error_code = int(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
+        data.records = b""
 
 
 def _find(context: RequestContext, target: FetchTarget) -> Partition:

@@ -24,10 +24,11 @@ from tidemill.replication.partition import ACKS_ALL, Partition
 from tidemill.replication.waiters import AckWaiter
 from tidemill.server.authorizer import Operation, topic
 from tidemill.server.context import RequestContext
-from tidemill.server.handler import Answer, Handler
+from tidemill.server.handler import Answer, FastCodec, Handler
 from tidemill.server.leader_hints import leader_of
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import InvalidRecords
+from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -39,6 +40,7 @@ from tidemill.wire.generated.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from tidemill.wire.produce_fast import try_encode_response, try_read_request
 
 __all__ = ["HANDLER"]
 
@@ -47,7 +49,6 @@ FIRST_WITH_ZSTD = 7
 FIRST_WITH_LEADER_HINTS = 10
 FIRST_WITH_TOPIC_IDS = 13
 NO_OFFSET = -1
-ZSTD = 4
 _ATTRIBUTES_LOW_BYTE_AT = 22
 _CODEC_MASK = 0x07
 _TRANSACTIONAL_BIT = 0x10
@@ -100,10 +101,11 @@ class _Acknowledgement:
 
 
 def handle(context: RequestContext, request: ProduceRequest) -> Answer:
-    if request.acks not in (ACKS_ALL, 0, 1):
+    acks = request.acks
+    if acks not in (ACKS_ALL, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     response = ProduceResponse()
-    acknowledgement = _Acknowledgement(context, response)
+    waiting = _Acknowledgement(context, response) if acks == ACKS_ALL else None
     now_ms = context.services.clock.wall_ms()
     failed = False
     for topic_data in request.topic_data:
@@ -113,7 +115,7 @@ def handle(context: RequestContext, request: ProduceRequest) -> Answer:
             entry = PartitionProduceResponse(index=data.index)
             entries.append(entry)
             try:
-                _append(context, request.acks, name, data, entry, acknowledgement, now_ms)
+                _append(context, acks, name, data, entry, waiting, now_ms)
             except (KafkaError, StorageFault) as error:
                 failed = True
                 _refuse(context, entry, name, error)
@@ -124,9 +126,9 @@ def handle(context: RequestContext, request: ProduceRequest) -> Answer:
         )
     if failed:
         _add_endpoints(context, response)
-    if request.acks == 0:
+    if acks == 0:
         return _silence(failed)
-    return acknowledgement.answer(request.timeout_ms)
+    return response if waiting is None else waiting.answer(request.timeout_ms)
 
 
 def _silence(failed: bool) -> Answer:
@@ -150,7 +152,7 @@ def _append(
     name: str | None,
     data: PartitionProduceData,
     entry: PartitionProduceResponse,
-    acknowledgement: _Acknowledgement,
+    waiting: _Acknowledgement | None,
     now_ms: int,
 ) -> None:
     """One partition: find it, append, and for acks=all wait for the mark."""
@@ -168,8 +170,8 @@ def _append(
         telemetry.batches_appended += 1
         telemetry.records_appended += appended.next_offset - appended.base_offset
         telemetry.bytes_appended += len(records)
-    if acks == ACKS_ALL:
-        acknowledgement.wait(partition, appended.next_offset, entry)
+    if waiting is not None:
+        waiting.wait(partition, appended.next_offset, entry)
 
 
 def _find(context: RequestContext, name: str | None, index: int) -> Partition:
@@ -258,6 +260,7 @@ HANDLER = Handler(
     api_key=ApiKey.PRODUCE,
     versions=VERSIONS,
     advertised_min=0,
+    fast=FastCodec(try_read_request, try_encode_response),
     handle=handle,
     refuse=_refuse_all,
 )

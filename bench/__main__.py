@@ -1,0 +1,143 @@
+"""The command: `python -m bench [--quick] [--rows ROW,...]`, or `make bench`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import NoReturn
+
+from bench import kafka, qbench
+from bench.environment import ROOT, facts
+from bench.lab import Lab, Sizes
+from bench.plot import draw
+from bench.processes import MeasurementFailed, Subject
+from bench.progress import RunProgress
+from bench.report import Report, print_table, write_json
+from bench.rows import ROWS, Row
+from bench.tidemill_broker import COMMAND, TidemillSubject
+
+__all__ = ["main"]
+
+FULL = Sizes(
+    rounds=3,
+    megabytes=400,
+    consume_megabytes=1_000,
+    latency_records=4_000,
+    e2e_seconds=8,
+    raw_seconds=3.0,
+    backlog_gb=(1, 20),
+    idle_topics=2_000,
+    idle_connections=15_000,
+)
+QUICK = Sizes(
+    rounds=1,
+    megabytes=100,
+    consume_megabytes=300,
+    latency_records=1_000,
+    e2e_seconds=3,
+    raw_seconds=1.0,
+    backlog_gb=(0.2, 1),
+    idle_topics=200,
+    idle_connections=2_000,
+)
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    signal.signal(signal.SIGTERM, _terminate)
+    rows = _selected(options)
+    if not qbench.build():
+        return 0
+    with_kafka = not options.no_kafka and kafka.provide()
+    report = Report(facts=facts(with_kafka=with_kafka, options=shlex.join(sys.argv[1:])))
+    if not with_kafka:
+        report.skipped.append("Apache Kafka: ratios against it are missing")
+    _measure(rows, report, options, with_kafka=with_kafka)
+    kept = _keep(report, options.out)
+    print_table(report, sys.stdout)
+    print("kept:", *kept)
+    return 1 if report.failures or (options.strict and report.missed) else 0
+
+
+def _measure(
+    rows: list[Row], report: Report, options: argparse.Namespace, *, with_kafka: bool
+) -> None:
+    command = tuple(shlex.split(options.tidemill)) if options.tidemill else COMMAND
+    subjects: list[Subject] = [TidemillSubject(command, tuple(options.set))]
+    if with_kafka:
+        subjects.append(kafka.KafkaSubject())
+    with RunProgress(len(rows)) as progress:
+        lab = Lab(subjects, _sizes(options), options.scratch, progress.tick)
+        try:
+            for row in rows:
+                progress.begin(row.title)
+                try:
+                    report.outcomes += row.run(lab)
+                except MeasurementFailed as error:
+                    report.failures[row.key] = str(error)
+                    lab.stop_shared()  # whatever went wrong, the next row has new brokers
+                progress.end()
+        finally:
+            lab.close()
+
+
+def _keep(report: Report, directory: Path) -> list[Path]:
+    """Write the numbers and their picture; where they are."""
+    stamp = str(report.facts["date"]).replace(":", "").rstrip("Z")
+    stem = directory / f"{stamp}-{str(report.facts['commit']).rstrip('+')}"
+    directory.mkdir(parents=True, exist_ok=True)
+    pictures = draw(report, stem)
+    numbers = stem.with_suffix(".json")
+    write_json(report, numbers)
+    return [numbers, *pictures]
+
+
+def _selected(options: argparse.Namespace) -> list[Row]:
+    if options.rows is None:
+        return [
+            row
+            for row in ROWS
+            if (row.quick or not options.quick) and (options.large or not row.large)
+        ]
+    by_key = {row.key: row for row in ROWS}
+    wanted = options.rows.split(",")
+    unknown = [key for key in wanted if key not in by_key]
+    if unknown:
+        raise SystemExit(f"no row {', '.join(unknown)}; there are {', '.join(by_key)}")
+    return [by_key[key] for key in wanted]
+
+
+def _sizes(options: argparse.Namespace) -> Sizes:
+    sizes = QUICK if options.quick else FULL
+    return replace(sizes, rounds=options.rounds) if options.rounds else sizes
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    """SIGTERM unwinds like Ctrl-C, so that brokers are stopped and data is removed."""
+    raise SystemExit(128 + number)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="bench", description="Measure Tidemill side by side with Apache Kafka."
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="fewer rows, smaller samples: two to three minutes")
+    add("--large", action="store_true", help="also the rows that need tens of gigabytes of disk")
+    add("--rows", metavar="ROW,...", help=f"only these: {', '.join(row.key for row in ROWS)}")
+    add("--rounds", type=int, metavar="N", help="rounds of A B B A  [3; 1 with --quick]")
+    add("--strict", action="store_true", help="exit with 1 when a bar is missed")
+    add("--no-kafka", action="store_true", help="measure Tidemill alone")
+    add("--out", type=Path, default=ROOT / "bench" / "results", help="where results are kept")
+    add("--scratch", type=Path, default=ROOT / "build" / "bench", help="where brokers write")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a key of the broker")
+    add("--tidemill", metavar="COMMAND", help="how to start another Tidemill than this one")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""Where rows measure: the brokers, their directories, the sizes of this run.
+
+Rows that compare rates share one broker of each kind, started on first use: a JVM needs its warm-up
+once. Rows about starting, memory, crashes or many partitions take brokers of their own; before
+those the shared ones are stopped, so that nothing else uses the machine.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+from bench import qbench
+from bench.judgement import Sample, alternate
+from bench.processes import BrokerProcess, MeasurementFailed, Subject
+from bench.topics import create_topics, delete_topic
+
+__all__ = ["PARTITIONS", "Lab", "Sizes"]
+
+PARTITIONS = 4
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much load makes one sample."""
+
+    rounds: int
+    megabytes: int
+    """Payload of one throughput sample."""
+    consume_megabytes: int
+    latency_records: int
+    e2e_seconds: int
+    raw_seconds: float
+    backlog_gb: tuple[float, float]
+    idle_topics: int
+    idle_connections: int
+
+
+@final
+class Lab:
+    """Owns every broker that a run starts, and every byte it writes; `close` removes them all."""
+
+    def __init__(
+        self, subjects: list[Subject], sizes: Sizes, scratch: Path, tick: Callable[[], None]
+    ) -> None:
+        self.sizes = sizes
+        scratch.mkdir(parents=True, exist_ok=True)
+        self.directory = Path(tempfile.mkdtemp(prefix="run-", dir=scratch))
+        self._subjects = {subject.name: subject for subject in subjects}
+        self._shared: dict[str, BrokerProcess] = {}
+        self._numbers = itertools.count(1)
+        self._tick = tick
+
+    @property
+    def has_kafka(self) -> bool:
+        return "kafka" in self._subjects
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    def shared(self, name: str) -> BrokerProcess:
+        """The running broker of this kind that rates are measured on."""
+        if name not in self._shared:
+            self._shared[name] = self._new(name)
+            self._shared[name].start()
+        return self._shared[name]
+
+    @contextmanager
+    def own(self, *names: str) -> Iterator[list[BrokerProcess]]:
+        """Brokers for one row alone, not started; their data is removed afterwards."""
+        self.stop_shared()
+        with ExitStack() as stack:
+            brokers = []
+            for name in names:
+                broker = self._new(name)
+                stack.callback(self._remove, broker)
+                brokers.append(broker)
+            yield brokers
+
+    def stop_shared(self) -> None:
+        for broker in self._shared.values():
+            self._remove(broker)
+        self._shared.clear()
+
+    def close(self) -> None:
+        self.stop_shared()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _new(self, name: str) -> BrokerProcess:
+        return BrokerProcess(self._subjects[name], self.directory / f"{name}-{next(self._numbers)}")
+
+    def _remove(self, broker: BrokerProcess) -> None:
+        broker.stop()
+        shutil.rmtree(broker.data_dir, ignore_errors=True)
+
+    # --- samples ---------------------------------------------------------------------------------
+
+    def compare(
+        self, ours: Callable[[], Sample], theirs: Callable[[], Sample] | None
+    ) -> tuple[list[Sample], list[Sample]]:
+        """Warm both up with a sample that does not count, then take rounds of A B B A."""
+        for warm_up in (ours, theirs):
+            if warm_up is not None:
+                self._ticking(warm_up)()
+        return alternate(
+            self.sizes.rounds, self._ticking(ours), self._ticking(theirs) if theirs else None
+        )
+
+    def _ticking(self, measure: Callable[[], Sample]) -> Callable[[], Sample]:
+        def ticking() -> Sample:
+            sample = measure()
+            self._tick()
+            return sample
+
+        return ticking
+
+    @contextmanager
+    def topic(self, broker: BrokerProcess, *, flush: str = "os") -> Iterator[str]:
+        """A new topic of four partitions; gone, and its pages written, before the next sample."""
+        name = self.new_topic(broker, flush=flush)
+        try:
+            yield name
+        finally:
+            delete_topic(broker.address, name)
+            os.sync()
+
+    def new_topic(self, broker: BrokerProcess, *, flush: str = "os") -> str:
+        name = f"bench-{next(self._numbers)}"
+        config = broker.subject.topic_config(flush=flush)
+        create_topics(broker.address, [name], partitions=PARTITIONS, config=config)
+        return name
+
+    def qbench(
+        self, broker: BrokerProcess, topic: str, mode: str, *arguments: str | int
+    ) -> dict[str, float]:
+        """One run of the driver; `cpu_s` is what the broker used meanwhile."""
+        before_s = broker.cpu_seconds()
+        sample = dict(qbench.run(broker.address, topic, mode, *arguments))
+        sample["cpu_s"] = broker.cpu_seconds() - before_s
+        return sample
+
+    def need_disk(self, gigabytes: float) -> None:
+        """Refuse a row that would fill the disk."""
+        free_gb = shutil.disk_usage(self.directory).free / 1e9
+        if free_gb < gigabytes * 1.2 + 5:
+            raise MeasurementFailed(f"needs {gigabytes:g} GB of disk, {free_gb:.0f} GB are free")

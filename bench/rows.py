@@ -1,0 +1,138 @@
+"""Every row of the bench with its bar: what Tidemill promises to reach on the same machine.
+
+A ratio is ours over the other's, so that `>=` is for rates and `<=` for times. Bars without a ratio
+are absolute. Kafka runs with its shipped defaults, which flush nothing before an ack, so that it is
+compared with our flush=os; flush=group, our default, is compared with our own flush=os.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from bench import latency_rows, life_rows, scale_rows, throughput_rows
+from bench.judgement import Bar, Outcome
+from bench.lab import Lab
+
+__all__ = ["ROWS", "Row"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """`quick` rows make up `--quick`; `large` ones need tens of gigabytes and `--large`."""
+
+    key: str
+    title: str
+    measure: Callable[[Lab, str, str], list[Outcome]]
+    quick: bool = False
+    large: bool = False
+
+    def run(self, lab: Lab) -> list[Outcome]:
+        return self.measure(lab, self.key, self.title)
+
+
+def _produce(
+    key: str,
+    title: str,
+    *,
+    size: int,
+    bar: float,
+    acks: str = "1",
+    codec: str = "none",
+    quick: bool = False,
+) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: throughput_rows.produce(
+            lab, row, name, size=size, acks=acks, codec=codec, bar=Bar(">=", bar)
+        ),
+        quick=quick,
+    )
+
+
+def _flushed(key: str, title: str, *, size: int, quick: bool = False) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: throughput_rows.produce_flushed(lab, row, name, size=size),
+        quick=quick,
+    )
+
+
+def _consume(key: str, title: str, *, size: int, bar: float, quick: bool = False) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: throughput_rows.consume(
+            lab, row, name, size=size, bar=Bar(">=", bar)
+        ),
+        quick=quick,
+    )
+
+
+def _recovery(key: str, *, gigabytes: float, large: bool = False) -> Row:
+    return Row(
+        key=key,
+        title="serving again after kill -9",
+        measure=lambda lab, row, name: life_rows.recovery(lab, row, name, gigabytes=gigabytes),
+        large=large,
+    )
+
+
+ROWS = (
+    _produce("produce-100", "produce 100 B, acks=1", size=100, bar=2, quick=True),
+    _produce("produce-1k", "produce 1 KB, acks=1", size=1_000, bar=3, quick=True),
+    _produce("produce-100-all", "produce 100 B, acks=all, flush=os", size=100, acks="all", bar=2),
+    _produce("produce-1k-all", "produce 1 KB, acks=all, flush=os", size=1_000, acks="all", bar=3),
+    _flushed("produce-100-group", "produce 100 B, acks=all, flush=group", size=100),
+    _flushed("produce-1k-group", "produce 1 KB, acks=all, flush=group", size=1_000, quick=True),
+    _produce("produce-lz4", "produce 1 KB, lz4", size=1_000, codec="lz4", bar=1),
+    _produce("produce-zstd", "produce 1 KB, zstd", size=1_000, codec="zstd", bar=1),
+    _consume("consume-100", "consume 100 B", size=100, bar=1),
+    _consume("consume-1k", "consume 1 KB", size=1_000, bar=1.2, quick=True),
+    Row(
+        key="ack-latency",
+        title="ack latency",
+        measure=lambda lab, row, title: latency_rows.ack_latency(
+            lab, row, title, p50=Bar("<=", 1), p99=Bar("<=", 0.6)
+        ),
+        quick=True,
+    ),
+    Row(
+        key="flush-latency",
+        title="ack latency, acks=all, flush=group",
+        measure=latency_rows.flush_latency,
+        quick=True,
+    ),
+    Row(
+        key="one-record",
+        title="one-record requests",
+        measure=lambda lab, row, title: throughput_rows.one_record_requests(
+            lab, row, title, bar=Bar(">=", 4)
+        ),
+        quick=True,
+    ),
+    Row(key="raw-batches", title="batches without a client", measure=throughput_rows.raw_batches),
+    Row(
+        key="end-to-end",
+        title="end to end at 1,000/s",
+        measure=lambda lab, row, title: latency_rows.end_to_end(
+            lab, row, title, p50=Bar("<=", 1), p99=Bar("<=", 1)
+        ),
+    ),
+    Row(key="start", title="port open after start", measure=life_rows.start_up, quick=True),
+    Row(key="memory", title="memory", measure=life_rows.memory, quick=True),
+    _recovery("recovery-1g", gigabytes=1),
+    _recovery("recovery-10g", gigabytes=10, large=True),
+    Row(key="backlog", title="produce onto a backlog", measure=scale_rows.backlog, large=True),
+    Row(
+        key="partitions",
+        title="produce beside partitions",
+        measure=scale_rows.idle_partitions,
+    ),
+    Row(key="topics-start", title="first answer after start", measure=scale_rows.many_topics_start),
+    Row(key="connections", title="idle connections", measure=scale_rows.idle_connections),
+)

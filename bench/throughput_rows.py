@@ -1,0 +1,203 @@
+"""Rates: produce and consume through librdkafka, and the broker alone through the raw driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from bench.judgement import (
+    Bar,
+    Held,
+    Outcome,
+    Sample,
+    column,
+    histogram_quantile,
+)
+from bench.lab import PARTITIONS, Lab
+from bench.metrics_page import Buckets, buckets_between, loop_stalls
+from bench.processes import BrokerProcess
+from bench.raw_driver import BATCHES, drive
+
+__all__ = ["consume", "one_record_requests", "produce", "produce_flushed", "raw_batches"]
+
+STALL_SHARE = 0.999
+STALL_BAR = Bar("<=", 20, Held.VALUE)
+FLUSH_BAR = Bar(">=", 0.5)
+MULTIPLE_CONNECTIONS = 4
+
+
+def produce(
+    lab: Lab, row: str, title: str, *, size: int, acks: str, bar: Bar, codec: str = "none"
+) -> list[Outcome]:
+    """Records of one size until the last ack, against Kafka; ours with flush=os, as Kafka does."""
+    ours = _producing(lab, "tidemill", size=size, acks=acks, codec=codec)
+    theirs = _producing(lab, "kafka", size=size, acks=acks, codec=codec) if lab.has_kafka else None
+    samples = lab.compare(ours, theirs)
+    return [_rate(row, title, size, samples, against="kafka", bar=bar)]
+
+
+def produce_flushed(lab: Lab, row: str, title: str, *, size: int) -> list[Outcome]:
+    """acks=all on disk, against acks=all in the page cache; and what flushing does to the loop."""
+    broker = lab.shared("tidemill")
+    flushed = _producing(lab, "tidemill", size=size, acks="all", flush="group")
+    stalls: list[Buckets] = []
+
+    def watched() -> Sample:
+        assert broker.metrics is not None
+        before = loop_stalls(broker.metrics)
+        sample = flushed()
+        stalls.append(buckets_between(before, loop_stalls(broker.metrics)))
+        return sample
+
+    samples = lab.compare(watched, _producing(lab, "tidemill", size=size, acks="all"))
+    outcomes = [_rate(row, title, size, samples, against="flush=os", bar=FLUSH_BAR)]
+    return outcomes + _stall(row, title, stalls)
+
+
+def consume(lab: Lab, row: str, title: str, *, size: int, bar: Bar) -> list[Outcome]:
+    """A filled topic from its start, again and again."""
+    count = lab.sizes.consume_megabytes * 1_000_000 // size
+    with ExitStack() as topics:
+
+        def reader(name: str) -> Callable[[], Sample]:
+            broker = lab.shared(name)
+            topic = topics.enter_context(lab.topic(broker))
+            lab.qbench(broker, topic, "produce", count, size, 1)
+            return lambda: _per_million(lab.qbench(broker, topic, "consume", count), "got")
+
+        samples = lab.compare(reader("tidemill"), reader("kafka") if lab.has_kafka else None)
+    return [_rate(row, title, size, samples, against="kafka", bar=bar)]
+
+
+def one_record_requests(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
+    """Requests that hold one record each, on one connection and on some."""
+    return [
+        _raw(lab, row, title, "one", connections=1, bar=bar),
+        _raw(lab, row, title, "one", connections=MULTIPLE_CONNECTIONS, bar=None),
+    ]
+
+
+def raw_batches(lab: Lab, row: str, title: str) -> list[Outcome]:
+    """Larger batches without the client: what is left when librdkafka is not the bottleneck."""
+    return [_raw(lab, row, title, batch, connections=2, bar=None) for batch in ("16k", "1m")]
+
+
+def _producing(
+    lab: Lab, name: str, *, size: int, acks: str, codec: str = "none", flush: str = "os"
+) -> Callable[[], Sample]:
+    count = lab.sizes.megabytes * 1_000_000 // size
+
+    def measure() -> Sample:
+        broker = lab.shared(name)
+        with lab.topic(broker, flush=flush) as topic:
+            codec_setting = f"compression.codec={codec}"
+            sample = lab.qbench(broker, topic, "produce", count, size, acks, codec_setting)
+        return _per_million(sample, "acked")
+
+    return measure
+
+
+def _raw(
+    lab: Lab, row: str, title: str, batch: str, *, connections: int, bar: Bar | None
+) -> Outcome:
+    def measuring(name: str) -> Callable[[], Sample]:
+        return lambda: _raw_sample(lab, lab.shared(name), batch, connections)
+
+    samples = lab.compare(measuring("tidemill"), measuring("kafka") if lab.has_kafka else None)
+    by_request = batch == "one"
+    return _outcome(
+        row,
+        f"{title}, {batch}, {connections} conn.",
+        samples,
+        "requests_per_s" if by_request else "mb_per_s",
+        scale=1e-3 if by_request else 1,
+        unit="k req/s" if by_request else "MB/s",
+        against="kafka",
+        bar=bar,
+        note="CPU per million requests" if by_request else "CPU per million records",
+    )
+
+
+def _raw_sample(lab: Lab, broker: BrokerProcess, batch: str, connections: int) -> Sample:
+    with lab.topic(broker) as topic:
+        before_s = broker.cpu_seconds()
+        result = drive(
+            broker.address,
+            topic,
+            BATCHES[batch],
+            connections=connections,
+            partitions=PARTITIONS,
+            seconds=lab.sizes.raw_seconds,
+        )
+        cpu_s = broker.cpu_seconds() - before_s
+    counted = result.requests if batch == "one" else result.records
+    return {
+        "requests_per_s": result.requests_per_s,
+        "mb_per_s": result.mb_per_s,
+        "cpu_per_million": cpu_s / counted * 1e6,
+    }
+
+
+def _per_million(sample: dict[str, float], counted: str) -> Sample:
+    return {**sample, "cpu_per_million": sample["cpu_s"] / sample[counted] * 1e6}
+
+
+def _rate(
+    row: str,
+    title: str,
+    size: int,
+    samples: tuple[Sequence[Sample], Sequence[Sample]],
+    *,
+    against: str,
+    bar: Bar,
+) -> Outcome:
+    """Small records are counted, large ones weighed."""
+    small = size < 1_000
+    name, scale, unit = ("records_per_s", 1e-6, "M rec/s") if small else ("mb_per_s", 1.0, "MB/s")
+    return _outcome(row, title, samples, name, scale=scale, unit=unit, against=against, bar=bar)
+
+
+def _outcome(
+    row: str,
+    title: str,
+    samples: tuple[Sequence[Sample], Sequence[Sample]],
+    name: str,
+    *,
+    scale: float,
+    unit: str,
+    against: str,
+    bar: Bar | None,
+    note: str = "",
+) -> Outcome:
+    ours, theirs = samples
+    return Outcome(
+        row=row,
+        title=title,
+        unit=unit,
+        ours=column(ours, name, scale),
+        theirs=column(theirs, name, scale),
+        against=against if theirs else "",
+        bar=bar,
+        cpu_ours=column(ours, "cpu_per_million"),
+        cpu_theirs=column(theirs, "cpu_per_million"),
+        note=note,
+    )
+
+
+def _stall(row: str, title: str, stalls: list[Buckets]) -> list[Outcome]:
+    together: Buckets = {}
+    for stall in stalls:
+        together = {bound: count + together.get(bound, 0) for bound, count in stall.items()}
+    stall_s = histogram_quantile(together, STALL_SHARE)
+    if stall_s is None:
+        return []
+    return [
+        Outcome(
+            row=row,
+            title=f"{title}: loop stall p99.9",
+            unit="ms",
+            ours=(stall_s * 1e3,),
+            bar=STALL_BAR,
+            note=f"{max(together.values()):.0f} observations; the bound of a doubling bucket",
+        )
+    ]

@@ -1,0 +1,19 @@
+"""The size of the exploration: small by default, as large as one has time for by option."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--crash-seeds",
+        type=int,
+        default=12,
+        help="workloads whose crash states are explored, each at every disk call (default 12)",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "crash_seed" in metafunc.fixturenames:
+        metafunc.parametrize("crash_seed", range(metafunc.config.getoption("--crash-seeds")))

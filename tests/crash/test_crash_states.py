@@ -1,0 +1,48 @@
+"""No promise is broken by a power loss, wherever it hits."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tidemill.core.rng import SeededRng
+from tidemill.testing.crash_states import CrashExplorer
+from tidemill.testing.mini_broker import (
+    MiniBroker,
+    damage_workload,
+    failing_disk_workload,
+    mixed_workload,
+)
+from tidemill.testing.sim_disk import SimDisk
+
+
+@pytest.mark.slow
+def test_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed: int) -> None:
+    def workload(broker: MiniBroker, disk: SimDisk) -> None:
+        mixed_workload(broker, disk, rng=SeededRng(crash_seed), steps=20)
+
+    explorer = CrashExplorer(workload, fates=2, seed=crash_seed)
+    explorer.run()
+    assert explorer.states > 2 * explorer.calls > 200
+
+
+@pytest.mark.slow
+def test_I1_nothing_is_acknowledged_after_a_failed_sync_and_nothing_before_it_is_lost() -> None:
+    CrashExplorer(failing_disk_workload, fates=3).run()
+
+
+@pytest.mark.slow
+def test_I17_damage_in_flushed_data_costs_only_the_damaged_batch() -> None:
+    CrashExplorer(damage_workload, fates=3).run()
+
+
+@pytest.mark.slow
+def test_the_same_seed_explores_the_same_states() -> None:
+    def states(seed: int) -> tuple[int, int]:
+        workload = partial(mixed_workload, rng=SeededRng(seed), steps=4)
+        explorer = CrashExplorer(lambda broker, disk: workload(broker, disk), fates=1, seed=seed)
+        explorer.run()
+        return explorer.calls, explorer.states
+
+    assert states(3) == states(3)

@@ -1,0 +1,237 @@
+"""What a stock client sends is what a stock client reads: every field, codec, size and promise."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.clients import (
+    CLIENTS,
+    AioKafka,
+    Client,
+    Confluent,
+    KafkaPython,
+    Message,
+    Sending,
+    create_topic,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
+
+NOVEMBER_2023_MS = 1_700_000_000_000
+
+PAIRS = [
+    pytest.param(client, codec, id=f"{client.name}-{codec}")
+    for client in CLIENTS
+    for codec in client.codecs
+]
+
+
+def _varied_messages(seed: int) -> list[Message]:
+    """Keys, headers, nothings and empties, texts that compress and bytes that do not."""
+    rng = Random(seed)
+    return [
+        Message(b"plain"),
+        Message(None, key=b"deleted"),
+        Message(b"", key=b""),
+        Message(b"x"),
+        Message(b"with headers", b"k", (("a", b"1"), ("a", b"2"), ("empty", b""), ("none", None))),
+        Message(b"compresses well " * 1000, key=b"text"),
+        Message(rng.randbytes(10_000), key=rng.randbytes(50)),
+        *(Message(b"%d" % n, key=b"%d" % (n % 7)) for n in range(200)),
+    ]
+
+
+def _fields(messages):
+    """What must come back unchanged, whatever place and time a message was given."""
+    return [(m.key, m.value, m.headers) for m in messages]
+
+
+@pytest.mark.parametrize(("sender", "codec"), PAIRS)
+def test_F15_F31_every_client_reads_what_this_one_sent(
+    shared_broker: BrokerProcess, topic: str, sender: Client, codec: str
+):
+    create_topic(shared_broker.bootstrap, topic)
+    messages = _varied_messages(seed=1)
+
+    places = sender.produce(shared_broker.bootstrap, topic, messages, Sending(codec=codec))
+
+    assert places == [(0, n) for n in range(len(messages))]
+    for reader in CLIENTS:
+        if codec not in reader.codecs:
+            continue
+        records = reader.consume(shared_broker.bootstrap, topic, len(messages))
+        assert _fields(records) == _fields(messages), reader.name
+        assert [record.offset for record in records] == list(range(len(messages)))
+
+
+def test_F15_a_record_may_have_neither_key_nor_value(shared_broker: BrokerProcess, topic: str):
+    create_topic(shared_broker.bootstrap, topic)
+
+    # The other two refuse to send it, all must read it.
+    Confluent().produce(shared_broker.bootstrap, topic, [Message(None), Message(b"next")])
+
+    for reader in CLIENTS:
+        records = reader.consume(shared_broker.bootstrap, topic, 2)
+        assert [(r.key, r.value) for r in records] == [(None, None), (None, b"next")], reader.name
+
+
+LZ4_NEEDS_COORDINATOR = pytest.mark.xfail(
+    reason="librdkafka sends lz4 only to a broker that offers FindCoordinator"
+)
+
+
+@pytest.mark.parametrize(("sender", "codec"), PAIRS)
+def test_F31_F28_the_broker_keeps_batches_as_they_came(
+    shared_broker: BrokerProcess, topic: str, sender: Client, codec: str, request
+):
+    if isinstance(sender, Confluent) and codec == "lz4":
+        request.applymarker(LZ4_NEEDS_COORDINATOR)
+    create_topic(shared_broker.bootstrap, topic)
+    line = b"compress me " * 100
+
+    sender.produce(shared_broker.bootstrap, topic, [Message(line)] * 50, Sending(codec=codec))
+
+    logs = shared_broker.data_dir.glob(f"**/{topic}-0/*.log")
+    stored_bytes = sum(path.stat().st_size for path in logs)
+    sent_bytes = len(line) * 50
+    assert (stored_bytes < sent_bytes / 4) == (codec != "none")
+
+
+@pytest.mark.parametrize("acks", ["0", "1", "all"])
+def test_F38_every_promise_stores_the_records(
+    shared_broker: BrokerProcess, topic: str, client: Client, acks: str
+):
+    create_topic(shared_broker.bootstrap, topic)
+    messages = [Message(b"%d" % n) for n in range(100)]
+
+    places = client.produce(shared_broker.bootstrap, topic, messages, Sending(acks=acks))
+
+    if acks != "0":
+        assert places == [(0, n) for n in range(100)]
+    records = client.consume(shared_broker.bootstrap, topic, 100)
+    assert _fields(records) == _fields(messages)
+
+
+def test_F40_T29_an_idempotent_producer_stores_each_record_once_and_in_order(
+    shared_broker: BrokerProcess, topic: str, client: Client
+):
+    create_topic(shared_broker.bootstrap, topic)
+    messages = [Message(b"%d" % n) for n in range(3000)]
+    how = Sending(idempotent=True, batch_bytes_max=2000)
+
+    places = client.produce(shared_broker.bootstrap, topic, messages, how)
+
+    assert places == [(0, n) for n in range(3000)]
+    records = client.consume(shared_broker.bootstrap, topic, 3000)
+    assert _fields(records) == _fields(messages)
+
+
+@pytest.mark.parametrize("size_bytes", [1, 900_000])
+def test_F16_a_record_may_be_tiny_or_nearly_as_large_as_a_batch(
+    shared_broker: BrokerProcess, topic: str, client: Client, size_bytes: int
+):
+    create_topic(shared_broker.bootstrap, topic)
+    messages = [Message(Random(n).randbytes(size_bytes)) for n in range(3)]
+    how = Sending(batch_bytes_max=950_000)
+
+    client.produce(shared_broker.bootstrap, topic, messages, how)
+
+    records = client.consume(shared_broker.bootstrap, topic, 3)
+    assert _fields(records) == _fields(messages)
+
+
+def test_F30_F44_many_records_travel_as_one_batch(
+    shared_broker: BrokerProcess, topic: str, client: Client
+):
+    create_topic(shared_broker.bootstrap, topic)
+    messages = [Message(b"%0200d" % n) for n in range(4000)]
+
+    client.produce(shared_broker.bootstrap, topic, messages)
+
+    # Per record an offset, a time and lengths: some ten bytes. A batch each would be 61 more.
+    logs = shared_broker.data_dir.glob(f"**/{topic}-0/*.log")
+    assert sum(path.stat().st_size for path in logs) < 4000 * 215
+    records = client.consume(shared_broker.bootstrap, topic, 4000)
+    assert _fields(records) == _fields(messages)
+
+
+def test_F15_the_senders_timestamps_are_kept(
+    shared_broker: BrokerProcess, topic: str, client: Client
+):
+    create_topic(shared_broker.bootstrap, topic)
+    times = [NOVEMBER_2023_MS + shift for shift in (0, 5, 3, 86_400_000, 1)]
+
+    client.produce(
+        shared_broker.bootstrap, topic, [Message(b"v", timestamp_ms=time) for time in times]
+    )
+
+    records = client.consume(shared_broker.bootstrap, topic, len(times))
+    assert [record.timestamp_ms for record in records] == times
+
+
+def test_F67_order_inside_a_partition_is_the_order_of_sending(
+    shared_broker: BrokerProcess, topic: str, client: Client
+):
+    create_topic(shared_broker.bootstrap, topic, partitions=3)
+    rng = Random(67)
+    messages = [Message(b"%d" % n, partition=rng.randrange(3)) for n in range(3000)]
+    how = Sending(idempotent=True, batch_bytes_max=1000)
+
+    places = client.produce(shared_broker.bootstrap, topic, messages, how)
+
+    assert [partition for partition, _ in places] == [m.partition for m in messages]
+    records = client.consume(shared_broker.bootstrap, topic, 3000, dict.fromkeys(range(3), 0))
+    for partition in range(3):
+        read = [r.value for r in records if r.partition == partition]
+        assert read == [m.value for m in messages if m.partition == partition]
+
+
+def test_F68_one_partition_puts_all_senders_in_one_order_for_all_readers(
+    shared_broker: BrokerProcess, topic: str
+):
+    create_topic(shared_broker.bootstrap, topic)
+    for turn in range(3):
+        for sender in CLIENTS:
+            names = [f"{turn} {sender.name} {n}".encode() for n in range(10)]
+            sender.produce(shared_broker.bootstrap, topic, [Message(name) for name in names])
+
+    orders = [
+        [r.value for r in reader.consume(shared_broker.bootstrap, topic, 90)] for reader in CLIENTS
+    ]
+
+    expected = [
+        f"{turn} {sender.name} {n}".encode()
+        for turn in range(3)
+        for sender in CLIENTS
+        for n in range(10)
+    ]
+    assert orders == [expected] * 3
+
+
+def test_F01_F02_a_topic_that_nobody_made_gets_four_partitions_by_default(
+    shared_broker: BrokerProcess, topic: str, client: Client
+):
+    messages = [Message(b"%d" % n, partition=n % 4) for n in range(40)]
+
+    places = client.produce(shared_broker.bootstrap, topic, messages)
+
+    assert places == [(n % 4, n // 4) for n in range(40)]
+
+
+@pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
+def test_F43_one_can_send_and_wait_for_each_or_for_all(
+    shared_broker: BrokerProcess, topic: str, client: Client
+):
+    create_topic(shared_broker.bootstrap, topic)
+
+    one_by_one = [
+        client.produce(shared_broker.bootstrap, topic, [Message(b"%d" % n)])[0] for n in range(3)
+    ]
+    together = client.produce(
+        shared_broker.bootstrap, topic, [Message(b"%d" % n) for n in range(3, 6)]
+    )
+
+    assert [*one_by_one, *together] == [(0, n) for n in range(6)]
