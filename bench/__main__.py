@@ -24,7 +24,8 @@ __all__ = ["main"]
 
 FULL = Sizes(
     rounds=3,
-    megabytes=400,
+    small_megabytes=300,
+    large_megabytes=800,
     consume_megabytes=1_000,
     latency_records=4_000,
     e2e_seconds=8,
@@ -35,7 +36,8 @@ FULL = Sizes(
 )
 QUICK = Sizes(
     rounds=1,
-    megabytes=100,
+    small_megabytes=100,
+    large_megabytes=200,
     consume_megabytes=300,
     latency_records=1_000,
     e2e_seconds=3,

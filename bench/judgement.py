@@ -160,7 +160,7 @@ def histogram_quantile(buckets: Mapping[float, float], share: float) -> float | 
 
     That is the most the quantile can be, and all that a histogram knows.
     """
-    total = max(buckets.values(), default=0)
+    total = max(buckets.values(), default=0)  # the last bucket counts all
     if not total:
         return None
     return next(bound for bound in sorted(buckets) if buckets[bound] >= share * total)

@@ -25,6 +25,7 @@ from bench.topics import create_topics, delete_topic
 __all__ = ["PARTITIONS", "Lab", "Sizes"]
 
 PARTITIONS = 4
+SMALL_RECORD_BYTES = 1_000
 
 
 @final
@@ -33,8 +34,9 @@ class Sizes:
     """How much load makes one sample."""
 
     rounds: int
-    megabytes: int
-    """Payload of one throughput sample."""
+    small_megabytes: int
+    """Payload of one throughput sample of small records: those take longer per byte."""
+    large_megabytes: int
     consume_megabytes: int
     latency_records: int
     e2e_seconds: int
@@ -42,6 +44,11 @@ class Sizes:
     backlog_gb: tuple[float, float]
     idle_topics: int
     idle_connections: int
+
+    def records(self, size: int) -> int:
+        """How many records of this size make one throughput sample."""
+        small = size < SMALL_RECORD_BYTES
+        return (self.small_megabytes if small else self.large_megabytes) * 1_000_000 // size
 
 
 @final
@@ -108,10 +115,14 @@ class Lab:
         """Warm both up with a sample that does not count, then take rounds of A B B A."""
         for warm_up in (ours, theirs):
             if warm_up is not None:
-                self._ticking(warm_up)()
+                self.once(warm_up)
         return alternate(
             self.sizes.rounds, self._ticking(ours), self._ticking(theirs) if theirs else None
         )
+
+    def once(self, measure: Callable[[], Sample]) -> Sample:
+        """A single sample."""
+        return self._ticking(measure)()
 
     def _ticking(self, measure: Callable[[], Sample]) -> Callable[[], Sample]:
         def ticking() -> Sample:

@@ -7,7 +7,7 @@ import urllib.request
 
 from bench.wire_client import Address
 
-__all__ = ["Buckets", "buckets_between", "loop_stalls", "parse_buckets"]
+__all__ = ["Buckets", "buckets_between", "loop_stalls", "observations", "parse_buckets"]
 
 Buckets = dict[float, float]
 """Upper bound in seconds -> observations up to it."""
@@ -27,6 +27,10 @@ def parse_buckets(page: str, metric: str) -> Buckets:
     """One histogram of a page in Prometheus' text format."""
     found = re.findall(rf'^{metric}_bucket{{le="([^"]+)"}} (\S+)$', page, re.M)
     return {float(bound): float(count) for bound, count in found}
+
+
+def observations(buckets: Buckets) -> float:
+    return max(buckets.values(), default=0)
 
 
 def buckets_between(before: Buckets, after: Buckets) -> Buckets:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import final
 
 from bench import latency_rows, life_rows, scale_rows, throughput_rows
-from bench.judgement import Bar, Outcome
+from bench.judgement import Bar, Held, Outcome
 from bench.lab import Lab
 
 __all__ = ["ROWS", "Row"]
@@ -89,6 +89,13 @@ ROWS = (
     _produce("produce-1k-all", "produce 1 KB, acks=all, flush=os", size=1_000, acks="all", bar=3),
     _flushed("produce-100-group", "produce 100 B, acks=all, flush=group", size=100),
     _flushed("produce-1k-group", "produce 1 KB, acks=all, flush=group", size=1_000, quick=True),
+    Row(
+        key="loop-stall",
+        title="loop stall p99.9, acks=all, flush=group",
+        measure=lambda lab, row, title: throughput_rows.loop_stall(
+            lab, row, title, bar=Bar("<=", 20, Held.VALUE)
+        ),
+    ),
     _produce("produce-lz4", "produce 1 KB, lz4", size=1_000, codec="lz4", bar=1),
     _produce("produce-zstd", "produce 1 KB, zstd", size=1_000, codec="zstd", bar=1),
     _consume("consume-100", "consume 100 B", size=100, bar=1),

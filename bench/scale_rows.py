@@ -108,12 +108,12 @@ def _producing_onto(lab: Lab, broker: BrokerProcess, gigabytes: float) -> Callab
     topic = lab.new_topic(broker)
     fill = int(gigabytes * 1e9) // RECORD_BYTES
     lab.qbench(broker, topic, "produce", fill, RECORD_BYTES, 1)
-    count = lab.sizes.megabytes * 1_000_000 // RECORD_BYTES
+    count = lab.sizes.records(RECORD_BYTES)
     return lambda: lab.qbench(broker, topic, "produce", count, RECORD_BYTES, 1)
 
 
 def _producing(lab: Lab, broker: BrokerProcess) -> Callable[[], Sample]:
-    count = lab.sizes.megabytes * 1_000_000 // SMALL_RECORD_BYTES
+    count = lab.sizes.records(SMALL_RECORD_BYTES)
 
     def measure() -> Sample:
         with lab.topic(broker) as topic:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import posixpath
 from collections.abc import Callable
 from typing import final
 
@@ -103,7 +104,7 @@ class Broker:
         self._timers = LoopTimers(self._clock)
         self._listener = Listener(self._net)
         bound = await self._listener.bind(config.listen_endpoint)
-        self._disk.make_directories(config.data_dir)
+        _make_durable(self._disk, config.data_dir)
         coord = self._coord or SqliteCoord(f"{config.data_dir}/{COORD_FILE}")
         self.cluster = Cluster(coord, config, self._rng)
         await self._open_directory(await self.cluster.identify())
@@ -270,3 +271,14 @@ class Broker:
         self._timers.stop()
         await self._housekeeping.close()
         await self.cluster.close()
+
+
+def _make_durable(disk: Disk, path: str) -> None:
+    """Make a directory that a power loss cannot take away again, its parents included."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = posixpath.dirname(path)
+    for made in reversed(missing):
+        disk.make_directories(made)
+        disk.sync_directory(posixpath.dirname(made) or ".")

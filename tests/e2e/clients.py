@@ -43,6 +43,9 @@ DEADLINE_S = 30.0
 LINGER_MS = 20
 """Long enough that what a test sends at once travels as one batch."""
 
+REQUEST_BYTES_MAX = 10_000_000
+"""No client's own limit may hide the broker's."""
+
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 Place = tuple[int, int]
 """Partition and offset; the offset is -1 where nobody told it (acks=0)."""
@@ -97,10 +100,10 @@ class Client(Protocol):
         """The next `count` records from these offsets per partition, in order of arrival."""
         ...
 
-    def offset_for_time(
-        self, bootstrap: str, topic: str, partition: int, timestamp_ms: int
-    ) -> int | None:
-        """The first offset whose time is not before this; None if there is none."""
+    def offsets_for_times(
+        self, bootstrap: str, topic: str, times_ms: Sequence[int]
+    ) -> list[int | None]:
+        """Per time the first offset of partition 0 that is not before it; None if there is none."""
         ...
 
 
@@ -134,6 +137,7 @@ class Confluent:
                 "enable.idempotence": how.idempotent,
                 "linger.ms": LINGER_MS,
                 "batch.size": how.batch_bytes_max,
+                "message.max.bytes": REQUEST_BYTES_MAX,
                 "partitioner": "murmur2_random",
             }
         )
@@ -183,8 +187,11 @@ class Confluent:
             consumer.close()
 
     def consumer(self, bootstrap: str, **options: Any) -> confluent_kafka.Consumer:
-        """`fetch_wait_max_ms=10` stands for `fetch.wait.max.ms`."""
-        given = {name.replace("_", "."): value for name, value in options.items()}
+        """`fetch_wait_max_ms=10` stands for `fetch.wait.max.ms`; callbacks have underscores."""
+        given = {
+            name if callable(value) else name.replace("_", "."): value
+            for name, value in options.items()
+        }
         return confluent_kafka.Consumer(
             {
                 "bootstrap.servers": bootstrap,
@@ -217,16 +224,20 @@ class Confluent:
             tuple(message.headers() or ()),
         )
 
-    def offset_for_time(
-        self, bootstrap: str, topic: str, partition: int, timestamp_ms: int
-    ) -> int | None:
+    def offsets_for_times(
+        self, bootstrap: str, topic: str, times_ms: Sequence[int]
+    ) -> list[int | None]:
         consumer = self.consumer(bootstrap)
         try:
-            asked = confluent_kafka.TopicPartition(topic, partition, timestamp_ms)
-            (found,) = consumer.offsets_for_times([asked], timeout=DEADLINE_S)
+            found = [
+                consumer.offsets_for_times(
+                    [confluent_kafka.TopicPartition(topic, 0, time_ms)], timeout=DEADLINE_S
+                )[0].offset
+                for time_ms in times_ms
+            ]
         finally:
             consumer.close()
-        return None if found.offset == confluent_kafka.OFFSET_END else int(found.offset)
+        return [None if offset == confluent_kafka.OFFSET_END else offset for offset in found]
 
 
 @final
@@ -253,7 +264,7 @@ class KafkaPython:
             enable_idempotence=how.idempotent,
             linger_ms=LINGER_MS,
             batch_size=how.batch_bytes_max,
-            max_request_size=2 * how.batch_bytes_max,
+            max_request_size=REQUEST_BYTES_MAX,
             **options,
         )
         try:
@@ -303,16 +314,16 @@ class KafkaPython:
             raise _incomplete(self, len(records), count)
         return records
 
-    def offset_for_time(
-        self, bootstrap: str, topic: str, partition: int, timestamp_ms: int
-    ) -> int | None:
+    def offsets_for_times(
+        self, bootstrap: str, topic: str, times_ms: Sequence[int]
+    ) -> list[int | None]:
         consumer = self.consumer(bootstrap)
+        partition = kafka.TopicPartition(topic, 0)
         try:
-            asked = kafka.TopicPartition(topic, partition)
-            found = consumer.offsets_for_times({asked: timestamp_ms})[asked]
+            found = [consumer.offsets_for_times({partition: ms})[partition] for ms in times_ms]
         finally:
             consumer.close()
-        return None if found is None else int(found.offset)
+        return [None if place is None else place.offset for place in found]
 
 
 @final
@@ -342,7 +353,7 @@ class AioKafka:
             enable_idempotence=how.idempotent,
             linger_ms=LINGER_MS,
             max_batch_size=how.batch_bytes_max,
-            max_request_size=2 * how.batch_bytes_max,
+            max_request_size=REQUEST_BYTES_MAX,
             **options,
         )
         await producer.start()
@@ -398,22 +409,24 @@ class AioKafka:
             await consumer.stop()
         return records
 
-    def offset_for_time(
-        self, bootstrap: str, topic: str, partition: int, timestamp_ms: int
-    ) -> int | None:
-        return asyncio.run(self._offset_for_time(bootstrap, topic, partition, timestamp_ms))
+    def offsets_for_times(
+        self, bootstrap: str, topic: str, times_ms: Sequence[int]
+    ) -> list[int | None]:
+        return asyncio.run(self._offsets_for_times(bootstrap, topic, times_ms))
 
-    async def _offset_for_time(
-        self, bootstrap: str, topic: str, partition: int, timestamp_ms: int
-    ) -> int | None:
+    async def _offsets_for_times(
+        self, bootstrap: str, topic: str, times_ms: Sequence[int]
+    ) -> list[int | None]:
         consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap)
+        partition = aiokafka.TopicPartition(topic, 0)
         await consumer.start()
         try:
-            asked = aiokafka.TopicPartition(topic, partition)
-            found = (await consumer.offsets_for_times({asked: timestamp_ms}))[asked]
+            found = [
+                (await consumer.offsets_for_times({partition: ms}))[partition] for ms in times_ms
+            ]
         finally:
             await consumer.stop()
-        return None if found is None else int(found.offset)
+        return [None if place is None else place.offset for place in found]
 
 
 def _plain_record(message: Any) -> Record:

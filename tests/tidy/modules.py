@@ -15,6 +15,8 @@ ENTRY_POINTS = (
     "__main__.py",
     "testing/",  # a product of its own: users' tests import it
     "wire/generated/",  # looked up by API on first use
+    "storage/memory_log.py",  # the second implementation of PartitionLog, for tests and simulation
+    "hot/record_columns.py",  # for the Spark source
 )
 
 

@@ -38,7 +38,7 @@ class BoundHandler:
         if request is None:
             reader = Reader(frame, pos=body_offset)
             request = self._request_class.read(reader, context.version)
-            reader.finish()
+            reader.finish(self.handler.tail_bytes_max)
         try:
             return self.handler.handle(context, request)
         except KafkaError as error:

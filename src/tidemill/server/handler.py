@@ -70,6 +70,8 @@ class Handler:
     advertised_min: int | None = None
     """Where it must differ from the first version (T3)."""
     fast: FastCodec | None = None
+    tail_bytes_max: int = 0
+    """Bytes after the last field that are overlooked because a stock client leaves them."""
 
     def understands(self, version: int) -> bool:
         return self.versions[0] <= version <= self.versions[1]

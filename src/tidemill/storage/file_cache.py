@@ -4,8 +4,8 @@ A file is opened when it is first used, and the one that was not used for longes
 there are too many. Letting go is dropping the reference: a thread that still reads or syncs the
 file keeps it open (see `disk`). The same holds for the indexes of closed segments.
 
-`FileCache.get` may be called from a thread of `Disk.run`: every step is one atomic operation, and
-two threads that open the same file at once merely open it twice.
+All of it may be called from a thread of `Disk.run`: every step is one atomic operation, and two
+threads that open the same file at once merely open it twice.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class FileCache:
     def use_index(self, holder: IndexHolder) -> None:
         """This segment's index is, or will be, in memory; another one's may have to go."""
         self._indexes[holder] = None
-        self._indexes.move_to_end(holder)
+        with suppress(KeyError):
+            self._indexes.move_to_end(holder)
         if len(self._indexes) > self._indexes_max:
             self._indexes.popitem(last=False)[0].drop_index()
 

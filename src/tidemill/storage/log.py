@@ -53,7 +53,7 @@ class LogSlice:
 
     chunks: Sequence[Buffer]
     size_bytes: int
-    """The chunks' size; before `load`, the most that it may bring."""
+    """The chunks' size; before `load` the most that it brings, unless one batch alone is larger."""
     load: Callable[[], Sequence[Buffer]] | None = None
 
 

@@ -53,6 +53,7 @@ from tidemill.storage.log_files import DELETED_SUFFIX, LOG_SUFFIX
 from tidemill.storage.partition_log import FilePartitionLog, LoadedState
 from tidemill.storage.recovery import Remembered, recover, try_load_clean
 from tidemill.storage.recovery_report import PartitionReport, RecoveryReport
+from tidemill.wire.batch import CorruptBatch
 
 __all__ = ["LOCK_NAME", "LogDirectory"]
 
@@ -197,7 +198,7 @@ class LogDirectory:
             path,
             config,
             base_offset=log_start_offset,
-            before_cut=partial(self._before_cut, path),
+            before_cut=partial(self._before_cut, partition),
         )
         # Last, because it syncs the directory: a log without its first segment would start later.
         write_topic_id(self._disk, path, topic_id)
@@ -217,6 +218,24 @@ class LogDirectory:
         self.dirty.forget(hosted.log)
         hosted.log.close()
         self._put_aside(hosted.path)
+
+    def apply_retention(
+        self, partition: TopicPartition, *, now_ms: int, high_watermark: int
+    ) -> int:
+        """Let old segments of one log go; the number dropped.
+
+        A segment goes only when all that must outlive it is on disk: the name of the segment that
+        follows it, and the producers that only it knew. For closed segments a flush behind the last
+        roll has seen to that, for the last one a checkpoint; until then they stay.
+        """
+        hosted = self._hosted[partition]
+        log, running = hosted.log, self.dirty.running
+        limit = min(high_watermark, log.flushed_offset)
+        active_base = log.segments.active.base_offset
+        is_stored = hosted.stored_end_offset == log.log_end_offset
+        if not is_stored or (running is not None and running.covers(log)):
+            limit = min(limit, active_base if log.flushed_offset > active_base else -1)
+        return log.apply_retention(now_ms=now_ms, high_watermark=limit)
 
     def purge_slice(self, files_max: int) -> bool:
         """Unlink up to so many files of deleted logs; True when none is left."""
@@ -350,7 +369,7 @@ class LogDirectory:
             path,
             config,
             state,
-            before_cut=partial(self._before_cut, path),
+            before_cut=partial(self._before_cut, partition),
         )
         self.report.add(partition, report)
         self._hosted[partition] = _Hosted(
@@ -358,7 +377,7 @@ class LogDirectory:
             topic_id,
             path,
             high_watermark=min(entry.high_watermark if entry else 0, log.log_end_offset),
-            stored_end_offset=-1 if report.scanned_bytes or report.rebuilt else log.log_end_offset,
+            stored_end_offset=log.log_end_offset if _is_stored(state, report) else -1,
         )
 
     def _load_state(
@@ -408,9 +427,11 @@ class LogDirectory:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _before_cut(self, path: str, offset: int) -> None:
+    def _before_cut(self, partition: TopicPartition, offset: int) -> None:
         """A log is about to be cut below what checkpoints promise."""
-        write_cap(self._disk, path, sequence=self._sequence, offset=offset)
+        hosted = self._hosted[partition]
+        kept_end = min(offset, _base_of_batch(hosted.log, offset))
+        write_cap(self._disk, hosted.path, sequence=self._sequence, offset=kept_end)
 
     def _put_aside(self, path: str) -> None:
         target = f"{self.path}/{self._rng.uuid().hex}{DELETED_SUFFIX}"
@@ -451,6 +472,25 @@ def _remembered(entry: CheckpointEntry | None) -> Remembered:
         size_bytes=entry.size_bytes,
         producers=entry.producers,
     )
+
+
+def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
+    """Where the batch begins that holds `offset`: a cut takes all of it."""
+    if not log.log_start_offset <= offset < log.log_end_offset:
+        return offset
+    try:
+        _, header = log.segments.holding(offset).finder().locate(offset)
+    except CorruptBatch:
+        return log.log_start_offset
+    return offset if header is None else header.base_offset
+
+
+def _is_stored(state: LoadedState, report: PartitionReport) -> bool:
+    """Whether the log's snapshot and index are up to date, so that a checkpoint can pass it by."""
+    if report.scanned_bytes or report.rebuilt:
+        return False
+    log_end_offset = state.segments[-1].next_offset
+    return not len(state.producers) or log_end_offset in state.snapshot_offsets
 
 
 def _lock(disk: Disk, path: str) -> DiskFile:

@@ -61,9 +61,11 @@ class OffsetIndex:
         entry = self.entry_at_offset(offset)
         return self.positions[entry] if entry >= 0 else 0
 
-    def truncate(self, count: int) -> None:
-        """Keep the first `count` entries."""
-        del self.offsets[count:], self.positions[count:]
+    def head(self, count: int) -> OffsetIndex:
+        """The first `count` entries, copied."""
+        head = OffsetIndex(self.base_offset)
+        head.offsets, head.positions = self.offsets[:count], self.positions[:count]
+        return head
 
     def encode_from(self, first: int) -> bytes:
         """A block with the entries from `first` on, to append to the file."""

@@ -318,6 +318,7 @@ class FilePartitionLog:
         while self._oldest_may_go(now_ms, high_watermark):
             if len(self._segments) == 1:
                 self._roll()
+                self._disk.sync_directory(self._directory)  # the log is never without a segment
             self._size_bytes -= self._segments.oldest.size_bytes
             path = self._segments.drop_oldest()
             self._deleted.append((now_ms + self._config.delete_delay_ms, path))

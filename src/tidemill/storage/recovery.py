@@ -74,7 +74,7 @@ class Remembered:
     producers: int = 0
     """How many producers the log knew."""
     is_capped: bool = False
-    """The log was cut since the checkpoint, at the recovery point or within the batch before it."""
+    """The log was cut here, or begun anew, since the checkpoint: it may end earlier."""
 
 
 @final
@@ -170,7 +170,8 @@ class _Recovery:
 
     def run(self) -> LoadedState:
         if not self._row:
-            self._begin_anew(max(self._recovery_point, self._log_start_offset))
+            stored = _offsets(self._names, SNAPSHOT_SUFFIX)
+            self._begin_anew(max(self._recovery_point, self._log_start_offset, *stored[-1:]))
         self._bring_back_tail(*self._seek())
         snapshots = ProducerSnapshots(
             self._disk, self._directory, _offsets(self._names, SNAPSHOT_SUFFIX)
@@ -453,7 +454,7 @@ class _Recovery:
 
     def _begin_anew(self, offset: int) -> None:
         """Nothing readable is left: go on with an empty segment at `offset`."""
-        if not self._row and self._recovery_point > self._log_start_offset:
+        if not self._row and self._recovery_point > self._log_start_offset and not self._is_capped:
             piece = _Piece(self._directory, offset, 0, offset)
             self._note_damage(piece, 0, self._log_start_offset, "no segment is left")
         for piece in reversed(self._row):
@@ -466,7 +467,8 @@ class _Recovery:
     def _leave_damaged_segment(self) -> None:
         """Appending needs an index of the whole segment, which damage may not allow: roll."""
         last = self._row[-1]
-        if last.size_bytes and any(damage.path == last.path for damage in self.report.damage):
+        is_damaged = any(damage.path == last.path for damage in self.report.damage)
+        if is_damaged and last.base_offset < self._log_end_offset:
             self._start_segment(self._log_end_offset)
 
     def _start_segment(self, offset: int) -> None:

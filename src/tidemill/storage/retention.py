@@ -42,9 +42,8 @@ class RetentionPass:
         return self._directory.purge_slice(files_max)
 
     def _apply(self, partition: TopicPartition, now_ms: int) -> None:
-        log = self._directory.get(partition)
-        if log is not None:
+        if self._directory.get(partition) is not None:
             high_watermark = self._high_watermark_of(partition)
-            self.segments_dropped += log.apply_retention(
-                now_ms=now_ms, high_watermark=high_watermark
+            self.segments_dropped += self._directory.apply_retention(
+                partition, now_ms=now_ms, high_watermark=high_watermark
             )

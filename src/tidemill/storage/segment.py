@@ -65,9 +65,9 @@ class Segment:
 
     __slots__ = (
         "_closed_max_timestamp",
-        "_dirty_file",
         "_disk",
         "_files",
+        "_has_litter",
         "_index",
         "_index_interval_bytes",
         "_positions",
@@ -75,6 +75,7 @@ class Segment:
         "_warm_from",
         "base_offset",
         "directory",
+        "dirty_file",
         "is_closed",
         "next_offset",
         "path",
@@ -115,8 +116,10 @@ class Segment:
         """Base offset -> position of the newest batches, written by this process."""
         self._warm_from = size_bytes
         """From here on this process wrote the bytes."""
-        self._dirty_file: DiskFile | None = None
-        """The open file while it has bytes that no sync covered."""
+        self.dirty_file: DiskFile | None = None
+        """The open file, while it has bytes that no sync covered."""
+        self._has_litter = False
+        """A failed write may have left bytes behind the size."""
         self._viewed = False
         """A view of it may exist."""
 
@@ -150,14 +153,17 @@ class Segment:
     def append(self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
         """Write batches at the end, one write for all. On an error nothing was appended."""
         index = self._index or self.load_index()
-        file = self._dirty_file or self._files.get(self.path)
+        file = self.dirty_file or self._files.get(self.path)
         position = self.size_bytes
+        if self._has_litter:
+            self._sweep(file)
         try:
             file.pwrite(chunks, position)
         except StorageFault:
-            file.truncate(position)
+            self._has_litter = True
+            self._sweep(file)
             raise
-        self._dirty_file = file
+        self.dirty_file = file
         positions = self._positions
         for header in headers:
             index.note(header, position)
@@ -167,6 +173,11 @@ class Segment:
         self.next_offset = headers[-1].next_offset
         if len(positions) > TAIL_BATCHES_MAX:
             self._positions = dict(list(positions.items())[-TAIL_BATCHES_MAX // 2 :])
+
+    def _sweep(self, file: DiskFile) -> None:
+        """Cut off what a failed write left; nobody was given a view of it."""
+        file.truncate(self.size_bytes)
+        self._has_litter = False
 
     def close(self) -> None:
         """The log rolled: from now on this segment only changes by being cut or deleted."""
@@ -179,15 +190,6 @@ class Segment:
         self.is_closed = False
         self._closed_max_timestamp = None
         self._files.forget_index(self)
-
-    @property
-    def dirty_file(self) -> DiskFile | None:
-        """The file, where it has bytes that no sync covered."""
-        return self._dirty_file
-
-    def mark_clean(self) -> None:
-        """A sync covered every byte; the cache may close the file."""
-        self._dirty_file = None
 
     # --- index -----------------------------------------------------------------------------------
 
@@ -229,7 +231,7 @@ class Segment:
         if start is not None:
             stop = self.size_bytes if end_offset >= self.next_offset else positions.get(end_offset)
             if stop is not None and 0 < stop - start <= min(max_bytes, _VIEW_BYTES_MIN):
-                return _copied(self._dirty_file or self._files.get(self.path), start, stop)
+                return _copied(self.dirty_file or self._files.get(self.path), start, stop)
         if self.is_closed:
             self._files.use_index(self)
         elif self._index is None:
@@ -244,7 +246,7 @@ class Segment:
         return self._read_anywhere(search, offset, max_bytes)
 
     def _read_anywhere(self, search: _Search, offset: int, max_bytes: int) -> LogSlice:
-        file = self._dirty_file or self._files.get(self.path)
+        file = self.dirty_file or self._files.get(self.path)
         index, size_bytes = self._index, self.size_bytes
         if index is not None:
             near = index.offsets.position_before(offset)
@@ -254,7 +256,7 @@ class Segment:
                 if found is not None:
                     return found
             if is_warm:
-                return _copied(file, *search(self._finder(file, index)))
+                return _copied(file, *search(self.finder(file)))
         load = partial(self._load, file, search, size_bytes, self.next_offset)
         return LogSlice((), min(size_bytes, max_bytes), load)
 
@@ -262,23 +264,19 @@ class Segment:
         self, file: DiskFile, search: _Search, near: int, max_bytes: int
     ) -> LogSlice | None:
         """Search and answer on one view, where everything needed is in memory."""
-        assert self._index is not None
-        reach = near + max_bytes + 2 * self._index_interval_bytes + _SEARCH_SLACK_BYTES
-        reach = min(reach, self.size_bytes)
+        search_bytes = 2 * self._index_interval_bytes + _SEARCH_SLACK_BYTES
+        reach = min(near + max_bytes + search_bytes, self.size_bytes)
         self._viewed = True
         view = file.try_resident_view(near, reach - near)
         if view is None:
             return None
         try:
-            start, stop = search(self._finder(ResidentRange(view, near), self._index))
+            start, stop = search(self.finder(ResidentRange(view, near)))
         except NotResident:
             return None
         if stop > reach:
             return None
         return LogSlice((view[start - near : stop - near],) if stop > start else (), stop - start)
-
-    def _finder(self, source: Source, index: SegmentIndex) -> BatchFinder:
-        return BatchFinder(source, index, size_bytes=self.size_bytes, next_offset=self.next_offset)
 
     def _load(
         self, file: DiskFile, search: _Search, size_bytes: int, next_offset: int
@@ -332,9 +330,14 @@ class Segment:
         for _, header in walk_headers(self._files.get(self.path), position, self.size_bytes):
             yield header
 
-    def finder(self) -> BatchFinder:
-        """For searches by time; may have to wait for the disk."""
-        return self._finder(self._files.get(self.path), self.load_index())
+    def finder(self, source: Source | None = None) -> BatchFinder:
+        """To search the segment as it is now, in its file or a view; may wait for the disk."""
+        return BatchFinder(
+            source or self._files.get(self.path),
+            self.load_index(),
+            size_bytes=self.size_bytes,
+            next_offset=self.next_offset,
+        )
 
     # --- cutting and deleting --------------------------------------------------------------------
 
@@ -357,8 +360,8 @@ class Segment:
             file.truncate(position)
             file.sync()
         self._disk.sync_directory(self.directory)
-        self._dirty_file = None
-        index.cut(self._files.get(self.path), position)
+        self.dirty_file = None
+        self._index = index.cut(self._files.get(self.path), position)
         self._positions = {}
         self._warm_from = min(self._warm_from, position)
         self.size_bytes = position
@@ -373,7 +376,7 @@ class Segment:
 
     def forget(self) -> None:
         """Hold nothing open any more."""
-        self._dirty_file = None
+        self.dirty_file = None
         self._files.drop(self.path)
         self._files.forget_index(self)
 

@@ -46,9 +46,9 @@ class SegmentIndex:
         """Entries in the files, and the size of either file."""
         self.fault: CorruptBatch | None = None
         """Damage in the segment: there are no entries behind it, and `max_timestamp` is unknown."""
-        self.max_timestamp = NO_TIMESTAMP
-        self._next_entry_at = interval_bytes
-        self._resume()
+        last = offsets.positions[-1] if len(offsets) else 0
+        self.max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
+        self._next_entry_at = last + interval_bytes
 
     @classmethod
     def empty(cls, base_offset: int, *, interval_bytes: int) -> SegmentIndex:
@@ -83,14 +83,16 @@ class SegmentIndex:
         if header.max_timestamp > self.max_timestamp:
             self.max_timestamp = header.max_timestamp
 
-    def cut(self, file: DiskFile, size_bytes: int) -> None:
-        """The segment was cut to `size_bytes`, and its index files are gone."""
+    def cut(self, file: DiskFile, size_bytes: int) -> SegmentIndex:
+        """The index of the segment cut to `size_bytes`, its index files gone.
+
+        A new object: a reader in a thread may still use this one.
+        """
         count = self.offsets.entry_at_position(size_bytes - 1) + 1
-        self.offsets.truncate(count)
-        self.times.truncate(count)
-        self._resume()
-        self._stored = (0, 0, 0)
-        self._catch_up(file, size_bytes)
+        offsets, times = self.offsets.head(count), self.times.head(count)
+        index = SegmentIndex(offsets, times, interval_bytes=self._interval_bytes)
+        index._catch_up(file, size_bytes)
+        return index
 
     def take_blocks(self, directory: str) -> list[IndexBlock]:
         """What the files lack. The bytes it speaks of must be synced before it is written."""
@@ -109,12 +111,6 @@ class SegmentIndex:
             (offset_path(directory, base_offset, INDEX_SUFFIX), offset_bytes, offset_block),
             (offset_path(directory, base_offset, TIME_INDEX_SUFFIX), time_bytes, time_block),
         ]
-
-    def _resume(self) -> None:
-        """Know what the last entry knows, and nothing behind it."""
-        last = self.offsets.positions[-1] if len(self.offsets) else 0
-        self.max_timestamp = self.times.timestamps[-1] if len(self.times) else NO_TIMESTAMP
-        self._next_entry_at = last + self._interval_bytes
 
     def _fits(self, file: DiskFile, size_bytes: int) -> bool:
         """Whether the last entry names a batch: a file from another history would not."""

@@ -104,7 +104,8 @@ class Segments:
         return max(0, bisect_right(self._row, offset, key=_base_offset) - 1)
 
     def _below(self, end_offset: int) -> list[Segment]:
-        return [segment for segment in self._row if segment.base_offset < end_offset]
+        row = list(self._row)  # a search may run in a thread while the row changes
+        return [segment for segment in row if segment.base_offset < end_offset]
 
     # --- dropping --------------------------------------------------------------------------------
 

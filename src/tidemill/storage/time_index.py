@@ -47,9 +47,11 @@ class TimeIndex:
         """The last entry behind which the first batch with this time or later lies; -1: none."""
         return bisect_left(self.timestamps, timestamp_ms) - 1
 
-    def truncate(self, count: int) -> None:
-        """Keep the first `count` entries."""
-        del self.timestamps[count:]
+    def head(self, count: int) -> TimeIndex:
+        """The first `count` entries, copied."""
+        head = TimeIndex(self.base_offset)
+        head.timestamps = self.timestamps[:count]
+        return head
 
     def encode_from(self, first: int) -> bytes:
         """A block with the entries from `first` on, to append to the file."""

@@ -150,7 +150,7 @@ class Unflushed:
             return False
         for segment in list(self.dirty):
             if segment.next_offset <= log_end_offset:
-                segment.mark_clean()
+                segment.dirty_file = None  # the cache may close it
                 del self.dirty[segment]
         if self._directories is work.directories:
             self._directories = ()

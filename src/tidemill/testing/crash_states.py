@@ -20,7 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import final
 
+from tidemill.core.errors import KafkaError
 from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import IDEMPOTENCE_WINDOW_BATCHES
 from tidemill.core.rng import SeededRng
 from tidemill.storage.log import PartitionLog
 from tidemill.storage.log_directory import LogDirectory
@@ -168,23 +170,35 @@ def _check_epochs(name: str, log: PartitionLog, found: dict[int, bytes]) -> None
 def _check_producers(
     name: str, log: PartitionLog, promised: Promises, found: dict[int, bytes]
 ) -> None:
-    for batch in promised.last_acked.values():
-        duplicate = log.producers.check(batch.header)
-        offset = duplicate.base_offset if duplicate is not None else None
-        _require(
-            offset == batch.header.base_offset,
-            f"I18: {name}: the batch of offset {batch.header.base_offset} is taken for {offset}",
-        )
     newest: dict[int, BatchHeader] = {}
-    for data in found.values():
+    sent: dict[int, list[int]] = {}
+    for offset, data in found.items():
         header = read_header(data)
         newest[header.producer_id] = header
+        sent.setdefault(header.producer_id, []).append(offset)
+    for producer_id, batch in promised.last_acked.items():
+        acked_offset = batch.header.base_offset
+        since = [offset for offset in sent.get(producer_id, []) if offset > acked_offset]
+        if len(since) < IDEMPOTENCE_WINDOW_BATCHES:
+            taken_for = _offset_of_repetition(log, batch.header)
+            _require(
+                taken_for == acked_offset,
+                f"I18: {name}: the batch of offset {acked_offset} is taken for {taken_for}",
+            )
     for producer_id, header in newest.items():
         if producer_id >= 0:
             _require(
                 is_next(log, producer_id, header.last_sequence + 1),
                 f"I18: {name}: producer {producer_id} cannot go on behind {header.last_sequence}",
             )
+
+
+def _offset_of_repetition(log: PartitionLog, header: BatchHeader) -> int | None:
+    try:
+        duplicate = log.producers.check(header)
+    except KafkaError:
+        return None
+    return duplicate.base_offset if duplicate is not None else None
 
 
 def _require(holds: bool, message: str) -> None:

@@ -198,12 +198,14 @@ class MiniBroker:
         self.directory.write_checkpoint(self._high_watermarks())
 
     def apply_retention(self, partition: TopicPartition, *, keep_bytes: int) -> None:
-        log = self.log(partition)
-        self.promises[partition].start_allowed = max(
-            self.promises[partition].start_allowed, log.flushed_offset
-        )
+        promises, log = self.promises[partition], self.log(partition)
+        promises.start_allowed = max(promises.start_allowed, log.flushed_offset)
         log.set_config(replace(SMALL, retention_bytes=keep_bytes))
-        log.apply_retention(now_ms=self._now_ms, high_watermark=log.flushed_offset)
+        promises.is_restarting = len(log.segments) == 1
+        self.directory.apply_retention(
+            partition, now_ms=self._now_ms, high_watermark=log.flushed_offset
+        )
+        promises.is_restarting = False
         log.set_config(SMALL)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:

@@ -44,6 +44,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 TIME_LIMIT_S = 24 * 3600.0
+FINALLY_BLOCKS_MAX = 20
 
 
 class SimulationFailed(Exception):
@@ -192,10 +193,7 @@ class SimLoop(asyncio.BaseEventLoop):
         """The run is over: close every coroutine that is left, whatever it says to that."""
         for task in {*self._graveyard, *self._open_tasks()}:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is on purpose
-            work = task.get_coro()
-            assert work is not None
-            with suppress(BaseException):
-                work.close()
+            _close(task.get_coro())
         self._graveyard.clear()
         self._failures.clear()
 
@@ -261,6 +259,14 @@ class SimLoop(asyncio.BaseEventLoop):
         escaped = EscapedSimulation(message)
         self._failures.append({"message": message, "exception": escaped})
         return escaped
+
+
+def _close(work: Any) -> None:  # noqa: ANN401 - typeshed knows only awaitables here
+    """End a coroutine: once for each of its `finally` blocks that would wait for something."""
+    for _ in range(FINALLY_BLOCKS_MAX):
+        with suppress(BaseException):
+            work.close()
+            return
 
 
 def _describe(task: _NumberedTask[Any]) -> str:

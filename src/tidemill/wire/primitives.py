@@ -74,9 +74,9 @@ class Reader:
         self.pos = pos
         self.end = len(self.buf)
 
-    def finish(self) -> None:
+    def finish(self, tail_bytes_max: int = 0) -> None:
         """Refuse bytes after the last field (S7)."""
-        if self.pos != self.end:
+        if not 0 <= self.end - self.pos <= tail_bytes_max:
             raise ProtocolViolation(f"{self.end - self.pos} bytes after the message's end")
 
     # --- fixed size ------------------------------------------------------------------------------

@@ -69,6 +69,8 @@ def test_offsets_may_be_far_from_the_base() -> None:
     assert index.position_before(2**60 + 2**31) == 2**31
 
 
-def test_truncation_keeps_the_first_entries(index: OffsetIndex) -> None:
-    index.truncate(1)
-    assert index.position_before(9_999) == 500
+def test_the_head_of_an_index_is_a_copy(index: OffsetIndex) -> None:
+    head = index.head(1)
+    head.add(1_015, 700)
+    assert head.position_before(9_999) == 700
+    assert index.position_before(1_019) == 500

@@ -93,7 +93,9 @@ class LogAgainstList(RuleBasedStateMachine):
     def append_to_a_full_disk(self) -> None:
         self.disk.set_capacity(0)
         with pytest.raises(DiskFull):
-            append(self.log, batch(self.end, epoch=self.epoch), batch(self.end + 1, epoch=self.epoch))
+            append(
+                self.log, batch(self.end, epoch=self.epoch), batch(self.end + 1, epoch=self.epoch)
+            )
         self.disk.set_capacity(None)
 
     @rule(at=fractions, end=fractions, max_bytes=st.sampled_from([1, 100, 500, 3_000]))
@@ -214,9 +216,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @invariant()
     def the_last_batches_are_known_as_repetitions(self) -> None:
         for stored in self.batches[-5:]:
-            again = header(
-                0, len(stored.times), producer=(PRODUCER_ID, 0, stored.sequence)
-            )
+            again = header(0, len(stored.times), producer=(PRODUCER_ID, 0, stored.sequence))
             original = self.log.producers.check(again)
             assert original is not None
             assert original.base_offset == stored.base_offset

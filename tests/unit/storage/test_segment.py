@@ -241,6 +241,19 @@ def test_a_failed_write_leaves_no_whole_batch_behind_a_shorter_one(
     assert disk.read_file(segment.path) == first
 
 
+def test_litter_that_could_not_be_swept_is_swept_before_the_next_write(
+    disk: SimDisk, segment: Segment
+) -> None:
+    first, second = batch(0), batch(1)
+    disk.set_capacity(len(first) + len(second) - 1)
+    disk.fail("truncate")
+    with pytest.raises(StorageFault):
+        append(segment, first, second)
+    disk.set_capacity(None)
+    append(segment, batch(0, value=b""))
+    assert disk.size(segment.path) == segment.size_bytes == len(batch(0, value=b""))
+
+
 def test_a_full_disk_after_a_view_is_repaired_too(disk: SimDisk, segment: Segment) -> None:
     written = filled(segment, 6, value=LARGE)
     assert isinstance(read(segment, 0).chunks[0], memoryview)
@@ -289,7 +302,7 @@ def test_a_renamed_segment_leaves_no_index_behind(disk: SimDisk, segment: Segmen
     assert disk.list_names("/log") == [f"{0:020d}.log.deleted"]
 
 
-def test_a_dirty_file_stays_open_until_it_is_clean(disk: SimDisk) -> None:
+def test_a_dirty_file_stays_open_though_the_cache_forgets_it(disk: SimDisk) -> None:
     disk.make_directories("/log")
     files = FileCache(disk, files_max=1)
     segment = Segment.create(disk, files, "/log", base_offset=0, index_interval_bytes=100)
@@ -299,8 +312,6 @@ def test_a_dirty_file_stays_open_until_it_is_clean(disk: SimDisk) -> None:
     files.get("/log/other")
     append(segment, batch(1))
     assert segment.dirty_file is dirty
-    segment.mark_clean()
-    assert segment.dirty_file is None
 
 
 def test_first_and_greatest_timestamps_are_known(disk: SimDisk, segment: Segment) -> None:

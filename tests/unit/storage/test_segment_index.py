@@ -142,8 +142,7 @@ def test_an_index_that_reaches_behind_the_segment_is_not_believed(
 
 
 def test_a_cut_takes_entries_and_time_back(file: DiskFile) -> None:
-    index = built()
-    index.cut(file, 5 * BATCH_BYTES)
+    index = built().cut(file, 5 * BATCH_BYTES)
     assert list(index.offsets.offsets) == [3]
     assert index.max_timestamp == 1_040
     index.note(read_header(BATCHES[5]), 5 * BATCH_BYTES)

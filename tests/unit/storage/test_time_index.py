@@ -41,6 +41,8 @@ def test_R10_reading_stops_at_the_first_block_that_does_not_belong(index: TimeIn
     assert len(decode(block[:-1])[0]) == 0
 
 
-def test_truncation_keeps_the_first_entries(index: TimeIndex) -> None:
-    index.truncate(2)
-    assert list(index.timestamps) == [10, 10]
+def test_the_head_of_an_index_is_a_copy(index: TimeIndex) -> None:
+    head = index.head(2)
+    head.add(20)
+    assert list(head.timestamps) == [10, 10, 20]
+    assert list(index.timestamps) == [10, 10, 30, 50]

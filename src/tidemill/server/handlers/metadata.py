@@ -190,4 +190,11 @@ def _refuse(_request: MetadataRequest, error: KafkaError) -> MetadataResponse:
     return MetadataResponse(error_code=int(error.code))
 
 
-HANDLER = Handler(api_key=ApiKey.METADATA, versions=(0, 13), handle=handle, refuse=_refuse)
+HANDLER = Handler(
+    api_key=ApiKey.METADATA,
+    versions=(0, 13),
+    handle=handle,
+    refuse=_refuse,
+    # librdkafka up to 2.16 asks for all topics, in flexible versions, with a count of four bytes.
+    tail_bytes_max=3,
+)

@@ -1,0 +1,148 @@
+"""Clients of a simulated cluster, made of our own client package."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from tests.sim.history import History
+from tidemill.client.admin import Admin
+from tidemill.client.cluster import Cluster
+from tidemill.client.consumer import EARLIEST, AtOffset, Consumer
+from tidemill.client.errors import ClientError
+from tidemill.client.offsets import LATEST_TIMESTAMP, list_offsets
+from tidemill.client.producer import Producer
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.core.rng import SeededRng
+from tidemill.testing.sim_world import SimWorld
+from tidemill.wire.records import Record
+
+__all__ = ["Worker", "drain", "patiently"]
+
+T = TypeVar("T")
+
+DELIVERY_TIMEOUT_S = 120.0
+ATTEMPTS_MAX = 500
+RETRY_S = 0.2
+SHORT_TOPIC_PREFIX = "short-"
+
+
+async def drain(world: SimWorld, partition: TopicPartition) -> list[Record]:
+    """Everything that a new consumer finds in a partition, from its beginning to its end."""
+    async with Cluster(world.client_net("drain"), world.bootstrap) as cluster:
+        (end,) = (await list_offsets(cluster, {partition: LATEST_TIMESTAMP})).values()
+        consumer = Consumer(cluster)
+        await consumer.assign(partition.topic, EARLIEST, [partition.partition])
+        records: list[Record] = []
+        while consumer.positions[partition] < end.offset:
+            for fetched in await consumer.poll(1.0):
+                records += fetched.records
+        return records
+
+
+async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Try until the cluster can be reached, and has a leader and a controller."""
+    for _ in range(ATTEMPTS_MAX):
+        try:
+            return await attempt()
+        except ClientError:
+            pass
+        except KafkaError as error:
+            if not error.code.retriable:
+                raise
+        await asyncio.sleep(RETRY_S)
+    return await attempt()
+
+
+class Worker:
+    """One client that does this and that, as its seed says, and writes down what it is told."""
+
+    def __init__(
+        self, world: SimWorld, number: int, history: History, partitions: Sequence[TopicPartition]
+    ) -> None:
+        self._world = world
+        self._number = number
+        self._history = history
+        self._partitions = partitions
+        self._rng = SeededRng(world.rng.below(1 << 62))
+        self._sent = 0
+        self._topics: list[str] = []
+        self._topics_made = 0
+
+    async def run(self, operations: int) -> None:
+        """That many operations, one after the other."""
+        net = self._world.client_net(f"client-{self._number}")
+        bootstrap = self._world.bootstrap
+        async with (
+            Cluster(net, bootstrap) as cluster,
+            Cluster(net, bootstrap) as own,
+            Producer(
+                own, self._world.clock, idempotent=True, delivery_timeout_s=DELIVERY_TIMEOUT_S
+            ) as producer,
+        ):
+            for _ in range(operations):
+                await self._one(cluster, producer)
+                await asyncio.sleep(self._rng.below(1000) / 100_000)
+
+    async def _one(self, cluster: Cluster, producer: Producer) -> None:
+        choice = self._rng.below(100)
+        if choice < 70:
+            await self._produce(producer)
+        elif choice < 80:
+            await self._fetch(cluster)
+        elif choice < 90:
+            await self._list_offsets(cluster)
+        elif choice < 95:
+            await self._create_topic(cluster)
+        else:
+            await self._delete_topic(cluster)
+
+    def _partition(self) -> TopicPartition:
+        return self._partitions[self._rng.below(len(self._partitions))]
+
+    async def _produce(self, producer: Producer) -> None:
+        """A few records at once, acknowledged before the next operation."""
+        partition = self._partition()
+        sends = []
+        for _ in range(1 + self._rng.below(4)):
+            self._sent += 1
+            value = self._history.value(self._number, self._sent)
+            send = partial(producer.send, partition.topic, value, partition=partition.partition)
+            sends.append((value, await patiently(send)))
+        for value, delivery in sends:
+            self._history.sent(partition, await delivery.offset(), value)
+
+    async def _fetch(self, cluster: Cluster) -> None:
+        partition, life = self._partition(), self._history.life
+        consumer = Consumer(cluster, max_wait_ms=50)
+        start = AtOffset(self._rng.below(1 + len(self._history.acked[partition])))
+        assign = partial(consumer.assign, partition.topic, start, [partition.partition])
+        await patiently(assign)
+        for fetched in await consumer.poll(0.2):
+            if life == self._history.life:
+                self._history.read(partition, fetched.records)
+
+    async def _list_offsets(self, cluster: Cluster) -> None:
+        partition, life = self._partition(), self._history.life
+        found = await patiently(partial(list_offsets, cluster, {partition: LATEST_TIMESTAMP}))
+        if life == self._history.life:
+            self._history.end_offset(partition, found[partition].offset)
+
+    async def _create_topic(self, cluster: Cluster) -> None:
+        self._topics_made += 1
+        name = f"{SHORT_TOPIC_PREFIX}{self._number}-{self._topics_made}"
+        try:
+            await patiently(partial(Admin(cluster).create_topic, name, partitions=2))
+        except KafkaError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise  # else a first try, whose answer was lost, had its effect
+        self._topics.append(name)
+
+    async def _delete_topic(self, cluster: Cluster) -> None:
+        if self._topics:
+            name = self._topics.pop(0)
+            outcome = await patiently(partial(Admin(cluster).delete_topics, [name]))
+            assert outcome[name] in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}

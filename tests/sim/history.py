@@ -1,0 +1,65 @@
+"""What clients were told, and the invariants that it must fit (docs/reference/numbers.md).
+
+Values are unique and name their sender: `producer/number`. Offsets are compared by value, so a
+lost, doubled, moved or foreign record shows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from tidemill.core.ids import TopicPartition
+from tidemill.wire.records import Record
+
+__all__ = ["History"]
+
+
+class History:
+    """Sends, acknowledgements and reads of one run."""
+
+    def __init__(self) -> None:
+        self.invoked: set[bytes] = set()
+        self.acked: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
+        self.life = 0
+        """Counts power losses: what was read but not acknowledged may change over one (I8)."""
+        self._reads: dict[tuple[int, TopicPartition], dict[int, bytes]] = defaultdict(dict)
+        self._ends: dict[tuple[int, TopicPartition], int] = {}
+
+    def value(self, producer: int, number: int) -> bytes:
+        value = b"%d/%06d" % (producer, number)
+        self.invoked.add(value)
+        return value
+
+    def sent(self, partition: TopicPartition, offset: int, value: bytes) -> None:
+        """I2: nobody else was told that this offset is his."""
+        assert self.acked[partition].setdefault(offset, value) == value, (partition, offset)
+
+    def read(self, partition: TopicPartition, records: Iterable[Record]) -> None:
+        """I2, I3: one value per offset, and only values that somebody sent."""
+        reads, acked = self._reads[self.life, partition], self.acked[partition]
+        for record in records:
+            assert record.value is not None
+            value = bytes(record.value)
+            assert value in self.invoked, value
+            assert reads.setdefault(record.offset, value) == value, (partition, record.offset)
+            assert acked.get(record.offset, value) == value, (partition, record.offset)
+
+    def end_offset(self, partition: TopicPartition, offset: int) -> None:
+        """I9: the end that clients are told never goes back."""
+        key = (self.life, partition)
+        assert offset >= self._ends.get(key, 0), (partition, offset)
+        self._ends[key] = offset
+
+    def check_final(self, partition: TopicPartition, records: list[Record]) -> None:
+        """I1, I4, I5: everything acknowledged is there, once, and each producer's in order."""
+        found = {record.offset: bytes(record.value or b"") for record in records}
+        lost = {o: v for o, v in self.acked[partition].items() if found.get(o) != v}
+        assert not lost, f"I1: lost in {partition}: {lost}"
+        values = list(found.values())
+        assert len(values) == len(set(values)), f"I4: doubled in {partition}"
+        last: dict[bytes, bytes] = {}
+        for value in values:
+            producer, _, _ = value.partition(b"/")
+            assert last.get(producer, b"") < value, f"I5: {value!r} after {last[producer]!r}"
+            last[producer] = value
