@@ -64,7 +64,8 @@ class Lab:
         self._subjects = {subject.name: subject for subject in subjects}
         self._shared: dict[str, BrokerProcess] = {}
         self._numbers = itertools.count(1)
-        self._tick = tick
+        self.tick = tick
+        """To be called after each sample: people are watching."""
 
     @property
     def has_kafka(self) -> bool:
@@ -115,19 +116,15 @@ class Lab:
         """Warm both up with a sample that does not count, then take rounds of A B B A."""
         for warm_up in (ours, theirs):
             if warm_up is not None:
-                self.once(warm_up)
+                self._ticking(warm_up)()
         return alternate(
             self.sizes.rounds, self._ticking(ours), self._ticking(theirs) if theirs else None
         )
 
-    def once(self, measure: Callable[[], Sample]) -> Sample:
-        """A single sample."""
-        return self._ticking(measure)()
-
     def _ticking(self, measure: Callable[[], Sample]) -> Callable[[], Sample]:
         def ticking() -> Sample:
             sample = measure()
-            self._tick()
+            self.tick()
             return sample
 
         return ticking

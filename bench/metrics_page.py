@@ -7,7 +7,14 @@ import urllib.request
 
 from bench.wire_client import Address
 
-__all__ = ["Buckets", "buckets_between", "loop_stalls", "observations", "parse_buckets"]
+__all__ = [
+    "Buckets",
+    "buckets_between",
+    "buckets_sum",
+    "loop_stalls",
+    "observations",
+    "parse_buckets",
+]
 
 Buckets = dict[float, float]
 """Upper bound in seconds -> observations up to it."""
@@ -31,6 +38,11 @@ def parse_buckets(page: str, metric: str) -> Buckets:
 
 def observations(buckets: Buckets) -> float:
     return max(buckets.values(), default=0)
+
+
+def buckets_sum(one: Buckets, other: Buckets) -> Buckets:
+    """Two histograms with the same buckets, or an empty one, as one."""
+    return {bound: one.get(bound, 0) + other.get(bound, 0) for bound in one | other}
 
 
 def buckets_between(before: Buckets, after: Buckets) -> Buckets:

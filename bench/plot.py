@@ -14,6 +14,7 @@ __all__ = ["draw", "margin"]
 
 FORMATS = ("svg", "png")
 _COLOURS = {Verdict.MET: "#2a7f62", Verdict.MISSED: "#b3392f"}
+_LABEL_BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
 
 
 def margin(outcome: Outcome) -> float | None:
@@ -40,11 +41,11 @@ def draw(report: Report, stem: Path) -> list[Path]:
     figure, axes = pyplot.subplots(figsize=(10, 0.42 * len(margins) + 1.6))
     for position, (outcome, found) in enumerate(reversed(margins)):
         axes.barh(position, found, color=_COLOURS[judge(outcome)], height=0.62)
-        axes.text(found, position, f" {_label(outcome)}", va="center", fontsize=8)
+        axes.text(found, position, f" {_label(outcome)}", va="center", fontsize=8, bbox=_LABEL_BOX)
     axes.set_yticks(range(len(margins)), [o.title for o, _ in reversed(margins)], fontsize=8)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
-    axes.set_xlim(right=max(found for _, found in margins) * 3)
+    axes.set_xlim(right=max(found for _, found in margins) * 6)
     axes.set_xlabel("times better than the bar (1 = just met)", fontsize=8)
     axes.set_title(f"Tidemill {report.facts['commit']}, {report.facts['date']}", fontsize=9)
     figure.tight_layout()

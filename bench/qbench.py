@@ -24,7 +24,7 @@ def build() -> bool:
     """Build it if the source is newer; False, with a printed reason, where that cannot be."""
     if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
         return True
-    lost = "rows that need the driver are skipped"
+    lost = "the driver cannot be built, nothing is measured"
     if not have(lambda: shutil.which("gcc") is not None, ["gcc", "libc6-dev"], without=lost):
         return False
     if not have(_can_include, ["librdkafka-dev"], without=lost):

@@ -71,10 +71,15 @@ class Broker:
         disk: Disk | None = None,
         rng: Rng | None = None,
         coord: Coord | None = None,
+        descriptors_max: int | None = None,
     ) -> None:
+        """`descriptors_max` is what the process may open; None if that needs no thought (tests)."""
         if not __debug__:
             raise UserError("tidemill does not run under python -O: its assertions guard your data")
         self.config = config
+        self._connections_max = config.max_connections
+        if descriptors_max is not None:
+            self._connections_max = config.descriptor_plan(descriptors_max).connections
         self.telemetry = Telemetry()
         self.failed = False
         self._clock = clock or SystemClock()
@@ -234,7 +239,7 @@ class Broker:
             services,
             Dispatcher(HANDLERS),
             self._supervisor,
-            connections_max=config.max_connections,
+            connections_max=self._connections_max,
             deadlines=Deadlines(idle_s=config.connections_max_idle_ms / 1000),
             failed=self._fail,
         )

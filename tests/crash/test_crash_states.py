@@ -12,7 +12,9 @@ from tidemill.testing.mini_broker import (
     MiniBroker,
     damage_workload,
     failing_disk_workload,
+    kill_workload,
     mixed_workload,
+    truncation_workload,
 )
 from tidemill.testing.sim_disk import SimDisk
 
@@ -35,6 +37,16 @@ def test_I1_nothing_is_acknowledged_after_a_failed_sync_and_nothing_before_it_is
 @pytest.mark.slow
 def test_I17_damage_in_flushed_data_costs_only_the_damaged_batch() -> None:
     CrashExplorer(damage_workload, fates=3).run()
+
+
+@pytest.mark.slow
+def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_counts() -> None:
+    CrashExplorer(kill_workload, fates=3).run()
+
+
+@pytest.mark.slow
+def test_I10_I18_nothing_that_was_truncated_comes_back() -> None:
+    CrashExplorer(truncation_workload, fates=3).run()
 
 
 @pytest.mark.slow

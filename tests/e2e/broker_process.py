@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, as a user would start it; killed or stopped by the test."""
+"""A real broker in a process of its own, as a user would start it; a test may kill it."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ class BrokerProcess:
                     return line.removeprefix("ready: ").strip()
         finally:
             deadline.cancel()
+        self.kill()
         raise AssertionError(f"the broker did not start:\n{self.log_path.read_text()[-4000:]}")
 
     def kill(self) -> None:

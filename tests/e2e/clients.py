@@ -179,9 +179,7 @@ class Confluent:
     ) -> list[Record]:
         consumer = self.consumer(bootstrap)
         try:
-            consumer.assign(
-                [confluent_kafka.TopicPartition(topic, p, o) for p, o in start.items()]
-            )
+            consumer.assign([confluent_kafka.TopicPartition(topic, p, o) for p, o in start.items()])
             return self.read(consumer, count)
         finally:
             consumer.close()
@@ -241,6 +239,20 @@ class Confluent:
 
 
 @final
+class _PluggedPartitioner(kafka.partitioner.Partitioner):
+    """A plain function in the form that kafka-python wants."""
+
+    def __init__(self, function: Partitioner) -> None:
+        self._function = function
+
+    def partition(
+        self, topic: str, _key: Any, key: bytes | None, _value: Any, _sent: Any, cluster: Any
+    ) -> int:
+        every = sorted(cluster.partitions_for_topic(topic))
+        return self._function(key, every, every)
+
+
+@final
 class KafkaPython:
     """Its snappy needs a package that we do not install; aiokafka writes the same framing."""
 
@@ -256,7 +268,7 @@ class KafkaPython:
     ) -> list[Place]:
         options: dict[str, Any] = {}
         if how.partitioner is not None:
-            options["partitioner"] = how.partitioner
+            options["partitioner"] = _PluggedPartitioner(how.partitioner)
         producer = kafka.KafkaProducer(
             bootstrap_servers=bootstrap,
             acks="all" if how.acks == "all" else int(how.acks),

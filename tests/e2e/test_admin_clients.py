@@ -77,6 +77,14 @@ def test_F01_T21_T22_a_topic_is_made_listed_described_and_deleted(admin: AdminCl
     assert topic not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
+def test_T14_librdkafka_lists_all_topics_though_bytes_follow_its_request(
+    admin: AdminClient, topic: str
+):
+    _result(admin.create_topics([NewTopic(topic, 1, 1)]))
+
+    assert topic in admin.list_topics(timeout=DEADLINE_S).topics
+
+
 def test_F01_a_name_can_be_taken_only_once(admin: AdminClient, topic: str):
     _result(admin.create_topics([NewTopic(topic, 1, 1)]))
 
@@ -200,7 +208,9 @@ def test_T17_I34_a_consumer_of_the_old_topic_goes_on_with_the_new_one(
     create_topic(shared_broker.bootstrap, topic)
     Confluent().produce(shared_broker.bootstrap, topic, [Message(b"old")] * 5)
     consumer = Confluent().consumer(
-        shared_broker.bootstrap, auto_offset_reset="earliest", topic_metadata_refresh_interval_ms=100
+        shared_broker.bootstrap,
+        auto_offset_reset="earliest",
+        topic_metadata_refresh_interval_ms=100,
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
@@ -250,9 +260,7 @@ def test_F01_kafka_python_runs_a_topic_through_its_whole_life(
     assert topic not in python_admin.list_topics()
 
 
-def test_F01_aiokafka_runs_a_topic_through_its_whole_life(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F01_aiokafka_runs_a_topic_through_its_whole_life(shared_broker: BrokerProcess, topic: str):
     asyncio.run(_aiokafka_life(shared_broker.bootstrap, topic))
 
 

@@ -310,3 +310,16 @@ def test_the_demo_reads_back_every_line_it_sent():
     assert ran.exit_code == 0, ran.err
     result = json.loads(ran.out)
     assert result["sent"] == result["read"] > 1000
+
+
+def test_the_log_of_a_stopped_broker_can_be_verified_and_dumped(tmp_path):
+    with running_broker(tmp_path / "data", tmp_path / "log") as started:
+        started.tidemill("topic", "create", "kept", "--partitions", "1")
+        started.produce("kept", *(str(n) for n in range(100)))
+
+    verified = json.loads(tidemill("log", "verify", str(tmp_path / "data"), "--json").out)
+    [kept] = [facts for facts in verified["partitions"] if facts["partition"] == "kept-0"]
+    dumped = tidemill("log", "dump", str(tmp_path / "data"), "--records").out
+
+    assert (kept["records"], kept["next"], kept["damage"]) == (100, 100, 0)
+    assert re.search(r"^    99 \d+ - 99$", dumped, re.MULTILINE)

@@ -46,9 +46,7 @@ def test_T3_F31_an_old_librdkafka_really_sends_compressed_batches(
 ):
     line = "compress me " * 100
     _kcat(shared_broker, "-P", "-t", topic, "-p", "0", "-z", codec, stdin="\n".join([line] * 50))
-    stored = sum(
-        path.stat().st_size for path in shared_broker.data_dir.glob(f"**/{topic}-0/*.log")
-    )
+    stored = sum(path.stat().st_size for path in shared_broker.data_dir.glob(f"**/{topic}-0/*.log"))
     assert 0 < stored < len(line) * 50 / 4
     read = _kcat(shared_broker, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q")
     assert read.splitlines() == [line] * 50

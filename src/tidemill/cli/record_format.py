@@ -12,7 +12,7 @@ from tidemill.client.consumer import FetchedRecords
 from tidemill.core.errors import UserError
 from tidemill.wire.records import Record
 
-__all__ = ["RecordFormat", "record_facts"]
+__all__ = ["RecordFormat", "bytes_fact", "record_facts"]
 
 _Piece = Callable[[FetchedRecords, Record], str]
 _TOKEN = re.compile(r"%(.?)|\\(.?)", re.DOTALL)
@@ -77,15 +77,16 @@ def record_facts(fetched: FetchedRecords, record: Record) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp_ms": record.timestamp,
     }
-    facts |= _bytes_fact("key", record.key)
-    facts |= _bytes_fact("value", record.value)
+    facts |= bytes_fact("key", record.key)
+    facts |= bytes_fact("value", record.value)
     facts["headers"] = [
-        {"key": escape(key)} | _bytes_fact("value", value) for key, value in record.headers
+        {"key": escape(key)} | bytes_fact("value", value) for key, value in record.headers
     ]
     return facts
 
 
-def _bytes_fact(name: str, data: bytes | None) -> dict[str, str | None]:
+def bytes_fact(name: str, data: bytes | None) -> dict[str, str | None]:
+    """A key or value: text under its name, other bytes as base64 under `<name>_base64`."""
     if data is None:
         return {name: None}
     try:

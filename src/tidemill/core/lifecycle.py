@@ -27,14 +27,17 @@ class Supervisor:
         return len(self._tasks)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` until it returns or the supervisor stops."""
+        """Run `work` until it returns or the supervisor stops; after that, do not begin it."""
+        if self._stopping:
+            work.close()
+            return
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks[task] = name
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         name = self._tasks.pop(task)
-        if task.cancelled() or self._stopping:
+        if task.cancelled():
             return
         error = task.exception()
         if error is not None:

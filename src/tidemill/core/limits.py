@@ -25,6 +25,16 @@ FRAME_DEADLINE_S = 30.0
 """From a frame's first byte to its last (S9)."""
 WRITE_STALL_DEADLINE_S = 60.0
 """How long a peer may refuse to read what it asked for (S9)."""
+WRITE_PROGRESS_BYTES_MIN = MIB
+"""A peer that takes so much within that time is slow, not stalled (S9)."""
+TURN_S = 0.005
+"""What requests beyond the first of a read may take of one turn of the loop, together (S10)."""
+SLOW_REQUESTS_MAX = 32
+"""Requests in several steps that run at the same time: each may hold a long answer (S11)."""
+PARKED_PARTITIONS_MAX = 200_000
+"""Partitions watched by parked fetches, together (S40): about 100 MB."""
+LOOKED_AT_PARTITIONS_PER_TURN = 256
+"""Partitions of poked fetches that are read in one turn of the loop: about 10 ms."""
 DRAIN_DEADLINE_S = 8.0
 """SIGTERM to the last answer; the whole shutdown stays within ten seconds."""
 

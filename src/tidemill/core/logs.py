@@ -3,35 +3,58 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import OrderedDict
 from typing import final
 
 from tidemill.core.limits import LOGGED_TEXT_CHARS_MAX
 
-__all__ = ["RateLimit", "shown"]
+__all__ = ["LineFormatter", "RateLimit", "shown"]
+
+_DELETE = "\x7f"
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029)}
 
 
 def shown(text: object) -> str:
     """A peer's text as a JSON string: no control character survives, and no more than 256 chars."""
-    return json.dumps(str(text)[:LOGGED_TEXT_CHARS_MAX])
+    cut = str(text)[:LOGGED_TEXT_CHARS_MAX]
+    return json.dumps(cut).replace(_DELETE, "\\u007f")
+
+
+@final
+class LineFormatter(logging.Formatter):
+    """One line per record, whatever is in it; a traceback follows on lines marked as its own.
+
+    The last defence: an exception's text may quote a peer, and nobody had a chance to escape it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        return super().formatMessage(record).translate(_CONTROL)
+
+    def format(self, record: logging.LogRecord) -> str:
+        first, *rest = super().format(record).split("\n")
+        return "\n".join([first, *(f"  | {line.translate(_CONTROL)}" for line in rest)])
 
 
 @final
 class RateLimit:
-    """At most one log line per peer and interval; the map of peers is bounded."""
+    """At most one log line per peer and interval, and so many peers in all: both are bounded."""
 
     PEERS_MAX = 1024
 
     def __init__(self, interval_s: float = 60.0) -> None:
         self._interval_s = interval_s
         self._last: OrderedDict[str, float] = OrderedDict()
+        """When each peer had its line, the oldest first."""
 
     def allows(self, peer: str, now: float) -> bool:
-        last = self._last.get(peer)
-        if last is not None and now - last < self._interval_s:
+        last = self._last
+        while last and now - next(iter(last.values())) >= self._interval_s:
+            last.popitem(last=False)
+        if peer in last or len(last) >= self.PEERS_MAX:
             return False
-        self._last[peer] = now
-        self._last.move_to_end(peer)
-        if len(self._last) > self.PEERS_MAX:
-            self._last.popitem(last=False)
+        last[peer] = now
         return True

@@ -13,12 +13,12 @@ All methods run on the event loop and none suspends, so no check can go stale be
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 from uuid import UUID
 
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, invariant
+from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image import PartitionImage
 from tidemill.replication.isr import FollowerPosition
@@ -30,8 +30,8 @@ from tidemill.wire.batch import (
     BatchHeader,
     BatchPolicy,
     assign_offsets,
+    iter_headers,
     prepare_produced,
-    read_header,
     verify,
 )
 
@@ -344,31 +344,34 @@ class Partition:
         A tail that was cut by the fetch limit is left for the next fetch.
         """
         view = memoryview(batches)
-        headers = self._checked_headers(view)
-        if headers:
-            end = sum(header.size_bytes for header in headers)
-            for header in headers:
-                self.log.epochs.assign(header.partition_leader_epoch, header.base_offset)
-            self.log.append((view[:end],), headers, now_ms=now_ms)
+        found = list(iter_headers(view))
+        if found:
+            self._maybe_begin_inside(found[0][1])
+            self._check_from_leader(view, found)
+            last_position, last = found[-1]
+            end = last_position + last.size_bytes
+            self.log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
-        return len(headers)
+        return len(found)
 
-    def _checked_headers(self, view: memoryview) -> list[BatchHeader]:
-        headers: list[BatchHeader] = []
-        position, expected = 0, self.log.log_end_offset
-        while position + 12 <= len(view):
-            header = read_header(view, position)
-            end = position + header.size_bytes
-            if end > len(view):
-                break
+    def _maybe_begin_inside(self, first: BatchHeader) -> None:
+        """An empty log whose start lies inside the leader's first batch begins at that batch."""
+        log = self.log
+        if log.log_start_offset == log.log_end_offset and first.base_offset < log.log_end_offset:
+            log.restart_at(first.base_offset)
+
+    def _check_from_leader(
+        self, view: memoryview, found: Sequence[tuple[int, BatchHeader]]
+    ) -> None:
+        """Followers check too: checksums, and that nothing comes twice (S23)."""
+        expected = self.log.log_end_offset
+        for position, header in found:
             if header.base_offset < expected:
-                raise StorageFault(
-                    f"{self.name}: the leader sent offset {header.base_offset} again"
+                raise KafkaError(
+                    ErrorCode.CORRUPT_MESSAGE, f"the leader sent offset {header.base_offset} again"
                 )
-            verify(view[position:end], header)
-            headers.append(header)
-            position, expected = end, header.next_offset
-        return headers
+            verify(view[position : position + header.size_bytes], header)
+            expected = header.next_offset
 
     def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
         """Drop the tail that the leader does not have: by epochs, never by the watermark (KIP-279).

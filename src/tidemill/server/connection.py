@@ -4,63 +4,105 @@ HOT PATH: `buffer_updated` runs once per read, `_start` and `_send` once per req
 
 Theory of operation. Requests are started strictly in the order in which they came; a request that
 cannot be answered at once leaves a `_Reply` in the queue and later ones may start, but no answer
-passes an older one (T8). Reading stops, and with it everything that a client can make us keep,
-while
-- 64 answers are outstanding (S10),
-- the client does not take its answers (the transport's buffer is over its high-water mark),
-- a request that talks to the coordination store is under way,
-- the client is throttled, or
-- the memory pool is empty (S2).
+passes an older one (T8). Requests are not started, and nothing is read, while
+- 64 answers, or 8 MiB of answers that wait for older ones, are outstanding (S10), or
+- a bit of `_holds` says so.
+Reading alone also stops while the memory pool is empty (S2). So whatever a client can make us keep
+is bounded by what one read brings, and answers that wait are accounted for in a pool (S40).
+
 All refusals of bytes end in `_violation`: one log line, counted, the connection closed (S1, T7).
+Closing waits for the client to take its answers, as long as a client may take for that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Coroutine
 from typing import Any, cast, final
 
 from tidemill.core.broker_config import Endpoint
 from tidemill.core.deferred import Deferred
-from tidemill.core.errors import InvariantViolation, KafkaError, ProtocolViolation
-from tidemill.core.limits import KIB, MIB, REQUESTS_IN_FLIGHT_MAX
-from tidemill.core.logs import shown
+from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolation
+from tidemill.core.limits import (
+    KIB,
+    REQUEST_BYTES_IN_FLIGHT_MAX,
+    REQUESTS_IN_FLIGHT_MAX,
+    WRITE_PROGRESS_BYTES_MIN,
+)
 from tidemill.core.telemetry import ApiCounters
+from tidemill.core.timers import Timer
 from tidemill.server.context import RequestContext
 from tidemill.server.dispatch import BoundHandler
 from tidemill.server.handlers.api_versions import unsupported_version_answer
 from tidemill.server.listener_state import ListenerState
+from tidemill.server.quotas import THROTTLE_MS_MAX
 from tidemill.server.receive_buffer import LENGTH_BYTES, ReceiveBuffer
+from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.headers import UnsupportedVersion, parse_request_header
 from tidemill.wire.message import Message
 from tidemill.wire.primitives import Buffer
 
 __all__ = ["Connection"]
 
-log = logging.getLogger(__name__)
-
 ANONYMOUS = "User:ANONYMOUS"
-WRITE_HIGH_WATER_BYTES = 4 * MIB
-WRITE_LOW_WATER_BYTES = 512 * KIB
+NOWHERE = Endpoint("", 0)
 JOIN_BYTES_MAX = 16 * KIB
 """Below this, joining an answer's chunks is cheaper than handing several to the transport."""
+WRITE_HIGH_WATER_BYTES = JOIN_BYTES_MAX
+"""What the kernel did not take of the answers before the client counts as not reading. Its own
+buffer holds megabytes, so this costs a reading client nothing; and below it nothing is accounted.
+"""
+WRITE_LOW_WATER_BYTES = WRITE_HIGH_WATER_BYTES // 4
+
+
+# Why no request may start now: bits of `_holds`.
+BUSY = 1
+"""A request in several steps is under way; the next one starts when it has ended."""
+WRITING = 2
+"""The client does not take its answers."""
+MUTED = 4
+"""The client is throttled (T11)."""
+TURN = 8
+"""Others want a turn of the loop first."""
+ENDING = 16
+"""The broker stops."""
+CLOSED = 32
+"""It is over; the transport may still have something to send."""
 
 
 @final
 class _Reply:
     """The place of one answer in the queue, until it can leave."""
 
-    __slots__ = ("bound", "chunks", "correlation_id", "counters", "started_at", "version")
+    __slots__ = (
+        "bound",
+        "chunks",
+        "correlation_id",
+        "counters",
+        "deferred",
+        "queued_bytes",
+        "started_at",
+        "version",
+    )
 
-    def __init__(self, bound: BoundHandler, version: int, correlation_id: int) -> None:
+    def __init__(
+        self,
+        bound: BoundHandler,
+        version: int,
+        correlation_id: int,
+        counters: ApiCounters,
+        started_at: float,
+    ) -> None:
         self.bound = bound
         self.version = version
         self.correlation_id = correlation_id
+        self.counters = counters
+        self.started_at = started_at
         self.chunks: list[Buffer] | None = None
-        self.counters: ApiCounters
-        self.started_at = 0.0
+        self.queued_bytes = 0
+        """Accounted for while the encoded answer waits for older ones."""
+        self.deferred: Deferred[Any] | None = None
 
 
 @final
@@ -68,16 +110,22 @@ class Connection(asyncio.BufferedProtocol):
     """See the module's head. The listener's state is shared by all its connections."""
 
     __slots__ = (
-        "_busy",
-        "_muted",
+        "_closing_since",
+        "_holds",
+        "_mute_timer",
+        "_muted_until",
         "_outgoing",
+        "_outgoing_bytes",
         "_part_since",
         "_peer_address",
+        "_queued_bytes",
         "_reading",
         "_receive",
         "_replies",
         "_state",
         "_transport",
+        "_unsent_bytes",
+        "_unsent_mark",
         "_working",
         "_write_paused_since",
         "last_active",
@@ -92,15 +140,25 @@ class Connection(asyncio.BufferedProtocol):
         self._replies: deque[_Reply] = deque()
         self._outgoing: list[Buffer] = []
         """Answers that leave at the end of this turn."""
+        self._outgoing_bytes = 0
+        self._queued_bytes = 0
+        """Of encoded answers that wait for older ones; taken from the pool."""
+        self._unsent_bytes = 0
+        """Of answers that the kernel has not taken; from the pool, until it has taken them all."""
         self._peer_address = ""
-        self._busy = False
-        """A request that must end before the next may start is under way."""
+        self._holds = 0
         self._working = False
         """Guards against re-entry: an answer that leaves may make room for more requests."""
         self._reading = True
-        self._muted = False
+        self._mute_timer: Timer | None = None
+        self._muted_until = 0.0
         self._write_paused_since = 0.0
+        """Since when the client has not taken as much as a client should."""
+        self._unsent_mark = 0
+        """How much was unsent then."""
         self._part_since = 0.0
+        """Since when the request that is arriving may have arrived."""
+        self._closing_since = 0.0
         self.last_active = state.services.clock.monotonic()
 
     # --- who it is -------------------------------------------------------------------------------
@@ -119,7 +177,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def server_endpoint(self) -> Endpoint:
-        assert self._transport is not None
+        if self._transport is None:
+            return NOWHERE  # lost meanwhile: nobody will read the answer
         host, port = self._transport.get_extra_info("sockname")[:2]
         return Endpoint(host, port)
 
@@ -131,15 +190,17 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self._peer_address = str(peer[0]) if peer else "unknown"
         if not self._state.admit(self, self._peer_address):
+            self._holds |= CLOSED
             transport.abort()
             return
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES, low=WRITE_LOW_WATER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.forget(self, self._peer_address)
+        self._let_go()
+        self._outgoing.clear()
+        self._give_unsent()
         self._transport = None
-        self._receive.release()
-        self._replies.clear()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receive.space()
@@ -151,20 +212,24 @@ class Connection(asyncio.BufferedProtocol):
         self._work(self._receive.received(nbytes))
 
     def pause_writing(self) -> None:
+        assert self._transport is not None
+        self._holds |= WRITING
         self._write_paused_since = self._state.services.clock.monotonic()
+        self._unsent_mark = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
+        self._holds &= ~WRITING
         self._write_paused_since = 0.0
+        self._give_unsent()
         self._resume()
 
     # --- requests --------------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
-        return not (
-            self._busy
-            or self._write_paused_since
-            or self._muted
-            or len(self._replies) >= REQUESTS_IN_FLIGHT_MAX
+        return (
+            not self._holds
+            and len(self._replies) < REQUESTS_IN_FLIGHT_MAX
+            and self._queued_bytes < REQUEST_BYTES_IN_FLIGHT_MAX
         )
 
     def _work(self, data: memoryview) -> None:
@@ -177,10 +242,14 @@ class Connection(asyncio.BufferedProtocol):
                 end = receive.next_request_end(data, position)
                 if not end:
                     break
+                if position and self._state.turns.is_over():
+                    self._holds |= TURN
+                    self._state.turns.wait(self)
+                    break
                 self._start(data[position + LENGTH_BYTES : end])
-                if self._transport is None:
-                    return
                 position = end
+            if self._holds & CLOSED:
+                return
             receive.keep(data[position:])
         except ProtocolViolation as violation:
             self._violation(violation)
@@ -188,12 +257,19 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._working = False
             self._flush()
-        self._part_since = self.last_active if receive.has_part else 0.0
+        if not receive.has_part:
+            self._part_since = 0.0
+        elif position or not self._part_since:
+            self._part_since = self.last_active
         self._update_reading()
+
+    def take_turn(self) -> None:
+        self._holds &= ~TURN
+        self._resume()
 
     def _resume(self) -> None:
         """Something that held requests back is over."""
-        if self._working or self._transport is None:
+        if self._working or self._reading or self._holds & CLOSED:
             return
         if self._receive.has_part:
             self._work(self._receive.received(0))
@@ -202,11 +278,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _update_reading(self) -> None:
         transport = self._transport
-        if transport is None:
+        if transport is None or self._holds & CLOSED:
             return
         wanted = self._may_start() and not self._receive.starved
         if wanted and not self._reading:
             self._reading = True
+            if self._part_since:  # what we kept it waiting for is not the client's fault
+                self._part_since = self._state.services.clock.monotonic()
             transport.resume_reading()
         elif not wanted and self._reading:
             self._reading = False
@@ -215,9 +293,8 @@ class Connection(asyncio.BufferedProtocol):
             self._state.request_memory.wait(self._memory_came_back)
 
     def _memory_came_back(self) -> None:
-        if self._transport is not None and self._receive.starved:
-            self._receive.try_grow()
-            self._update_reading()
+        self._receive.try_grow()
+        self._update_reading()
 
     def _start(self, frame: memoryview) -> None:
         """Run one request's first stage and place its answer."""
@@ -228,12 +305,18 @@ class Connection(asyncio.BufferedProtocol):
         except UnsupportedVersion as unsupported:
             self._unsupported(unsupported)
             return
-        reply = _Reply(bound, header.api_version, header.correlation_id)
-        reply.started_at = services.clock.monotonic()
-        reply.counters = services.telemetry.api(header.api_key)
+        reply = _Reply(
+            bound,
+            header.api_version,
+            header.correlation_id,
+            services.telemetry.api(header.api_key),
+            services.clock.monotonic(),
+        )
         context = RequestContext(services, self, header.api_version, header.client_id or "")
         try:
             answer = bound.start(context, frame, header.body_offset)
+            if isinstance(answer, Message):
+                self._encode(reply, answer, context)
         except ProtocolViolation:
             raise
         except InvariantViolation as broken:
@@ -245,53 +328,72 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None:
             reply.counters.requests += 1
         elif isinstance(answer, Message):
-            self._answer_now(reply, answer, context)
+            self._place(reply)
         else:
             self._replies.append(reply)
             if isinstance(answer, Deferred):
+                reply.deferred = answer
                 answer.then(lambda response: self._answered(reply, response, context))
             else:
-                self._busy = True
+                self._holds |= BUSY
                 self._state.supervisor.spawn("request", self._await(reply, answer, context))
+
+    def _unsupported(self, unsupported: UnsupportedVersion) -> None:
+        """ApiVersions gets a version-0 answer that names its range (T2), others are closed (T7)."""
+        answer = unsupported_version_answer(unsupported)
+        if answer is None:
+            raise unsupported
+        services = self._state.services
+        services.telemetry.count_error(ErrorCode.UNSUPPORTED_VERSION)
+        reply = _Reply(
+            self._state.dispatcher.bound(ApiKey.API_VERSIONS),
+            0,
+            unsupported.correlation_id,
+            services.telemetry.api(ApiKey.API_VERSIONS),
+            services.clock.monotonic(),
+        )
+        reply.chunks = [answer]
+        self._place(reply)
 
     async def _await(
         self, reply: _Reply, work: Coroutine[Any, Any, Message], context: RequestContext
     ) -> None:
+        """A request in several steps: a few at a time, and while there is room for the answer."""
         try:
-            response = await work
-        except KafkaError as error:
-            log.warning("a handler let a refusal escape: %s", shown(error))
-            self.close()
-            return
+            async with self._state.slow_requests:
+                await self._state.wait_response_room()
+                if self._holds & CLOSED:
+                    return
+                response = await work
         except (InvariantViolation, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: our bug costs one connection
             self._bug(error)
             return
-        self._busy = False
+        finally:
+            work.close()
+        self._holds &= ~BUSY
         self._answered(reply, response, context)
-        self._resume()
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _answer_now(self, reply: _Reply, response: Message, context: RequestContext) -> None:
-        self._encode(reply, response, context)
-        if self._replies:
-            self._replies.append(reply)
-        else:
-            self._send(reply)
-
     def _answered(self, reply: _Reply, response: Message | None, context: RequestContext) -> None:
         """A deferred answer has come; None stands for "no answer, close" (acks=0 that failed)."""
-        if self._transport is None:
+        if self._holds & CLOSED:
             return
         if response is None:
             self.close()
             return
-        self._encode(reply, response, context)
+        try:
+            self._encode(reply, response, context)
+        except Exception as error:  # noqa: BLE001 - whoever resolved the answer is not to blame
+            self._bug(error)
+            return
         replies = self._replies
+        if replies[0] is not reply:
+            self._queue(reply)
         while replies and replies[0].chunks is not None:
-            self._send(replies.popleft())
+            self._leave(replies.popleft())
         self._resume()
 
     def _encode(self, reply: _Reply, response: Message, context: RequestContext) -> None:
@@ -299,22 +401,45 @@ class Connection(asyncio.BufferedProtocol):
         if context.throttle_ms:
             self._mute(context.throttle_ms)
 
-    def _send(self, reply: _Reply) -> None:
-        """Answers of one turn leave together: a pipelining client costs one system call."""
+    def _place(self, reply: _Reply) -> None:
+        """An answer that came at once: behind those that are still to come."""
+        if self._replies:
+            self._replies.append(reply)
+            self._queue(reply)
+        else:
+            self._send(reply)
+
+    def _queue(self, reply: _Reply) -> None:
         assert reply.chunks is not None
+        reply.queued_bytes = size = _own_bytes(reply.chunks)
+        self._queued_bytes += size
+        self._state.services.response_memory.take(size)
+
+    def _leave(self, reply: _Reply) -> None:
+        size = reply.queued_bytes
+        if size:
+            self._queued_bytes -= size
+            self._state.services.response_memory.give(size)
+        self._send(reply)
+
+    def _send(self, reply: _Reply) -> None:
+        """Small answers of one turn leave together: a pipelining client costs one system call."""
+        chunks = reply.chunks
+        assert chunks is not None
         counters = reply.counters
         counters.requests += 1
         counters.latency.observe(self._state.services.clock.monotonic() - reply.started_at)
-        self._outgoing += reply.chunks
-        if not self._working:
+        self._outgoing += chunks
+        self._outgoing_bytes += len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
+        if not self._working or self._outgoing_bytes > JOIN_BYTES_MAX:
             self._flush()
 
     def _flush(self) -> None:
         chunks, transport = self._outgoing, self._transport
         if not chunks or transport is None:
             return
+        size, self._outgoing_bytes = self._outgoing_bytes, 0
         self._outgoing = []
-        size = sum(map(len, chunks))
         self._state.services.telemetry.bytes_out += size
         if len(chunks) == 1:
             transport.write(chunks[0])
@@ -322,61 +447,127 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(b"".join(chunks))
         else:
             transport.writelines(chunks)
+        if self._holds & WRITING:
+            kept = _own_bytes(chunks)
+            self._unsent_bytes += kept
+            self._state.services.response_memory.take(kept)
 
-    def _unsupported(self, unsupported: UnsupportedVersion) -> None:
-        """ApiVersions gets a version-0 answer that names its range (T2), all else is closed (T7)."""
-        answer = unsupported_version_answer(unsupported)
-        if answer is None or self._replies:
-            raise unsupported
-        self._outgoing.append(answer)
+    def _give_unsent(self) -> None:
+        size, self._unsent_bytes = self._unsent_bytes, 0
+        if size:
+            self._state.services.response_memory.give(size)
 
-    # --- waiting and ending ----------------------------------------------------------------------
+    # --- waiting ---------------------------------------------------------------------------------
 
     def _mute(self, throttle_ms: int) -> None:
         """Read nothing more for a while (T11)."""
-        self._muted = True
-        self._state.services.timers.add_after(throttle_ms / 1000, self._unmute)
+        services = self._state.services
+        delay_s = min(throttle_ms, THROTTLE_MS_MAX) / 1000
+        until = services.clock.monotonic() + delay_s
+        if until <= self._muted_until:
+            return
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+        self._holds |= MUTED
+        self._muted_until = until
+        self._mute_timer = services.timers.add_after(delay_s, self._unmute)
 
     def _unmute(self) -> None:
-        self._muted = False
+        self._mute_timer = None
+        self._holds &= ~MUTED
         self._resume()
 
-    def overdue(self, now: float) -> str:
-        """Why this connection must go, or nothing: the listener asks every few seconds (S9)."""
+    def check_deadlines(self, now: float) -> None:
+        """Drop a client that overstayed (S9); the listener calls it every few seconds."""
         limits = self._state.deadlines
-        if self._part_since and self._reading and now - self._part_since > limits.frame_s:
-            return "a request took too long to arrive"
-        if self._write_paused_since and now - self._write_paused_since > limits.write_stall_s:
-            return "the client does not read its answers"
-        if not self._replies and now - self.last_active > limits.idle_s:
-            return "idle"
-        return ""
+        if self._closing_since:
+            if now - self._closing_since > limits.write_stall_s:
+                self.abort()
+        elif self._write_paused_since:
+            if self._is_stalled(now):
+                self._fault("the client does not read its answers")
+                self.abort()
+        elif self._part_since and (self._reading or self._receive.starved):
+            if now - self._part_since > limits.frame_s:
+                self._fault("a request took too long to arrive")
+                self.abort()
+        elif not self._replies and now - self.last_active > limits.idle_s:
+            self.close()
+
+    def _is_stalled(self, now: float) -> bool:
+        """Whether the client has taken hardly anything for too long; slow is not stalled."""
+        assert self._transport is not None
+        unsent = self._transport.get_write_buffer_size()
+        if unsent + WRITE_PROGRESS_BYTES_MIN <= self._unsent_mark:
+            self._write_paused_since = now
+            self._unsent_mark = unsent
+        elif unsent > self._unsent_mark:
+            self._unsent_mark = unsent
+        return now - self._write_paused_since > self._state.deadlines.write_stall_s
+
+    # --- ending ----------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """The broker stops: nothing more is started, what was started is answered."""
+        self._holds |= ENDING
+        self._update_reading()
 
     @property
-    def idle(self) -> bool:
+    def is_drained(self) -> bool:
         """Whether nothing is owed to this client."""
-        return not self._replies and not self._receive.has_part
+        transport = self._transport
+        return not self._replies and (transport is None or not transport.get_write_buffer_size())
 
-    def abort(self, reason: str) -> None:
-        """Close now, dropping what was not sent."""
+    def _fault(self, reason: str) -> None:
+        self._state.services.telemetry.connections_closed_by_fault += 1
         self._state.note_closed(self._peer_address, reason)
-        if self._transport is not None:
-            self._transport.abort()
 
     def _violation(self, violation: ProtocolViolation) -> None:
-        self._state.services.telemetry.connections_closed_by_fault += 1
-        self._state.note_closed(self._peer_address, str(violation))
+        self._fault(str(violation))
         self.close()
 
     def _bug(self, error: Exception) -> None:
-        self._state.services.telemetry.unhandled_errors += 1
-        log.error("a request failed, its connection is closed", exc_info=error)
+        self._state.note_bug(self._peer_address, error)
         self.close()
 
     def close(self) -> None:
         """Close after what was already answered; nothing more is read or started."""
+        if self._holds & CLOSED or self._transport is None:
+            return
         self._flush()
+        self._closing_since = self._state.services.clock.monotonic()
+        self._let_go()
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, dropping what was not sent."""
+        self._let_go()
         if self._transport is not None:
-            self._transport.close()
-            self._transport = None
+            self._transport.abort()
+
+    def _let_go(self) -> None:
+        """Of everything but what the transport still has to send."""
+        self._holds |= CLOSED
+        services = self._state.services
+        for reply in self._replies:
+            if reply.deferred is not None and reply.chunks is None:
+                services.ready.abandon(reply.deferred)
+        self._replies.clear()
+        queued, self._queued_bytes = self._queued_bytes, 0
+        if queued:
+            services.response_memory.give(queued)
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
+        self._state.request_memory.forget(self._memory_came_back)
         self._receive.release()
+
+
+def _own_bytes(chunks: list[Buffer]) -> int:
+    """Bytes that are memory of ours; views of mapped files are the page cache's (S40)."""
+    size = 0
+    for chunk in chunks:
+        mapped = isinstance(chunk, memoryview) and not isinstance(chunk.obj, bytes | bytearray)
+        if not mapped:
+            size += len(chunk)
+    return size

@@ -5,12 +5,14 @@ HOT PATH: `find`, `start` and `encode` run once per request.
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Coroutine
+from types import CoroutineType
+from typing import Any, final
 
 from tidemill.core.errors import KafkaError
 from tidemill.server.context import RequestContext
 from tidemill.server.handler import Answer, Handler
-from tidemill.wire.api_keys import API_SPECS, load
+from tidemill.wire.api_keys import API_SPECS, ApiKey, load
 from tidemill.wire.headers import RequestHeader, UnsupportedVersion, encode_response
 from tidemill.wire.message import Message
 from tidemill.wire.primitives import Buffer, Reader
@@ -40,10 +42,27 @@ class BoundHandler:
             request = self._request_class.read(reader, context.version)
             reader.finish(self.handler.tail_bytes_max)
         try:
-            return self.handler.handle(context, request)
+            answer = self.handler.handle(context, request)
         except KafkaError as error:
-            context.services.telemetry.count_error(error.code)
-            return self.handler.refuse(request, error)
+            return self._refusal(context, request, error)
+        if isinstance(answer, CoroutineType):
+            return self._refusing(context, request, answer)
+        return answer
+
+    async def _refusing(
+        self, context: RequestContext, request: Message, work: Coroutine[Any, Any, Message]
+    ) -> Message:
+        """As above, for a request in several steps."""
+        try:
+            return await work
+        except KafkaError as error:
+            return self._refusal(context, request, error)
+        finally:
+            work.close()  # it may have been given up before it began
+
+    def _refusal(self, context: RequestContext, request: Message, error: KafkaError) -> Message:
+        context.services.telemetry.count_error(error.code)
+        return self.handler.refuse(request, error)
 
     def encode(self, response: Message, version: int, correlation_id: int) -> list[Buffer]:
         """The whole frame; record payloads stay the views they are."""
@@ -68,10 +87,15 @@ class Dispatcher:
         """Who serves this request; UnsupportedVersion if nobody does."""
         api_key = header.api_key
         bound = self._bound.get(api_key)
-        if bound is None:
-            handler = self._handlers.get(api_key)
-            if handler is not None:
-                bound = self._bound[api_key] = BoundHandler(handler)
+        if bound is None and api_key in self._handlers:
+            bound = self.bound(api_key)
         if bound is None or not bound.handler.understands(header.api_version):
             raise UnsupportedVersion(api_key, header.api_version, header.correlation_id)
+        return bound
+
+    def bound(self, api_key: ApiKey) -> BoundHandler:
+        """The handler of an API that is served."""
+        bound = self._bound.get(api_key)
+        if bound is None:
+            bound = self._bound[api_key] = BoundHandler(self._handlers[api_key])
         return bound

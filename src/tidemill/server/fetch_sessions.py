@@ -10,8 +10,8 @@ changes.
 | n  | e > 0 | the e-th request of session n: partitions are differences |
 
 In a session the answer holds only partitions with records, an error, or a changed mark. Sessions
-are bounded in number and size; one that was idle for two minutes makes room for a new one, else the
-new one is declined, so that nobody can push others out (S38).
+are bounded in number and size, and in size all together; one that was idle for two minutes makes
+room for a new one, else the new one is declined, so that nobody can push others out (S38).
 """
 
 from __future__ import annotations

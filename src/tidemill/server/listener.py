@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from typing import final
 
 from tidemill.core.broker_config import Endpoint
@@ -16,7 +17,9 @@ from tidemill.server.listener_state import ListenerState
 __all__ = ["Listener"]
 
 SWEEP_INTERVAL_S = 5.0
-DRAIN_POLL_S = 0.02
+DRAIN_POLL_S = 0.01
+CLOSE_DEADLINE_S = 0.5
+"""For the transports to say goodbye; they have nothing left to send."""
 
 
 @final
@@ -59,24 +62,34 @@ class Listener:
         state = self._require_state()
         now = state.services.clock.monotonic()
         for connection in list(state.connections):
-            reason = connection.overdue(now)
-            if reason:
-                connection.abort(reason)
+            connection.check_deadlines(now)
 
     async def stop(self) -> None:
-        """Accept nobody, let started requests be answered, then close everything."""
+        """Accept nobody, start nothing, let started requests be answered, then close everything."""
         if self._server is not None:
             self._server.close()
         state = self._state
         if state is None:
             return
         state.accepting = False
-        for _ in range(int(DRAIN_DEADLINE_S / DRAIN_POLL_S)):
-            if all(connection.idle for connection in state.connections):
-                break
-            await asyncio.sleep(DRAIN_POLL_S)
         for connection in list(state.connections):
-            connection.close()
+            connection.drain()
+        state.services.ready.stop()
+        await self._wait_until(
+            DRAIN_DEADLINE_S, lambda: all(one.is_drained for one in state.connections)
+        )
+        for connection in list(state.connections):
+            if connection.is_drained:
+                connection.close()
+            else:
+                connection.abort()
+        await self._wait_until(CLOSE_DEADLINE_S, lambda: not state.connections)
+
+    async def _wait_until(self, deadline_s: float, is_so: Callable[[], bool]) -> None:
+        for _ in range(int(deadline_s / DRAIN_POLL_S)):
+            if is_so():
+                return
+            await asyncio.sleep(DRAIN_POLL_S)
 
 
 def _reason(error: OSError) -> str:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from tidemill.core.lifecycle import Supervisor
-from tidemill.core.limits import FRAME_DEADLINE_S, WRITE_STALL_DEADLINE_S
+from tidemill.core.limits import FRAME_DEADLINE_S, SLOW_REQUESTS_MAX, WRITE_STALL_DEADLINE_S
 from tidemill.core.logs import RateLimit, shown
 from tidemill.server.context import Services
 from tidemill.server.dispatch import Dispatcher
 from tidemill.server.memory_pool import MemoryPool
 from tidemill.server.receive_buffer import Scratch
+from tidemill.server.turns import Turns
 
 if TYPE_CHECKING:
     from tidemill.server.connection import Connection
@@ -56,6 +58,8 @@ class ListenerState:
         self.failed = failed
         self.scratch = Scratch()
         self.request_memory = MemoryPool(services.config.request_memory_bytes)
+        self.turns = Turns(services.clock)
+        self.slow_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
         self.connections: dict[Connection, None] = {}
         self.accepting = True
         self._connections_max = connections_max
@@ -64,10 +68,12 @@ class ListenerState:
 
     def admit(self, connection: Connection, address: str) -> bool:
         """Whether there is room for one more connection, in all and from this address."""
+        if not self.accepting:
+            return False
         count = self._per_address.get(address, 0)
         telemetry = self.services.telemetry
         full = len(self.connections) >= self._connections_max
-        if full or not self.accepting or count >= self.services.config.max_connections_per_ip:
+        if full or count >= self.services.config.max_connections_per_ip:
             telemetry.connections_refused += 1
             self.note_closed(address, "too many connections")
             return False
@@ -86,7 +92,24 @@ class ListenerState:
         else:
             del self._per_address[address]
 
+    async def wait_response_room(self) -> None:
+        """Wait until clients have taken enough of their answers for one more long one (S11, S40).
+
+        It ends: who does not take them is dropped after a while.
+        """
+        pool = self.services.response_memory
+        while pool.is_exhausted:
+            came = asyncio.Event()
+            pool.wait(came.set)
+            await came.wait()
+
     def note_closed(self, address: str, reason: str) -> None:
         """One line per peer and minute, whatever it does."""
         if self._log_limit.allows(address, self.services.clock.monotonic()):
             log.warning("closed connection from %s: %s", shown(address), shown(reason))
+
+    def note_bug(self, address: str, error: Exception) -> None:
+        """A request ended in a bug of ours: counted, and shown where it happened."""
+        self.services.telemetry.unhandled_errors += 1
+        if self._log_limit.allows(address, self.services.clock.monotonic()):
+            log.error("a request failed, its connection is closed", exc_info=error)

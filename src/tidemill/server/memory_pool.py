@@ -1,14 +1,15 @@
 """A fixed number of bytes that requests (or answers) of all connections share.
 
-The pool does not allocate; it only says yes or no. Who got a no pauses reading and is called back,
-in order, when others have given bytes back (S2, S40): memory stays bounded whatever the clients do.
+The pool does not allocate; it only counts. Who got a no pauses and is called back, in order, when
+others have given bytes back (S2, S40): memory stays bounded whatever the clients do.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import final
+
+from tidemill.core.errors import invariant
 
 __all__ = ["MemoryPool"]
 
@@ -22,11 +23,16 @@ class MemoryPool:
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._waiting: deque[Callable[[], None]] = deque()
+        self._waiting: dict[Callable[[], None], None] = {}
+        """In the order in which they came; each at most once, so bounded by who exists."""
 
     @property
     def free_bytes(self) -> int:
         return max(0, self.limit_bytes - self.used_bytes)
+
+    @property
+    def is_exhausted(self) -> bool:
+        return self.used_bytes >= self.limit_bytes
 
     def try_take(self, size: int) -> bool:
         """Take `size` bytes, or say no. An empty pool always says yes: one request must fit."""
@@ -35,14 +41,28 @@ class MemoryPool:
         self.used_bytes += size
         return True
 
-    def wait(self, room: Callable[[], None]) -> None:
-        """Call `room` once some bytes were given back; it then tries again."""
-        self._waiting.append(room)
+    def take(self, size: int) -> None:
+        """Account for bytes that are there already."""
+        self.used_bytes += size
 
     def give(self, size: int) -> None:
         self.used_bytes -= size
-        assert self.used_bytes >= 0
+        invariant(self.used_bytes >= 0, "more bytes were given back than taken")
+        if self._waiting and not self.is_exhausted:
+            self._wake()
+
+    def wait(self, room: Callable[[], None]) -> None:
+        """Call `room` once some bytes were given back; it then tries again."""
+        self._waiting[room] = None
+
+    def forget(self, room: Callable[[], None]) -> None:
+        """`room` waits no longer."""
+        self._waiting.pop(room, None)
+
+    def _wake(self) -> None:
         for _ in range(len(self._waiting)):
-            if self.used_bytes >= self.limit_bytes:
+            if not self._waiting or self.is_exhausted:
                 break
-            self._waiting.popleft()()
+            room = next(iter(self._waiting))
+            del self._waiting[room]
+            room()

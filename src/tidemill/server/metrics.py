@@ -58,7 +58,7 @@ def _buckets(histogram: Histogram, labels: str = "") -> Samples:
     seen = 0
     for index, count in enumerate(histogram.buckets[:-1]):
         seen += count
-        yield f'_bucket{{{labels}le="{(1 << index) / 1e6:g}"}}', seen
+        yield f'_bucket{{{labels}le="{(1 << index) / 1e6}"}}', seen
     yield f'_bucket{{{labels}le="+Inf"}}', histogram.count
     rest = "{" + labels.rstrip(",") + "}" if labels else ""
     yield f"_sum{rest}", histogram.total_us / 1e6
@@ -113,6 +113,18 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "Memory held by requests that have not arrived whole.",
         _one(lambda s: s.request_memory.used_bytes),
+    ),
+    Metric(
+        "tidemill_response_memory_bytes",
+        "gauge",
+        "Memory held by answers that clients have not taken.",
+        _one(lambda s: s.services.response_memory.used_bytes),
+    ),
+    Metric(
+        "tidemill_parked_fetches",
+        "gauge",
+        "Fetches that wait for more data.",
+        _one(lambda s: len(s.services.ready)),
     ),
     Metric(
         "tidemill_records_appended_total",
@@ -178,5 +190,5 @@ def render(state: ListenerState) -> str:
     for metric in METRICS:
         lines.append(f"# HELP {metric.name} {metric.help}")
         lines.append(f"# TYPE {metric.name} {metric.kind}")
-        lines += [f"{metric.name}{labels} {value:g}" for labels, value in metric.samples(state)]
+        lines += [f"{metric.name}{labels} {value}" for labels, value in metric.samples(state)]
     return "\n".join(lines) + "\n"

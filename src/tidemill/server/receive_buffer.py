@@ -38,6 +38,8 @@ class Scratch:
 
     def __init__(self) -> None:
         self.area = memoryview(bytearray(SCRATCH_BYTES))
+        self.narrow_area = self.area[:OWN_BYTES_MIN]
+        """For reads while memory is short: what cannot be worked on at once must be kept."""
         self._spares: dict[int, list[bytearray]] = {}
         self._spare_bytes = 0
 
@@ -79,9 +81,11 @@ class ReceiveBuffer:
 
     def space(self) -> memoryview:
         """Where the next bytes shall go."""
-        if self._own is None:
-            return self._scratch.area
-        return memoryview(self._own)[self._fill :]
+        if self._own is not None:
+            return memoryview(self._own)[self._fill :]
+        pool = self._pool
+        is_short = pool.limit_bytes - pool.used_bytes < SCRATCH_BYTES and pool.used_bytes
+        return self._scratch.narrow_area if is_short else self._scratch.area
 
     def received(self, count: int) -> memoryview:
         """`count` bytes were put into `space()`: all bytes that have come so far."""
@@ -119,7 +123,7 @@ class ReceiveBuffer:
         affordable = wanted <= self._pool.free_bytes or not self._pool.used_bytes
         own = self._scratch.buffer(wanted if affordable else count)
         own[:count] = rest
-        self._pool.used_bytes += len(own)
+        self._pool.take(len(own))
         self.release()
         self._own, self._fill = own, count
         if old is not None:
@@ -153,6 +157,7 @@ class ReceiveBuffer:
     def release(self) -> None:
         """Everything was worked on, or the connection is gone."""
         own, self._own, self._fill = self._own, None, 0
+        self.starved = False
         if own is not None:
-            self._pool.give(len(own))
             self._scratch.reuse(own)
+            self._pool.give(len(own))

@@ -430,7 +430,7 @@ class LogDirectory:
     def _before_cut(self, partition: TopicPartition, offset: int) -> None:
         """A log is about to be cut below what checkpoints promise."""
         hosted = self._hosted[partition]
-        kept_end = min(offset, _base_of_batch(hosted.log, offset))
+        kept_end = _base_of_batch(hosted.log, offset)
         write_cap(self._disk, hosted.path, sequence=self._sequence, offset=kept_end)
 
     def _put_aside(self, path: str) -> None:
@@ -476,13 +476,14 @@ def _remembered(entry: CheckpointEntry | None) -> Remembered:
 
 def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
     """Where the batch begins that holds `offset`: a cut takes all of it."""
-    if not log.log_start_offset <= offset < log.log_end_offset:
+    start = log.log_start_offset
+    if not start < offset < log.log_end_offset:
         return offset
     try:
         _, header = log.segments.holding(offset).finder().locate(offset)
     except CorruptBatch:
-        return log.log_start_offset
-    return offset if header is None else header.base_offset
+        return start
+    return offset if header is None else max(start, min(offset, header.base_offset))
 
 
 def _is_stored(state: LoadedState, report: PartitionReport) -> bool:

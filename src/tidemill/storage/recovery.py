@@ -376,12 +376,17 @@ class _Recovery:
         return epochs
 
     def _producers(self, snapshots: ProducerSnapshots) -> ProducerStates:
+        """From the newest snapshot on; stored where segments could now go that only it replayed."""
         found = snapshots.newest_at(self._log_end_offset)
         if found is None and self._row[0].base_offset < self._recovery_point:
             self.report.rebuilt.append("producers")
         producers, offset = found or (ProducerStates(), self._row[0].base_offset)
         for header in self._all_headers(offset):
             producers.update(header, self._now_ms)
+        is_behind = self.report.scanned_bytes or offset < self._row[-1].base_offset
+        if is_behind and len(producers) and offset != self._log_end_offset:
+            path = offset_path(self._directory, self._log_end_offset, SNAPSHOT_SUFFIX)
+            self._disk.write_file_atomically(path, producers.encode(self._log_end_offset))
         return producers
 
     # --- walking and noting -----------------------------------------------------------------------

@@ -38,6 +38,7 @@ SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300, delete_delay_ms
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 0)
+RECORDS_MAX = 3
 _SEQUENCES_MAX = 1_000
 
 
@@ -105,7 +106,7 @@ class MiniBroker:
         """Append one batch; it is acknowledged by a later `flush`."""
         log = self.log(partition)
         sequence = self._sequences.get((partition, producer_id), 0)
-        value = b"%d|" % log.log_end_offset * (size // 4)
+        value = (b"%d|" % log.log_end_offset * size)[:size]
         view = build_batch(
             [Record(value, timestamp=self._now_ms)] * records,
             producer_id=producer_id,
@@ -333,17 +334,51 @@ def failing_disk_workload(broker: MiniBroker, disk: SimDisk) -> None:
     broker.create(A, 1)
     broker.produce(A, size=900, producer_id=1)
     broker.flush()
-    lost = broker.produce(A, size=900, producer_id=1)
+    unanswered = broker.produce(A, size=9_000, producer_id=1)
     disk.fail("sync", ".log")
     broker.flush()
     broker.flush()
-    disk = disk.restart()
-    broker.reopen(disk)
-    if broker.log(A).log_end_offset > lost.header.base_offset:
-        broker.retry(A, lost)
+    broker.reopen(disk.restart())
+    _repeat(broker, unanswered)
     broker.produce(A, size=300, producer_id=1)
     broker.flush()
     broker.checkpoint()
+
+
+def kill_workload(broker: MiniBroker, disk: SimDisk) -> None:
+    """The process is killed with an unflushed tail; the next one finds it in the page cache."""
+    broker.create(A, 1)
+    broker.produce(A, size=900, producer_id=1)
+    broker.flush()
+    for _ in range(2):
+        broker.produce(A, size=1_500, producer_id=1)
+    unanswered = broker.produce(A, size=1_500, producer_id=1)
+    broker.reopen(disk.restart())
+    _repeat(broker, unanswered)
+    broker.checkpoint()
+
+
+def truncation_workload(broker: MiniBroker, _disk: SimDisk) -> None:
+    """A checkpoint knows more than a truncation leaves; then the log grows past it again."""
+    broker.create(A, 1)
+    for _ in range(6):
+        broker.produce(A, size=500, producer_id=1)
+    broker.flush()
+    broker.checkpoint()
+    broker.truncate(A, 3)
+    broker.new_leader_epoch()
+    for _ in range(6):
+        broker.produce(A, size=400, producer_id=2)
+    broker.flush()
+    broker.produce(A, size=400, producer_id=1)
+    broker.flush()
+
+
+def _repeat(broker: MiniBroker, unanswered: SentBatch) -> None:
+    """The client sends again what got no answer, if the log still has it, and gets one."""
+    if broker.log(A).log_end_offset > unanswered.header.base_offset:
+        broker.retry(A, unanswered)
+    broker.flush()
 
 
 def damage_workload(broker: MiniBroker, disk: SimDisk) -> None:
@@ -359,8 +394,7 @@ def damage_workload(broker: MiniBroker, disk: SimDisk) -> None:
     broker.flush()
     broker.checkpoint()
     broker.spoil(disk, A, spoiled)
-    disk = disk.restart()
-    broker.reopen(disk)
+    broker.reopen(disk.restart())
     broker.produce(A, size=300, producer_id=1)
     broker.flush()
 
@@ -381,12 +415,12 @@ def _opening(broker: MiniBroker) -> None:
     silent = broker.produce(A, size=200, producer_id=9)
     broker.produce(B, size=200)
     broker.flush()
-    for _ in range(4):
+    for _ in range(3):
         broker.produce(A, size=900, producer_id=1)
     broker.retry(A, broker.produce(A, size=100, producer_id=2))
     broker.flush()
     broker.checkpoint()
-    broker.apply_retention(A, keep_bytes=1_000)
+    broker.apply_retention(A, keep_bytes=1_500)
     broker.retry(A, silent)
     broker.flush()
 
@@ -395,7 +429,9 @@ def _produce(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartit
     for _ in range(1 + rng.below(3)):
         size = (60, 300, 900, 5_000)[rng.below(4)]
         producer_id = rng.below(4) - 1
-        broker.produce(partition, size=size, producer_id=producer_id, records=1 + rng.below(3))
+        broker.produce(
+            partition, size=size, producer_id=producer_id, records=1 + rng.below(RECORDS_MAX)
+        )
     return disk
 
 
@@ -432,9 +468,10 @@ def _delete_records(
 
 def _truncate(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
     log = broker.log(partition)
-    span = log.log_end_offset - log.log_start_offset
-    broker.truncate(partition, log.log_end_offset - rng.below(span // 2 + 1))
-    broker.new_leader_epoch()
+    span = log.log_end_offset - log.log_start_offset - RECORDS_MAX
+    if span > 0:  # a batch that reaches below the log start is not the one to cut
+        broker.truncate(partition, log.log_end_offset - rng.below(span))
+        broker.new_leader_epoch()
     return disk
 
 

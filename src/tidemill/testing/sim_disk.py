@@ -56,6 +56,7 @@ class _File:
         end = position + len(data)
         if end > len(self.current):
             self.current.extend(bytes(end - len(self.current)))
+        if end > len(self.durable):
             self.size_is_pending = True
         self.current[position:end] = data
         self._mark(position, end)

@@ -32,7 +32,9 @@ def _commands(ctx: click.Context) -> Iterator[click.Context]:
 
 
 def _context(command: click.Command, name: str, parent: click.Context | None) -> click.Context:
-    return click.Context(command, info_name=name, parent=parent, max_content_width=90)
+    return click.Context(
+        command, parent, info_name=name, max_content_width=90, **command.context_settings
+    )
 
 
 def render() -> str:

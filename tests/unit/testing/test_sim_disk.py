@@ -150,6 +150,19 @@ def test_after_a_failed_sync_a_second_one_succeeds_and_proves_nothing() -> None:
     assert disk.crash(SeededRng(1)).read_file("/a") == b"old"
 
 
+def test_after_a_failed_sync_only_writing_again_brings_the_bytes_to_the_disk() -> None:
+    disk = SimDisk()
+    written(disk, "/a", b"", sync=True)
+    file = disk.open("/a")
+    file.pwrite([b"new" * 2000], 0)
+    disk.fail("sync", "/a")
+    with pytest.raises(StorageFault):
+        file.sync()
+    file.pwrite([file.pread(6000, 0)], 0)
+    file.sync()
+    assert disk.crash(SeededRng(1)).read_file("/a") == b"new" * 2000
+
+
 def test_planted_faults_hit_the_named_call_and_path_as_often_as_asked() -> None:
     disk = SimDisk()
     one, two = disk.open("/one", create=True), disk.open("/two", create=True)

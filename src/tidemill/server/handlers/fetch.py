@@ -15,6 +15,7 @@ transactions.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import final
 
 from tidemill.core.deferred import Deferred
@@ -26,6 +27,7 @@ from tidemill.server.context import RequestContext
 from tidemill.server.fetch_sessions import FetchPlan, FetchTarget
 from tidemill.server.handler import Answer, Handler, refuse_with_error_code
 from tidemill.server.leader_hints import leader_of
+from tidemill.server.partition_access import counted_code
 from tidemill.storage.log import LogSlice
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import iter_headers
@@ -48,7 +50,10 @@ FIRST_WITH_TOPIC_IDS = 13
 FIRST_WITH_ENDPOINTS = 16
 READ_COMMITTED = 1
 UNKNOWN_OFFSET = -1
-MAX_WAIT_MS_MAX = 30 * 60 * 1000
+MAX_WAIT_MS_MAX = 60 * 1000
+"""However long a client wants to wait: what is queued behind a parked fetch takes memory (S40)."""
+THROTTLE_MS_WHEN_FULL = 1000
+"""A fetch that may not wait would come again at once."""
 
 
 @final
@@ -59,6 +64,7 @@ class _Fetch:
         "_answer",
         "_baseline",
         "_context",
+        "_is_starved",
         "_partitions",
         "_plan",
         "_replica_id",
@@ -82,6 +88,8 @@ class _Fetch:
         self._timer: Timer | None = None
         self._baseline = 0
         self._waits = True
+        self._is_starved = False
+        """Clients have not taken their answers, and there is no memory for more (S40)."""
         self.bytes_found = 0
 
     # --- reading ---------------------------------------------------------------------------------
@@ -92,6 +100,7 @@ class _Fetch:
         self._slices = []
         self.bytes_found = 0
         self._waits = True
+        self._is_starved = self._context.services.response_memory.is_exhausted
         budget = self._budget_bytes()
         results = []
         for target in self._plan.targets:
@@ -126,7 +135,7 @@ class _Fetch:
             return 0
         first = self.bytes_found == 0
         max_bytes = min(target.max_bytes, budget)
-        if max_bytes <= 0 and not first:
+        if max_bytes <= 0 and (not first or self._is_starved):
             return 0
         found = partition.read(
             target.fetch_offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=first
@@ -191,18 +200,30 @@ class _Fetch:
         enough = self.bytes_found >= request.min_bytes or not self._waits
         if enough or request.max_wait_ms <= 0 or not self._plan.targets:
             return self._answer_with(results)
-        self._park(min(request.max_wait_ms, MAX_WAIT_MS_MAX))
-        assert self._answer is not None
-        return self._answer
+        wait_ms = min(request.max_wait_ms, MAX_WAIT_MS_MAX)
+        answer: Deferred[FetchResponse] = Deferred()
+        if not self._context.services.ready.try_park(answer, self):
+            self._context.throttle_ms = min(wait_ms, THROTTLE_MS_WHEN_FULL)
+            return self._answer_with(results)
+        self._park(answer, wait_ms)
+        return answer
 
-    def _park(self, wait_ms: int) -> None:
-        self._answer = Deferred()
+    def _park(self, answer: Deferred[FetchResponse], wait_ms: int) -> None:
+        self._answer = answer
         self._baseline = self._log_bytes() - self.bytes_found
         self._slices = []
         for partition in self._partitions:
             self._watchers(partition)[self] = None
-        timers = self._context.services.timers
-        self._timer = timers.add_after(wait_ms / 1000, self._finish)
+        services = self._context.services
+        self._timer = services.timers.add_after(
+            wait_ms / 1000, partial(services.ready.finish, answer)
+        )
+        if self._is_starved:
+            services.response_memory.wait(self.poke)
+
+    @property
+    def watched_partitions(self) -> int:
+        return len(self._plan.targets)
 
     def _watchers(self, partition: Partition) -> dict[_Fetch, None]:
         chosen = partition.consumer_watchers if self._replica_id < 0 else partition.replica_watchers
@@ -212,33 +233,43 @@ class _Fetch:
         return sum(partition.log.size_bytes for partition in self._partitions)
 
     def poke(self) -> None:
-        self._context.services.ready.add(self)
+        if self._answer is not None:
+            self._context.services.ready.poke(self._answer)
 
     def look(self) -> None:
         """Poked: answer if enough has come, an estimate that never waits too long."""
-        if self._answer is None or self._answer.resolved:
-            return
-        if self._request.min_bytes > 1 and self._replica_id < 0:
+        assert self._answer is not None
+        services = self._context.services
+        if self._is_starved:
+            if services.response_memory.is_exhausted:
+                services.response_memory.wait(self.poke)
+                return
+        elif self._request.min_bytes > 1 and self._replica_id < 0:
             grown = self._log_bytes() - self._baseline
             leads = all(partition.is_leader for partition in self._partitions)
             if leads and grown < self._request.min_bytes:
                 return
-        self._finish()
+        services.ready.finish(self._answer)
 
-    def _finish(self) -> None:
+    def finish(self) -> None:
+        """Answer with what there is."""
         answer = self._answer
-        if answer is None or answer.resolved:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        for partition in self._partitions:
-            self._watchers(partition).pop(self, None)
+        assert answer is not None
+        self.abandon()
         outcome = self._answer_with(self.read())
         if isinstance(outcome, FetchResponse):
             answer.resolve(outcome)
         else:
-            assert isinstance(outcome, Deferred)
             outcome.then(answer.resolve)
+
+    def abandon(self) -> None:
+        """Wait for nothing any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for partition in self._partitions:
+            self._watchers(partition).pop(self, None)
+        if self._is_starved:
+            self._context.services.response_memory.forget(self.poke)
 
     # --- answering -------------------------------------------------------------------------------
 
@@ -248,28 +279,41 @@ class _Fetch:
         if not self._slices:
             return self._response(results)
         deferred: Deferred[FetchResponse] = Deferred()
-        self._context.services.supervisor.spawn("cold read", self._load(results, deferred))
+        services = self._context.services
+        size_bytes = sum(found.size_bytes for _, found in self._slices)
+        services.response_memory.take(size_bytes)
+        services.supervisor.spawn("cold read", self._load(results, deferred, size_bytes))
         return deferred
 
     async def _load(
         self,
         results: list[tuple[FetchTarget, PartitionData]],
         deferred: Deferred[FetchResponse],
+        size_bytes: int,
     ) -> None:
-        """Read what is not in memory, away from the loop."""
-        for data, found in self._slices:
-            assert found.load is not None
-            try:
-                chunks = await self._context.services.disk.run(found.load)
-            except StorageFault:
-                data.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
-                continue
-            data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        """Read what is not in memory, away from the loop; the memory for it was taken already."""
+        try:
+            for data, found in self._slices:
+                await self._load_one(data, found)
+        finally:
+            self._context.services.response_memory.give(size_bytes)
         deferred.resolve(self._response(results))
+
+    async def _load_one(self, data: PartitionData, found: LogSlice) -> None:
+        assert found.load is not None
+        services = self._context.services
+        try:
+            chunks = await services.disk.run(found.load)
+        except (KafkaError, StorageFault) as error:
+            data.error_code = counted_code(self._context, error)
+            return
+        data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _response(self, results: list[tuple[FetchTarget, PartitionData]]) -> FetchResponse:
         plan = self._plan
-        response = FetchResponse(session_id=plan.session_id)
+        response = FetchResponse(
+            throttle_time_ms=self._context.throttle_ms, session_id=plan.session_id
+        )
         current: FetchableTopicResponse | None = None
         for target, data in results:
             if data.records and self._context.version < FIRST_WITH_ZSTD:

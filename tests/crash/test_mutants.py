@@ -1,0 +1,153 @@
+"""Planted bugs: an exploration that finds none of them would be decoration.
+
+Each mutant puts a plausible mistake in the place of the right thing, and the exploration must
+notice within a few workloads. Production code knows nothing of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tidemill.core.errors import StorageFault
+from tidemill.core.ids import TopicPartition
+from tidemill.core.rng import SeededRng
+from tidemill.storage import checkpoint, log_directory, recovery
+from tidemill.storage.producer_snapshots import ProducerSnapshots
+from tidemill.storage.recovery import Remembered
+from tidemill.storage.unflushed import FlushWork
+from tidemill.testing.crash_states import CrashExplorer
+from tidemill.testing.mini_broker import (
+    BrokenPromise,
+    MiniBroker,
+    SentBatch,
+    damage_workload,
+    failing_disk_workload,
+    kill_workload,
+    mixed_workload,
+    truncation_workload,
+)
+from tidemill.testing.sim_disk import SimDisk
+
+SEEDS_MAX = 12
+STEPS = 16
+
+Workload = Callable[[MiniBroker, SimDisk], None]
+
+
+def mixed(seed: int) -> Workload:
+    def workload(broker: MiniBroker, disk: SimDisk) -> None:
+        mixed_workload(broker, disk, rng=SeededRng(seed), steps=STEPS)
+
+    return workload
+
+
+def finds(workload: Workload, broker_class: type[MiniBroker] = MiniBroker, seed: int = 0) -> bool:
+    try:
+        CrashExplorer(workload, fates=2, seed=seed, broker_class=broker_class).run()
+    except BrokenPromise:
+        return True
+    return False
+
+
+def finds_by_chance(broker_class: type[MiniBroker] = MiniBroker) -> bool:
+    return any(finds(mixed(seed), broker_class, seed) for seed in range(SEEDS_MAX))
+
+
+class AcksBeforeFlush(MiniBroker):
+    def after_append(self, partition: TopicPartition, batch: SentBatch) -> None:
+        self.ack(partition, batch)
+
+
+class AcksDuplicatesBeforeFlush(MiniBroker):
+    def after_duplicate(self, partition: TopicPartition, batch: SentBatch) -> None:
+        self.ack(partition, batch)
+
+
+class RetriesAfterFailedSync(MiniBroker):
+    def sync(self, sync: Callable[[], None]) -> None:
+        try:
+            sync()
+        except StorageFault:
+            sync()
+
+
+def test_mutant_ack_before_flush_is_found() -> None:
+    assert finds_by_chance(AcksBeforeFlush)
+
+
+def test_mutant_duplicate_answered_before_flush_is_found() -> None:
+    assert finds_by_chance(AcksDuplicatesBeforeFlush)
+
+
+def test_mutant_retry_after_a_failed_sync_is_found() -> None:
+    assert finds(failing_disk_workload, RetriesAfterFailedSync)
+
+
+def test_mutant_no_directory_sync_after_a_roll_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(work: FlushWork) -> None:
+        for file in work.files:
+            file.sync()
+        for path, content in work.contents:
+            work.disk.unlink(path)
+            file = work.disk.open(path, create=True)
+            file.pwrite([content], 0)
+            file.sync()
+
+    monkeypatch.setattr(FlushWork, "run", run)
+    assert finds_by_chance()
+
+
+def test_mutant_producer_snapshot_ignored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerSnapshots, "newest_at", lambda _snapshots, _offset: None)
+    assert finds_by_chance()
+
+
+def test_mutant_cut_at_the_first_bad_checksum_anywhere_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_directory, "_remembered", lambda _entry: Remembered())
+    assert finds(damage_workload)
+
+
+def test_mutant_recovered_tail_is_only_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failed sync of the process before, its pages are clean and not on disk."""
+
+    def make_durable(work: recovery._Recovery, place: int, _position: int) -> None:
+        for piece in work._row[place:]:
+            work._files.get(piece.path).sync()
+        work._disk.sync_directory(work._directory)
+
+    monkeypatch.setattr(recovery._Recovery, "_make_durable", make_durable)
+    assert finds(failing_disk_workload)
+
+
+def test_mutant_recovered_tail_counts_as_flushed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery._Recovery, "_make_durable", lambda *_arguments: None)
+    assert finds(kill_workload)
+
+
+def test_mutant_truncation_leaves_the_recovery_point_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_directory, "write_cap", lambda *_arguments, **_keywords: None)
+    assert finds(truncation_workload)
+
+
+def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_directory, "take_clean_mark", lambda *_arguments: 1 << 40)
+    take = checkpoint.read_newest
+
+    def read_newest(disk: SimDisk, path: str) -> checkpoint.Checkpoint:
+        found = take(disk, path)
+        monkeypatch.setattr(log_directory, "take_clean_mark", lambda *_: found.sequence)
+        return found
+
+    monkeypatch.setattr(log_directory, "read_newest", read_newest)
+    assert finds_by_chance()
+
+
+def test_mutant_snapshot_behind_the_end_is_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerSnapshots, "drop_behind", lambda _snapshots, _offset: None)
+    assert finds(truncation_workload)

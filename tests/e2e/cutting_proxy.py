@@ -1,0 +1,103 @@
+"""A TCP relay that cuts connections in the middle of whatever they carry.
+
+Every connection is given a direction and a number of bytes; when so many have passed, the next ones
+are dropped and both ends are closed, so that a request arrives in part, or is stored while its
+answer never arrives. After `cuts_max` cuts the relay behaves.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from random import Random
+from typing import final
+
+__all__ = ["CuttingProxy"]
+
+CHUNK_BYTES = 65_536
+REQUEST_BYTES = (200, 40_000)
+"""Enough to get past the first exchange of versions, seldom enough for all that a client has."""
+ANSWER_BYTES = (200, 2_000)
+
+
+@final
+class CuttingProxy:
+    """Listens as soon as it is made, so that a broker can advertise it; relays to `target`."""
+
+    def __init__(self, seed: int, cuts_max: int) -> None:
+        self.target = ""
+        self.cuts = 0
+        self._cuts_max = cuts_max
+        self._rng = Random(seed)
+        self._lock = threading.Lock()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._sockets: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._threads[0].join()
+        for one in self._sockets:
+            _end(one)
+        for thread in self._threads[1:]:
+            thread.join()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            host, _, port = self.target.rpartition(":")
+            try:
+                broker = socket.create_connection((host, int(port)))
+            except OSError:
+                client.close()
+                continue
+            self._sockets += [client, broker]
+            requests, answers = self._allowances()
+            for source, sink, allowance in ((client, broker, requests), (broker, client, answers)):
+                thread = threading.Thread(
+                    target=self._relay, args=(source, sink, allowance), daemon=True
+                )
+                self._threads.append(thread)
+                thread.start()
+
+    def _allowances(self) -> tuple[int | None, int | None]:
+        """How many bytes may pass in each direction; None is no limit."""
+        if self._rng.random() < 0.5:
+            return self._rng.randint(*REQUEST_BYTES), None
+        return None, self._rng.randint(*ANSWER_BYTES)
+
+    def _relay(self, source: socket.socket, sink: socket.socket, allowance: int | None) -> None:
+        try:
+            while data := source.recv(CHUNK_BYTES):
+                if allowance is not None and len(data) > allowance and self._take_cut():
+                    sink.sendall(data[:allowance])
+                    break
+                if allowance is not None:
+                    allowance -= len(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        _end(source)
+        _end(sink)
+
+    def _take_cut(self) -> bool:
+        with self._lock:
+            if self.cuts >= self._cuts_max:
+                return False
+            self.cuts += 1
+            return True
+
+
+def _end(one: socket.socket) -> None:
+    """Wake the thread that reads it, and close."""
+    try:
+        one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        return
+    one.close()

@@ -1,0 +1,123 @@
+"""Idempotent producers that send without pause and remember what they were promised."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from random import Random
+from time import monotonic
+from typing import Any, final
+
+import confluent_kafka
+
+from tests.e2e.clients import DEADLINE_S, Confluent
+
+__all__ = ["Acknowledged", "Load", "Log", "read_logs"]
+
+UNACKNOWLEDGED_MAX = 100
+"""Per producer: several batches on their way whenever the broker dies, and a bounded test."""
+
+Log = tuple[str, int]
+"""Topic and partition."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    log: Log
+    offset: int
+    value: bytes
+
+
+@final
+class Load:
+    """`start`, `wait_acknowledged` as often as you like, `finish`; then look at what is recorded.
+
+    A value is the producer's number and a number that it counts up: `1:42`.
+    """
+
+    def __init__(
+        self, bootstrap: str, logs: list[Log], *, seed: int, producers: int = 2, **options: Any
+    ) -> None:
+        self.sent: dict[tuple[int, Log], list[bytes]] = defaultdict(list)
+        self.acknowledged: list[Acknowledged] = []
+        self.failures: list[str] = []
+        self._logs = logs
+        self._options = {
+            "bootstrap.servers": bootstrap,
+            "enable.idempotence": True,
+            "linger.ms": 2,
+            "batch.num.messages": 20,
+            "reconnect.backoff.max.ms": 200,
+            "retry.backoff.ms": 20,
+            **options,
+        }
+        self._stopping = threading.Event()
+        self._progress = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._run, args=(number, Random(seed + number)), daemon=True)
+            for number in range(producers)
+        ]
+
+    def start(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def wait_acknowledged(self, more: int) -> None:
+        """Until so many more records were acknowledged."""
+        target = len(self.acknowledged) + more
+        with self._progress:
+            reached = self._progress.wait_for(
+                lambda: len(self.acknowledged) >= target or self.failures, DEADLINE_S
+            )
+        assert reached, f"{len(self.acknowledged)} of {target} acknowledged"
+
+    def finish(self) -> None:
+        """Send no more, wait for the outcome of everything."""
+        self._stopping.set()
+        deadline = monotonic() + 2 * DEADLINE_S
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - monotonic()))
+            assert not thread.is_alive(), "records are still not acknowledged"
+
+    def _run(self, number: int, rng: Random) -> None:
+        producer = confluent_kafka.Producer(self._options)
+        count = 0
+        while not self._stopping.is_set():
+            if len(producer) >= UNACKNOWLEDGED_MAX:
+                producer.poll(0.01)
+                continue
+            log, value = rng.choice(self._logs), b"%d:%d" % (number, count)
+            self.sent[number, log].append(value)
+            producer.produce(log[0], value, partition=log[1], on_delivery=self._settle)
+            producer.poll(0)
+            count += 1
+        producer.flush(2 * DEADLINE_S)
+
+    def _settle(self, error: confluent_kafka.KafkaError | None, sent: Any) -> None:
+        with self._progress:
+            if error is not None:
+                self.failures.append(f"{sent.topic()}-{sent.partition()}: {error}")
+            else:
+                log = (sent.topic(), sent.partition())
+                self.acknowledged.append(Acknowledged(log, sent.offset(), sent.value()))
+            self._progress.notify_all()
+
+
+def read_logs(bootstrap: str, logs: list[Log]) -> dict[Log, list[bytes]]:
+    """Everything that the broker has, by offset: the logs of these tests begin at 0."""
+    consumer = Confluent().consumer(bootstrap)
+    read: dict[Log, list[bytes]] = {}
+    try:
+        for topic, partition in logs:
+            asked = confluent_kafka.TopicPartition(topic, partition, 0)
+            _, high = consumer.get_watermark_offsets(asked, DEADLINE_S)
+            consumer.assign([asked])
+            records = Confluent().read(consumer, high)
+            assert [record.offset for record in records] == list(range(high))
+            read[topic, partition] = [record.value or b"" for record in records]
+    finally:
+        consumer.close()
+    return read

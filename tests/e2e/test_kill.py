@@ -1,0 +1,166 @@
+"""Brokers are killed, stopped and cut off under load: what was promised holds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+import pytest
+
+from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.clients import DEADLINE_S, Client, Message, Sending, create_topic
+from tests.e2e.cutting_proxy import CuttingProxy
+from tests.e2e.load import Load, Log, read_logs
+
+pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
+
+SEED = 20261115
+KILLS = 4
+LOGS: list[Log] = [
+    *((f"grouped-{n}", partition) for n in range(2) for partition in range(2)),
+    *(("paged", partition) for partition in range(2)),
+]
+STOP_WITHIN_S = 10.0
+
+
+def _create_topics(broker: BrokerProcess) -> None:
+    create_topic(broker.bootstrap, "grouped-0", 2, segment_bytes="30000")
+    create_topic(broker.bootstrap, "grouped-1", 2)
+    create_topic(broker.bootstrap, "paged", 2, tidemill_flush="os")
+
+
+@dataclass(slots=True)
+class Outcome:
+    load: Load
+    logs: dict[Log, list[bytes]]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    """A load during which the broker was killed, each time after a random number of answers."""
+    rng = Random(SEED)
+    broker = BrokerProcess(tmp_path_factory.mktemp("killed") / "data").start()
+    try:
+        _create_topics(broker)
+        load = Load(broker.bootstrap, LOGS, seed=SEED).start()
+        for _ in range(KILLS):
+            load.wait_acknowledged(rng.randint(1, 2000))
+            broker.kill()
+            broker.start()
+        load.wait_acknowledged(500)
+        load.finish()
+        yield Outcome(load, read_logs(broker.bootstrap, LOGS))
+    finally:
+        broker.stop()
+
+
+def test_I1_nothing_acknowledged_is_lost_when_the_broker_is_killed(killed: Outcome):
+    lost = [
+        one
+        for one in killed.load.acknowledged
+        if one.offset >= len(killed.logs[one.log]) or killed.logs[one.log][one.offset] != one.value
+    ]
+    assert not lost
+
+
+def test_I4_I18_no_record_is_there_twice_after_kills(killed: Outcome):
+    counts = Counter(value for values in killed.logs.values() for value in values)
+    assert [value for value, count in counts.items() if count > 1] == []
+
+
+def test_I3_I5_each_producers_records_are_all_there_in_the_order_of_sending(killed: Outcome):
+    assert killed.load.failures == []
+    for (producer, log), sent in killed.load.sent.items():
+        prefix = b"%d:" % producer
+        assert [value for value in killed.logs[log] if value.startswith(prefix)] == sent
+
+
+def test_L4_sigterm_under_load_ends_cleanly_and_loses_nothing(
+    new_broker: Callable[..., BrokerProcess],
+):
+    broker = new_broker()
+    _create_topics(broker)
+    load = Load(broker.bootstrap, LOGS, seed=SEED).start()
+    load.wait_acknowledged(1000)
+
+    asked_at = monotonic()
+    exit_code = broker.stop()
+    took_s = monotonic() - asked_at
+
+    assert exit_code == 0
+    assert took_s < STOP_WITHIN_S
+    assert list(broker.data_dir.glob("**/clean-shutdown"))
+    broker.start()
+    load.wait_acknowledged(500)
+    load.finish()
+    assert load.failures == []
+    logs = read_logs(broker.bootstrap, LOGS)
+    for (producer, log), sent in load.sent.items():
+        prefix = b"%d:" % producer
+        assert [value for value in logs[log] if value.startswith(prefix)] == sent
+
+
+def test_a_second_broker_on_the_same_data_is_refused_in_one_line(shared_broker: BrokerProcess):
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "tidemill.cli.main", "up", "--listen", "127.0.0.1:0"),
+            *("--data-dir", str(shared_broker.data_dir)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    (line,) = ran.stderr.splitlines()
+    assert str(shared_broker.data_dir) in line
+
+
+def test_a_broker_whose_port_is_taken_says_so_in_one_line(
+    shared_broker: BrokerProcess, tmp_path: Path
+):
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "tidemill.cli.main", "up", "--listen", shared_broker.bootstrap),
+            *("--data-dir", str(tmp_path / "data")),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+
+    assert (ran.returncode, ran.stdout) == (1, "")
+    (line,) = ran.stderr.splitlines()
+    assert shared_broker.bootstrap in line
+
+
+@pytest.fixture
+def cut_broker(new_broker: Callable[..., BrokerProcess]) -> Iterator[CuttingProxy]:
+    """A broker that clients reach only through a relay that cuts."""
+    proxy = CuttingProxy(SEED, cuts_max=12)
+    try:
+        broker = new_broker(f"advertised.listeners={proxy.address}")
+        proxy.target = broker.bootstrap
+        yield proxy
+    finally:
+        proxy.close()
+
+
+def test_I4_F39_F40_cut_connections_neither_lose_nor_double_records(
+    cut_broker: CuttingProxy, topic: str, client: Client
+):
+    create_topic(cut_broker.target, topic)
+    messages = [Message(b"%0100d" % n) for n in range(3000)]
+    how = Sending(idempotent=True, batch_bytes_max=1000)
+
+    places = client.produce(cut_broker.address, topic, messages, how)
+
+    assert cut_broker.cuts >= 3
+    assert places == [(0, n) for n in range(3000)]
+    assert read_logs(cut_broker.address, [(topic, 0)])[topic, 0] == [m.value for m in messages]
