@@ -9,8 +9,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--crash-seeds",
         type=int,
-        default=12,
-        help="workloads whose crash states are explored, each at every disk call (default 12)",
+        default=6,
+        help="workloads whose crash states are explored, each at every disk call (default 6)",
     )
 
 

@@ -18,38 +18,34 @@ from tidemill.testing.mini_broker import (
 )
 from tidemill.testing.sim_disk import SimDisk
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed: int) -> None:
     def workload(broker: MiniBroker, disk: SimDisk) -> None:
-        mixed_workload(broker, disk, rng=SeededRng(crash_seed), steps=20)
+        mixed_workload(broker, disk, rng=SeededRng(crash_seed), steps=16)
 
     explorer = CrashExplorer(workload, fates=2, seed=crash_seed)
     explorer.run()
     assert explorer.states > 2 * explorer.calls > 200
 
 
-@pytest.mark.slow
 def test_I1_nothing_is_acknowledged_after_a_failed_sync_and_nothing_before_it_is_lost() -> None:
     CrashExplorer(failing_disk_workload, fates=3).run()
 
 
-@pytest.mark.slow
 def test_I17_damage_in_flushed_data_costs_only_the_damaged_batch() -> None:
     CrashExplorer(damage_workload, fates=3).run()
 
 
-@pytest.mark.slow
 def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_counts() -> None:
     CrashExplorer(kill_workload, fates=3).run()
 
 
-@pytest.mark.slow
 def test_I10_I18_nothing_that_was_truncated_comes_back() -> None:
     CrashExplorer(truncation_workload, fates=3).run()
 
 
-@pytest.mark.slow
 def test_the_same_seed_explores_the_same_states() -> None:
     def states(seed: int) -> tuple[int, int]:
         workload = partial(mixed_workload, rng=SeededRng(seed), steps=4)

@@ -30,6 +30,8 @@ from tidemill.testing.mini_broker import (
 )
 from tidemill.testing.sim_disk import SimDisk
 
+pytestmark = pytest.mark.slow
+
 SEEDS_MAX = 12
 STEPS = 16
 

@@ -33,6 +33,8 @@ INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 IDLE_BEFORE_EVICTION_S = 120.0
 PARTITIONS_PER_SESSION_MAX = 20_000
+SESSION_PARTITIONS_MAX = 200_000
+"""Of all sessions together: about 100 MB."""
 UNKNOWN = -1
 
 
@@ -129,6 +131,8 @@ class FetchSessions:
         self._rng = rng
         self._sessions_max = sessions_max
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
+        self._partitions = 0
+        """Of all sessions together."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -138,22 +142,24 @@ class FetchSessions:
         session_id, epoch = request.session_id, request.session_epoch
         if session_id != NO_SESSION and epoch > INITIAL_EPOCH:
             return self._continue(request, names, now)
-        if session_id != NO_SESSION:
-            self._sessions.pop(session_id, None)
+        self._drop(session_id)
         targets = list(_targets(request, names))
         if epoch != INITIAL_EPOCH or len(targets) > PARTITIONS_PER_SESSION_MAX:
             return FetchPlan(targets, None, full=True)
-        session = self._open(now)
+        session = self._open(len(targets), now)
         if session is not None:
             session.targets.update(((t.topic, t.topic_id, t.index), t) for t in targets)
+            self._partitions += len(session.targets)
         return FetchPlan(targets, session, full=True)
 
-    def _open(self, now: float) -> _Session | None:
+    def _open(self, partitions: int, now: float) -> _Session | None:
         if len(self._sessions) >= self._sessions_max:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now - oldest.last_used < IDLE_BEFORE_EVICTION_S:
                 return None
-            del self._sessions[oldest.session_id]
+            self._drop(oldest.session_id)
+        if self._partitions + partitions > SESSION_PARTITIONS_MAX:
+            return None
         session_id = 1 + self._rng.below(EPOCH_MAX)
         while session_id in self._sessions:
             session_id = 1 + self._rng.below(EPOCH_MAX)
@@ -169,8 +175,19 @@ class FetchSessions:
         session.epoch = 1 if session.epoch == EPOCH_MAX else session.epoch + 1
         session.last_used = now
         self._sessions.move_to_end(session.session_id)
+        before = len(session.targets)
         _update(session, request, names)
+        self._partitions += len(session.targets) - before
+        too_large = len(session.targets) > PARTITIONS_PER_SESSION_MAX
+        if too_large or self._partitions > SESSION_PARTITIONS_MAX:
+            self._drop(session.session_id)  # the client goes on without a session
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions")
         return FetchPlan(list(session.targets.values()), session, full=False)
+
+    def _drop(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self._partitions -= len(session.targets)
 
 
 def _targets(request: FetchRequest, names: Mapping[UUID, str]) -> Iterable[FetchTarget]:
@@ -195,5 +212,3 @@ def _update(session: _Session, request: FetchRequest, names: Mapping[UUID, str])
                 known.update(wanted)
             else:
                 session.targets[key] = FetchTarget(name, topic.topic_id, wanted)
-    if len(session.targets) > PARTITIONS_PER_SESSION_MAX:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "too many partitions in one fetch session")
