@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +24,7 @@ from bench.tidemill_broker import COMMAND, TidemillSubject
 
 __all__ = ["main"]
 
+BUSY_SHARE = 0.25
 FULL = Sizes(
     rounds=3,
     small_megabytes=300,
@@ -56,6 +59,7 @@ def main() -> int:
         return 0
     with_kafka = not options.no_kafka and kafka.provide()
     report = Report(facts=facts(with_kafka=with_kafka, options=shlex.join(sys.argv[1:])))
+    _warn_if_busy(report)
     if not with_kafka:
         report.skipped.append("Apache Kafka: ratios against it are missing")
     _measure(rows, report, options, with_kafka=with_kafka)
@@ -79,12 +83,19 @@ def _measure(
                 progress.begin(row.title)
                 try:
                     report.outcomes += row.run(lab)
-                except MeasurementFailed as error:
+                except (MeasurementFailed, OSError, subprocess.SubprocessError) as error:
                     report.failures[row.key] = str(error)
                     lab.stop_shared()  # whatever went wrong, the next row has new brokers
                 progress.end()
         finally:
             lab.close()
+
+
+def _warn_if_busy(report: Report) -> None:
+    """Rates of a machine that does something else are worth little; CPU per record is steadier."""
+    load, cpus = os.getloadavg()[0], os.cpu_count() or 1
+    if load > BUSY_SHARE * cpus:
+        report.warnings.append(f"the machine was busy before the run: load {load:.1f}, {cpus} CPUs")
 
 
 def _keep(report: Report, directory: Path) -> list[Path]:

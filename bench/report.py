@@ -26,6 +26,7 @@ class Report:
     outcomes: list[Outcome] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
     """Row -> why it could not be measured."""
+    warnings: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
     @property
@@ -50,6 +51,8 @@ def print_table(report: Report, stream: TextIO) -> None:
             print(f"{outcome.title}: {outcome.note}", file=stream)
     for row, reason in report.failures.items():
         print(f"{row}: NOT MEASURED: {reason}", file=stream)
+    for warning in report.warnings:
+        print(f"warning: {warning}", file=stream)
     for reason in report.skipped:
         print(f"skipped: {reason}", file=stream)
     judged = [o for o in report.outcomes if judge(o) is not Verdict.OPEN]
@@ -62,6 +65,7 @@ def write_json(report: Report, path: Path) -> None:
         **report.facts,
         "outcomes": [_document(outcome) for outcome in report.outcomes],
         "failures": report.failures,
+        "warnings": report.warnings,
         "skipped": report.skipped,
     }
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -30,16 +32,13 @@ def create_topics(
     for first in range(0, len(names), TOPICS_PER_REQUEST):
         part = names[first : first + TOPICS_PER_REQUEST]
         topics = [NewTopic(n, partitions, 1, config=dict(config or {})) for n in part]
-        futures = admin.create_topics(topics, operation_timeout=TIMEOUT_S)
-        for future in futures.values():
-            future.result(TIMEOUT_S)
+        _wait_for(admin.create_topics(topics, operation_timeout=TIMEOUT_S))
     _wait_for_leaders(admin, names[-1], partitions)
 
 
 def delete_topic(address: Address, name: str) -> None:
-    admin = _admin(address)
-    for future in admin.delete_topics([name], operation_timeout=TIMEOUT_S).values():
-        future.result(TIMEOUT_S)
+    admin = _admin(address)  # named, since its end would end what it has under way
+    _wait_for(admin.delete_topics([name], operation_timeout=TIMEOUT_S))
 
 
 def _admin(address: Address) -> Any:  # noqa: ANN401 - the library has no types
@@ -51,6 +50,14 @@ def _admin(address: Address) -> Any:  # noqa: ANN401 - the library has no types
             "socket.timeout.ms": int(TIMEOUT_S * 1000),
         }
     )
+
+
+def _wait_for(futures: Mapping[str, Future[None]]) -> None:
+    try:
+        for future in futures.values():
+            future.result(TIMEOUT_S)
+    except (KafkaException, TimeoutError) as error:
+        raise MeasurementFailed(f"topics {', '.join(futures)}: {error}"[:300]) from error
 
 
 def _wait_for_leaders(admin: Any, name: str, partitions: int) -> None:  # noqa: ANN401 - as above

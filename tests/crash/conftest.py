@@ -9,8 +9,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--crash-seeds",
         type=int,
-        default=6,
-        help="workloads whose crash states are explored, each at every disk call (default 6)",
+        default=16,
+        help="workloads whose crash states are explored, each at every disk call (default 16)",
     )
 
 

@@ -64,6 +64,7 @@ class Message:
 @final
 @dataclass(frozen=True, slots=True)
 class Record:
+    topic: str
     partition: int
     offset: int
     timestamp_ms: int
@@ -214,6 +215,7 @@ class Confluent:
 
     def _record(self, message: confluent_kafka.Message) -> Record:
         return Record(
+            message.topic(),
             message.partition(),
             message.offset(),
             message.timestamp()[1],
@@ -444,6 +446,7 @@ class AioKafka:
 def _plain_record(message: Any) -> Record:
     """kafka-python's record and aiokafka's have the same fields."""
     return Record(
+        message.topic,
         message.partition,
         message.offset,
         message.timestamp,

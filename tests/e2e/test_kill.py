@@ -117,7 +117,7 @@ def test_a_second_broker_on_the_same_data_is_refused_in_one_line(shared_broker: 
         timeout=DEADLINE_S,
     )
 
-    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (ran.returncode, ran.stdout) == (2, "")
     (line,) = ran.stderr.splitlines()
     assert str(shared_broker.data_dir) in line
 
@@ -135,7 +135,7 @@ def test_a_broker_whose_port_is_taken_says_so_in_one_line(
         timeout=DEADLINE_S,
     )
 
-    assert (ran.returncode, ran.stdout) == (1, "")
+    assert (ran.returncode, ran.stdout) == (2, "")
     (line,) = ran.stderr.splitlines()
     assert shared_broker.bootstrap in line
 

@@ -32,7 +32,7 @@ TURN_S = 0.005
 SLOW_REQUESTS_MAX = 32
 """Requests in several steps that run at the same time: each may hold a long answer (S11)."""
 PARKED_PARTITIONS_MAX = 200_000
-"""Partitions watched by parked fetches, together (S40): about 100 MB."""
+"""Partitions watched by parked fetches, together (S40): about 130 MB."""
 LOOKED_AT_PARTITIONS_PER_TURN = 256
 """Partitions of poked fetches that are read in one turn of the loop: about 10 ms."""
 DRAIN_DEADLINE_S = 8.0

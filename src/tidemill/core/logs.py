@@ -31,7 +31,7 @@ class LineFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+    def formatMessage(self, record: logging.LogRecord) -> str:
         return super().formatMessage(record).translate(_CONTROL)
 
     def format(self, record: logging.LogRecord) -> str:

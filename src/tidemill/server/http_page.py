@@ -1,7 +1,8 @@
 """A small HTTP page for machines: /metrics, /healthz, /readyz. Off unless `metrics.listen` is set.
 
-h11 reads the requests; each is answered and the connection closed. GET and HEAD only, three paths,
-everything else is a 404 (deny by default, S50).
+h11 reads the requests; each connection gets one answer and is closed. GET and HEAD only, three
+paths, everything else is a 404 (deny by default, S50). Whatever a client does, its connection is
+over after ten seconds, and holds no more than one small request and one answer (S51).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import h11
 
 from tidemill.core.broker_config import Endpoint
 from tidemill.core.errors import UserError
+from tidemill.core.limits import KIB
 from tidemill.core.net import Net, ServerHandle
 
 __all__ = ["HttpPage"]
 
-REQUEST_BYTES_MAX = 16 * 1024
+REQUEST_BYTES_MAX = 16 * KIB
 CONNECTIONS_MAX = 64
 DEADLINE_S = 10.0
 
@@ -34,7 +36,7 @@ class HttpPage:
         self._net = net
         self._routes = routes
         self._server: ServerHandle | None = None
-        self._open = 0
+        self._open: dict[_HttpConnection, None] = {}
 
     async def start(self, endpoint: Endpoint) -> Endpoint:
         try:
@@ -42,27 +44,31 @@ class HttpPage:
                 lambda: _HttpConnection(self), endpoint.host, endpoint.port
             )
         except OSError as error:
-            raise UserError(f"metrics.listen={endpoint}: {error.strerror}") from error
+            raise UserError(f"metrics.listen={endpoint}: {error.strerror or error}") from error
         await self._server.start_serving()
         return Endpoint(*self._server.address)
 
     def stop(self) -> None:
         if self._server is not None:
             self._server.close()
+        for connection in list(self._open):
+            connection.abort()
 
-    def admit(self) -> bool:
-        self._open += 1
-        return self._open <= CONNECTIONS_MAX
+    def admit(self, connection: _HttpConnection) -> bool:
+        if len(self._open) >= CONNECTIONS_MAX:
+            return False
+        self._open[connection] = None
+        return True
 
-    def leave(self) -> None:
-        self._open -= 1
+    def forget(self, connection: _HttpConnection) -> None:
+        self._open.pop(connection, None)
 
     def answer(self, method: str, target: str) -> tuple[int, str]:
         route = self._routes.get(target.partition("?")[0])
         if route is None:
             return 404, "not found; there are " + ", ".join(sorted(self._routes)) + "\n"
         if method not in ("GET", "HEAD"):
-            return 405, "only GET\n"
+            return 405, "only GET and HEAD\n"
         return route()
 
 
@@ -77,14 +83,19 @@ class _HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self._transport = transport
-        self._deadline = asyncio.get_running_loop().call_later(DEADLINE_S, transport.abort)
-        if not self._page.admit():
+        if not self._page.admit(self):
             transport.abort()
+            return
+        self._deadline = asyncio.get_running_loop().call_later(DEADLINE_S, transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._page.leave()
+        self._page.forget(self)
         if self._deadline is not None:
             self._deadline.cancel()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
@@ -93,28 +104,25 @@ class _HttpConnection(asyncio.Protocol):
         try:
             self._http.receive_data(data)
             event = self._http.next_event()
-        except h11.RemoteProtocolError:
-            transport.close()
+        except h11.RemoteProtocolError as error:
+            self._respond(error.error_status_hint, "bad request\n")
             return
         if isinstance(event, h11.Request):
-            self._respond(event)
+            method = event.method.decode("ascii")
+            status, text = self._page.answer(method, event.target.decode("latin-1"))
+            self._respond(status, text, only_headers=method == "HEAD")
         elif event is not h11.NEED_DATA:
             transport.close()
 
-    def _respond(self, request: h11.Request) -> None:
+    def _respond(self, status: int, text: str, *, only_headers: bool = False) -> None:
         assert self._transport is not None
-        method = request.method.decode("ascii")
-        status, text = self._page.answer(method, request.target.decode("latin-1"))
-        body = b"" if method == "HEAD" else text.encode()
+        body = text.encode()
         headers = [
             ("content-type", "text/plain; version=0.0.4; charset=utf-8"),
-            ("content-length", str(len(text.encode()))),
+            ("content-length", str(len(body))),
             ("connection", "close"),
             ("x-content-type-options", "nosniff"),
         ]
-        parts = [
-            self._http.send(h11.Response(status_code=status, headers=headers)),
-            self._http.send(h11.Data(data=body)),
-        ]
-        self._transport.write(b"".join(part for part in parts if part))
+        head = self._http.send(h11.Response(status_code=status, headers=headers))
+        self._transport.write((head or b"") + (b"" if only_headers else body))
         self._transport.close()

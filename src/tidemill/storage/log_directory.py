@@ -483,7 +483,7 @@ def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
         _, header = log.segments.holding(offset).finder().locate(offset)
     except CorruptBatch:
         return start
-    return offset if header is None else max(start, min(offset, header.base_offset))
+    return offset if header is None else min(offset, header.base_offset)
 
 
 def _is_stored(state: LoadedState, report: PartitionReport) -> bool:
