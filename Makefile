@@ -16,7 +16,7 @@ LOCKED := install --require-hashes --no-deps
 
 HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd)
 METADATA := pyproject.toml $(wildcard setup.py)
-LINTED := src tests tools $(wildcard bench) $(wildcard setup.py)
+LINTED := src tests tools interop $(wildcard bench) $(wildcard setup.py)
 
 .PHONY: help setup demo test check lint unit bench interop coverage lock generate format clean
 
@@ -25,7 +25,7 @@ help:
 	@echo 'make demo       the main job, end to end, in a minute'
 	@echo 'make check      format, lint, types, tidy and unit tests: before every commit'
 	@echo 'make test       all tests, the same that CI runs'
-	@echo 'make interop    only the tests with foreign clients'
+	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools'
 	@echo 'make bench      measure, side by side with Apache Kafka'
 	@echo 'make coverage   which branches the tests miss'
 	@echo 'make format     let ruff lay out the code'
@@ -94,7 +94,7 @@ test: lint
 		exit $$status
 
 interop: setup
-	@$(BIN)/pytest -q -m interop
+	@$(BIN)/python -m interop.run $(ONLY)
 
 coverage: setup
 	@$(BIN)/coverage erase

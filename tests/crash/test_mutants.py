@@ -14,6 +14,7 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage import checkpoint, log_directory, recovery
+from tidemill.storage.log_loading import LogLoader
 from tidemill.storage.producer_snapshots import ProducerSnapshots
 from tidemill.storage.recovery import Remembered
 from tidemill.storage.unflushed import FlushWork
@@ -109,7 +110,7 @@ def test_mutant_producer_snapshot_ignored_is_found(monkeypatch: pytest.MonkeyPat
 def test_mutant_cut_at_the_first_bad_checksum_anywhere_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_directory, "_remembered", lambda _entry: Remembered())
+    monkeypatch.setattr(LogLoader, "_remembered", lambda *_arguments: Remembered())
     assert finds(damage_workload)
 
 

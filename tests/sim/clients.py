@@ -127,9 +127,10 @@ class Worker:
 
     async def _list_offsets(self, cluster: Cluster) -> None:
         partition, life = self._partition(), self._history.life
+        known = self._history.known_end(partition)
         found = await patiently(partial(list_offsets, cluster, {partition: LATEST_TIMESTAMP}))
         if life == self._history.life:
-            self._history.end_offset(partition, found[partition].offset)
+            self._history.end_offset(partition, found[partition].offset, known_before=known)
 
     async def _create_topic(self, cluster: Cluster) -> None:
         self._topics_made += 1

@@ -45,11 +45,15 @@ class History:
             assert reads.setdefault(record.offset, value) == value, (partition, record.offset)
             assert acked.get(record.offset, value) == value, (partition, record.offset)
 
-    def end_offset(self, partition: TopicPartition, offset: int) -> None:
-        """I9: the end that clients are told never goes back."""
+    def known_end(self, partition: TopicPartition) -> int:
+        """The largest end that anybody was told; to be asked before the next question."""
+        return self._ends.get((self.life, partition), 0)
+
+    def end_offset(self, partition: TopicPartition, offset: int, *, known_before: int) -> None:
+        """I9: who asks after others were answered is not told less."""
+        assert offset >= known_before, (partition, offset, known_before)
         key = (self.life, partition)
-        assert offset >= self._ends.get(key, 0), (partition, offset)
-        self._ends[key] = offset
+        self._ends[key] = max(offset, self._ends.get(key, 0))
 
     def check_final(self, partition: TopicPartition, records: list[Record]) -> None:
         """I1, I4, I5: everything acknowledged is there, once, and each producer's in order."""

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import resource
 import signal
 import sys
 from pathlib import Path
 
 import click
 
+from tidemill.cli.process_tuning import freeze_start_up, raise_descriptor_limit, tune_process
 from tidemill.core.broker_config import broker_config
 from tidemill.core.errors import UserError
 from tidemill.core.event_loop import new_event_loop
 from tidemill.core.logs import LineFormatter
 
 __all__ = ["up"]
-
-GC_THRESHOLD = 50_000
-"""Young objects before a collection: requests leave hardly any cycles, and a full look costs time.
-"""
-DESCRIPTORS_WANTED = 1 << 20
-"""Some systems have no limit; a table of a million descriptors is enough."""
 
 
 @click.command(short_help="Start a broker.")
@@ -60,20 +53,12 @@ def up(
     logging.basicConfig(level=logging.INFO, handlers=[handler])
     from tidemill.broker import Broker
 
-    gc.set_threshold(GC_THRESHOLD)
-    broker = Broker(config, descriptors_max=_raise_descriptor_limit())
+    tune_process()
+    broker = Broker(config, descriptors_max=raise_descriptor_limit())
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         failed = runner.run(_serve(broker))
     if failed:
         raise SystemExit(1)
-
-
-def _raise_descriptor_limit() -> int:
-    """What this process may open at most. The soft limit is a default that we may raise (S13)."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
 
 
 def _read(path: str) -> str:
@@ -96,7 +81,7 @@ async def _serve(broker: object) -> bool:
     broker.on_failure(stop.set)
     click.echo(f"ready: {endpoint}")
     sys.stdout.flush()
-    gc.freeze()
+    freeze_start_up()
     await stop.wait()
     await broker.stop()
     return broker.failed

@@ -18,7 +18,7 @@ from typing import final
 from tidemill.client.connection import Connection
 from tidemill.client.errors import ClientError
 from tidemill.core.clock import Clock
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.lifecycle import Supervisor
 from tidemill.core.limits import MIB
 from tidemill.core.net import Net
@@ -105,22 +105,33 @@ class Followers:
             connection.close()
 
     async def _fetch_once(self, connection: Connection, leader_id: int) -> None:
-        wanted = {(p.topic_id, p.name.partition): p for p in self._followed[leader_id]}
+        partitions = list(self._followed[leader_id])
+        asked = {(p.topic_id, p.name.partition): (p, p.leader_epoch) for p in partitions}
         response = await connection.request(
-            self._request(wanted.values()), FetchResponse, timeout_s=REQUEST_TIMEOUT_S
+            self._request(partitions), FetchResponse, timeout_s=REQUEST_TIMEOUT_S
         )
         appended, delayed = [], response.error_code != 0
         for topic in response.responses:
             for data in topic.partitions:
-                partition = wanted.get((topic.topic_id, data.partition_index))
-                if partition is None or partition not in self._followed.get(leader_id, ()):
+                partition, epoch = asked.get((topic.topic_id, data.partition_index), (None, 0))
+                if partition is None or not self._follows(leader_id, partition, epoch):
                     continue  # its role changed while the fetch was under way
-                if self._apply(partition, data):
-                    appended.append(partition)
+                try:
+                    if self._apply(partition, data):
+                        appended.append(partition)
+                except (KafkaError, StorageFault) as error:
+                    # One partition's trouble (a full disk, a damaged batch) is not the others'.
+                    log.error("following %s: %s", partition.name, error)
+                    delayed = True
                 delayed = delayed or data.error_code != 0
         await self._flush(appended)
         if delayed:
             await asyncio.sleep(RETRY_S)
+
+    def _follows(self, leader_id: int, partition: Partition, epoch: int) -> bool:
+        """Whether it still follows this leader; in another epoch others may have led meanwhile."""
+        followed = partition in self._followed.get(leader_id, ())
+        return followed and partition.leader_epoch == epoch
 
     def _request(self, partitions: Iterable[Partition]) -> FetchRequest:
         topics: dict[object, FetchTopic] = {}
@@ -139,7 +150,7 @@ class Followers:
         """One partition of an answer; whether records were appended."""
         if data.error_code:
             if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                partition.log.restart_at(max(0, data.log_start_offset))
+                partition.restart_at(max(0, data.log_start_offset))
             return False
         if data.diverging_epoch is not None:
             partition.truncate_to_epoch(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)

@@ -26,7 +26,10 @@ class FollowerPosition:
     flushed_offset: int = UNKNOWN_OFFSET
     """It has flushed everything below; never above `log_end_offset`."""
     caught_up_at: float = 0.0
-    """Monotonic time at which it was last seen at the leader's log end."""
+    """Monotonic time at which it was last known to have all that the leader had."""
+    leader_end_at_fetch: int = UNKNOWN_OFFSET
+    fetched_at: float = 0.0
+    """The leader's log end at the last fetch, and when that was."""
 
     def fetched(
         self, *, fetch_offset: int, flushed_offset: int, leader_end: int, now: float
@@ -36,6 +39,11 @@ class FollowerPosition:
         self.flushed_offset = min(flushed_offset, fetch_offset)
         if fetch_offset >= leader_end:
             self.caught_up_at = now
+        elif fetch_offset >= self.leader_end_at_fetch:
+            # Under steady load it is always one fetch behind, and still keeps up.
+            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+        self.leader_end_at_fetch = leader_end
+        self.fetched_at = now
 
 
 def shrunk_isr(

@@ -311,6 +311,12 @@ class Partition:
         )
         self.maybe_advance_marks()
 
+    def follower_restarted(self, broker_id: int) -> None:
+        """A broker came, went or came back: what it had in its former life counts no more (I14)."""
+        position = self.followers.get(broker_id)
+        if position is not None:
+            self.followers[broker_id] = FollowerPosition(caught_up_at=position.caught_up_at)
+
     def fail_waiters(self, code: ErrorCode) -> None:
         """Nobody here can be promised anything any more: answer everyone with `code`."""
         self._appended_waiters.fail(code)
@@ -351,6 +357,7 @@ class Partition:
             last_position, last = found[-1]
             end = last_position + last.size_bytes
             self.log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
+            self._flushes.appended(self.log, end)
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
         return len(found)
 
@@ -382,5 +389,13 @@ class Partition:
         _, own_end = self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
         offset = min(end_offset, own_end) if own_end >= 0 else self.log.log_start_offset
         self.log.truncate_to(offset)
+        # Also where nothing is cut: an epoch in which we led and wrote nothing must go, or the
+        # leader, who never heard of it, would find that we diverge for ever.
+        self.log.epochs.truncate_from_end(self.log.log_end_offset)
         self.high_watermark = min(self.high_watermark, offset)
         self.durable_offset = min(self.durable_offset, offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Begin anew where the leader's log begins: what is here is too old to go on from."""
+        self.log.restart_at(offset)
+        self.high_watermark = self.durable_offset = offset

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Protocol, final
 from uuid import UUID
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
-from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.metadata.image import Delta, PartitionImage, TopicImage
 from tidemill.metadata.topic_config import TopicConfig
 from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
@@ -109,6 +110,9 @@ class ReplicaManager:
 
     def apply(self, delta: Delta) -> None:
         """Bring the partitions here in line with `delta.after`."""
+        for broker_id in delta.brokers_changed:
+            for partition in self:
+                partition.follower_restarted(broker_id)
         for gone in delta.topics_deleted:
             before = delta.before.topics.get(gone.name)
             for index in range(len(before.partitions) if before is not None else 0):
@@ -141,7 +145,10 @@ class ReplicaManager:
         elif partition.settings != settings or partition.log.config != log_config:
             partition.set_settings(settings)
             partition.log.set_config(log_config)
-        if image.leader == self.broker_id:
+        if not image.readable:
+            # The stored state is bad (S46): nobody leads until somebody mends it.
+            partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        elif image.leader == self.broker_id:
             partition.become_leader(image, now=self._clock.monotonic())
         else:
             partition.become_follower(image)
@@ -177,6 +184,8 @@ class ReplicaManager:
         del self._partitions[name]
         del self._by_log[partition.log]
         partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.image is not None:
+            self._followed(partition, replace(partition.image, leader=NO_LEADER))
         self._store.delete_log(name)
 
     # --- faults and marks ------------------------------------------------------------------------

@@ -5,9 +5,7 @@ HOT PATH: `find`, `start` and `encode` run once per request.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
-from types import CoroutineType
-from typing import Any, final
+from typing import final
 
 from tidemill.core.errors import KafkaError
 from tidemill.server.context import RequestContext
@@ -42,27 +40,10 @@ class BoundHandler:
             request = self._request_class.read(reader, context.version)
             reader.finish(self.handler.tail_bytes_max)
         try:
-            answer = self.handler.handle(context, request)
+            return self.handler.handle(context, request)
         except KafkaError as error:
-            return self._refusal(context, request, error)
-        if isinstance(answer, CoroutineType):
-            return self._refusing(context, request, answer)
-        return answer
-
-    async def _refusing(
-        self, context: RequestContext, request: Message, work: Coroutine[Any, Any, Message]
-    ) -> Message:
-        """As above, for a request in several steps."""
-        try:
-            return await work
-        except KafkaError as error:
-            return self._refusal(context, request, error)
-        finally:
-            work.close()  # it may have been given up before it began
-
-    def _refusal(self, context: RequestContext, request: Message, error: KafkaError) -> Message:
-        context.services.telemetry.count_error(error.code)
-        return self.handler.refuse(request, error)
+            context.services.telemetry.count_error(error.code)
+            return self.handler.refuse(request, error)
 
     def encode(self, response: Message, version: int, correlation_id: int) -> list[Buffer]:
         """The whole frame; record payloads stay the views they are."""

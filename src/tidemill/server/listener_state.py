@@ -57,7 +57,7 @@ class ListenerState:
         self.deadlines = deadlines
         self.failed = failed
         self.scratch = Scratch()
-        self.request_memory = MemoryPool(services.config.request_memory_bytes)
+        self.request_memory = MemoryPool(services.config.request_memory_bytes, lends=True)
         self.turns = Turns(services.clock)
         self.slow_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
         self.connections: dict[Connection, None] = {}

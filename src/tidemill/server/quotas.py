@@ -25,6 +25,10 @@ class Quotas:
     def __init__(self) -> None:
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    def __len__(self) -> int:
+        """Clients that are remembered."""
+        return len(self._buckets)
+
     def take_auto_create(self, client: str, topics: int, now: float) -> int:
         """How many of `topics` this client may have created now."""
         level, since = self._buckets.pop(client, (AUTO_CREATE_BURST, now))

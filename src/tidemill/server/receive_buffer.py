@@ -84,7 +84,7 @@ class ReceiveBuffer:
         if self._own is not None:
             return memoryview(self._own)[self._fill :]
         pool = self._pool
-        is_short = pool.limit_bytes - pool.used_bytes < SCRATCH_BYTES and pool.used_bytes
+        is_short = pool.limit_bytes - pool.used_bytes < SCRATCH_BYTES
         return self._scratch.narrow_area if is_short else self._scratch.area
 
     def received(self, count: int) -> memoryview:
@@ -120,8 +120,7 @@ class ReceiveBuffer:
         """
         old = self._own
         wanted = self._wanted(rest, count)
-        affordable = wanted <= self._pool.free_bytes or not self._pool.used_bytes
-        own = self._scratch.buffer(wanted if affordable else count)
+        own = self._scratch.buffer(wanted if wanted <= self._pool.free_bytes else count)
         own[:count] = rest
         self._pool.take(len(own))
         self.release()
@@ -144,7 +143,7 @@ class ReceiveBuffer:
             return True
         wanted = self._wanted(memoryview(own), self._fill)
         larger = self._scratch.buffer(max(wanted, self._fill + 1))
-        if not self._pool.try_take(len(larger) - len(own)):
+        if not self._pool.try_take(len(larger) - len(own), self):
             self._scratch.reuse(larger)
             self.starved = True
             return False
@@ -160,4 +159,4 @@ class ReceiveBuffer:
         self.starved = False
         if own is not None:
             self._scratch.reuse(own)
-            self._pool.give(len(own))
+            self._pool.give(len(own), self)

@@ -32,7 +32,6 @@ from tidemill.storage.checkpoint import (
     Checkpoint,
     CheckpointEntry,
     mark_clean,
-    read_cap,
     read_newest,
     take_clean_mark,
     write_cap,
@@ -42,17 +41,16 @@ from tidemill.storage.directory_meta import (
     DirectoryMeta,
     claim_directory,
     partition_of_name,
-    read_topic_id,
     write_topic_id,
 )
 from tidemill.storage.disk import Disk, DiskFile
 from tidemill.storage.file_cache import FileCache
 from tidemill.storage.flush import DirtyLogs, FlushRound
 from tidemill.storage.log import FlushPoint, LogConfig, PartitionLog
-from tidemill.storage.log_files import DELETED_SUFFIX, LOG_SUFFIX
-from tidemill.storage.partition_log import FilePartitionLog, LoadedState
-from tidemill.storage.recovery import Remembered, recover, try_load_clean
-from tidemill.storage.recovery_report import PartitionReport, RecoveryReport
+from tidemill.storage.log_files import DELETED_SUFFIX
+from tidemill.storage.log_loading import LogLoader
+from tidemill.storage.partition_log import FilePartitionLog
+from tidemill.storage.recovery_report import RecoveryReport
 from tidemill.wire.batch import CorruptBatch
 
 __all__ = ["LOCK_NAME", "LogDirectory"]
@@ -339,91 +337,42 @@ class LogDirectory:
         self._sequence = self._checkpoint.sequence
         mark = take_clean_mark(self._disk, self.path)
         self.started_clean = self.report.was_clean = mark is not None and mark == self._sequence
+        loader = LogLoader(
+            self._disk,
+            self._files,
+            self._checkpoint,
+            is_clean=self.started_clean,
+            now_ms=now_ms,
+        )
         for name in self._disk.list_names(self.path):
             partition = partition_of_name(name)
             if name.endswith(DELETED_SUFFIX):
                 self._purgeable.append(f"{self.path}/{name}")
             elif partition is not None:
-                self._load_one(partition, config_of(partition), now_ms)
+                self._load_one(loader, partition, config_of(partition))
         if not self.started_clean:
             self._disk.sync_directory(self.path)
 
-    def _load_one(self, partition: TopicPartition, config: LogConfig, now_ms: int) -> None:
+    def _load_one(self, loader: LogLoader, partition: TopicPartition, config: LogConfig) -> None:
         path = f"{self.path}/{partition}"
-        entry = self._checkpoint.entries.get(partition)
         try:
-            topic_id = self._identify(partition, path, entry)
-            if topic_id is None:
-                return
-            if entry is not None and entry.topic_id != topic_id:
-                entry = None
-            state, report = self._load_state(path, entry, config, now_ms)
+            loaded = loader.load(partition, path, config, partial(self._before_cut, partition))
         except StorageFault as error:
             self.report.failed[partition] = str(error)
-            if entry is not None:
-                self._unloaded[partition] = entry
+            if partition in self._checkpoint.entries:
+                self._unloaded[partition] = self._checkpoint.entries[partition]
             return
-        log = FilePartitionLog(
-            self._disk,
-            self._files,
-            path,
-            config,
-            state,
-            before_cut=partial(self._before_cut, partition),
-        )
-        self.report.add(partition, report)
+        if loaded is None:
+            self._put_aside(path)
+            return
+        self.report.add(partition, loaded.report)
         self._hosted[partition] = _Hosted(
-            log,
-            topic_id,
+            loaded.log,
+            loaded.topic_id,
             path,
-            high_watermark=min(entry.high_watermark if entry else 0, log.log_end_offset),
-            stored_end_offset=log.log_end_offset if _is_stored(state, report) else -1,
+            loaded.high_watermark,
+            stored_end_offset=loaded.log.log_end_offset if loaded.is_stored else -1,
         )
-
-    def _load_state(
-        self, path: str, entry: CheckpointEntry | None, config: LogConfig, now_ms: int
-    ) -> tuple[LoadedState, PartitionReport]:
-        remembered = _remembered(entry)
-        interval_bytes = config.index_interval_bytes
-        if self.started_clean and entry is not None:
-            state = try_load_clean(
-                self._disk, self._files, path, remembered, index_interval_bytes=interval_bytes
-            )
-            if state is not None:
-                return state, PartitionReport()
-        cap = read_cap(self._disk, path, sequence=self._sequence)
-        if cap is not None:
-            remembered = Remembered(
-                recovery_point=min(remembered.recovery_point, cap),
-                log_start_offset=min(remembered.log_start_offset, cap),
-                is_capped=True,
-            )
-        return recover(
-            self._disk,
-            self._files,
-            path,
-            remembered,
-            index_interval_bytes=interval_bytes,
-            now_ms=now_ms,
-        )
-
-    def _identify(
-        self, partition: TopicPartition, path: str, entry: CheckpointEntry | None
-    ) -> TopicId | None:
-        """Whose files these are. None: nobody's, and they were put aside; StorageFault: unknown."""
-        if self.started_clean and entry is not None:
-            return entry.topic_id
-        topic_id = read_topic_id(self._disk, path)
-        if topic_id is not None:
-            return topic_id
-        if entry is not None:
-            write_topic_id(self._disk, path, entry.topic_id)
-            return entry.topic_id
-        names = self._disk.list_names(path)
-        if any(name.endswith(LOG_SUFFIX) and self._disk.size(f"{path}/{name}") for name in names):
-            raise StorageFault("its file 'partition' is lost, so nobody knows whose data this is")
-        self._put_aside(path)  # a creation that was cut short
-        return None
 
     # --- helpers ----------------------------------------------------------------------------------
 
@@ -463,17 +412,6 @@ class LogDirectory:
             )
 
 
-def _remembered(entry: CheckpointEntry | None) -> Remembered:
-    if entry is None:
-        return Remembered()
-    return Remembered(
-        recovery_point=entry.recovery_point,
-        log_start_offset=entry.log_start_offset,
-        size_bytes=entry.size_bytes,
-        producers=entry.producers,
-    )
-
-
 def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
     """Where the batch begins that holds `offset`: a cut takes all of it."""
     start = log.log_start_offset
@@ -484,14 +422,6 @@ def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
     except CorruptBatch:
         return start
     return offset if header is None else min(offset, header.base_offset)
-
-
-def _is_stored(state: LoadedState, report: PartitionReport) -> bool:
-    """Whether the log's snapshot and index are up to date, so that a checkpoint can pass it by."""
-    if report.scanned_bytes or report.rebuilt:
-        return False
-    log_end_offset = state.segments[-1].next_offset
-    return not len(state.producers) or log_end_offset in state.snapshot_offsets
 
 
 def _lock(disk: Disk, path: str) -> DiskFile:

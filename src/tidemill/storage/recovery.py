@@ -18,47 +18,48 @@ producers come from the newest snapshot that is not behind the end, and a replay
 Files that are lost, damaged or from another time are made anew from the batches.
 
 A crash during recovery is a crash like any other: every step leaves a log from which the same
-recovery comes to the same end. Side files come first, then later segments go (newest first), then
-the cut, then the small files.
+recovery comes to the same end. First the cut (see `tail_cut`), then the small files.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.limits import MIB
 from tidemill.storage.checked_scan import CheckedScan, find_batch_behind
-from tidemill.storage.disk import Disk, DiskFile
+from tidemill.storage.disk import Disk
 from tidemill.storage.file_cache import FileCache
 from tidemill.storage.header_walk import walk_headers
 from tidemill.storage.leader_epochs import NO_EPOCH, LeaderEpochs
 from tidemill.storage.log_files import (
-    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LEADER_EPOCHS_NAME,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
-    TEMPORARY_SUFFIX,
     offset_path,
-    try_parse_offset,
 )
 from tidemill.storage.offset_index import OffsetIndex
 from tidemill.storage.partition_log import LoadedState
 from tidemill.storage.producer_snapshots import ProducerSnapshots
 from tidemill.storage.producer_state import ProducerStates
-from tidemill.storage.recovery_report import CutTail, Damage, PartitionReport
-from tidemill.storage.segment import Segment
+from tidemill.storage.recovery_report import Damage, PartitionReport
+from tidemill.storage.segment_files import (
+    SegmentFile,
+    build_segments,
+    find_segment_files,
+    list_useful_names,
+    offsets_in,
+    try_read_epochs,
+)
 from tidemill.storage.segment_index import unlink_index_files
+from tidemill.storage.tail_cut import TailCut
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
 
-__all__ = ["CUT_INFIX", "Remembered", "recover", "try_load_clean"]
-
-CUT_INFIX = ".cut-"
-"""A side file is named after the file it was cut from and the offset of the cut."""
+__all__ = ["Remembered", "recover", "try_load_clean"]
 
 _COPY_BYTES = MIB
 
@@ -71,21 +72,10 @@ class Remembered:
     recovery_point: int = 0
     log_start_offset: int = 0
     size_bytes: int = 0
+    """Of all segments; as the number of producers, it only counts after a clean end."""
     producers: int = 0
-    """How many producers the log knew."""
     is_capped: bool = False
     """The log was cut here, or begun anew, since the checkpoint: it may end earlier."""
-
-
-@final
-@dataclass(slots=True)
-class _Piece:
-    """A segment's file, as it lies there."""
-
-    path: str
-    base_offset: int
-    size_bytes: int
-    next_offset: int
 
 
 def try_load_clean(
@@ -98,29 +88,33 @@ def try_load_clean(
 ) -> LoadedState | None:
     """The log as a clean end left it; None where the files do not say the same.
 
-    Eight thousand of these make a start: nothing is opened but the two small files.
+    Eight thousand of these make a start: nothing is opened but two small files.
     """
-    names = _without_leftovers(disk, directory)
-    row = _row_of(disk, directory, names, log_end_offset=remembered.recovery_point)
-    if not row or sum(piece.size_bytes for piece in row) != remembered.size_bytes:
+    names = list_useful_names(disk, directory)
+    row = find_segment_files(disk, directory, names, log_end_offset=remembered.recovery_point)
+    if not row or sum(found.size_bytes for found in row) != remembered.size_bytes:
         return None
     try:
-        epochs = _read_epochs(disk, directory, names)
+        epochs = try_read_epochs(disk, directory, names)
         producers = ProducerStates()
         if remembered.producers:
             path = offset_path(directory, remembered.recovery_point, SNAPSHOT_SUFFIX)
             producers, _ = ProducerStates.decode(disk.read_file(path), name=path)
     except StorageFault:
         return None
-    if len(producers) != remembered.producers or (epochs is None and remembered.size_bytes):
+    if len(producers) < remembered.producers or (epochs is None and remembered.size_bytes):
         return None
+    epochs = LeaderEpochs() if epochs is None else epochs
+    epochs.truncate_from_start(remembered.log_start_offset)
     return LoadedState(
-        segments=_segments(disk, files, directory, row, index_interval_bytes),
+        segments=build_segments(
+            disk, files, directory, row, index_interval_bytes=index_interval_bytes
+        ),
         log_start_offset=max(remembered.log_start_offset, row[0].base_offset),
         flushed_offset=remembered.recovery_point,
-        epochs=epochs or LeaderEpochs(),
+        epochs=epochs,
         producers=producers,
-        snapshot_offsets=_offsets(names, SNAPSHOT_SUFFIX),
+        snapshot_offsets=offsets_in(names, SNAPSHOT_SUFFIX),
     )
 
 
@@ -156,8 +150,8 @@ class _Recovery:
         self._directory = directory
         self._index_interval_bytes = index_interval_bytes
         self._now_ms = now_ms
-        self._names = _without_leftovers(disk, directory)
-        self._row = _row_of(disk, directory, self._names)
+        self._names = list_useful_names(disk, directory)
+        self._row = find_segment_files(disk, directory, self._names)
         first = self._row[0].base_offset if self._row else 0
         self._recovery_point = max(remembered.recovery_point, first)
         self._is_capped = remembered.is_capped
@@ -170,14 +164,15 @@ class _Recovery:
 
     def run(self) -> LoadedState:
         if not self._row:
-            stored = _offsets(self._names, SNAPSHOT_SUFFIX)
+            stored = offsets_in(self._names, SNAPSHOT_SUFFIX)
             self._begin_anew(max(self._recovery_point, self._log_start_offset, *stored[-1:]))
         self._bring_back_tail(*self._seek())
         snapshots = ProducerSnapshots(
-            self._disk, self._directory, _offsets(self._names, SNAPSHOT_SUFFIX)
+            self._disk, self._directory, offsets_in(self._names, SNAPSHOT_SUFFIX)
         )
-        snapshots.drop_behind(self._log_end_offset)
-        self._disk.sync_directory(self._directory)
+        if snapshots.newest_offset > self._log_end_offset:
+            snapshots.drop_behind(self._log_end_offset)
+            self._disk.sync_directory(self._directory)
         producers = self._producers(snapshots)
         epochs = self._epochs()
         if self._log_end_offset < self._log_start_offset:
@@ -186,14 +181,18 @@ class _Recovery:
             self._leave_damaged_segment()
         names = self._disk.list_names(self._directory)
         return LoadedState(
-            segments=_segments(
-                self._disk, self._files, self._directory, self._row, self._index_interval_bytes
+            segments=build_segments(
+                self._disk,
+                self._files,
+                self._directory,
+                self._row,
+                index_interval_bytes=self._index_interval_bytes,
             ),
             log_start_offset=self._log_start_offset,
             flushed_offset=self._log_end_offset,
             epochs=epochs,
             producers=producers,
-            snapshot_offsets=_offsets(names, SNAPSHOT_SUFFIX),
+            snapshot_offsets=offsets_in(names, SNAPSHOT_SUFFIX),
         )
 
     @property
@@ -223,7 +222,7 @@ class _Recovery:
             piece.next_offset = target
         return place, piece.size_bytes
 
-    def _note_missing(self, piece: _Piece) -> None:
+    def _note_missing(self, piece: SegmentFile) -> None:
         """The segment ends before the recovery point; that only matters where it is readable."""
         if self._recovery_point > self._log_start_offset:
             detail = f"ends at {piece.next_offset}, but {self._recovery_point} was flushed"
@@ -264,65 +263,20 @@ class _Recovery:
             self._tail_epochs.append((epoch, header.base_offset))
 
     def _cut(self, place: int, position: int, offset: int, detail: str) -> None:
-        """The log ends before this byte of this segment; keep aside what follows."""
-        piece = self._row[place]
-        whole_from = place if position == 0 and place > 0 else place + 1
-        later = self._row[whole_from:]
-        behind = [(piece, position), *((other, 0) for other in self._row[place + 1 :])]
-        if any(self._has_valid_batch(other, start, offset) for other, start in behind):
-            self.report.is_suspect = True
-        size_bytes = sum(other.size_bytes - start for other, start in behind)
-        kept = [] if whole_from == place else [self._keep_tail(piece, position, offset)]
-        kept += [self._put_aside(other, offset) for other in reversed(later)]
-        self._disk.sync_directory(self._directory)
-        self._row = self._row[:whole_from]
-        if whole_from > place:
-            self._cut_file(piece, position)
-        self._row[-1].next_offset = offset
-        kept_in = tuple(path for path in kept if path is not None)
-        self.report.cut = CutTail(offset, size_bytes, detail, kept_in)
-
-    def _cut_file(self, piece: _Piece, position: int) -> None:
-        unlink_index_files(self._disk, self._directory, piece.base_offset)
-        file = self._files.get(piece.path)
-        file.truncate(position)
-        file.sync()
-        self._disk.sync_directory(self._directory)
-        piece.size_bytes = position
-
-    def _keep_tail(self, piece: _Piece, position: int, offset: int) -> str | None:
-        """Copy what is about to be cut into a side file, durably. Zeros are not worth it."""
-        source = self._files.get(piece.path)
-        if _is_zero(source, position, piece.size_bytes):
-            return None
-        target = f"{piece.path}{CUT_INFIX}{offset}"
-        temporary = target + TEMPORARY_SUFFIX
-        self._disk.unlink(temporary)
-        copy = self._disk.open(temporary, create=True)
-        for at in range(position, piece.size_bytes, _COPY_BYTES):
-            data = source.pread(min(_COPY_BYTES, piece.size_bytes - at), at)
-            copy.pwrite([data], at - position)
-        copy.sync()
-        copy.close()
-        self._disk.rename(temporary, target)
-        self._disk.sync_directory(self._directory)
-        return target
-
-    def _put_aside(self, piece: _Piece, offset: int) -> str | None:
-        unlink_index_files(self._disk, self._directory, piece.base_offset)
-        self._files.drop(piece.path)
-        if piece.size_bytes == 0:
-            self._disk.unlink(piece.path)
-            return None
-        target = f"{piece.path}{CUT_INFIX}{offset}"
-        self._disk.rename(piece.path, target)
-        return target
-
-    def _has_valid_batch(self, piece: _Piece, position: int, offset: int) -> bool:
-        found = find_batch_behind(
-            self._files.get(piece.path), position=position, end=piece.size_bytes, next_offset=offset
+        """The log ends before this byte of this segment."""
+        cut = TailCut(
+            self._disk,
+            self._files,
+            self._directory,
+            self._row,
+            place=place,
+            position=position,
+            offset=offset,
         )
-        return found is not None
+        if cut.has_valid_batch():
+            self.report.is_suspect = True
+        self.report.cut = cut.perform(detail)
+        self._row = cut.kept
 
     def _make_durable(self, place: int, position: int) -> None:
         """Write the scanned bytes again and sync them, and the names of their files."""
@@ -340,7 +294,7 @@ class _Recovery:
     def _epochs(self) -> LeaderEpochs:
         """The leader epochs of what is left, stored where their file does not say the same."""
         try:
-            stored = _read_epochs(self._disk, self._directory, self._names)
+            stored = try_read_epochs(self._disk, self._directory, self._names)
         except StorageFault:
             stored = None
         epochs = None
@@ -378,7 +332,7 @@ class _Recovery:
     def _producers(self, snapshots: ProducerSnapshots) -> ProducerStates:
         """From the newest snapshot on; stored where segments could now go that only it replayed."""
         found = snapshots.newest_at(self._log_end_offset)
-        if found is None and self._row[0].base_offset < self._recovery_point:
+        if found is None and snapshots.newest_offset >= 0:
             self.report.rebuilt.append("producers")
         producers, offset = found or (ProducerStates(), self._row[0].base_offset)
         for header in self._all_headers(offset):
@@ -401,7 +355,7 @@ class _Recovery:
                     yield header
 
     def _headers(
-        self, piece: _Piece, position: int, next_offset: int
+        self, piece: SegmentFile, position: int, next_offset: int
     ) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of each batch; damage is noted and skipped."""
         file = self._files.get(piece.path)
@@ -425,13 +379,15 @@ class _Recovery:
                 return
             position, next_offset = found.position, found.header.base_offset
 
-    def _note_damage(self, piece: _Piece, position: int, next_offset: int, detail: str) -> None:
+    def _note_damage(
+        self, piece: SegmentFile, position: int, next_offset: int, detail: str
+    ) -> None:
         seen = {(damage.path, damage.position) for damage in self.report.damage}
         if (piece.path, position) not in seen:
             self.report.damage.append(Damage(piece.path, position, next_offset, detail))
             self.report.is_suspect = True
 
-    def _indexed_position(self, piece: _Piece, offset: int) -> tuple[int, int]:
+    def _indexed_position(self, piece: SegmentFile, offset: int) -> tuple[int, int]:
         """Where to begin looking for `offset`: a position, and the offset of the batch there."""
         beginning = 0, piece.base_offset
         path = offset_path(self._directory, piece.base_offset, INDEX_SUFFIX)
@@ -460,7 +416,7 @@ class _Recovery:
     def _begin_anew(self, offset: int) -> None:
         """Nothing readable is left: go on with an empty segment at `offset`."""
         if not self._row and self._recovery_point > self._log_start_offset and not self._is_capped:
-            piece = _Piece(self._directory, offset, 0, offset)
+            piece = SegmentFile(self._directory, offset, 0, offset)
             self._note_damage(piece, 0, self._log_start_offset, "no segment is left")
         for piece in reversed(self._row):
             unlink_index_files(self._disk, self._directory, piece.base_offset)
@@ -480,68 +436,4 @@ class _Recovery:
         path = offset_path(self._directory, offset, LOG_SUFFIX)
         self._files.put(path, self._disk.open(path, create=True))
         self._disk.sync_directory(self._directory)
-        self._row.append(_Piece(path, offset, 0, offset))
-
-
-def _without_leftovers(disk: Disk, directory: str) -> list[str]:
-    """The names in a log's directory, after what has no value any more was removed."""
-    names = disk.list_names(directory)
-    useless = [name for name in names if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))]
-    for name in useless:
-        disk.unlink(f"{directory}/{name}")
-    return [name for name in names if name not in useless] if useless else names
-
-
-def _row_of(
-    disk: Disk, directory: str, names: Sequence[str], *, log_end_offset: int = 0
-) -> list[_Piece]:
-    """The segments in the directory; each ends where the next one begins, the last at the end."""
-    bases = _offsets(names, LOG_SUFFIX)
-    ends = [*bases[1:], max(log_end_offset, bases[-1])] if bases else []
-    row = []
-    for base_offset, next_offset in zip(bases, ends, strict=True):
-        path = offset_path(directory, base_offset, LOG_SUFFIX)
-        row.append(_Piece(path, base_offset, disk.size(path), next_offset))
-    return row
-
-
-def _offsets(names: Sequence[str], suffix: str) -> list[int]:
-    offsets = [try_parse_offset(name, suffix) for name in names]
-    return sorted(offset for offset in offsets if offset is not None)
-
-
-def _segments(
-    disk: Disk,
-    files: FileCache,
-    directory: str,
-    row: Sequence[_Piece],
-    index_interval_bytes: int,
-) -> list[Segment]:
-    return [
-        Segment(
-            disk,
-            files,
-            directory,
-            base_offset=piece.base_offset,
-            size_bytes=piece.size_bytes,
-            next_offset=piece.next_offset,
-            index_interval_bytes=index_interval_bytes,
-            is_closed=piece is not row[-1],
-        )
-        for piece in row
-    ]
-
-
-def _read_epochs(disk: Disk, directory: str, names: Sequence[str]) -> LeaderEpochs | None:
-    """What the file says; None where there is none. Raises StorageFault."""
-    if LEADER_EPOCHS_NAME not in names:
-        return None
-    path = f"{directory}/{LEADER_EPOCHS_NAME}"
-    return LeaderEpochs.decode(disk.read_file(path), name=path)
-
-
-def _is_zero(file: DiskFile, position: int, end: int) -> bool:
-    return all(
-        not any(file.pread(min(_COPY_BYTES, end - at), at))
-        for at in range(position, end, _COPY_BYTES)
-    )
+        self._row.append(SegmentFile(path, offset, 0, offset))

@@ -22,7 +22,7 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MIB, SCRUB_EVENTS_MAX
 from tidemill.storage.checked_scan import CheckedScan, find_batch_behind
-from tidemill.storage.disk import Disk
+from tidemill.storage.disk import Disk, DiskFile
 from tidemill.storage.log_files import LOG_SUFFIX, offset_path, try_parse_offset
 
 __all__ = ["WEEK_MS", "DamageFound", "Scrub", "ScrubSlice"]
@@ -89,21 +89,16 @@ class ScrubSlice:
                     break
             if scan.damage is not None:
                 self._report(scan.position, scan.damage)
-                self._skip_damage(scan)
+                self._skip_damage(scan, file)
             self.checked_bytes = scan.position - start
             self.is_last = self.is_last or scan.position >= self._size_bytes
         finally:
             file.close()
 
-    def _skip_damage(self, scan: CheckedScan) -> None:
-        file = self._disk.open(self._path)
+    def _skip_damage(self, scan: CheckedScan, file: DiskFile) -> None:
         found = find_batch_behind(
-            file,
-            position=scan.position,
-            end=self._size_bytes,
-            next_offset=scan.next_offset,
+            file, position=scan.position, end=self._size_bytes, next_offset=scan.next_offset
         )
-        file.close()
         if found is None:
             self.is_last = True
         else:

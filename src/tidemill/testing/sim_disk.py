@@ -73,7 +73,7 @@ class _File:
     def sync(self) -> None:
         if self.size_is_pending:
             _set_length(self.durable, len(self.current))
-        for page in self.pending_pages:
+        for page in sorted(self.pending_pages):
             _copy_range(self.current, self.durable, page * PAGE_BYTES, PAGE_BYTES)
         self.forget_pending()
 
@@ -227,11 +227,14 @@ class SimDisk:
         self,
         *,
         capacity_bytes: int | None = None,
+        is_resident: bool = True,
         run_delay_s: Callable[[], float] | None = None,
         on_call: CallHook | None = None,
     ) -> None:
         self._media = _Media(capacity_bytes=capacity_bytes)
         self._run_delay_s = run_delay_s
+        self.is_resident = is_resident
+        """Whether files give views of themselves; without, every read may wait for the disk."""
         self._dead = False
         self._faults: list[_Fault] = []
         self._mapped: dict[_File, int] = {}
@@ -259,7 +262,7 @@ class SimDisk:
 
     def crash_image(self, rng: Rng) -> SimDisk:
         """What `crash` would return, while this process lives on: one run, many crashes."""
-        successor = SimDisk(run_delay_s=self._run_delay_s)
+        successor = SimDisk(is_resident=self.is_resident, run_delay_s=self._run_delay_s)
         root = self._media.root.after_crash(_Fate(rng))
         successor._media = _Media(root, self._media.capacity_bytes, _used_bytes(root))
         return successor
@@ -273,7 +276,7 @@ class SimDisk:
 
     def beside(self) -> SimDisk:
         """A second process on the same machine."""
-        neighbour = SimDisk(run_delay_s=self._run_delay_s)
+        neighbour = SimDisk(is_resident=self.is_resident, run_delay_s=self._run_delay_s)
         neighbour._media = self._media
         return neighbour
 
@@ -535,7 +538,8 @@ class _SimFile:
 
     def try_resident_view(self, position: int, size: int) -> memoryview | None:
         self._check_open()
-        if position < 0 or size <= 0 or position + size > len(self._file.current):
+        is_inside = position >= 0 and 0 < size <= len(self._file.current) - position
+        if not is_inside or not self._disk.is_resident:
             return None
         self._disk.note_mapped(self._file)
         return memoryview(bytes(self._file.current[position : position + size]))

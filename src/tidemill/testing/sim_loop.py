@@ -44,6 +44,9 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 TIME_LIMIT_S = 24 * 3600.0
+TICK_S = 1e-9
+TURNS_MAX = 100_000
+"""Without any time passing: somebody waits by asking again and again."""
 FINALLY_BLOCKS_MAX = 20
 
 
@@ -56,7 +59,7 @@ class Deadlock(SimulationFailed):
 
 
 class SimulationTooLong(SimulationFailed):
-    """More simulated time went by than the run was given."""
+    """More simulated time went by than the run was given, or none at all for too many turns."""
 
 
 class EscapedSimulation(SimulationFailed):
@@ -169,6 +172,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._time_limit = MONOTONIC_START_S + time_limit_s
         self._ready = _ReadyQueue(rng, self)
         self._selector = _TimeSelector(self._pass_time)
+        self._turns = 0
+        """Of the loop since time last moved."""
         self._numbers = 0
         self._graveyard: list[_NumberedTask[Any]] = []
         self._failures: list[dict[str, Any]] = []
@@ -199,7 +204,8 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def describe_waiting(self) -> str:
         """Who waits, and where: one line for each task."""
-        return "\n".join(_describe(task) for task in self._open_tasks())
+        living = [task for task in self._open_tasks() if task.host is None or task.host.alive]
+        return "\n".join(map(_describe, living))
 
     def _open_tasks(self) -> list[_NumberedTask[Any]]:
         tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, _NumberedTask)]
@@ -237,10 +243,13 @@ class SimLoop(asyncio.BaseEventLoop):
     def _pass_time(self, timeout: float | None) -> None:
         if timeout is None:
             raise Deadlock(f"nothing will ever happen; waiting:\n{self.describe_waiting()}")
+        self._turns += 1
         if timeout > 0:
-            # Exactly to the timer: adding `timeout` might end a rounding error before it.
-            self._now = min(self._scheduled[0].when(), self._now + timeout + 1e-6)
-        if self._now > self._time_limit:
+            # Not `timeout` alone: a sum may end a rounding error before the timer. And a little
+            # past it, as every real clock: who divides by a slot's length never meets its edge.
+            self._now = min(self._scheduled[0].when(), self._now + timeout + 1e-6) + TICK_S
+            self._turns = 0
+        if self._now > self._time_limit or self._turns > TURNS_MAX:
             raise SimulationTooLong(f"time is up; waiting:\n{self.describe_waiting()}")
 
     def _process_events(self, event_list: list[Never]) -> None:

@@ -32,3 +32,24 @@ def test_a_followers_flushed_offset_is_never_above_its_log_end():
     position.fetched(fetch_offset=4, flushed_offset=9, leader_end=10, now=1.0)
     assert position.flushed_offset == 4
     assert position.caught_up_at == 0.0
+
+
+def test_F78_a_follower_that_keeps_up_under_steady_load_stays():
+    """There is always something new by the time its next fetch arrives."""
+    position = FollowerPosition()
+    for second in range(200):
+        position.fetched(
+            fetch_offset=second * 10, flushed_offset=0, leader_end=second * 10 + 10, now=second
+        )
+    kept = shrunk_isr((0, 1), {1: position}, leader_end=2000, now=200.0, lag_s_max=30.0)
+    assert kept == (0, 1)
+
+
+def test_F78_a_follower_that_falls_behind_steadily_leaves():
+    position = FollowerPosition()
+    for second in range(200):
+        position.fetched(
+            fetch_offset=second * 5, flushed_offset=0, leader_end=second * 10 + 10, now=second
+        )
+    kept = shrunk_isr((0, 1), {1: position}, leader_end=2000, now=200.0, lag_s_max=30.0)
+    assert kept == (0,)

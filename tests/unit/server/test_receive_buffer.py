@@ -87,3 +87,22 @@ def test_a_large_request_arrives_intact_and_gives_its_memory_back():
 def test_S1_a_senseless_size_is_refused_before_anything_is_buffered(size: int):
     with pytest.raises(ProtocolViolation):
         _feed(_buffer(), struct.pack(">i", size))
+
+
+def test_S2_a_read_brings_little_while_memory_is_short():
+    pool = MemoryPool(100_000)
+    buffer = _buffer(pool)
+    assert len(buffer.space()) > 100_000
+    pool.take(100_000)
+    assert len(buffer.space()) <= 4096
+
+
+def test_S2_a_buffer_that_is_done_is_no_longer_starved():
+    pool = MemoryPool(8192)
+    buffer = _buffer(pool)
+    pool.take(8192)
+    _feed(buffer, struct.pack(">i", 100_000) + b"x" * 4092)
+    assert buffer.starved
+    buffer.release()
+    assert not buffer.starved
+    assert pool.used_bytes == 8192

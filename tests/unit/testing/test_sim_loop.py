@@ -55,7 +55,7 @@ def test_time_jumps_to_the_next_timer() -> None:
         await asyncio.sleep(3 * 24 * 3600.0)
         return loop.time() - started
 
-    assert SimLoop(time_limit_s=1e9).run(main()) == 3 * 24 * 3600.0
+    assert SimLoop(time_limit_s=1e9).run(main()) == pytest.approx(3 * 24 * 3600.0, abs=1e-6)
 
 
 def test_timers_fire_exactly_on_time() -> None:
@@ -107,6 +107,15 @@ def test_nobody_who_can_go_on_is_an_error_that_names_who_waits() -> None:
 def test_too_much_time_is_an_error() -> None:
     with pytest.raises(SimulationTooLong):
         SimLoop(time_limit_s=10.0).run(asyncio.sleep(11.0))
+
+
+def test_waiting_without_letting_time_pass_is_an_error() -> None:
+    async def main() -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    with pytest.raises(SimulationTooLong, match="main"):
+        SimLoop().run(main())
 
 
 def test_R2_an_executor_is_refused() -> None:

@@ -1,0 +1,185 @@
+// franz-go against a Tidemill broker: `franz-go HOST:PORT`. The first failure ends it with code 1.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const recordCount = 1000
+
+var november2023 = time.UnixMilli(1_700_000_000_000)
+
+func main() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := runAll(ctx, os.Args[1]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func runAll(ctx context.Context, bootstrap string) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	checks := []struct {
+		name string
+		run  func() error
+	}{
+		{"a topic's whole life", func() error { return topicLife(ctx, admin) }},
+		{"round trips", func() error { return roundTrips(ctx, admin, bootstrap) }},
+		{"times", func() error { return times(ctx, admin) }},
+		{"deleting records", func() error { return deleteRecords(ctx, admin) }},
+	}
+	for _, check := range checks {
+		if err := check.run(); err != nil {
+			return fmt.Errorf("%s: %w", check.name, err)
+		}
+		fmt.Println("ok:", check.name)
+	}
+	return nil
+}
+
+func topicLife(ctx context.Context, admin *kadm.Client) error {
+	retention := "60000"
+	config := map[string]*string{"retention.ms": &retention}
+	if _, err := admin.CreateTopic(ctx, 2, -1, config, "go-life"); err != nil {
+		return err
+	}
+	_, err := admin.CreateTopic(ctx, 2, -1, nil, "go-life")
+	if !errors.Is(err, kerr.TopicAlreadyExists) {
+		return fmt.Errorf("made twice: %v", err)
+	}
+	if _, err := admin.UpdatePartitions(ctx, 4, "go-life"); err != nil {
+		return err
+	}
+	topics, err := admin.ListTopics(ctx, "go-life")
+	if err != nil {
+		return err
+	}
+	if found := len(topics["go-life"].Partitions); found != 4 {
+		return fmt.Errorf("%d partitions", found)
+	}
+	_, err = admin.DeleteTopic(ctx, "go-life")
+	return err
+}
+
+func roundTrips(ctx context.Context, admin *kadm.Client, bootstrap string) error {
+	codecs := map[string]kgo.CompressionCodec{
+		"none":   kgo.NoCompression(),
+		"gzip":   kgo.GzipCompression(),
+		"snappy": kgo.SnappyCompression(),
+		"lz4":    kgo.Lz4Compression(),
+		"zstd":   kgo.ZstdCompression(),
+	}
+	for name, codec := range codecs {
+		if err := roundTrip(ctx, admin, bootstrap, name, codec); err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+func roundTrip(
+	ctx context.Context,
+	admin *kadm.Client,
+	bootstrap string,
+	name string,
+	codec kgo.CompressionCodec,
+) error {
+	topic := "go-" + name
+	if _, err := admin.CreateTopic(ctx, 2, -1, nil, topic); err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(bootstrap),
+		kgo.ProducerBatchCompression(codec),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+			topic: {0: kgo.NewOffset().AtStart(), 1: kgo.NewOffset().AtStart()},
+		}),
+	)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := client.ProduceSync(ctx, records(topic)...).FirstErr(); err != nil {
+		return err
+	}
+	return readBack(ctx, client)
+}
+
+func records(topic string) []*kgo.Record {
+	made := make([]*kgo.Record, recordCount)
+	for n := range made {
+		made[n] = &kgo.Record{
+			Topic:     topic,
+			Partition: int32(n % 2),
+			Key:       []byte(fmt.Sprint("key-", n)),
+			Value:     []byte(fmt.Sprint("compress me ", n)),
+			Headers:   []kgo.RecordHeader{{Key: "number", Value: []byte(fmt.Sprint(n))}},
+			Timestamp: november2023.Add(time.Duration(n) * time.Millisecond),
+		}
+	}
+	return made
+}
+
+func readBack(ctx context.Context, client *kgo.Client) error {
+	for count := 0; count < recordCount; {
+		fetches := client.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return err
+		}
+		for _, record := range fetches.Records() {
+			n := int(record.Offset)*2 + int(record.Partition)
+			if want := fmt.Sprint("compress me ", n); string(record.Value) != want {
+				return fmt.Errorf("%q is not %q", record.Value, want)
+			}
+			if string(record.Headers[0].Value) != fmt.Sprint(n) {
+				return fmt.Errorf("header %q of record %d", record.Headers[0].Value, n)
+			}
+			count++
+		}
+	}
+	return nil
+}
+
+func times(ctx context.Context, admin *kadm.Client) error {
+	found, err := admin.ListOffsetsAfterMilli(ctx, november2023.UnixMilli()+501, "go-gzip")
+	if err != nil {
+		return err
+	}
+	for partition, want := range map[int32]int64{0: 251, 1: 250} {
+		if offset, _ := found.Lookup("go-gzip", partition); offset.Offset != want {
+			return fmt.Errorf("partition %d: offset %d, not %d", partition, offset.Offset, want)
+		}
+	}
+	return nil
+}
+
+func deleteRecords(ctx context.Context, admin *kadm.Client) error {
+	var until kadm.Offsets
+	until.Add(kadm.Offset{Topic: "go-none", Partition: 0, At: 100})
+	if _, err := admin.DeleteRecords(ctx, until); err != nil {
+		return err
+	}
+	starts, err := admin.ListStartOffsets(ctx, "go-none")
+	if err != nil {
+		return err
+	}
+	if offset, _ := starts.Lookup("go-none", 0); offset.Offset != 100 {
+		return fmt.Errorf("the log begins at %d", offset.Offset)
+	}
+	return nil
+}

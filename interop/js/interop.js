@@ -1,0 +1,84 @@
+// kafkajs against a Tidemill broker: `node interop.js HOST:PORT`. A failure ends it with code 1.
+//
+// kafkajs can read only as a member of a group, and there are no groups yet, so it sends and
+// administers; what it stored is checked by offsets.
+
+const assert = require('node:assert/strict')
+const { CompressionTypes, Kafka, logLevel } = require('kafkajs')
+
+const kafka = new Kafka({ brokers: [process.argv[2]], logLevel: logLevel.ERROR })
+const admin = kafka.admin()
+
+async function offsets(topic) {
+  const found = await admin.fetchTopicOffsets(topic)
+  return found.map(({ partition, offset }) => [partition, Number(offset)]).sort()
+}
+
+async function runTopicThroughItsLife() {
+  const configEntries = [{ name: 'retention.ms', value: '60000' }]
+  const topics = [{ topic: 'js-life', numPartitions: 2, configEntries }]
+  assert.equal(await admin.createTopics({ topics }), true)
+  assert.equal(await admin.createTopics({ topics }), false)
+  await admin.createPartitions({ topicPartitions: [{ topic: 'js-life', count: 4 }] })
+  const metadata = await admin.fetchTopicMetadata({ topics: ['js-life'] })
+  assert.equal(metadata.topics[0].partitions.length, 4)
+  const { resources } = await admin.describeConfigs({
+    resources: [{ type: 2, name: 'js-life', configNames: ['retention.ms'] }],
+  })
+  assert.equal(resources[0].configEntries[0].configValue, '60000')
+  await admin.deleteTopics({ topics: ['js-life'] })
+  assert.ok(!(await admin.listTopics()).includes('js-life'))
+}
+
+async function send(topic, options, compression) {
+  const producer = kafka.producer(options)
+  await producer.connect()
+  try {
+    const messages = Array.from({ length: 1000 }, (_, n) => ({
+      key: `key-${n}`,
+      value: `compress me ${n}`,
+      partition: n % 2,
+      headers: { number: String(n) },
+    }))
+    await producer.send({ topic, messages, compression })
+  } finally {
+    await producer.disconnect()
+  }
+}
+
+async function sendAndCount(topic, options, compression) {
+  await admin.createTopics({ topics: [{ topic, numPartitions: 2 }] })
+  await send(topic, options, compression)
+  assert.deepEqual(await offsets(topic), [[0, 500], [1, 500]])
+}
+
+async function deleteRecords() {
+  const partitions = [{ partition: 0, offset: '100' }]
+  await admin.deleteTopicRecords({ topic: 'js-none', partitions })
+  const found = await admin.fetchTopicOffsets('js-none')
+  assert.equal(found.find(({ partition }) => partition === 0).low, '100')
+}
+
+async function main() {
+  await admin.connect()
+  const { brokers, controller } = await admin.describeCluster()
+  assert.equal(brokers.length, 1)
+  assert.equal(controller, 0)
+  await runTopicThroughItsLife()
+  await sendAndCount('js-none', {}, CompressionTypes.None)
+  await sendAndCount('js-gzip', {}, CompressionTypes.GZIP)
+  const idempotent = { idempotent: true, maxInFlightRequests: 1 }
+  await sendAndCount('js-idempotent', idempotent, CompressionTypes.None)
+  await deleteRecords()
+  const byTime = await admin.fetchTopicOffsetsByTimestamp('js-gzip', 1)
+  assert.deepEqual(byTime.map(({ offset }) => offset), ['0', '0'])
+  await admin.disconnect()
+}
+
+main().then(
+  () => process.exit(0),
+  (failure) => {
+    console.error(failure)
+    process.exit(1)
+  },
+)

@@ -1,0 +1,216 @@
+"""Clients of other languages against a broker of this working copy: `make interop [ONLY=name]`.
+
+One line per client: pass, fail with the end of what it printed, or skip with the tool that is
+missing. What has to be downloaded goes to build/interop; versions are pinned in java/pom.xml and
+below, js/package-lock.json and go/go.sum.
+"""
+
+# ruff: noqa: T201, S603 - it prints, and it starts programs
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
+from typing import final
+
+from tests.e2e.broker_process import BrokerProcess
+
+__all__ = ["main"]
+
+HERE = Path(__file__).parent
+BUILD = HERE.parent / "build" / "interop"
+KAFKA_VERSIONS = ("4.3.1", "3.9.1")
+DOWNLOAD_TIMEOUT_S = 600
+RUN_TIMEOUT_S = 180
+SHOWN_LINES = 15
+
+
+class Skipped(Exception):
+    """A tool is missing."""
+
+
+class Failed(Exception):
+    """A program ended badly, or printed something else than it should."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Client:
+    name: str
+    run: Callable[[str], None]
+    """Takes the broker's address."""
+
+
+def main() -> None:
+    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
+    failed = [client for client in CLIENTS if wanted in client.name and not _passes(client)]
+    sys.exit(1 if failed else 0)
+
+
+def _passes(client: Client) -> bool:
+    started = monotonic()
+    try:
+        with TemporaryDirectory() as folder:
+            broker = BrokerProcess(Path(folder) / "data").start()
+            try:
+                client.run(broker.bootstrap)
+            finally:
+                broker.stop()
+    except Skipped as why:
+        print(f"skip  {client.name}: {why}", flush=True)
+    except Failed as why:
+        print(f"fail  {client.name}: {why}", flush=True)
+        return False
+    else:
+        print(f"pass  {client.name} ({monotonic() - started:.0f} s)", flush=True)
+    return True
+
+
+def _tool(name: str) -> str:
+    path = shutil.which(name)
+    if path is None:
+        raise Skipped(f"{name} is missing")
+    return path
+
+
+def _run(
+    *command: str,
+    stdin: str = "",
+    folder: Path = HERE,
+    timeout_s: float = RUN_TIMEOUT_S,
+    environment: dict[str, str] | None = None,
+) -> str:
+    """What it printed; Failed unless it ended with 0 in time."""
+    try:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        raise Failed(f"no end within {timeout_s:.0f} s\n{_last_lines(expired.output)}") from None
+    if done.returncode != 0:
+        raise Failed(f"exit code {done.returncode}\n{_last_lines(done.stdout)}")
+    return done.stdout
+
+
+def _last_lines(printed: str | bytes | None) -> str:
+    text = printed.decode(errors="replace") if isinstance(printed, bytes) else printed or ""
+    return "\n".join(f"      {line}" for line in text.splitlines()[-SHOWN_LINES:])
+
+
+def _expect(printed: str, *parts: str) -> None:
+    for part in parts:
+        if part not in printed:
+            raise Failed(f"{part!r} is not in what it printed\n{_last_lines(printed)}")
+
+
+# --- Java -----------------------------------------------------------------------------------------
+
+
+def _kafka_libraries(version: str) -> str:
+    """A class path with the clients and tools of this version; downloaded once."""
+    libraries = BUILD / f"kafka-{version}"
+    if not libraries.exists():
+        partial_copy = libraries.with_suffix(".part")
+        _run(
+            *(_tool("mvn"), "-q", "-B", "-f", str(HERE / "java" / "pom.xml")),
+            *(f"-Dkafka.version={version}", "dependency:copy-dependencies"),
+            f"-DoutputDirectory={partial_copy}",
+            timeout_s=DOWNLOAD_TIMEOUT_S,
+        )
+        partial_copy.rename(libraries)
+    return f"{libraries}/*"
+
+
+def _java_clients(version: str, bootstrap: str) -> None:
+    _tool("javac")  # a runtime alone cannot run a source file
+    libraries = _kafka_libraries(version)
+    _run(_tool("java"), "-cp", libraries, str(HERE / "java" / "Interop.java"), bootstrap)
+
+
+def _kafka_tools(version: str, bootstrap: str) -> None:
+    """kafka-topics, -configs, -console-producer, -console-consumer, -get-offsets and perf-test."""
+    java, libraries = _tool("java"), _kafka_libraries(version)
+
+    def tool(name: str, *arguments: str, stdin: str = "") -> str:
+        server = () if "ProducerPerformance" in name else ("--bootstrap-server", bootstrap)
+        return _run(java, "-cp", libraries, name, *server, *arguments, stdin=stdin)
+
+    topics = partial(tool, "org.apache.kafka.tools.TopicCommand")
+    topics("--create", "--topic", "lines", "--partitions", "1", "--config", "retention.ms=60000")
+    _expect(topics("--list"), "lines")
+    _expect(topics("--describe", "--topic", "lines"), "PartitionCount: 1", "retention.ms=60000")
+
+    configs = partial(tool, "kafka.admin.ConfigCommand", "--entity-type", "topics")
+    configs("--entity-name", "lines", "--alter", "--add-config", "retention.ms=70000")
+    _expect(configs("--entity-name", "lines", "--describe"), "retention.ms=70000")
+
+    console = "kafka.tools" if version.startswith("3.") else "org.apache.kafka.tools"
+    lines = "".join(f"line {n}\n" for n in range(100))
+    tool(f"{console}.ConsoleProducer", "--topic", "lines", stdin=lines)
+    read = tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--topic", "lines", "--partition", "0", "--offset", "earliest", "--max-messages", "100"),
+    )
+    _expect(read, lines)
+    _expect(tool("org.apache.kafka.tools.GetOffsetShell", "--topic", "lines"), "lines:0:100")
+
+    measured = tool(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", "lines", "--num-records", "20000", "--record-size", "500"),
+        *("--throughput", "-1", "--producer-props", f"bootstrap.servers={bootstrap}", "acks=all"),
+    )
+    _expect(measured, "20000 records sent")
+    _expect(tool("org.apache.kafka.tools.GetOffsetShell", "--topic", "lines"), "lines:0:20100")
+    topics("--delete", "--topic", "lines")
+
+
+# --- others ---------------------------------------------------------------------------------------
+
+
+def _kafkajs(bootstrap: str) -> None:
+    npm, node = _tool("npm"), _tool("node")
+    folder = BUILD / "js"
+    folder.mkdir(parents=True, exist_ok=True)
+    for source in (HERE / "js").iterdir():
+        shutil.copy(source, folder)
+    _run(npm, "ci", "--silent", folder=folder, timeout_s=DOWNLOAD_TIMEOUT_S)
+    _run(node, "interop.js", bootstrap, folder=folder)
+
+
+def _franz_go(bootstrap: str) -> None:
+    program = BUILD / "franz-go"
+    _run(
+        *(_tool("go"), "build", "-o", str(program), "."),
+        folder=HERE / "go",
+        timeout_s=DOWNLOAD_TIMEOUT_S,
+        environment={"GOFLAGS": "-mod=readonly -buildvcs=false"},
+    )
+    _run(str(program), bootstrap)
+
+
+CLIENTS = (
+    *(Client(f"kafka-clients {v} (Java)", partial(_java_clients, v)) for v in KAFKA_VERSIONS),
+    *(Client(f"Kafka's tools {v}", partial(_kafka_tools, v)) for v in KAFKA_VERSIONS),
+    Client("kafkajs 2.2.4 (Node)", _kafkajs),
+    Client("franz-go (Go)", _franz_go),
+)
+
+
+if __name__ == "__main__":
+    main()

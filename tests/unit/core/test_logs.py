@@ -1,0 +1,90 @@
+"""A log line is one line, whatever a peer wrote, and there are only so many of them."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+import pytest
+
+from tidemill.core.limits import LOGGED_TEXT_CHARS_MAX
+from tidemill.core.logs import LineFormatter, RateLimit, shown
+
+INJECTIONS = [
+    "a\r\n2026-01-01 CRITICAL root all is lost",
+    "\x1b[2J\x1b[31mred",
+    "\x7f\x9b31m",
+    "${jndi:ldap://x}%s%n{0}",
+    "\u2028next\u2029line\x85",
+    "\0",
+]
+
+
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_S52_no_control_character_of_a_peer_is_shown(text):
+    line = shown(text)
+    assert line.isprintable()
+    assert line.isascii()
+    assert line.startswith('"')
+    assert line.endswith('"')
+
+
+def test_S52_a_megabyte_of_text_is_cut():
+    assert len(shown("x" * 2**20)) == LOGGED_TEXT_CHARS_MAX + 2
+    assert len(shown("\0" * 2**20)) <= 6 * LOGGED_TEXT_CHARS_MAX + 2
+
+
+@pytest.fixture
+def logged():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(LineFormatter())
+    log = logging.getLogger("tidemill.test.lines")
+    log.addHandler(handler)
+    log.propagate = False
+    yield log, lambda: stream.getvalue().splitlines()
+    log.removeHandler(handler)
+
+
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_S52_even_text_that_nobody_escaped_stays_on_its_line(logged, text):
+    log, lines = logged
+    log.error("refused: %s", text)
+    (line,) = lines()
+    assert line.isprintable()
+
+
+def test_S52_an_exception_that_quotes_a_peer_cannot_look_like_another_line(logged):
+    log, lines = logged
+    try:
+        raise ValueError("bad name\n2026-01-01 00:00:00,000 CRITICAL root all is lost\x1b[0m")
+    except ValueError:
+        log.exception("a request failed")
+    first, *rest = lines()
+    assert "a request failed" in first
+    assert rest
+    assert all(line.startswith("  | ") and line.isprintable() for line in rest)
+
+
+def test_S52_percent_signs_of_a_peer_are_no_format(logged):
+    log, lines = logged
+    log.warning("client %s", shown("%s%d%n"))
+    assert lines()[0].endswith('client "%s%d%n"')
+
+
+def test_one_line_per_peer_and_interval():
+    limit = RateLimit(60.0)
+    assert limit.allows("a", 0.0)
+    assert not limit.allows("a", 59.9)
+    assert limit.allows("b", 59.9)
+    assert limit.allows("a", 60.0)
+    assert not limit.allows("a", 61.0)
+
+
+def test_S38_peers_without_number_get_only_so_many_lines_and_cannot_push_others_out():
+    limit = RateLimit(60.0)
+    assert limit.allows("victim", 0.0)
+    allowed = sum(limit.allows(f"peer {number}", 1.0) for number in range(10_000))
+    assert allowed == RateLimit.PEERS_MAX - 1
+    assert not limit.allows("victim", 2.0)
+    assert limit.allows("peer 9999", 61.0)

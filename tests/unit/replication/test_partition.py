@@ -1,0 +1,480 @@
+"""A partition's roles, marks and acknowledgements, over a log in memory."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.replication.partitions import (
+    NOW_MS,
+    OWN,
+    SECOND,
+    THIRD,
+    Flushes,
+    SlowLog,
+    Watcher,
+    append,
+    batch,
+    content,
+    copy,
+    fetched,
+    image,
+    leader,
+    partition,
+    settings,
+    wait,
+)
+from tidemill.core.errors import ErrorCode, InvariantViolation, KafkaError
+from tidemill.replication.partition import Partition
+
+ALL = (OWN, SECOND, THIRD)
+
+
+def refusal(of: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return of.value.code
+
+
+# --- roles ---------------------------------------------------------------------------------------
+
+
+def test_without_a_role_nothing_is_appended() -> None:
+    with pytest.raises(KafkaError) as caught:
+        append(partition())
+    assert refusal(caught) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_D4_a_leader_alone_in_sync_moves_its_marks_by_itself() -> None:
+    alone = partition()
+    alone.become_leader(image(replicas=(OWN,)), now=0.0)
+    append(alone, 3)
+    assert alone.high_watermark == alone.durable_offset == 3
+
+
+def test_a_leader_gives_offsets_and_its_epoch_to_batches() -> None:
+    led = leader(epoch=4)
+    assert append(led, 3).base_offset == 0
+    second = append(led, 2)
+    assert (second.base_offset, second.next_offset) == (3, 5)
+    assert led.log.epochs.entries() == ((4, 0),)
+
+
+def test_I11_a_leader_epoch_never_goes_back() -> None:
+    led = leader(epoch=4)
+    with pytest.raises(InvariantViolation):
+        led.become_follower(image(leader=SECOND, epoch=3))
+
+
+def test_a_leader_that_becomes_a_follower_tells_who_waits_to_look_elsewhere() -> None:
+    led = leader(isr=ALL)
+    heard = wait(led, append(led).next_offset)
+    led.become_follower(image(leader=SECOND, epoch=1))
+    assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    with pytest.raises(KafkaError) as caught:
+        append(led)
+    assert refusal(caught) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_change_of_the_in_sync_set_keeps_epoch_and_positions() -> None:
+    led = leader(isr=ALL)
+    append(led, 4)
+    fetched(SECOND, led, 4)
+    led.become_leader(image(isr=(OWN, SECOND)), now=9.0)
+    assert led.epoch_start_offset == 0
+    assert led.high_watermark == 4
+
+
+def test_R12_an_offline_partition_answers_with_a_storage_error() -> None:
+    led = leader(isr=ALL)
+    heard = wait(led, append(led).next_offset)
+    led.go_offline()
+    assert heard == [ErrorCode.KAFKA_STORAGE_ERROR]
+    with pytest.raises(KafkaError) as caught:
+        append(led)
+    assert refusal(caught) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# --- marks and acknowledgements ------------------------------------------------------------------
+
+
+def test_F79_the_high_watermark_is_what_every_in_sync_replica_has() -> None:
+    led = leader(isr=ALL)
+    append(led, 10)
+    fetched(SECOND, led, 10)
+    assert led.high_watermark == 0
+    fetched(THIRD, led, 6)
+    assert led.high_watermark == 6
+
+
+def test_a_follower_outside_the_isr_does_not_hold_back_the_high_watermark() -> None:
+    led = leader(isr=(OWN, SECOND))
+    append(led, 10)
+    fetched(THIRD, led, 1)
+    fetched(SECOND, led, 10)
+    assert led.high_watermark == 10
+
+
+def test_I9_the_high_watermark_stays_when_a_follower_falls_back() -> None:
+    led = leader(isr=ALL)
+    append(led, 5)
+    fetched(SECOND, led, 5)
+    fetched(THIRD, led, 5)
+    fetched(THIRD, led, 2)
+    assert led.high_watermark == 5
+
+
+def test_D8_acks_all_waits_for_the_disks_of_all_in_sync_replicas() -> None:
+    log = SlowLog()
+    led = leader(log, isr=ALL)
+    heard = wait(led, append(led, 2).next_offset)
+    fetched(SECOND, led, 2)
+    fetched(THIRD, led, 2, flushed=0)
+    assert led.high_watermark == 2
+    log.flush()
+    led.maybe_advance_marks()
+    assert heard == []
+    fetched(THIRD, led, 2, flushed=2)
+    assert heard == [ErrorCode.NONE]
+
+
+def test_D8_the_leaders_own_disk_counts_too() -> None:
+    log = SlowLog()
+    led = leader(log, isr=(OWN, SECOND))
+    heard = wait(led, append(led, 2).next_offset)
+    fetched(SECOND, led, 2)
+    assert heard == []
+    log.flush()
+    led.maybe_advance_marks()
+    assert heard == [ErrorCode.NONE]
+
+
+def test_D8_with_flush_os_the_high_watermark_is_enough() -> None:
+    led = leader(SlowLog(), isr=(OWN, SECOND), flush_before_ack=False)
+    heard = wait(led, append(led, 2).next_offset)
+    fetched(SECOND, led, 2, flushed=0)
+    assert heard == [ErrorCode.NONE]
+    assert led.durable_offset == 0
+
+
+def test_who_waits_for_the_disk_asks_for_a_flush() -> None:
+    flushes = Flushes()
+    led = leader(SlowLog(), flushes=flushes)
+    wait(led, append(led).next_offset)
+    assert flushes.requested == 1
+
+
+def test_what_holds_already_is_acknowledged_at_once() -> None:
+    led = leader()
+    assert wait(led, append(led).next_offset) == [ErrorCode.NONE]
+
+
+def test_T27_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None:
+    led = leader(isr=(OWN,), in_sync_min=2)
+    with pytest.raises(KafkaError) as caught:
+        append(led)
+    assert refusal(caught) is ErrorCode.NOT_ENOUGH_REPLICAS
+    assert led.log.log_end_offset == 0
+
+
+def test_T27_acks_1_is_taken_below_the_minimum_but_not_shown() -> None:
+    led = leader(isr=(OWN,), in_sync_min=2)
+    append(led, acks=1)
+    assert led.high_watermark == 0
+
+
+def test_T27_a_topic_with_one_replica_cannot_need_two() -> None:
+    alone = partition(in_sync_min=2)
+    alone.become_leader(image(replicas=(OWN,)), now=0.0)
+    assert wait(alone, append(alone).next_offset) == [ErrorCode.NONE]
+
+
+def test_I14_the_marks_stand_still_below_the_minimum() -> None:
+    led = leader(isr=(OWN, SECOND), in_sync_min=2)
+    heard = wait(led, append(led, 3).next_offset)
+    led.become_leader(image(isr=(OWN,)), now=1.0)
+    assert led.high_watermark == 0
+    assert heard == []
+
+
+def test_a_lower_minimum_releases_who_waited() -> None:
+    led = leader(isr=(OWN, SECOND), in_sync_min=2)
+    heard = wait(led, append(led, 3).next_offset)
+    led.become_leader(image(isr=(OWN,)), now=1.0)
+    led.set_settings(settings(in_sync_min=1))
+    assert heard == [ErrorCode.NONE]
+
+
+def test_I14_a_proposed_member_counts_before_the_store_has_agreed() -> None:
+    led = leader(isr=(OWN, SECOND))
+    append(led, 4)
+    fetched(SECOND, led, 4)
+    fetched(THIRD, led, 4)
+    led.propose_isr(ALL)
+    append(led, 4)
+    fetched(SECOND, led, 8)
+    assert led.high_watermark == 4
+    fetched(THIRD, led, 8)
+    assert led.high_watermark == 8
+
+
+def test_I14_a_member_that_shall_leave_counts_until_the_store_has_agreed() -> None:
+    led = leader(isr=ALL)
+    append(led, 4)
+    led.propose_isr((OWN, SECOND))
+    fetched(SECOND, led, 4)
+    assert led.high_watermark == 0
+    led.become_leader(image(isr=(OWN, SECOND)), now=1.0)
+    assert led.high_watermark == 4
+
+
+def test_a_proposal_that_failed_no_longer_counts() -> None:
+    led = leader(isr=(OWN, SECOND))
+    led.propose_isr(ALL)
+    append(led, 4)
+    fetched(SECOND, led, 4)
+    led.withdraw_isr_proposal()
+    assert led.high_watermark == 4
+
+
+def test_S31_a_broker_without_a_replica_is_refused() -> None:
+    led = leader()
+    with pytest.raises(KafkaError) as caught:
+        fetched(99, led, 0)
+    assert refusal(caught) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_appends_wake_followers_and_the_watermark_wakes_consumers() -> None:
+    led = leader(isr=(OWN, SECOND))
+    consumer, follower = Watcher(), Watcher()
+    led.consumer_watchers[consumer] = None
+    led.replica_watchers[follower] = None
+    append(led)
+    assert (consumer.pokes, follower.pokes) == (0, 1)
+    fetched(SECOND, led, 1)
+    assert consumer.pokes == 1
+
+
+# --- idempotence ---------------------------------------------------------------------------------
+
+
+def test_T29_a_retry_gets_the_first_offset_and_is_not_appended_again() -> None:
+    led = leader()
+    identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    first = append(led, 3, **identity)
+    again = append(led, 3, **identity)
+    assert again.duplicate
+    assert (again.base_offset, again.next_offset) == (first.base_offset, first.next_offset)
+    assert led.log.log_end_offset == 3
+
+
+def test_T29_a_retry_waits_for_the_same_durable_offset_as_its_original() -> None:
+    log = SlowLog()
+    led = leader(log)
+    identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    original = wait(led, append(led, 3, **identity).next_offset)
+    retry = wait(led, append(led, 3, **identity).next_offset)
+    assert original == retry == []
+    log.flush()
+    led.maybe_advance_marks()
+    assert original == retry == [ErrorCode.NONE]
+
+
+def test_T29_a_gap_in_the_sequence_appends_nothing() -> None:
+    led = leader()
+    append(led, 1, producer_id=9, producer_epoch=0, base_sequence=0)
+    with pytest.raises(KafkaError) as caught:
+        append(led, 1, producer_id=9, producer_epoch=0, base_sequence=5)
+    assert refusal(caught) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert led.log.log_end_offset == 1
+
+
+def test_I18_a_follower_knows_the_sequences_when_it_becomes_the_leader() -> None:
+    led = leader(isr=(OWN, SECOND))
+    identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    first = append(led, 2, **identity)
+    other = partition()
+    other.become_follower(image(leader=SECOND))
+    copy(led, other)
+    other.become_leader(image(epoch=1), now=0.0)
+    again = append(other, 2, **identity)
+    assert again.duplicate
+    assert again.base_offset == first.base_offset
+
+
+# --- epochs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
+)
+def test_T36_another_leader_epoch_is_refused(asked: int, code: ErrorCode) -> None:
+    with pytest.raises(KafkaError) as caught:
+        leader(epoch=5).check_epoch(asked)
+    assert refusal(caught) is code
+
+
+@pytest.mark.parametrize("asked", [-1, 5])
+def test_T36_the_same_epoch_and_none_are_taken(asked: int) -> None:
+    leader(epoch=5).check_epoch(asked)
+
+
+def test_T37_the_end_of_an_epoch_is_where_the_next_one_began() -> None:
+    led = leader(epoch=2)
+    append(led, 4)
+    led.become_leader(image(epoch=5), now=1.0)
+    append(led, 3)
+    assert led.end_offset_of_epoch(2) == (2, 4)
+    assert led.end_offset_of_epoch(4) == (2, 4)
+    assert led.end_offset_of_epoch(5) == (5, 7)
+    assert led.end_offset_of_epoch(1) == (-1, -1)
+
+
+# --- following -----------------------------------------------------------------------------------
+
+
+def follower() -> Partition:
+    made = partition()
+    made.become_follower(image(leader=SECOND, epoch=9))
+    return made
+
+
+def test_I10_a_follower_holds_the_leaders_bytes() -> None:
+    led, other = leader(epoch=3), follower()
+    for count in (1, 5, 2):
+        append(led, count)
+    copy(led, other, high_watermark=6)
+    assert content(other) == content(led)
+    assert other.high_watermark == 6
+    assert other.log.epochs.entries() == led.log.epochs.entries()
+
+
+def test_a_followers_watermark_never_passes_its_log_end() -> None:
+    other = follower()
+    other.append_from_leader(batch(2), high_watermark=50, now_ms=NOW_MS)
+    assert other.high_watermark == 2
+
+
+def test_a_follower_tells_the_flush_rules_what_it_appended() -> None:
+    flushes = Flushes()
+    other = partition(flushes=flushes)
+    other.become_follower(image(leader=SECOND))
+    other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
+    assert flushes.appended_bytes == len(batch(2))
+
+
+def test_a_follower_keeps_nothing_of_a_batch_that_was_cut_off() -> None:
+    other = follower()
+    whole = batch(2) + batch(1, base_offset=2)
+    for cut in range(1, len(batch(1))):
+        assert other.append_from_leader(whole[:-cut], high_watermark=0, now_ms=NOW_MS) <= 1
+        assert other.log.log_end_offset in (0, 2)
+        other.log.restart_at(0)
+
+
+def test_S23_a_follower_checks_the_checksum() -> None:
+    damaged = bytearray(batch(2))
+    damaged[-1] ^= 1
+    other = follower()
+    with pytest.raises(KafkaError) as caught:
+        other.append_from_leader(damaged, high_watermark=0, now_ms=NOW_MS)
+    assert refusal(caught) is ErrorCode.CORRUPT_MESSAGE
+    assert other.log.log_end_offset == 0
+    assert other.log.epochs.entries() == ()
+
+
+def test_I2_a_follower_does_not_take_an_offset_twice() -> None:
+    other = follower()
+    other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
+    with pytest.raises(KafkaError) as caught:
+        other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
+    assert refusal(caught) is ErrorCode.CORRUPT_MESSAGE
+    assert other.log.log_end_offset == 2
+
+
+def test_a_follower_takes_a_gap_that_compaction_left() -> None:
+    other = follower()
+    other.append_from_leader(batch(2, base_offset=5), high_watermark=0, now_ms=NOW_MS)
+    assert other.log.log_end_offset == 7
+
+
+def follow(follower_: Partition, of: Partition) -> None:
+    """Fetch until both agree, as the follower's loop does: first the epochs, then the bytes."""
+    for _ in range(10):
+        epoch, end = of.end_offset_of_epoch(follower_.log.epochs.latest)
+        same = epoch == follower_.log.epochs.latest and end >= follower_.log.log_end_offset
+        if same or follower_.log.epochs.latest < 0:
+            copy(of, follower_)
+            return
+        follower_.truncate_to_epoch(epoch, end)
+    pytest.fail("the follower does not converge")
+
+
+def test_I10_a_tail_that_the_new_leader_never_had_is_cut() -> None:
+    old, new = leader(isr=ALL, epoch=1), follower()
+    append(old, 3)
+    new = partition()
+    new.become_follower(image(leader=SECOND, epoch=1))
+    copy(old, new)
+    append(old, 4)
+    new.become_leader(image(epoch=2), now=0.0)
+    append(new, 2)
+    old.become_follower(image(leader=SECOND, epoch=2))
+    follow(old, new)
+    assert content(old) == content(new)
+    assert old.log.epochs.entries() == new.log.epochs.entries() == ((1, 0), (2, 3))
+
+
+def test_I10_an_epoch_that_wrote_nothing_does_not_keep_a_follower_from_converging() -> None:
+    """The old leader began an epoch and wrote nothing in it; the new one does not know it."""
+    old, new = leader(epoch=1), partition()
+    new.become_follower(image(leader=SECOND, epoch=1))
+    append(old, 3)
+    copy(old, new)
+    old.become_leader(image(epoch=2), now=0.0)
+    new.become_leader(image(epoch=3), now=0.0)
+    append(new, 2)
+    old.become_follower(image(leader=SECOND, epoch=3))
+    follow(old, new)
+    assert content(old) == content(new)
+    assert old.log.epochs.entries() == new.log.epochs.entries()
+
+
+def test_KIP279_a_fast_double_failover_ends_in_one_history() -> None:
+    """Both have an epoch that the other one lacks: the last common one decides."""
+    one, two = leader(epoch=1), partition()
+    two.become_follower(image(leader=SECOND, epoch=1))
+    append(one, 2)
+    copy(one, two)
+    one.become_leader(image(epoch=2), now=0.0)
+    append(one, 5)
+    two.become_leader(image(epoch=3), now=0.0)
+    append(two, 1)
+    one.become_follower(image(leader=SECOND, epoch=3))
+    follow(one, two)
+    assert content(one) == content(two)
+
+
+def test_truncation_takes_the_marks_with_it() -> None:
+    other = follower()
+    other.append_from_leader(batch(4, epoch=1), high_watermark=4, now_ms=NOW_MS)
+    other.append_from_leader(batch(4, base_offset=4, epoch=2), high_watermark=8, now_ms=NOW_MS)
+    other.truncate_to_epoch(1, 4)
+    assert other.log.log_end_offset == 4
+    assert other.high_watermark == 4
+    assert other.durable_offset <= 4
+
+
+def test_a_log_that_begins_anew_takes_the_marks_with_it() -> None:
+    other = follower()
+    other.append_from_leader(batch(4), high_watermark=4, now_ms=NOW_MS)
+    other.restart_at(100)
+    assert (other.log.log_start_offset, other.log.log_end_offset) == (100, 100)
+    assert other.high_watermark == other.durable_offset == 100
+    other.restart_at(0)
+    assert other.high_watermark == other.durable_offset == 0
+
+
+def test_a_log_without_the_leaders_epochs_is_dropped_to_its_start() -> None:
+    other = follower()
+    other.append_from_leader(batch(4, epoch=5), high_watermark=0, now_ms=NOW_MS)
+    other.truncate_to_epoch(3, 9)
+    assert other.log.log_end_offset == 0

@@ -1,0 +1,244 @@
+"""Partitions come, change their role and go as the metadata image says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from tests.unit.replication.partitions import OWN, SECOND, THIRD, Flushes, append, fetched, image
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
+from tidemill.metadata.image import (
+    BrokerImage,
+    ImageDraft,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    unreadable_partition,
+)
+from tidemill.metadata.topic_config import TopicConfig
+from tidemill.replication.isr_keeper import IsrKeeper
+from tidemill.replication.partition import Partition
+from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.storage.log import LogConfig, PartitionLog
+from tidemill.storage.memory_log import MemoryPartitionLog
+from tidemill.testing.manual_clock import ManualClock
+
+ALL = (OWN, SECOND, THIRD)
+
+
+class Logs:
+    """A data directory in memory."""
+
+    def __init__(self) -> None:
+        self.logs: dict[TopicPartition, PartitionLog] = {}
+        self.topic_ids: dict[TopicPartition, TopicId] = {}
+        self.deleted: list[TopicPartition] = []
+        self.refuses: set[TopicPartition] = set()
+        self.marks: dict[TopicPartition, int] = {}
+
+    def create_log(
+        self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
+    ) -> PartitionLog:
+        if partition in self.refuses:
+            raise StorageFault(f"{partition}: damaged")
+        if self.topic_ids.get(partition) != topic_id:
+            self.logs[partition] = MemoryPartitionLog(config)
+            self.topic_ids[partition] = topic_id
+        return self.logs[partition]
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        return self.marks.get(partition, 0)
+
+    def delete_log(self, partition: TopicPartition) -> None:
+        self.deleted.append(partition)
+        del self.logs[partition], self.topic_ids[partition]
+
+
+class Place:
+    """One broker's partitions, and the metadata that they follow."""
+
+    def __init__(self) -> None:
+        self.logs = Logs()
+        self.clock = ManualClock()
+        self.followed: list[tuple[str, int]] = []
+        self.replicas = ReplicaManager(
+            OWN, self.logs, Flushes(), clock=self.clock, followed=self._followed
+        )
+        self.metadata = MetadataImage()
+
+    def _followed(self, partition: Partition, now: PartitionImage) -> None:
+        self.followed.append((str(partition.name), now.leader))
+
+    def put(self, *topics: TopicImage) -> None:
+        draft = ImageDraft(self.metadata)
+        for topic in topics:
+            draft.put_topic(topic)
+        self._apply(draft)
+
+    def drop(self, name: str) -> None:
+        draft = ImageDraft(self.metadata)
+        draft.drop_topic(name)
+        self._apply(draft)
+
+    def register(self, broker_id: int, epoch: int) -> None:
+        draft = ImageDraft(self.metadata)
+        draft.put_broker(BrokerImage(broker_id=broker_id, epoch=epoch, host="h", port=1))
+        self._apply(draft)
+
+    def _apply(self, draft: ImageDraft) -> None:
+        delta = draft.finish()
+        self.metadata = delta.after
+        self.replicas.apply(delta)
+
+    def partition(self, topic: str = "t", index: int = 0) -> Partition:
+        found = self.replicas.find(topic, index)
+        assert found is not None
+        return found
+
+
+def topic(
+    *partitions: PartitionImage, name: str = "t", number: int = 1, **keys: object
+) -> TopicImage:
+    config = replace(TopicConfig(), **keys)  # type: ignore[arg-type]
+    return TopicImage(
+        name=name, topic_id=UUID(int=number), partitions=tuple(partitions), config=config
+    )
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def test_F77_only_partitions_with_a_replica_here_get_a_log(place: Place) -> None:
+    place.put(topic(image(), image(leader=SECOND, replicas=(SECOND, THIRD))))
+    assert list(place.logs.logs) == [TopicPartition("t", 0)]
+    assert place.replicas.find("t", 1) is None
+    assert len(place.replicas) == 1
+
+
+def test_the_image_decides_who_leads(place: Place) -> None:
+    place.put(topic(image(), image(leader=SECOND, isr=ALL)))
+    assert [partition.is_leader for partition in place.replicas] == [True, False]
+    assert place.followed == [("t-0", OWN), ("t-1", SECOND)]
+
+
+def test_a_new_leader_is_followed_with_the_same_log(place: Place) -> None:
+    place.put(topic(image(isr=ALL)))
+    log = place.partition().log
+    place.put(topic(image(leader=THIRD, epoch=1, isr=ALL)))
+    assert place.partition().log is log
+    assert not place.partition().is_leader
+    assert place.followed[-1] == ("t-0", THIRD)
+
+
+def test_a_deleted_topic_takes_its_log_with_it(place: Place) -> None:
+    place.put(topic(image()))
+    gone = place.partition()
+    place.drop("t")
+    assert len(place.replicas) == 0
+    assert place.logs.deleted == [TopicPartition("t", 0)]
+    with pytest.raises(KafkaError):
+        append(gone)
+
+
+def test_a_deleted_topic_is_no_longer_followed(place: Place) -> None:
+    place.put(topic(image(leader=SECOND, isr=ALL)))
+    place.drop("t")
+    assert place.followed[-1] == ("t-0", NO_LEADER)
+
+
+def test_who_waits_on_a_deleted_topic_is_told(place: Place) -> None:
+    place.put(topic(image(isr=ALL)))
+    heard: list[ErrorCode] = []
+    partition = place.partition()
+    partition.wait_acknowledged(append(partition).next_offset, heard.append)
+    place.drop("t")
+    assert heard == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+def test_I34_a_topic_made_again_under_its_name_begins_empty(place: Place) -> None:
+    place.put(topic(image()))
+    append(place.partition(), 3)
+    place.put(topic(image(), number=2))
+    assert place.partition().log.log_end_offset == 0
+    assert place.partition().topic_id == UUID(int=2)
+
+
+def test_a_replica_that_moved_away_goes(place: Place) -> None:
+    place.put(topic(image(isr=ALL)))
+    place.put(topic(image(leader=SECOND, epoch=1, replicas=(SECOND, THIRD), isr=(SECOND,))))
+    assert place.replicas.find("t", 0) is None
+    assert place.logs.deleted == [TopicPartition("t", 0)]
+
+
+def test_changed_topic_keys_reach_partition_and_log(place: Place) -> None:
+    place.put(topic(image()))
+    place.put(topic(image(), min_insync_replicas=2, segment_bytes=4096))
+    assert place.partition().settings.in_sync_min == 2
+    assert place.partition().log.config.segment_bytes == 4096
+
+
+def test_a_log_that_cannot_be_opened_leaves_the_others_alone(place: Place) -> None:
+    place.logs.refuses.add(TopicPartition("t", 0))
+    place.put(topic(image(), image()))
+    assert place.replicas.find("t", 0) is None
+    assert place.partition(index=1).is_leader
+
+
+def test_the_last_high_watermark_is_where_a_partition_begins(place: Place) -> None:
+    name = TopicPartition("t", 0)
+    place.logs.marks[name] = 2
+    place.put(topic(image(leader=SECOND, isr=ALL)))
+    assert place.partition().high_watermark == 2
+    assert place.replicas.high_watermarks() == {name: 2}
+
+
+def test_S46_a_partition_whose_state_cannot_be_read_stops_and_goes_on_later(place: Place) -> None:
+    place.put(topic(image(epoch=3)))
+    append(place.partition())
+    place.put(topic(unreadable_partition(ALL)))
+    with pytest.raises(KafkaError):
+        append(place.partition())
+    assert place.logs.deleted == []
+    place.put(topic(image(epoch=3)))
+    assert append(place.partition()).base_offset == 1
+
+
+def test_a_flush_moves_the_marks_of_its_partition(place: Place) -> None:
+    place.put(topic(image()))
+    append(place.partition())
+    place.replicas.log_flushed(place.partition().log)
+    assert place.partition().durable_offset == 1
+    place.replicas.log_flushed(MemoryPartitionLog(LogConfig()))
+
+
+def test_R12_a_failed_directory_takes_every_partition_offline(place: Place) -> None:
+    place.put(topic(image(), image()))
+    place.replicas.go_offline()
+    for partition in place.replicas:
+        with pytest.raises(KafkaError) as caught:
+            append(partition)
+        assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_I14_a_broker_that_restarted_is_not_in_sync_by_what_it_had_before(place: Place) -> None:
+    """It may have lost its tail: only a fetch of its new life counts."""
+    place.register(SECOND, epoch=1)
+    place.put(topic(image(isr=(OWN,))))
+    partition = place.partition()
+    append(partition, 5)
+    fetched(SECOND, partition, 5)
+    keeper = IsrKeeper(place.replicas, propose=_nobody, clock=place.clock)
+    assert keeper.wanted_isr(partition) == (OWN, SECOND)
+    place.register(SECOND, epoch=2)
+    assert keeper.wanted_isr(partition) == (OWN,)
+    fetched(SECOND, partition, 5)
+    assert keeper.wanted_isr(partition) == (OWN, SECOND)
+
+
+async def _nobody(_partition: Partition, _isr: tuple[int, ...]) -> None:
+    raise AssertionError("nothing shall be proposed")

@@ -1,0 +1,93 @@
+"""The metrics page is what Prometheus reads, exact and with labels from closed sets only."""
+
+from __future__ import annotations
+
+import re
+
+from tests.unit.server.memory_peer import Server, settle, simulated
+from tidemill.server.metrics import METRICS, render
+
+LINE = re.compile(r"^([a-z_]+)(?:\{((?:[a-z]+=\"[^\"\\\n]*\",?)*)\})? (\S+)$")
+
+
+def parse(page):
+    """Families by name: kind and samples (name, labels) -> value; fails on anything else."""
+    families, samples = {}, None
+    for line in page.splitlines():
+        if line.startswith("# HELP "):
+            continue
+        if line.startswith("# TYPE "):
+            name, kind = line.removeprefix("# TYPE ").split()
+            samples = {}
+            families[name] = (kind, samples)
+            continue
+        name, labels, value = LINE.match(line).groups()
+        assert name.startswith(next(reversed(families)))
+        assert (name, labels) not in samples
+        samples[name, labels] = float(value)
+    return families
+
+
+class NoLogs:
+    def __iter__(self):
+        return iter(())
+
+    def __len__(self):
+        return 0
+
+
+async def page_of(server):
+    server.services.replicas = NoLogs()
+    return parse(render(server.state))
+
+
+@simulated
+async def test_every_metric_is_on_the_page_and_every_line_parses():
+    server = Server()
+    client = server.connect()
+    server.step_ends.set()
+    client.send(client.quick() + client.slow() + client.refused())
+    await settle()
+    families = await page_of(server)
+    assert list(families) == [metric.name for metric in METRICS]
+    requests = families["tidemill_requests_total"][1]
+    assert requests["tidemill_requests_total", 'api="DescribeGroups"'] == 1
+
+
+@simulated
+async def test_large_counters_keep_every_digit():
+    server = Server()
+    server.services.telemetry.bytes_in = 123_456_789_012_345
+    families = await page_of(server)
+    _, samples = families["tidemill_bytes_in_total"]
+    assert samples["tidemill_bytes_in_total", None] == 123_456_789_012_345
+
+
+@simulated
+async def test_a_histogram_rises_to_its_count_and_its_bounds_are_exact():
+    server = Server()
+    stall = server.services.telemetry.loop_stall
+    for seconds in (0.0, 0.000001, 0.003, 0.5, 1000.0):
+        stall.observe(seconds)
+    _, samples = (await page_of(server))["tidemill_loop_stall_seconds"]
+    name = "tidemill_loop_stall_seconds"
+    buckets = [
+        (float(labels.removeprefix('le="').rstrip('"')), value)
+        for (sample, labels), value in samples.items()
+        if sample == f"{name}_bucket"
+    ]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == (float("inf"), 5)
+    assert dict(buckets)[0.004096] == 3
+    assert samples[f"{name}_count", None] == 5
+    assert abs(samples[f"{name}_sum", None] - 1000.503001) < 1e-9
+
+
+@simulated
+async def test_S38_nothing_that_a_client_says_becomes_a_label():
+    server = Server()
+    server.group_ids = ['evil"} 1\n']
+    client = server.connect()
+    client.send(client.quick())
+    families = await page_of(server)
+    assert "evil" not in str(families)
