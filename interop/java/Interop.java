@@ -73,7 +73,7 @@ public final class Interop {
         check("a record of 900 KB", this::largeRecord);
         check("times inside a batch", this::findsTimes);
         if (!AppInfoParser.getVersion().startsWith("3.")) {
-            // Before 4.0 a batch below the producer's own batch.size was split into itself, for ever.
+            // Before 4.0 a batch below the producer's batch.size was split into itself, for ever.
             check("a batch that is too large is split", this::splitsTooLargeBatches);
         }
         check("a record that is too large is refused", this::refusesTooLargeRecord);
@@ -134,7 +134,8 @@ public final class Interop {
         require(directories.size() == 1, directories);
 
         admin.deleteTopics(List.of(topic)).all().get();
-        require(!admin.listTopics().names().get().contains(topic), admin.listTopics().names().get());
+        Set<String> left = admin.listTopics().names().get();
+        require(!left.contains(topic), left);
     }
 
     private Config config(ConfigResource resource) throws Exception {

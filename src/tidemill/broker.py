@@ -224,6 +224,7 @@ class Broker:
             cluster=self.cluster,
             replicas=self.replicas,
             directory=self._directory,
+            checkpoint=self._housekeeping.write_checkpoint,
             telemetry=self.telemetry,
             authorizer=AllowAll(),
             timers=self._timers,
@@ -272,6 +273,7 @@ class Broker:
         if self._page is not None:
             self._page.stop()
         await self._listener.stop()
+        await self._flusher.finish()
         await self._supervisor.stop()
         self._timers.stop()
         await self._housekeeping.close()

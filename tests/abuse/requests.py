@@ -22,7 +22,9 @@ NO_ID = UUID(int=0)
 
 
 def batch(*values, codec=0, **options):
-    return bytes(build_batch([Record(value, timestamp=1) for value in values], codec=codec, **options))
+    return bytes(
+        build_batch([Record(value, timestamp=1) for value in values], codec=codec, **options)
+    )
 
 
 def produce(topic, records, *, acks=1, partition=0, timeout_ms=5000):

@@ -13,7 +13,7 @@ import confluent_kafka
 
 from tests.e2e.clients import DEADLINE_S, Confluent
 
-__all__ = ["Acknowledged", "Load", "Log", "read_logs"]
+__all__ = ["Acknowledged", "Load", "Log", "Tail", "read_logs"]
 
 UNACKNOWLEDGED_MAX = 100
 """Per producer: several batches on their way whenever the broker dies, and a bounded test."""
@@ -104,6 +104,43 @@ class Load:
                 log = (sent.topic(), sent.partition())
                 self.acknowledged.append(Acknowledged(log, sent.offset(), sent.value()))
             self._progress.notify_all()
+
+
+@final
+class Tail:
+    """A consumer that reads along, whatever happens to the broker meanwhile."""
+
+    def __init__(self, bootstrap: str, logs: list[Log]) -> None:
+        self.read: dict[Log, list[tuple[int, bytes]]] = {log: [] for log in logs}
+        self.failures: list[str] = []
+        self._count = 0
+        self._wanted: int | None = None
+        self._consumer = Confluent().consumer(bootstrap, reconnect_backoff_max_ms=200)
+        self._consumer.assign([confluent_kafka.TopicPartition(*log, 0) for log in logs])
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def finish(self, count: int) -> None:
+        """Until it has read so many in all."""
+        self._wanted = count
+        self._thread.join(DEADLINE_S)
+        alive = self._thread.is_alive()
+        self._consumer.close()
+        assert not alive, f"{self._count} of {count} records read"
+
+    def _run(self) -> None:
+        while self._wanted is None or self._count < self._wanted:
+            try:
+                messages = self._consumer.consume(1000, 0.05)
+            except RuntimeError:  # closed: it took too long
+                return
+            for message in messages:
+                if message.error() is not None:
+                    self.failures.append(str(message.error()))
+                    return
+                read = self.read[message.topic(), message.partition()]
+                read.append((message.offset(), message.value()))
+                self._count += 1
 
 
 def read_logs(bootstrap: str, logs: list[Log]) -> dict[Log, list[bytes]]:

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.broker_process import BrokerProcess
 from tests.e2e.clients import DEADLINE_S, Client, Message, Sending, create_topic
 from tests.e2e.cutting_proxy import CuttingProxy
-from tests.e2e.load import Load, Log, read_logs
+from tests.e2e.load import Load, Log, Tail, read_logs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
@@ -38,6 +38,7 @@ def _create_topics(broker: BrokerProcess) -> None:
 @dataclass(slots=True)
 class Outcome:
     load: Load
+    tail: Tail
     logs: dict[Log, list[bytes]]
 
 
@@ -49,13 +50,16 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     try:
         _create_topics(broker)
         load = Load(broker.bootstrap, LOGS, seed=SEED).start()
+        tail = Tail(broker.bootstrap, LOGS)
         for _ in range(KILLS):
             load.wait_acknowledged(rng.randint(1, 2000))
             broker.kill()
             broker.start()
         load.wait_acknowledged(500)
         load.finish()
-        yield Outcome(load, read_logs(broker.bootstrap, LOGS))
+        logs = read_logs(broker.bootstrap, LOGS)
+        tail.finish(sum(map(len, logs.values())))
+        yield Outcome(load, tail, logs)
     finally:
         broker.stop()
 
@@ -79,6 +83,11 @@ def test_I3_I5_each_producers_records_are_all_there_in_the_order_of_sending(kill
     for (producer, log), sent in killed.load.sent.items():
         prefix = b"%d:" % producer
         assert [value for value in killed.logs[log] if value.startswith(prefix)] == sent
+
+
+def test_I2_I7_a_reader_saw_every_record_once_and_in_order_through_all_kills(killed: Outcome):
+    assert killed.tail.failures == []
+    assert killed.tail.read == {log: list(enumerate(v)) for log, v in killed.logs.items()}
 
 
 def test_L4_sigterm_under_load_ends_cleanly_and_loses_nothing(

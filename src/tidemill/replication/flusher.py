@@ -24,6 +24,8 @@ __all__ = ["Flusher"]
 log = logging.getLogger(__name__)
 
 IDLE_S = 3600.0
+SYNC_THREADS = 4
+"""Files of one round are synced side by side: 7 instead of 20 ms for 64 of them (ADR 0003)."""
 
 
 @final
@@ -48,6 +50,7 @@ class Flusher:
         self._one_at_a_time = asyncio.Lock()
         self._round_ended = asyncio.Event()
         self._failed = False
+        self._finished = False
 
     def request(self, log_: PartitionLog) -> None:
         """Somebody waits until all that this log holds now is durable."""
@@ -78,10 +81,21 @@ class Flusher:
     async def run_round(self, collect: Callable[[], FlushRound | None]) -> bool:
         """Run what `collect` gives, alone; False if it gave nothing. Checkpoints use it too."""
         async with self._one_at_a_time:
-            round_ = None if self._failed else collect()
+            round_ = None if self._failed or self._finished else collect()
             if round_ is not None:
                 await self._sync(round_)
         return round_ is not None
+
+    async def between_rounds(self, act: Callable[[], None]) -> None:
+        """Do something to a log that no running round may see: cut it, or begin it anew."""
+        async with self._one_at_a_time:
+            act()
+
+    async def finish(self) -> None:
+        """Start no more rounds, and wait for the one that runs: a sync cannot be called off."""
+        self._finished = True
+        async with self._one_at_a_time:
+            return
 
     async def _wait_wanted(self) -> None:
         due_ms = self._dirty.next_due_ms()
@@ -96,7 +110,12 @@ class Flusher:
         started = self._clock.monotonic()
         logs = round_.logs
         try:
-            await self._disk.run(round_.sync)
+            parts = round_.sync_parts(SYNC_THREADS)
+            if len(parts) == 1:
+                await self._disk.run(parts[0])
+            else:
+                await asyncio.gather(*map(self._disk.run, parts))
+            round_.synced()
         except StorageFault as fault:
             self._failed = True
             self._telemetry.flush_failures += 1

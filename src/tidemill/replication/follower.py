@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import final
 
 from tidemill.client.connection import Connection
@@ -117,7 +118,7 @@ class Followers:
                 if partition is None or not self._follows(leader_id, partition, epoch):
                     continue  # its role changed while the fetch was under way
                 try:
-                    if self._apply(partition, data):
+                    if await self._apply(partition, data, leader_id, epoch):
                         appended.append(partition)
                 except (KafkaError, StorageFault) as error:
                     # One partition's trouble (a full disk, a damaged batch) is not the others'.
@@ -146,14 +147,17 @@ class Followers:
             topics=list(topics.values()),
         )
 
-    def _apply(self, partition: Partition, data: PartitionData) -> bool:
+    async def _apply(
+        self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
+    ) -> bool:
         """One partition of an answer; whether records were appended."""
-        if data.error_code:
-            if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                partition.restart_at(max(0, data.log_start_offset))
-            return False
-        if data.diverging_epoch is not None:
-            partition.truncate_to_epoch(data.diverging_epoch.epoch, data.diverging_epoch.end_offset)
+        cut = _cut_of(partition, data)
+        if cut is not None:
+            # A running flush must not see the cut, and after waiting for it all may be different.
+            await self._flusher.between_rounds(
+                lambda: cut() if self._follows(leader_id, partition, epoch) else None
+            )
+        if cut is not None or data.error_code:
             return False
         count = partition.append_from_leader(
             data.records or b"",
@@ -166,6 +170,16 @@ class Followers:
         logs = [p.log for p in partitions if p.settings.flush_before_ack]
         if logs:
             await self._flusher.wait_flushed(logs)
+
+
+def _cut_of(partition: Partition, data: PartitionData) -> Callable[[], None] | None:
+    """What the leader's answer asks us to drop, if anything."""
+    if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        return partial(partition.restart_at, max(0, data.log_start_offset))
+    diverging = data.diverging_epoch
+    if data.error_code or diverging is None:
+        return None
+    return partial(partition.truncate_to_epoch, diverging.epoch, diverging.end_offset)
 
 
 def _wanted(partition: Partition) -> FetchPartition:

@@ -50,6 +50,7 @@ class Housekeeping:
         self._replicas = replicas
         self._clock = clock
         self._flusher = flusher
+        self._one_at_a_time = asyncio.Lock()
         self._retention_interval_s = retention_interval_s
         self._retention = RetentionPass(directory, self._high_watermark_of)
         self._scrub = Scrub(disk, directory.paths)
@@ -83,11 +84,16 @@ class Housekeeping:
             more = await self._flusher.run_round(collect)
         if self._directory.failure is not None:
             return
-        write = self._directory.take_checkpoint(self._replicas.high_watermarks())
         try:
-            await self._disk.run(write)
+            await self.write_checkpoint()
         except StorageFault as fault:
             log.error("checkpoint: %s", fault)
+
+    async def write_checkpoint(self) -> None:
+        """Make durable where logs start and how far they are flushed. Raises StorageFault."""
+        async with self._one_at_a_time:
+            write = self._directory.take_checkpoint(self._replicas.high_watermarks())
+            await self._disk.run(write)
 
     async def run_scrub(self) -> None:
         """Read closed segments slowly and compare their checksums."""

@@ -5,6 +5,7 @@ Handlers see the layers below only through `Services`; `RequestContext` adds who
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -45,6 +46,8 @@ class Services:
     cluster: Cluster
     replicas: ReplicaManager
     directory: LogDirectory
+    checkpoint: Callable[[], Awaitable[None]]
+    """Make durable where logs start; raises StorageFault."""
     telemetry: Telemetry
     authorizer: Authorizer
     timers: LoopTimers

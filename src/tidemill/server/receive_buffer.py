@@ -29,6 +29,11 @@ GROWTH = 4
 SPARE_BYTES_MAX = 8 * MIB
 
 
+def capacity_for(size: int) -> int:
+    """Buffers come in powers of two, so that they fit one another's place."""
+    return 1 << max(size - 1, OWN_BYTES_MIN - 1).bit_length()
+
+
 @final
 class Scratch:
     """The shared reading area of one event loop, and a few spare buffers to reuse.
@@ -43,9 +48,8 @@ class Scratch:
         self._spares: dict[int, list[bytearray]] = {}
         self._spare_bytes = 0
 
-    def buffer(self, size: int) -> bytearray:
-        """A buffer of at least `size` bytes, a power of two."""
-        capacity = 1 << max(size - 1, OWN_BYTES_MIN - 1).bit_length()
+    def buffer(self, capacity: int) -> bytearray:
+        """A buffer of exactly so many bytes, which `capacity_for` gave; of any content."""
         spares = self._spares.get(capacity)
         if spares:
             self._spare_bytes -= capacity
@@ -120,7 +124,8 @@ class ReceiveBuffer:
         """
         old = self._own
         wanted = self._wanted(rest, count)
-        own = self._scratch.buffer(wanted if wanted <= self._pool.free_bytes else count)
+        affordable = wanted if wanted <= self._pool.free_bytes else count
+        own = self._scratch.buffer(capacity_for(affordable))
         own[:count] = rest
         self._pool.take(len(own))
         self.release()
@@ -142,11 +147,11 @@ class ReceiveBuffer:
             self.starved = False
             return True
         wanted = self._wanted(memoryview(own), self._fill)
-        larger = self._scratch.buffer(max(wanted, self._fill + 1))
-        if not self._pool.try_take(len(larger) - len(own), self):
-            self._scratch.reuse(larger)
+        capacity = capacity_for(max(wanted, self._fill + 1))
+        if not self._pool.try_take(capacity - len(own), self):
             self.starved = True
             return False
+        larger = self._scratch.buffer(capacity)
         larger[: self._fill] = memoryview(own)[: self._fill]
         self._own = larger
         self._scratch.reuse(own)

@@ -376,7 +376,8 @@ class FilePartitionLog:
         assert isinstance(work, FlushWork)
         if self._unflushed.settle(work, point.log_end_offset):
             self._flushed_offset = max(self._flushed_offset, point.log_end_offset)
-            self._snapshots.written(work.snapshot_offsets)
+            if work.contents_stored:
+                self._snapshots.written(work.snapshot_offsets)
 
     def close(self) -> None:
         self._segments.forget()

@@ -46,6 +46,8 @@ class FlushWork:
     """Paths that the new contents make superfluous."""
     epochs_version: int
     snapshot_offsets: Sequence[int]
+    contents_stored: bool = False
+    """Whether the small files are durable; a full disk leaves them for the next flush."""
 
     def run(self) -> None:
         """Raises StorageFault; what was captured is not durable then, and stays so."""
@@ -53,11 +55,15 @@ class FlushWork:
             file.sync()
         for directory in self.directories:
             self.disk.sync_directory(directory)
+        with suppress(DiskFull):  # recovery makes the small files anew from the batches (R12)
+            self._store_contents()
+
+    def _store_contents(self) -> None:
         for path, content in self.contents:
             self.disk.write_file_atomically(path, content)
-        with suppress(DiskFull):
-            for block in self.index_blocks:
-                self._write(*block)
+        self.contents_stored = True
+        for block in self.index_blocks:
+            self._write(*block)
         for path in self.obsolete:
             self.disk.unlink(path)
 
@@ -154,7 +160,8 @@ class Unflushed:
                 del self.dirty[segment]
         if self._directories is work.directories:
             self._directories = ()
-        self._epochs_version = work.epochs_version
+        if work.contents_stored:
+            self._epochs_version = work.epochs_version
         return True
 
     @property

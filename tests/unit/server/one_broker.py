@@ -106,6 +106,7 @@ class OneBroker:
         self.session = self.store.session()
         self.clock = ManualClock()
         self.permissions = Permissions()
+        self.checkpoints = 0
         self.disk = SimDisk(capacity_bytes=CAPACITY_BYTES)
         self.disk.make_directories("/data")
         values = {"node.id": NODE_ID, "data.dir": "/data", **values}
@@ -129,6 +130,7 @@ class OneBroker:
             cluster=self.cluster,
             replicas=self.replicas,
             directory=None,  # the logs are in memory
+            checkpoint=self._checkpoint,
             telemetry=Telemetry(),
             authorizer=self.permissions,
             timers=LoopTimers(self.clock),
@@ -147,6 +149,9 @@ class OneBroker:
         return self.loop.run_until_complete(work)
 
     # --- requests --------------------------------------------------------------------------------
+
+    async def _checkpoint(self):
+        self.checkpoints += 1
 
     def call(self, request, version):
         """The answer to a request, both as bytes in between."""

@@ -295,18 +295,24 @@ async def test_S40_requests_in_several_steps_wait_while_answers_fill_the_memory(
     assert client.answers() == [1]
 
 
+def _large(size, sent):
+    return struct.pack(">i", size) + b"x" * sent
+
+
 @simulated
 async def test_S2_a_client_without_memory_is_not_read_until_there_is_some():
     server = Server()
     pool = server.state.request_memory
     pool.take(pool.limit_bytes)
-    client = server.connect()
-    client.send(struct.pack(">i", 200_000) + b"x" * 100_000)
+    debtor, client = server.connect(), server.connect()
+    debtor.send(_large(200_000, 10_000))
+    client.send(_large(200_000, 100_000))
+    assert debtor.transport.reading
     assert not client.transport.reading
-    assert pool.used_bytes <= pool.limit_bytes + 8192
+    assert pool.used_bytes <= pool.limit_bytes + 64 * 1024
     pool.give(pool.limit_bytes)
     assert client.transport.reading
-    client.deliver()
+    await settle()
     assert not client.unread
 
 
@@ -321,20 +327,33 @@ async def test_S2_small_requests_are_served_while_the_memory_is_used_up():
 
 
 @simulated
-async def test_S2_clients_that_starve_each_other_are_dropped_until_the_others_can_go_on():
-    server = Server(deadlines=Deadlines(frame_s=30.0))
-    pool = server.state.request_memory
-    pool.limit_bytes = MIB
+async def test_S2_of_clients_that_starve_each_other_one_goes_on_and_then_the_next():
+    server = Server()
+    server.state.request_memory.limit_bytes = MIB
     one, other = server.connect(), server.connect()
     for client in (one, other):
-        client.send(struct.pack(">i", 1_000_000) + b"x" * 70_000)
+        client.send(_large(1_000_000, 70_000))
     for client in (one, other):
         client.send(b"x" * 600_000)
-    assert not one.transport.reading
+    assert one.transport.reading
     assert not other.transport.reading
+    one.transport.abort()
+    await settle()
+    assert other.transport.reading
+
+
+@simulated
+async def test_S2_S9_a_starved_client_is_spared_when_dropping_another_gave_it_memory():
+    server = Server(deadlines=Deadlines(frame_s=30.0))
+    server.state.request_memory.limit_bytes = MIB
+    one, other = server.connect(), server.connect()
+    for client in (one, other):
+        client.send(_large(1_000_000, 70_000))
+    for client in (one, other):
+        client.send(b"x" * 600_000)
     await asyncio.sleep(31)
     server.sweep()
-    assert one.is_closed
+    assert one.transport.aborted
     assert not other.is_closed
     assert other.transport.reading
 

@@ -90,10 +90,10 @@ def test_S1_a_senseless_size_is_refused_before_anything_is_buffered(size: int):
 
 
 def test_S2_a_read_brings_little_while_memory_is_short():
-    pool = MemoryPool(100_000)
+    pool = MemoryPool(1 << 20)
     buffer = _buffer(pool)
     assert len(buffer.space()) > 100_000
-    pool.take(100_000)
+    pool.take(1 << 20)
     assert len(buffer.space()) <= 4096
 
 

@@ -46,7 +46,19 @@ async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> Del
         for wanted in wanted_topic.partitions:
             await pacer.step()
             answered.partitions.append(_delete_before(context, wanted_topic.name, wanted))
+    await _make_durable(context, response)
     return response
+
+
+async def _make_durable(context: RequestContext, response: DeleteRecordsResponse) -> None:
+    """What was answered as deleted must not come back after a crash (I9)."""
+    try:
+        await context.services.checkpoint()
+    except (KafkaError, StorageFault) as error:
+        code = counted_code(context, error)
+        for answered in response.topics:
+            for entry in answered.partitions:
+                entry.error_code = entry.error_code or code
 
 
 def _delete_before(

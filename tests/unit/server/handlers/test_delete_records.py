@@ -75,3 +75,8 @@ def test_deleting_needs_the_right_to(three_records):
     answer = delete(three_records, -1)
     assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
     assert three_records.partition("t").log.log_start_offset == 0
+
+
+def test_I9_deleted_records_are_durable_before_the_answer(three_records):
+    delete(three_records, 2)
+    assert three_records.checkpoints == 1
