@@ -40,7 +40,9 @@ DEADLINE_OF_A_HANG_S = 5.0
 BACK_TO_BASELINE_S = 10.0
 MEMORY_SLACK_BYTES = 20 * MIB
 """Spare buffers that are kept on purpose, and caches that fill."""
-HONEST_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+HONEST_ALLOCATOR = {
+    "GLIBC_TUNABLES": "glibc.malloc.mmap_threshold=65536:glibc.malloc.trim_threshold=65536"
+}
 """The C library gives memory back at once, so that what the process holds is what it uses."""
 DESCRIPTOR_SLACK = 8
 """Log files that were opened on the way."""
