@@ -2,7 +2,7 @@
 
 Every connection is given a direction and a number of bytes; when so many have passed, the next ones
 are dropped and both ends are closed, so that a request arrives in part, or is stored while its
-answer never arrives. After `cuts_max` cuts the relay behaves.
+answer never arrives. It does so as often as `cuts_left` says, at first never.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ ANSWER_BYTES = (200, 2_000)
 class CuttingProxy:
     """Listens as soon as it is made, so that a broker can advertise it; relays to `target`."""
 
-    def __init__(self, seed: int, cuts_max: int) -> None:
+    def __init__(self, seed: int) -> None:
         self.target = ""
         self.cuts = 0
-        self._cuts_max = cuts_max
+        self.cuts_left = 0
         self._rng = Random(seed)
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -88,8 +88,9 @@ class CuttingProxy:
 
     def _take_cut(self) -> bool:
         with self._lock:
-            if self.cuts >= self._cuts_max:
+            if self.cuts_left == 0:
                 return False
+            self.cuts_left -= 1
             self.cuts += 1
             return True
 

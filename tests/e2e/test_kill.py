@@ -11,10 +11,20 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
+import confluent_kafka
 import pytest
 
 from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import DEADLINE_S, Client, Message, Sending, create_topic
+from tests.e2e.clients import (
+    DEADLINE_S,
+    Client,
+    Confluent,
+    KafkaPython,
+    Message,
+    Sending,
+    create_topic,
+    kafka,
+)
 from tests.e2e.cutting_proxy import CuttingProxy
 from tests.e2e.load import Load, Log, Tail, read_logs
 
@@ -22,6 +32,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
 SEED = 20261115
 KILLS = 4
+CUTS = 12
 LOGS: list[Log] = [
     *((f"grouped-{n}", partition) for n in range(2) for partition in range(2)),
     *(("paged", partition) for partition in range(2)),
@@ -150,26 +161,55 @@ def test_a_broker_whose_port_is_taken_says_so_in_one_line(
 
 
 @pytest.fixture
-def cut_broker(new_broker: Callable[..., BrokerProcess]) -> Iterator[CuttingProxy]:
-    """A broker that clients reach only through a relay that cuts."""
-    proxy = CuttingProxy(SEED, cuts_max=12)
+def proxied(
+    new_broker: Callable[..., BrokerProcess],
+) -> Iterator[tuple[BrokerProcess, CuttingProxy]]:
+    """A broker that clients reach only through a relay."""
+    proxy = CuttingProxy(SEED)
     try:
         broker = new_broker(f"advertised.listeners={proxy.address}")
         proxy.target = broker.bootstrap
-        yield proxy
+        yield broker, proxy
     finally:
         proxy.close()
 
 
 def test_I4_F39_F40_cut_connections_neither_lose_nor_double_records(
-    cut_broker: CuttingProxy, topic: str, client: Client
+    proxied: tuple[BrokerProcess, CuttingProxy], topic: str, client: Client
 ):
-    create_topic(cut_broker.target, topic)
+    _, proxy = proxied
+    create_topic(proxy.address, topic)
     messages = [Message(b"%0100d" % n) for n in range(3000)]
     how = Sending(idempotent=True, batch_bytes_max=1000)
 
-    places = client.produce(cut_broker.address, topic, messages, how)
+    proxy.cuts_left = CUTS
+    places = client.produce(proxy.address, topic, messages, how)
+    proxy.cuts_left = 0
 
-    assert cut_broker.cuts >= 3
+    assert proxy.cuts >= CUTS / 4
     assert places == [(0, n) for n in range(3000)]
-    assert read_logs(cut_broker.address, [(topic, 0)])[topic, 0] == [m.value for m in messages]
+    assert read_logs(proxy.address, [(topic, 0)])[topic, 0] == [m.value for m in messages]
+
+
+def test_T35_consumers_go_on_after_the_broker_was_killed(
+    proxied: tuple[BrokerProcess, CuttingProxy], topic: str
+):
+    broker, proxy = proxied
+    create_topic(proxy.address, topic)
+    librdkafka = Confluent().consumer(proxy.address, reconnect_backoff_max_ms=200)
+    librdkafka.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+    # This one fetches in a session, which a new broker does not know.
+    python = KafkaPython().consumer(proxy.address, reconnect_backoff_max_ms=200)
+    python.assign([kafka.TopicPartition(topic, 0)])
+    python.seek(kafka.TopicPartition(topic, 0), 0)
+    try:
+        for turn in range(3):
+            value = b"turn %d" % turn
+            Confluent().produce(proxy.address, topic, [Message(value)])
+            assert [r.value for r in Confluent().read(librdkafka, 1)] == [value]
+            assert [r.value for r in KafkaPython().read(python, 1)] == [value]
+            broker.kill()
+            broker.start()
+    finally:
+        librdkafka.close()
+        python.close()

@@ -11,78 +11,120 @@ from tidemill.testing.sim_world import SimWorld, host_name
 
 __all__ = ["Faults"]
 
+EVERYWHERE = ("crash", "crash", "power_loss_of_all", "lose_session", "restart_cleanly")
+AMONG_SEVERAL = (*EVERYWHERE, "cut", "isolate")
+"""What is named twice comes twice as often."""
+
 
 class Faults:
-    """One fault at a time, with pauses; `run` returns when all brokers are up and connected."""
+    """`run` returns when everything is up and connected again.
 
-    def __init__(self, world: SimWorld, history: History, brokers: Sequence[int]) -> None:
+    Faults of two brokers may overlap, those of one do not. `kinds` are some of crash,
+    power_loss_of_all, cut, isolate, lose_session, restart_cleanly.
+    """
+
+    def __init__(
+        self,
+        world: SimWorld,
+        history: History,
+        brokers: Sequence[int],
+        kinds: Sequence[str] = (),
+    ) -> None:
         self._world = world
         self._history = history
         self._brokers = brokers
         self._rng = SeededRng(world.rng.below(1 << 62))
-        self._kinds: Sequence[Callable[[int], Awaitable[None]]] = (
-            self._crash,
-            self._crash,
-            self._power_loss_of_all,
-            self._cut,
-            self._isolate,
-            self._lose_session,
-            self._restart_cleanly,
-        )
+        self._kinds = kinds or (EVERYWHERE if len(brokers) == 1 else AMONG_SEVERAL)
+        self._free = set(brokers)
         self.done: list[str] = []
 
     async def run(self, count: int) -> None:
-        for _ in range(count):
-            await self._pause(0.1, 1.0)
-            kind = self._kinds[self._rng.below(len(self._kinds))]
-            broker_id = self._brokers[self._rng.below(len(self._brokers))]
-            self.done.append(f"{kind.__name__} {broker_id}")
-            await kind(broker_id)
+        """That many faults, in as many streams as a majority can bear."""
+        streams = max(1, len(self._brokers) - 1)
+        await asyncio.gather(*(self._stream(count // streams or 1) for _ in range(streams)))
 
-    async def _pause(self, shortest_s: float, longest_s: float) -> None:
-        await asyncio.sleep(shortest_s + (longest_s - shortest_s) * self._rng.below(1000) / 1000)
+    async def _stream(self, count: int) -> None:
+        for _ in range(count):
+            await self._pause(1.5)
+            free = sorted(self._free)
+            if not free:
+                continue
+            broker_id = free[self._rng.below(len(free))]
+            kind = self._kinds[self._rng.below(len(self._kinds))]
+            self.done.append(f"{kind} {broker_id}")
+            await self._one(kind, broker_id)
+
+    async def _one(self, kind: str, broker_id: int) -> None:
+        if kind == "power_loss_of_all":
+            await self._power_loss_of_all()
+            return
+        self._free.discard(broker_id)
+        faults: dict[str, Callable[[int], Awaitable[None]]] = {
+            "crash": self._crash,
+            "cut": self._cut,
+            "isolate": self._isolate,
+            "lose_session": self._lose_session,
+            "restart_cleanly": self._restart_cleanly,
+        }
+        await faults[kind](broker_id)
+        self._free.add(broker_id)
+
+    async def _pause(self, longest_s: float) -> None:
+        """Short ones as often as long ones: a race of milliseconds needs its chance, too."""
+        await asyncio.sleep(longest_s / 2 ** self._rng.below(8))
 
     async def _crash(self, broker_id: int) -> None:
         """Sometimes back before its session is over, sometimes long after."""
         self._world.crash(broker_id, power_loss=self._rng.below(2) == 0)
-        await self._pause(0.01, 15.0)
+        if len(self._brokers) == 1:
+            self._history.life += 1
+        await self._pause(20.0)
         await self._world.restart(broker_id)
 
-    async def _power_loss_of_all(self, _broker_id: int) -> None:
+    async def _power_loss_of_all(self) -> None:
+        """Of all that are up and not in trouble already."""
+        if len(self._free) < len(self._brokers):
+            return
+        self._free.clear()
         for broker_id in self._brokers:
             self._world.crash(broker_id, power_loss=True)
         self._history.life += 1
         for broker_id in self._shuffled():
-            await self._pause(0.01, 5.0)
+            await self._pause(5.0)
             await self._world.restart(broker_id)
+        self._free.update(self._brokers)
 
     async def _cut(self, broker_id: int) -> None:
         """One direction between two brokers."""
         other = self._brokers[(self._brokers.index(broker_id) + 1) % len(self._brokers)]
-        self._world.net.cut(host_name(broker_id), host_name(other))
-        await self._pause(0.1, 40.0)
-        self._world.net.heal_all()
+        way = host_name(broker_id), host_name(other)
+        self._world.net.cut(*way)
+        await self._pause(60.0)
+        self._world.net.heal(*way)
 
     async def _isolate(self, broker_id: int) -> None:
         """From the other brokers, not from the clients, nor from the store."""
+        name = host_name(broker_id)
         others = [host_name(other) for other in self._brokers if other != broker_id]
-        self._world.net.isolate(host_name(broker_id), others)
-        await self._pause(0.1, 40.0)
-        self._world.net.heal_all()
+        self._world.net.isolate(name, others)
+        await self._pause(60.0)
+        for other in others:
+            self._world.net.heal(name, other)
+            self._world.net.heal(other, name)
 
     async def _lose_session(self, broker_id: int) -> None:
         """Suspended, then given up by the store while the broker works on; it learns it late."""
         session = self._world.session(broker_id)
         session.suspend()
-        await self._pause(0.1, 5.0)
+        await self._pause(10.0)
         if self._rng.below(2) == 0:
             session.expire()
-            await self._pause(0.1, 5.0)
+            await self._pause(10.0)
         session.resume()
 
     async def _restart_cleanly(self, broker_id: int) -> None:
         await self._world.stop_broker(broker_id)
-        await self._pause(0.01, 10.0)
+        await self._pause(10.0)
         await self._world.start_broker(broker_id)
 
     def _shuffled(self) -> list[int]:

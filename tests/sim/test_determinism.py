@@ -1,78 +1,59 @@
-"""One broker on simulated seams: a seed is a run, and no run loses what was promised."""
+"""A seed is a run: everything between the seams follows from it."""
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import dataclass
+import os
+import subprocess
+import sys
 
 import pytest
 
-from tests.sim.clients import Worker, drain
-from tests.sim.history import History
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
-from tidemill.core.ids import TopicPartition
-from tidemill.testing.sim_world import SimWorld
+from tests.sim.campaign import run_campaign
 
-TOPIC = "orders"
-PARTITIONS = [TopicPartition(TOPIC, index) for index in range(2)]
-WORKERS = 4
 OPERATIONS = 500
-VALUES = {"log.segment.bytes": 4_096}
-"""Segments of a few batches: a crash finds rolled files, snapshots and indexes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    trace: str
-    events: int
-    acked: int
-    crashes: int
-
-
-async def _crash_now_and_then(world: SimWorld, history: History, crashes: int) -> None:
-    """Power losses and kills, at any step of anything, with and without a pause afterwards."""
-    for _ in range(crashes):
-        await asyncio.sleep(0.1 + world.rng.below(500) / 1000)
-        world.crash(0, power_loss=world.rng.below(3) > 0)
-        history.life += 1
-        await asyncio.sleep(world.rng.below(3000) / 1000)
-        await world.restart(0)
-
-
-def _run(seed: int, *, crashes: int = 1, operations: int = OPERATIONS) -> Outcome:
-    history = History()
-
-    async def main(world: SimWorld) -> None:
-        await world.start_broker(0)
-        async with Cluster(world.client_net("admin"), world.bootstrap) as cluster:
-            await Admin(cluster).create_topic(TOPIC, partitions=len(PARTITIONS))
-        workers = [Worker(world, number, history, PARTITIONS) for number in range(WORKERS)]
-        await asyncio.gather(
-            *(worker.run(operations // WORKERS) for worker in workers),
-            _crash_now_and_then(world, history, crashes),
-        )
-        for partition in PARTITIONS:
-            history.check_final(partition, await drain(world, partition))
-        await world.stop_broker(0)
-
-    world = SimWorld(seed, values=VALUES)
-    world.run(main)
-    acked = sum(map(len, history.acked.values()))
-    return Outcome(world.trace.hexdigest(), world.trace.events, acked, history.life)
-
-
+@pytest.mark.slow
 def test_D9_the_same_seed_repeats_a_run_with_a_crash_to_the_last_byte() -> None:
-    first, second = _run(11), _run(11)
-    assert first == second
-    assert first.crashes == 1
-    assert first.acked > OPERATIONS // 2
+    runs = [
+        run_campaign(11, brokers=1, faults=1, operations=OPERATIONS, kinds=["crash"])
+        for _ in range(2)
+    ]
+    assert runs[0] == runs[1]
+    assert runs[0].acked > OPERATIONS // 2
 
 
 def test_D9_another_seed_is_another_run() -> None:
-    assert len({_run(seed, operations=80).trace for seed in range(3)}) == 3
+    traces = {run_campaign(s, brokers=1, faults=1, operations=40).trace for s in range(3)}
+    assert len(traces) == 3
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_I1_I4_I5_crashes_take_nothing_acknowledged(seed: int) -> None:
-    assert _run(seed, operations=200, crashes=2).acked > 100
+@pytest.mark.slow
+def test_D9_three_brokers_repeat_themselves_too() -> None:
+    first = run_campaign(5, brokers=3, faults=3, operations=60)
+    assert first == run_campaign(5, brokers=3, faults=3, operations=60)
+
+
+@pytest.mark.slow
+def test_R5_a_run_is_the_same_in_a_process_that_hashes_differently() -> None:
+    """Strings hash by a salt of their process: a set that is iterated somewhere would show."""
+    code = (
+        "from tests.sim.campaign import run_campaign;"
+        "print(run_campaign(7, brokers=3, faults=2, operations=60).trace)"
+    )
+    traces = set()
+    for salt in ("1", "2"):
+        environment = {
+            **os.environ,
+            "PYTHONHASHSEED": salt,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        traces.add(done.stdout)
+    assert len(traces) == 1

@@ -25,6 +25,8 @@ FRAME_DEADLINE_S = 30.0
 """From a frame's first byte to its last (S9)."""
 WRITE_STALL_DEADLINE_S = 60.0
 """How long a peer may refuse to read what it asked for (S9)."""
+WRITE_STALL_PRESSED_DEADLINE_S = 10.0
+"""The same, while answers that nobody takes use up the memory for others' (S40)."""
 WRITE_PROGRESS_BYTES_MIN = MIB
 """A peer that takes so much within that time is slow, not stalled (S9)."""
 TURN_S = 0.005

@@ -481,7 +481,7 @@ class Connection(asyncio.BufferedProtocol):
         """Drop a client that overstayed (S9); the listener calls it every few seconds."""
         limits = self._state.deadlines
         if self._closing_since:
-            if now - self._closing_since > limits.write_stall_s:
+            if now - self._closing_since > self._state.write_stall_s:
                 self.abort()
         elif self._write_paused_since:
             if self._is_stalled(now):
@@ -503,7 +503,7 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_mark = unsent
         elif unsent > self._unsent_mark:
             self._unsent_mark = unsent
-        return now - self._write_paused_since > self._state.deadlines.write_stall_s
+        return now - self._write_paused_since > self._state.write_stall_s
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -542,6 +542,7 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
         self._let_go()
+        self._give_unsent()
         if self._transport is not None:
             self._transport.abort()
 

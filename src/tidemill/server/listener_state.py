@@ -9,7 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
 from tidemill.core.lifecycle import Supervisor
-from tidemill.core.limits import FRAME_DEADLINE_S, SLOW_REQUESTS_MAX, WRITE_STALL_DEADLINE_S
+from tidemill.core.limits import (
+    FRAME_DEADLINE_S,
+    SLOW_REQUESTS_MAX,
+    WRITE_STALL_DEADLINE_S,
+    WRITE_STALL_PRESSED_DEADLINE_S,
+)
 from tidemill.core.logs import RateLimit, shown
 from tidemill.server.context import Services
 from tidemill.server.dispatch import Dispatcher
@@ -32,6 +37,8 @@ class Deadlines:
 
     frame_s: float = FRAME_DEADLINE_S
     write_stall_s: float = WRITE_STALL_DEADLINE_S
+    write_stall_pressed_s: float = WRITE_STALL_PRESSED_DEADLINE_S
+    """The same, while answers that nobody takes use up the memory for others' (S40)."""
     idle_s: float = 600.0
 
 
@@ -91,6 +98,12 @@ class ListenerState:
             self._per_address[address] = left
         else:
             del self._per_address[address]
+
+    @property
+    def write_stall_s(self) -> float:
+        """How long a client may take no answers, as things are."""
+        pressed = self.services.response_memory.is_exhausted
+        return self.deadlines.write_stall_pressed_s if pressed else self.deadlines.write_stall_s
 
     async def wait_response_room(self) -> None:
         """Wait until clients have taken enough of their answers for one more long one (S11, S40).

@@ -34,7 +34,7 @@ from tidemill.testing.sim_disk import SimDisk
 from tidemill.testing.sim_loop import CURRENT_HOST, SimHost, SimLoop, SimulationFailed
 from tidemill.testing.sim_net import Link, SimNet
 
-__all__ = ["BrokerDied", "HostCrashed", "SimWorld", "Trace"]
+__all__ = ["BrokerDied", "HostCrashed", "SimWorld", "Trace", "host_name"]
 
 T = TypeVar("T")
 
@@ -111,6 +111,8 @@ class SimWorld:
         self.net = SimNet(self.loop, self._fork(), link=link, observe=self.trace.add)
         self.coord = MemoryCoordServer()
         self.failures: list[tuple[str, BaseException]] = []
+        self.disk_delays_s: dict[int, float] = {}
+        """Brokers whose slow calls to the disk take just so long; the others' take by chance."""
         self._values = values or {}
         self._lives: dict[int, _Life] = {}
         self._disks: dict[int, SimDisk] = {}
@@ -157,7 +159,7 @@ class SimWorld:
     async def start_broker(self, broker_id: int) -> None:
         """The first or the next life of a broker, serving when this returns."""
         host = SimHost(host_name(broker_id))
-        disk = self._disks.setdefault(broker_id, self._new_disk())
+        disk = self._disks.setdefault(broker_id, self._new_disk(broker_id))
         disk.on_call = lambda _number, call, path: self.trace.add(call, f"{host.name}:{path}")
         coord = SimCoord(
             self.coord,
@@ -230,8 +232,11 @@ class SimWorld:
     def _fork(self) -> SeededRng:
         return SeededRng(self.rng.below(_SEEDS))
 
-    def _new_disk(self) -> SimDisk:
-        return SimDisk(run_delay_s=lambda: self._draw_s(DISK_DELAY_S_MAX))
+    def _new_disk(self, broker_id: int) -> SimDisk:
+        return SimDisk(run_delay_s=lambda: self._disk_delay_s(broker_id))
+
+    def _disk_delay_s(self, broker_id: int) -> float:
+        return self.disk_delays_s.get(broker_id) or self._draw_s(DISK_DELAY_S_MAX)
 
     def _draw_s(self, longest_s: float) -> float:
         return longest_s * (1 + self._delays.below(_STEPS)) / _STEPS

@@ -570,6 +570,21 @@ async def test_S40_a_lost_connection_gives_the_memory_of_its_answers_back():
     assert server.services.response_memory.used_bytes == 0
 
 
+@simulated
+async def test_S40_who_takes_no_answers_is_dropped_sooner_when_memory_for_them_is_short():
+    server = Server()
+    server.services.response_memory = pool = MemoryPool(MIB)
+    server.group_ids = ["x" * 30_000] * 10
+    clients = [server.connect(window=0) for _ in range(4)]
+    for client in clients:
+        client.send(client.quick())
+    assert pool.is_exhausted
+    await asyncio.sleep(11)
+    server.sweep()
+    assert [client.transport.aborted for client in clients] == [True, False, False, False]
+    assert not pool.is_exhausted
+
+
 # --- losing a connection -------------------------------------------------------------------------
 
 

@@ -20,6 +20,7 @@ from typing import final
 
 from tidemill.core.deferred import Deferred
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.limits import KIB
 from tidemill.core.timers import Timer
 from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.server.authorizer import Operation, cluster, topic
@@ -52,6 +53,8 @@ READ_COMMITTED = 1
 UNKNOWN_OFFSET = -1
 MAX_WAIT_MS_MAX = 60 * 1000
 """However long a client wants to wait: what is queued behind a parked fetch takes memory (S40)."""
+STARVED_BYTES_MAX = 16 * KIB
+"""What a fetch gets while there is no memory for answers: enough for who keeps up (S40)."""
 THROTTLE_MS_WHEN_FULL = 1000
 """A fetch that may not wait would come again at once."""
 
@@ -115,6 +118,8 @@ class _Fetch:
 
     def _budget_bytes(self) -> int:
         services = self._context.services
+        if self._is_starved:
+            return min(self._request.max_bytes, STARVED_BYTES_MAX)
         return min(
             self._request.max_bytes,
             services.config.fetch_max_bytes,
@@ -133,9 +138,9 @@ class _Fetch:
         data.log_start_offset = partition.log.log_start_offset
         if target.last_fetched_epoch != NO_EPOCH and self._diverges(partition, target, data):
             return 0
-        first = self.bytes_found == 0
+        first = self.bytes_found == 0 and not self._is_starved
         max_bytes = min(target.max_bytes, budget)
-        if max_bytes <= 0 and (not first or self._is_starved):
+        if max_bytes <= 0 and not first:
             return 0
         found = partition.read(
             target.fetch_offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=first

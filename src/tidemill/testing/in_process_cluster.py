@@ -1,0 +1,112 @@
+"""Several brokers on the running event loop: real sockets on the loopback, real files, a
+coordination store in memory.
+
+The slow brother of the simulation: the same brokers and the same protocol between them, with the
+machine's own clock, network and disk. What both show is no artefact of the simulation.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, final
+
+from tidemill.broker import Broker
+from tidemill.core.broker_config import Endpoint, broker_config
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.net import AsyncioNet, Net
+from tidemill.metadata.memory_store import MemoryCoord, MemoryCoordServer
+from tidemill.storage.disk import OsDisk
+
+__all__ = ["InProcessCluster"]
+
+
+@final
+@dataclass(slots=True)
+class _Member:
+    """One broker from its start to its end."""
+
+    broker: Broker
+    disk: OsDisk
+    session: MemoryCoord
+    endpoint: Endpoint
+
+
+@final
+class InProcessCluster:
+    """Use as `async with`: brokers 0, 1, 2 and so on, each in a directory of its own."""
+
+    def __init__(
+        self, data_dir: str, *, brokers: int = 3, values: Mapping[str, object] | None = None
+    ) -> None:
+        self.clock: Clock = SystemClock()
+        self._data_dir = data_dir
+        self._count = brokers
+        self._values = values or {}
+        self._coord = MemoryCoordServer()
+        self._members: dict[int, _Member] = {}
+
+    async def __aenter__(self) -> Self:
+        for broker_id in range(self._count):
+            await self.start_broker(broker_id)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for broker_id in list(self._members):
+            await self.stop_broker(broker_id)
+
+    @property
+    def bootstrap(self) -> list[tuple[str, int]]:
+        """Addresses of the brokers that run."""
+        return [(*member.endpoint,) for member in self._members.values()]
+
+    def client_net(self) -> Net:
+        return AsyncioNet()
+
+    def broker(self, broker_id: int) -> Broker:
+        return self._members[broker_id].broker
+
+    async def start_broker(self, broker_id: int) -> None:
+        """Serve from what the last life of this broker left."""
+        own = {
+            "node.id": broker_id,
+            "listeners": "127.0.0.1:0",
+            "data.dir": f"{self._data_dir}/broker-{broker_id}",
+        }
+        disk, session = OsDisk(), self._coord.session()
+        broker = Broker(broker_config(values={**own, **self._values}), disk=disk, coord=session)
+        self._members[broker_id] = _Member(broker, disk, session, await broker.start())
+
+    async def stop_broker(self, broker_id: int) -> None:
+        """A clean end."""
+        member = self._members.pop(broker_id)
+        await member.broker.stop()
+        member.disk.close()
+
+    async def kill(self, broker_id: int) -> None:
+        """End a broker as a crash of its process would: nothing answered, flushed or marked.
+
+        Its session is over at once, so that the others need not wait for it.
+        """
+        member = self._members.pop(broker_id)
+        await _end_tasks(member.broker)
+        member.disk.close()
+        self._coord.expire(member.session)
+        del member
+        gc.collect()  # with the last reference goes the lock on the directory, as with a process
+
+
+async def _end_tasks(broker: Broker) -> None:
+    """A process that dies takes its tasks and sockets with it; a task has to be told."""
+    for connection in list(broker._state.connections):
+        connection.abort()
+    await broker._supervisor.stop()
+    await broker._listener.stop()
+    broker._timers.stop()

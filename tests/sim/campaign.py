@@ -1,0 +1,91 @@
+"""One run of a cluster under load and faults, checked at its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tests.sim.clients import Worker, drain, patiently
+from tests.sim.faults import Faults
+from tests.sim.history import History
+from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
+from tidemill.client.admin import Admin
+from tidemill.client.cluster import Cluster
+from tidemill.core.ids import TopicPartition
+from tidemill.testing.sim_world import SimWorld
+
+__all__ = ["Campaign", "run_campaign"]
+
+TOPIC = "orders"
+PARTITIONS = [TopicPartition(TOPIC, index) for index in range(2)]
+VALUES = {"log.segment.bytes": 4_096}
+"""Segments of a few batches: a crash finds rolled files, snapshots and indexes."""
+
+
+@dataclass(slots=True)
+class Campaign:
+    """What came out of one run."""
+
+    seed: int
+    trace: str = ""
+    events: int = 0
+    acked: int = 0
+    simulated_s: float = 0.0
+    faults: list[str] = field(default_factory=list)
+
+
+async def _create(world: SimWorld, replication: int) -> None:
+    async with Cluster(world.client_net("admin"), world.bootstrap) as cluster:
+        await patiently(
+            lambda: Admin(cluster).create_topic(
+                TOPIC,
+                partitions=len(PARTITIONS),
+                replication=replication,
+                configs={"min.insync.replicas": str(min(2, replication))},
+            )
+        )
+
+
+async def _check(world: SimWorld, history: History, ids: range) -> None:
+    """I1, I4, I5 as clients see it, I10 and I16 as the files have it."""
+    for partition in PARTITIONS:
+        await eventually(lambda partition=partition: replicas_agree(world, ids, partition))
+        records = await patiently(lambda partition=partition: drain(world, partition))
+        history.check_final(partition, records)
+        assert len({log_bytes(replica(world, i, partition)) for i in ids}) == 1, "I10"
+
+
+def run_campaign(
+    seed: int,
+    *,
+    brokers: int,
+    faults: int,
+    operations: int,
+    workers: int = 3,
+    kinds: Sequence[str] = (),
+) -> Campaign:
+    """Clients work while things break; then everything heals, and everything must be there."""
+    campaign, history, ids = Campaign(seed), History(), range(brokers)
+
+    async def main(world: SimWorld) -> None:
+        for broker_id in ids:
+            await world.start_broker(broker_id)
+        await _create(world, brokers)
+        trouble = Faults(world, history, ids, kinds)
+        campaign.faults = trouble.done
+        clients = [Worker(world, number, history, PARTITIONS) for number in range(workers)]
+        await asyncio.gather(
+            *(client.run(operations // workers) for client in clients), trouble.run(faults)
+        )
+        await _check(world, history, ids)
+        for broker_id in ids:
+            await world.stop_broker(broker_id)
+
+    world = SimWorld(seed, values=VALUES)
+    started = world.loop.time()
+    world.run(main)
+    campaign.trace, campaign.events = world.trace.hexdigest(), world.trace.events
+    campaign.acked = sum(map(len, history.acked.values()))
+    campaign.simulated_s = world.loop.time() - started
+    return campaign

@@ -1,0 +1,300 @@
+"""Three brokers on simulated seams: replication, failover and return, by the code of one broker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.sim.clients import drain, patiently
+from tests.sim.history import History
+from tests.sim.replicas import eventually, leader_of, log_bytes, replica, replicas_agree
+from tidemill.client.admin import Admin
+from tidemill.client.cluster import Cluster
+from tidemill.client.producer import Delivery, Producer
+from tidemill.core.ids import TopicPartition
+from tidemill.testing.sim_world import SimWorld, host_name
+
+IDS = (0, 1, 2)
+ORDERS = TopicPartition("orders", 0)
+SEEDS = pytest.mark.parametrize("seed", range(3))
+
+
+class Bench:
+    """A cluster of three with one replicated partition, and a client of it."""
+
+    def __init__(self, world: SimWorld, cluster: Cluster, producer: Producer) -> None:
+        self.world = world
+        self.cluster = cluster
+        self.producer = producer
+        self.history = History()
+        self._sent = 0
+
+    @property
+    def leader(self) -> int:
+        return leader_of(self.world, IDS, ORDERS)
+
+    @property
+    def followers(self) -> list[int]:
+        return [broker_id for broker_id in IDS if broker_id != self.leader]
+
+    async def begin(self, producer: Producer | None = None) -> tuple[bytes, Delivery]:
+        """Send one record; its value and its fate."""
+        self._sent += 1
+        value = self.history.value(1, self._sent)
+        chosen = producer or self.producer
+        return value, await patiently(lambda: chosen.send(ORDERS.topic, value, partition=0))
+
+    async def send(self, count: int) -> None:
+        """Records one after the other, each acknowledged by all in-sync replicas."""
+        for _ in range(count):
+            value, delivery = await self.begin()
+            self.history.sent(ORDERS, await delivery.offset(), value)
+
+    async def check(self) -> None:
+        """I1, I4, I5, I10 and I16, once everything is well again."""
+        await eventually(lambda: replicas_agree(self.world, IDS, ORDERS))
+        self.history.check_final(ORDERS, await drain(self.world, ORDERS))
+        assert len({log_bytes(replica(self.world, i, ORDERS)) for i in IDS}) == 1
+
+    def cut_off(self, broker_id: int) -> None:
+        """From the other brokers; clients and the store still reach it."""
+        others = [host_name(other) for other in IDS if other != broker_id]
+        self.world.net.isolate(host_name(broker_id), others)
+
+
+def run(
+    scenario: Callable[[Bench], Awaitable[None]],
+    seed: int,
+    *,
+    configs: dict[str, str] | None = None,
+) -> SimWorld:
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        net, bootstrap = world.client_net(), world.bootstrap
+        async with (
+            Cluster(net, bootstrap) as admin,
+            Cluster(net, bootstrap) as cluster,
+            Producer(cluster, world.clock, idempotent=True, delivery_timeout_s=300.0) as producer,
+        ):
+            create = Admin(admin).create_topic
+            await create(ORDERS.topic, partitions=1, replication=3, configs=configs)
+            await eventually(lambda: replicas_agree(world, IDS, ORDERS))
+            await scenario(Bench(world, cluster, producer))
+
+    world = SimWorld(seed, values={"log.segment.bytes": 4_096})
+    world.run(main)
+    return world
+
+
+@SEEDS
+def test_F77_followers_pull_the_leaders_bytes(seed: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(60)
+        await bench.check()
+        assert replica(bench.world, bench.leader, ORDERS).log.log_end_offset == 60
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_D8_an_acknowledged_record_is_on_every_in_sync_disk(seed: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        for _ in range(20):
+            _, delivery = await bench.begin()
+            offset = await delivery.offset()
+            for broker_id in IDS:
+                assert replica(bench.world, broker_id, ORDERS).log.flushed_offset > offset
+
+    run(scenario, seed)
+
+
+@pytest.mark.parametrize(("flush", "waits"), [("group", True), ("os", False)])
+def test_D8_acks_all_waits_for_the_slowest_disk_unless_told_not_to(flush: str, waits: bool) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(1)
+        bench.world.disk_delays_s[bench.followers[0]] = 4.0
+        started = bench.world.loop.time()
+        await bench.send(1)
+        assert (bench.world.loop.time() - started > 1.0) is waits
+
+    run(scenario, 1, configs={"tidemill.flush": flush})
+
+
+@SEEDS
+def test_F79_consumers_see_only_what_every_in_sync_replica_has(seed: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(5)
+        bench.cut_off(bench.followers[0])
+        _, delivery = await bench.begin()
+        await asyncio.sleep(10.0)
+        assert replica(bench.world, bench.leader, ORDERS).log.log_end_offset == 6
+        assert len(await drain(bench.world, ORDERS)) == 5
+        bench.world.net.heal_all()
+        assert await delivery.offset() == 5
+        assert len(await drain(bench.world, ORDERS)) == 6
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_F78_a_silent_follower_holds_acks_all_back_until_it_leaves_the_isr(seed: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(5)
+        leader, silent = bench.leader, bench.followers[0]
+        bench.cut_off(silent)
+        value, delivery = await bench.begin()
+        await asyncio.sleep(20.0)
+        led = replica(bench.world, leader, ORDERS)
+        assert led.high_watermark == 5
+        assert sorted(led.isr) == list(IDS)
+        bench.history.sent(ORDERS, await delivery.offset(), value)
+        assert silent not in led.isr
+        bench.world.net.heal_all()
+        await bench.send(5)
+        await bench.check()
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_I14_below_min_isr_nothing_is_acknowledged(seed: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(3)
+        leader = bench.leader
+        for follower in bench.followers:
+            bench.world.crash(follower)
+        value, delivery = await bench.begin()
+        await asyncio.sleep(60.0)
+        assert replica(bench.world, leader, ORDERS).high_watermark == 3
+        for broker_id in IDS:
+            if broker_id != leader:
+                await bench.world.restart(broker_id)
+        bench.history.sent(ORDERS, await delivery.offset(), value)
+        await bench.check()
+
+    run(scenario, seed, configs={"min.insync.replicas": "2"})
+
+
+@pytest.mark.parametrize("power_loss", [True, False])
+@SEEDS
+def test_I1_I12_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
+    seed: int, power_loss: bool
+) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(20)
+        old = bench.leader
+        epoch = replica(bench.world, old, ORDERS).leader_epoch
+        value, delivery = await bench.begin()
+        bench.world.crash(old, power_loss=power_loss)
+        bench.history.sent(ORDERS, await delivery.offset(), value)
+        others = [broker_id for broker_id in IDS if broker_id != old]
+        new = leader_of(bench.world, others, ORDERS)
+        assert replica(bench.world, new, ORDERS).leader_epoch > epoch
+        await bench.send(20)
+        await bench.world.restart(old)
+        await bench.check()
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_I10_a_leader_that_returns_cuts_what_only_it_had(seed: int) -> None:
+    """By epoch: the tail lies below the new log end, so its length alone would not show it."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send(10)
+        old = bench.leader
+        bench.cut_off(old)
+        net, bootstrap = bench.world.client_net("hasty"), bench.world.bootstrap
+        async with (
+            Cluster(net, bootstrap) as cluster,
+            Producer(cluster, bench.world.clock, acks=1) as hasty,
+        ):
+            for _ in range(5):
+                _, delivery = await bench.begin(hasty)
+                await delivery.offset()
+        lonely = log_bytes(replica(bench.world, old, ORDERS))
+        bench.world.crash(old, power_loss=False)
+        bench.world.net.heal_all()
+        await bench.send(10)
+        await bench.world.restart(old)
+        await bench.check()
+        healed = log_bytes(replica(bench.world, old, ORDERS))
+        assert healed[: len(lonely)] != lonely
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_I15_a_leader_that_lost_its_session_acknowledges_nothing(seed: int) -> None:
+    """It still believes in itself: its store is gone, its clients are not."""
+
+    async def scenario(bench: Bench) -> None:
+        await bench.send(5)
+        zombie = bench.leader
+        bench.world.session(zombie).suspend()
+        bench.world.session(zombie).expire()
+        others = [broker_id for broker_id in IDS if broker_id != zombie]
+        await eventually(lambda: any(replica(bench.world, i, ORDERS).is_leader for i in others))
+        believer = replica(bench.world, zombie, ORDERS)
+        assert believer.is_leader
+        value, delivery = await bench.begin()
+        await asyncio.sleep(5.0)
+        assert believer.high_watermark == 5
+        bench.world.session(zombie).resume()
+        bench.history.sent(ORDERS, await delivery.offset(), value)
+        await bench.check()
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_I1_a_power_loss_of_all_three_takes_nothing_acknowledged(seed: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        await bench.send(20)
+        value, delivery = await bench.begin()
+        for broker_id in IDS:
+            bench.world.crash(broker_id, power_loss=True)
+        for broker_id in reversed(IDS):
+            await bench.world.restart(broker_id)
+        bench.history.sent(ORDERS, await delivery.offset(), value)
+        await bench.send(5)
+        await bench.check()
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_deleting_a_topic_does_not_stop_the_replication_of_others(seed: int) -> None:
+    async def scenario(bench: Bench) -> None:
+        admin = Admin(bench.cluster)
+        for number in range(5):
+            name = f"short-{number}"
+            await admin.create_topic(name, partitions=3, replication=3)
+            sends = [await bench.producer.send(name, b"x", partition=i % 3) for i in range(9)]
+            await sends[-1].offset()
+            await asyncio.gather(admin.delete_topics([name]), bench.send(3))
+        started = bench.world.loop.time()
+        await bench.send(20)
+        assert bench.world.loop.time() - started < 5.0
+        await bench.check()
+
+    run(scenario, seed)
+
+
+def test_a_clean_stop_waits_for_the_flush_that_runs() -> None:
+    async def scenario(bench: Bench) -> None:
+        follower = bench.followers[0]
+        bench.world.disk_delays_s[follower] = 0.5
+        value, delivery = await bench.begin()
+        await asyncio.sleep(0.2)
+        await bench.world.stop_broker(follower)
+        bench.history.sent(ORDERS, await delivery.offset(), value)
+        del bench.world.disk_delays_s[follower]
+        await bench.world.start_broker(follower)
+        await bench.check()
+
+    run(scenario, 1)

@@ -1,0 +1,59 @@
+"""ApiVersions: what is served, from the list of handlers."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.core.errors import ErrorCode
+from tidemill.server.handlers import HANDLERS
+from tidemill.wire.api_keys import API_SPECS, ApiKey
+from tidemill.wire.generated.api_versions import ApiVersionsRequest
+
+
+def _ranges(broker, version=4):
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1.0")
+    answer = broker.call(request, version)
+    assert answer.error_code == ErrorCode.NONE
+    return {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_every_handler_is_advertised_in_every_version(broker, version):
+    ranges = _ranges(broker, version)
+    assert set(ranges) == {int(handler.api_key) for handler in HANDLERS}
+
+
+def test_T3_produce_is_advertised_from_zero(broker):
+    assert _ranges(broker)[ApiKey.PRODUCE] == (0, 13)
+
+
+@pytest.mark.parametrize("name", ["", "-java", "spaces are not allowed", "tab\t", "a" * 10 + "!"])
+def test_T4_bad_client_software_is_an_invalid_request(broker, name):
+    request = ApiVersionsRequest(client_software_name=name, client_software_version="1.0")
+    assert broker.call(request, 3).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_T4_versions_without_client_software_are_not_checked(broker):
+    assert broker.call(ApiVersionsRequest(), 2).error_code == ErrorCode.NONE
+
+
+def test_T12_the_offered_set_is_coherent_with_kafka_4(broker):
+    """kafka-python tells a broker's age by these."""
+    ranges = _ranges(broker)
+    assert ranges[ApiKey.PRODUCE][1] == 13
+    assert ranges[ApiKey.LIST_OFFSETS][1] == 11
+    assert ranges[ApiKey.DESCRIBE_LOG_DIRS][1] == 5
+    for key, (_, last) in ranges.items():
+        assert last <= API_SPECS[key].version_max
+
+
+def test_T13_no_feature_is_claimed_that_would_switch_clients_to_what_is_not_served(broker):
+    request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+    answer = broker.call(request, 4)
+    assert answer.supported_features == []
+    assert answer.finalized_features == []
+
+
+def test_group_apis_stay_out_until_they_work(broker):
+    groups = {ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.FIND_COORDINATOR}
+    assert not groups & set(_ranges(broker))
