@@ -401,7 +401,7 @@ def test_retention_never_drops_what_is_not_replicated(new_log: NewLog) -> None:
     assert log.log_end_offset == 40
 
 
-def test_retention_without_limits_drops_nothing(new_log: NewLog) -> None:
+def test_F35_retention_without_limits_drops_nothing(new_log: NewLog) -> None:
     log = new_log(LogConfig(segment_bytes=300, retention_ms=-1, retention_bytes=-1))
     fill(log, 40)
     assert log.apply_retention(now_ms=NOW_MS * 2, high_watermark=40) == 0

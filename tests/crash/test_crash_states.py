@@ -21,7 +21,7 @@ from tidemill.testing.sim_disk import SimDisk
 pytestmark = pytest.mark.slow
 
 
-def test_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed: int) -> None:
+def test_F22_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed: int) -> None:
     def workload(broker: MiniBroker, disk: SimDisk) -> None:
         mixed_workload(broker, disk, rng=SeededRng(crash_seed), steps=16)
 

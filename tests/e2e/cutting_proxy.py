@@ -15,6 +15,7 @@ from typing import final
 __all__ = ["CuttingProxy"]
 
 CHUNK_BYTES = 65_536
+RETRY_S = 0.01
 REQUEST_BYTES = (200, 40_000)
 """Enough to get past the first exchange of versions, seldom enough for all that a client has."""
 ANSWER_BYTES = (200, 2_000)
@@ -30,6 +31,7 @@ class CuttingProxy:
         self.cuts_left = 0
         self._rng = Random(seed)
         self._lock = threading.Lock()
+        self._closed = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._sockets: list[socket.socket] = []
@@ -37,6 +39,7 @@ class CuttingProxy:
         self._threads[0].start()
 
     def close(self) -> None:
+        self._closed.set()
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._threads[0].join()
@@ -51,10 +54,8 @@ class CuttingProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            host, _, port = self.target.rpartition(":")
-            try:
-                broker = socket.create_connection((host, int(port)))
-            except OSError:
+            broker = self._try_reach_broker()
+            if broker is None:
                 client.close()
                 continue
             self._sockets += [client, broker]
@@ -65,6 +66,16 @@ class CuttingProxy:
                 )
                 self._threads.append(thread)
                 thread.start()
+
+    def _try_reach_broker(self) -> socket.socket | None:
+        """A broker that is being restarted looks slow, not gone; None once the relay is closed."""
+        host, _, port = self.target.rpartition(":")
+        while not self._closed.wait(RETRY_S):
+            try:
+                return socket.create_connection((host, int(port)))
+            except OSError:
+                continue
+        return None
 
     def _allowances(self) -> tuple[int | None, int | None]:
         """How many bytes may pass in each direction; None is no limit."""

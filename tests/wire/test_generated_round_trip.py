@@ -50,7 +50,7 @@ FLEXIBLE = [case for case in all_cases() if case.is_flexible]
 
 
 @pytest.mark.parametrize("case", FLEXIBLE, ids=str)
-def test_unknown_tagged_fields_are_skipped(case: Case) -> None:
+def test_T6_unknown_tagged_fields_are_skipped(case: Case) -> None:
     message = sample(case, random.Random(3), is_full=False)
     encoded = encode(message, case.version)
     assert encoded[-1] == 0  # the message's own tag section, empty

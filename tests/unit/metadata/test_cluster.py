@@ -185,7 +185,7 @@ def test_validate_only_changes_no_partitions_and_no_keys() -> None:
     asyncio.run(scenario())
 
 
-def test_a_clean_restart_keeps_topics_and_leader_epochs() -> None:
+def test_F96_a_clean_restart_keeps_topics_and_leader_epochs() -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)

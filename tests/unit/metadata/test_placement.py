@@ -30,7 +30,7 @@ def idle(live: dict[int, BrokerImage]) -> dict[int, Load]:
     partitions=st.integers(1, 40),
     data=st.data(),
 )
-def test_leaders_and_replicas_are_spread_evenly_and_never_share_a_broker(
+def test_F03_leaders_and_replicas_are_spread_evenly_and_never_share_a_broker(
     live: int, partitions: int, data: st.DataObject
 ) -> None:
     factor = data.draw(st.integers(1, live))

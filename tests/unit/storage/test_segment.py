@@ -94,7 +94,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 # --- costs ----------------------------------------------------------------------------------------
 
 
-def test_an_append_is_one_system_call(tmp_path: Path, calls: Counter[str]) -> None:
+def test_F29_an_append_is_one_system_call(tmp_path: Path, calls: Counter[str]) -> None:
     segment = new_segment(OsDisk(), str(tmp_path))
     append(segment, batch(0))
     calls.clear()
