@@ -104,7 +104,7 @@ def names(disk: SimDisk, suffix: str = "") -> list[str]:
 # --- rolling --------------------------------------------------------------------------------------
 
 
-def test_a_segment_rolls_before_it_gets_too_large(disk: SimDisk) -> None:
+def test_F23_F33_a_segment_rolls_before_it_gets_too_large(disk: SimDisk) -> None:
     log = new_log(disk)
     fill(log, 20)
     sizes = [segment.size_bytes for segment in log.segments]
