@@ -18,7 +18,7 @@ _SPECS = {f"{spec.name}Request": spec for spec in API_SPECS.values()}
 
 
 class Stranger:
-    """One connection. `source` is its address: every 127.x.y.z is this machine, but another peer."""
+    """One connection. `source` is its address: every 127.x.y.z is this machine and another peer."""
 
     def __init__(self, bootstrap, source="127.0.0.1", timeout_s=DEADLINE_S):
         host, _, port = bootstrap.rpartition(":")

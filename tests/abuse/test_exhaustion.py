@@ -44,7 +44,7 @@ HUGE = 2**31 - 1
 
 # --- S11: costly requests ------------------------------------------------------------------------
 
-WIDE_PARTITIONS = 600
+WIDE_PARTITIONS = 300
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_S39_auto_creation_is_a_burst_and_then_ten_topics_a_second():
             stranger.call(metadata(*(f"t-{wave}-{n}" for n in range(200))), METADATA)
         elapsed_s = time.monotonic() - started
         made = len(stranger.call(all_topics(), METADATA).topics)
-    assert AUTO_CREATE_BURST <= made
+    assert made >= AUTO_CREATE_BURST
     assert made <= AUTO_CREATE_BURST + AUTO_CREATE_TOPICS_PER_S * elapsed_s + 1
 
 
@@ -203,9 +203,7 @@ def test_S40_a_fetch_that_found_no_memory_is_answered_when_it_comes_back(victim,
             stranger = stack.enter_context(victim.connect())
             stranger.try_send(stranger.frame(_greedy(fat), FETCH) * 2)
         used = "tidemill_response_memory_bytes"
-        wait_until(
-            lambda: victim.gauges()[used] >= RESPONSE_MEMORY_BYTES, "the memory is used up"
-        )
+        wait_until(lambda: victim.gauges()[used] >= RESPONSE_MEMORY_BYTES, "the memory is used up")
         honest.send(honest.frame(fetch(fat, max_wait_ms=30_000), FETCH))
         assert not honest.is_closed(within_s=0.05)
         stack.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import gzip
 import struct
 
-import crc32c
 import cramjam
+import crc32c
 import lz4.frame
 import pytest
 import zstandard
 
-from tests.abuse.requests import PRODUCE, batch, code_of, produce
+from tests.abuse.requests import FETCH, PRODUCE, batch, code_of, fetch, partition_of, produce
 from tests.abuse.victim import MIB
 from tidemill.core.errors import ErrorCode
 from tidemill.wire.compression import GZIP, LZ4, SNAPPY, ZSTD
@@ -107,9 +107,20 @@ LIES = {
     "S23_two_batches": lambda: batch(b"x") + batch(b"y"),
     "S23_unknown_codec": lambda: with_field(ATTRIBUTES_AT, ">h", 7),
     "S23_nothing": lambda: b"",
-    "S24_far_future": lambda: with_field(MAX_TIMESTAMP_AT, ">q", 2**63 - 1),
+    "S24_far_future": lambda: with_field(BASE_TIMESTAMP_AT, ">q", 2**62),
+    "S24_end_of_time": lambda: with_field(BASE_TIMESTAMP_AT, ">q", 2**63 - 1),
     "S24_negative_time": lambda: with_field(BASE_TIMESTAMP_AT, ">q", -(2**63)),
 }
+
+
+def test_S24_a_maximum_that_the_records_do_not_have_is_not_believed(victim):
+    with victim.connect() as stranger:
+        lie = with_field(MAX_TIMESTAMP_AT, ">q", 2**63 - 1)
+        produced = stranger.call(produce("canary", lie), PRODUCE)
+        assert code_of(produced) == 0
+        offset = produced.responses[0].partition_responses[0].base_offset
+        records = bytes(partition_of(stranger.call(fetch("canary", offset=offset), FETCH)).records)
+    assert struct.unpack_from(">q", records, MAX_TIMESTAMP_AT) == (1,)
 
 
 def _patched(at, data):

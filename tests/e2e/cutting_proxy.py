@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from contextlib import suppress
 from random import Random
 from typing import final
 
@@ -84,16 +85,14 @@ class CuttingProxy:
         return None, self._rng.randint(*ANSWER_BYTES)
 
     def _relay(self, source: socket.socket, sink: socket.socket, allowance: int | None) -> None:
-        try:
+        with suppress(OSError):
             while data := source.recv(CHUNK_BYTES):
                 if allowance is not None and len(data) > allowance and self._take_cut():
-                    sink.sendall(data[:allowance])
+                    sink.sendall(data[: max(allowance, 0)])
                     break
                 if allowance is not None:
                     allowance -= len(data)
                 sink.sendall(data)
-        except OSError:
-            pass
         _end(source)
         _end(sink)
 
@@ -108,8 +107,6 @@ class CuttingProxy:
 
 def _end(one: socket.socket) -> None:
     """Wake the thread that reads it, and close."""
-    try:
+    with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return
     one.close()

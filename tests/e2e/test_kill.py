@@ -75,7 +75,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         broker.stop()
 
 
-def test_I1_nothing_acknowledged_is_lost_when_the_broker_is_killed(killed: Outcome):
+def test_I1_F22_nothing_acknowledged_is_lost_when_the_broker_is_killed(killed: Outcome):
     lost = [
         one
         for one in killed.load.acknowledged

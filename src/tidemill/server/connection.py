@@ -54,6 +54,10 @@ WRITE_HIGH_WATER_BYTES = JOIN_BYTES_MAX
 buffer holds megabytes, so this costs a reading client nothing; and below it nothing is accounted.
 """
 WRITE_LOW_WATER_BYTES = WRITE_HIGH_WATER_BYTES // 4
+SHORT_REQUEST_BYTES = 4 * KIB
+"""A longer one names many things and is likely costly; but for Produce, whose API key is 0."""
+KEY_BYTE_AT = LENGTH_BYTES + 1
+"""The low byte of the API key; the high one is 0 for every API that is served."""
 
 
 # Why no request may start now: bits of `_holds`.
@@ -112,6 +116,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_closing_since",
         "_holds",
+        "_is_costly",
         "_mute_timer",
         "_muted_until",
         "_outgoing",
@@ -147,6 +152,8 @@ class Connection(asyncio.BufferedProtocol):
         """Of answers that the kernel has not taken; from the pool, until it has taken them all."""
         self._peer_address = ""
         self._holds = 0
+        self._is_costly = False
+        """What it asked for last took more than a slice: its next request waits for a turn."""
         self._working = False
         """Guards against re-entry: an answer that leaves may make room for more requests."""
         self._reading = True
@@ -208,8 +215,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         state = self._state
         state.services.telemetry.bytes_in += nbytes
-        self.last_active = state.services.clock.monotonic()
-        self._work(self._receive.received(nbytes))
+        self.last_active = now = state.services.clock.monotonic()
+        self._work(self._receive.received(nbytes), now)
 
     def pause_writing(self) -> None:
         assert self._transport is not None
@@ -232,19 +239,21 @@ class Connection(asyncio.BufferedProtocol):
             and self._queued_bytes < REQUEST_BYTES_IN_FLIGHT_MAX
         )
 
-    def _work(self, data: memoryview) -> None:
+    def _work(self, data: memoryview, now: float) -> None:
         """Start every whole request in `data` that may start now, keep the rest."""
         self._working = True
         receive = self._receive
+        turns = self._state.turns
         position = 0
         try:
             while self._may_start():
                 end = receive.next_request_end(data, position)
                 if not end:
                     break
-                if position and self._state.turns.is_over():
+                is_long = end - position > SHORT_REQUEST_BYTES and data[position + KEY_BYTE_AT]
+                if (position or is_long or self._is_costly) and turns.is_over():
                     self._holds |= TURN
-                    self._state.turns.wait(self)
+                    turns.wait(self)
                     break
                 self._start(data[position + LENGTH_BYTES : end])
                 position = end
@@ -257,6 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._working = False
             self._flush()
+        if position:
+            self._is_costly = turns.is_long(now)
         if not receive.has_part:
             self._part_since = 0.0
         elif position or not self._part_since:
@@ -272,7 +283,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._working or self._reading or self._holds & CLOSED:
             return
         if self._receive.has_part:
-            self._work(self._receive.received(0))
+            self._work(self._receive.received(0), self._state.services.clock.monotonic())
         else:
             self._update_reading()
 
@@ -517,6 +528,12 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing is owed to this client."""
         transport = self._transport
         return not self._replies and (transport is None or not transport.get_write_buffer_size())
+
+    @property
+    def unread_s(self) -> float:
+        """For how long the client has not taken its answers."""
+        since = self._write_paused_since
+        return self._state.services.clock.monotonic() - since if since else 0.0
 
     def _fault(self, reason: str) -> None:
         self._state.services.telemetry.connections_closed_by_fault += 1

@@ -18,6 +18,8 @@ __all__ = ["Listener"]
 
 SWEEP_INTERVAL_S = 5.0
 DRAIN_POLL_S = 0.01
+UNREAD_DEADLINE_S = 2.0
+"""A client that takes none of its answers for so long is not waited for at the end."""
 CLOSE_DEADLINE_S = 0.5
 """For the transports to say goodbye; they have nothing left to send."""
 
@@ -76,7 +78,10 @@ class Listener:
             connection.drain()
         state.services.ready.stop()
         await self._wait_until(
-            DRAIN_DEADLINE_S, lambda: all(one.is_drained for one in state.connections)
+            DRAIN_DEADLINE_S,
+            lambda: all(
+                one.is_drained or one.unread_s > UNREAD_DEADLINE_S for one in state.connections
+            ),
         )
         for connection in list(state.connections):
             if connection.is_drained:

@@ -2,8 +2,10 @@
 
 A client may put ten thousand small requests into one read. Working them off in one go would stop
 everybody else; so all connections together get a slice of each turn of the loop. Who finds it used
-up keeps the rest of its requests and waits here for its next slice, in order. One request of a read
-is always worked on at once: who sends one at a time never waits.
+up keeps the rest of its requests and waits here for its next slice, in order. The first request of
+a read is worked on at once, unless it looks costly or the last one of the same client was: so who
+sends one small request at a time never waits, and of the costly ones a turn has one. Between two
+slices the loop turns a few times for everybody else: libuv accepts one connection per turn.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from tidemill.core.limits import TURN_S
 
 __all__ = ["Turns", "Worker"]
 
+PAUSES = 8
+"""A turn with nothing to do takes about 15 us, so they cost greedy clients half a per cent."""
+
 
 class Worker(Protocol):
     """Somebody with more to do than fitted into its slice."""
@@ -28,12 +33,14 @@ class Worker(Protocol):
 class Turns:
     """The slice of the current turn, and who waits for the next one."""
 
-    __slots__ = ("_clock", "_ends_at", "_open", "_waiting")
+    __slots__ = ("_clock", "_ends_at", "_open", "_pauses", "_waiting")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._open = False
         self._ends_at = 0.0
+        self._pauses = PAUSES
+        """Turns of the loop until the next slice."""
         self._waiting: deque[Worker] = deque()
 
     def is_over(self) -> bool:
@@ -46,12 +53,21 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._next)
         return False
 
+    def is_long(self, since: float) -> bool:
+        """Whether work that began at `since` has taken more than a slice."""
+        return self._clock.monotonic() - since > TURN_S
+
     def wait(self, worker: Worker) -> None:
         """Go on in one of the next turns; only after `is_over` said so."""
         self._waiting.append(worker)
 
     def _next(self) -> None:
+        if self._waiting and self._pauses:
+            self._pauses -= 1
+            asyncio.get_running_loop().call_soon(self._next)
+            return
         self._open = False
+        self._pauses = PAUSES
         for _ in range(len(self._waiting)):
             if self.is_over():
                 return

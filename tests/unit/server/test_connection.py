@@ -14,9 +14,12 @@ from tidemill.core.limits import (
     REQUEST_BYTES_IN_FLIGHT_MAX,
     REQUESTS_IN_FLIGHT_MAX,
     SLOW_REQUESTS_MAX,
+    TURN_S,
 )
 from tidemill.server.listener_state import Deadlines
 from tidemill.server.memory_pool import MemoryPool
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.heartbeat import HeartbeatResponse
 
 MIB = 1 << 20
@@ -222,14 +225,14 @@ async def test_S10_ten_thousand_pipelined_requests_are_all_answered_in_order():
 @simulated
 async def test_S10_others_get_a_turn_while_one_client_pipelines():
     server = Server()
-    server.handler_cost_s = 0.001
+    server.handler_cost_s = TURN_S / 5
     greedy, modest = server.connect(address="192.0.2.1"), server.connect(address="192.0.2.2")
     greedy.send(b"".join(greedy.quick() for _ in range(100)))
     assert len(greedy.answers()) < 10
     assert not greedy.transport.reading
     modest.send(modest.quick())
     assert modest.answers() == [1]
-    for _ in range(100):
+    for _ in range(300):
         await asyncio.sleep(0)
     assert len(server.started) == 101
     assert greedy.transport.reading
@@ -238,18 +241,55 @@ async def test_S10_others_get_a_turn_while_one_client_pipelines():
 @simulated
 async def test_S10_greedy_clients_share_one_slice_of_each_turn():
     server = Server()
-    server.handler_cost_s = 0.001
+    server.handler_cost_s = TURN_S / 5
     clients = [server.connect(address=f"192.0.2.{n}") for n in range(20)]
     for client in clients:
         client.send(b"".join(client.quick() for _ in range(50)))
     await asyncio.sleep(0)
     before = len(server.started)
-    await asyncio.sleep(0)
+    for _ in range(9):
+        await asyncio.sleep(0)
     assert len(server.started) - before <= 7
-    for _ in range(1000):
+    for _ in range(3000):
         await asyncio.sleep(0)
     assert len(server.started) == 1000
     assert all(client.answers() == list(range(1, 51)) for client in clients)
+
+
+@simulated
+async def test_S11_of_clients_with_costly_requests_one_is_served_in_a_turn():
+    server = Server()
+    server.handler_cost_s = 0.1
+    clients = [server.connect(address=f"192.0.2.{n}") for n in range(10)]
+    for client in clients:
+        client.send(client.quick())
+        assert client.answers() == [1]
+    await settle()
+    for client in clients:
+        client.send(client.quick())
+    await asyncio.sleep(0)
+    assert len(server.started) <= 12
+    server.handler_cost_s = 0.0
+    modest = server.connect(address="192.0.2.99")
+    modest.send(modest.quick())
+    assert modest.answers() == [1]
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert all(client.answers() == [2] for client in clients)
+
+
+@simulated
+async def test_S11_of_long_requests_one_is_served_in_a_turn():
+    server = Server()
+    server.handler_cost_s = 0.1
+    clients = [server.connect(address=f"192.0.2.{n}") for n in range(10)]
+    for client in clients:
+        long = DescribeGroupsRequest(groups=["g" * 100] * 50)
+        client.send(client.frame(ApiKey.DESCRIBE_GROUPS, long))
+    assert len(server.started) == 1
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(server.started) == 10
 
 
 @simulated

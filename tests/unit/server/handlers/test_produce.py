@@ -81,9 +81,7 @@ def test_T9_acks_0_has_no_answer(orders):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_unknown_topic_or_partition_is_named(orders, version):
     missing = _produce(orders, version, name="missing")
-    expected = (
-        ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    )
+    expected = ErrorCode.UNKNOWN_TOPIC_ID if version >= 13 else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert missing.error_code == expected
     assert _produce(orders, version, index=7).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert _produce(orders, version, index=-1).error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
