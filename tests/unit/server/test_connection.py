@@ -209,6 +209,7 @@ async def test_S10_at_most_64_requests_are_outstanding_and_reading_stops():
     assert not client.transport.reading
 
 
+@pytest.mark.slow
 @simulated
 async def test_S10_ten_thousand_pipelined_requests_are_all_answered_in_order():
     server = Server()

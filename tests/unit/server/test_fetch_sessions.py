@@ -8,7 +8,8 @@ import pytest
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.rng import SeededRng
-from tidemill.server.fetch_sessions import FetchSessions
+from tidemill.server import fetch_sessions
+from tidemill.server.fetch_sessions import PARTITIONS_PER_SESSION_MAX, FetchSessions
 from tidemill.wire.generated.fetch import (
     FetchPartition,
     FetchRequest,
@@ -90,3 +91,33 @@ def test_S38_an_idle_session_makes_room():
     sessions.plan(_request(0, 0, 0), NAMES, now=0.0)
     assert sessions.plan(_request(0, 0, 0), NAMES, now=500.0).session_id != 0
     assert len(sessions) == 1
+
+
+def test_S38_a_session_that_grows_beyond_its_bound_is_dropped_with_all_it_held():
+    sessions = _sessions()
+    opened = sessions.plan(_request(0, 0, 0), NAMES, now=0.0)
+    with pytest.raises(KafkaError) as refused:
+        sessions.plan(
+            _request(opened.session_id, 1, *range(PARTITIONS_PER_SESSION_MAX + 1)), NAMES, now=0.0
+        )
+    assert refused.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert len(sessions) == 0
+
+
+def test_S38_all_sessions_together_hold_only_so_many_partitions(monkeypatch):
+    monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 100)
+    sessions = _sessions(sessions_max=1000)
+    ids = [sessions.plan(_request(0, 0, *range(20)), NAMES, now=0.0).session_id for _ in range(5)]
+    assert all(ids)
+    assert sessions.plan(_request(0, 0, 0), NAMES, now=0.0).session_id == 0
+    sessions.plan(_request(ids[0], -1), NAMES, now=0.0)
+    assert sessions.plan(_request(0, 0, 0), NAMES, now=0.0).session_id != 0
+
+
+def test_S38_a_session_does_not_grow_beyond_what_all_may_hold(monkeypatch):
+    monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 100)
+    sessions = _sessions()
+    opened = sessions.plan(_request(0, 0, 0), NAMES, now=0.0)
+    with pytest.raises(KafkaError):
+        sessions.plan(_request(opened.session_id, 1, *range(101)), NAMES, now=0.0)
+    assert sessions.plan(_request(0, 0, *range(100)), NAMES, now=0.0).session_id != 0

@@ -1,0 +1,29 @@
+"""FindCoordinator is offered, and says clearly that nobody is there."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.core.errors import ErrorCode
+from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_one_key_is_refused_for_good(broker, version):
+    answer = broker.call(FindCoordinatorRequest(key="group"), version)
+    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert answer.node_id == -1
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_every_key_is_refused_with_the_reason(broker, version):
+    request = FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
+    answer = broker.call(request, version)
+    codes = {one.key: ErrorCode(one.error_code) for one in answer.coordinators}
+    assert codes == dict.fromkeys("ab", ErrorCode.UNSUPPORTED_VERSION)
+    assert "transactions" in answer.coordinators[0].error_message
+
+
+def test_an_unknown_key_type_is_an_invalid_request(broker):
+    request = FindCoordinatorRequest(key_type=9, coordinator_keys=["a"])
+    assert broker.call(request, 4).coordinators[0].error_code == ErrorCode.INVALID_REQUEST
