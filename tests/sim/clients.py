@@ -145,5 +145,10 @@ class Worker:
     async def _delete_topic(self, cluster: Cluster) -> None:
         if self._topics:
             name = self._topics.pop(0)
-            outcome = await patiently(partial(Admin(cluster).delete_topics, [name]))
-            assert outcome[name] in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+            await patiently(partial(_delete, cluster, name))
+
+
+async def _delete(cluster: Cluster, name: str) -> None:
+    outcome = (await Admin(cluster).delete_topics([name]))[name]
+    if outcome not in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
+        raise KafkaError(outcome, name)

@@ -3,8 +3,9 @@
 v1 key type and error message; v3 flexible; v4 several keys at once; v6 share groups.
 
 It is offered all the same, since librdkafka takes its presence for "this broker knows lz4" and
-sends batches uncompressed without it, silently. The refusal is not retriable: a client that wants a
-group, a transaction or a share group says so at once instead of asking for ever.
+sends batches uncompressed without it, silently. Every consumer of librdkafka asks for its group's
+coordinator, also one that was assigned its partitions and needs none; so groups get the retriable
+refusal, which it keeps to itself. Transactions get one that ends the attempt.
 """
 
 from __future__ import annotations
@@ -23,14 +24,18 @@ __all__ = ["HANDLER"]
 
 VERSIONS = (0, 6)
 NOBODY = -1
-_TYPES = {0: "consumer groups", 1: "transactions", 2: "share groups"}
+_REFUSALS = {
+    0: KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "consumer groups are not served yet"),
+    1: KafkaError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet"
+    ),
+    2: KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not served yet"),
+}
 
 
 def handle(_context: RequestContext, request: FindCoordinatorRequest) -> Answer:
-    wanted = _TYPES.get(request.key_type)
-    if wanted is None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {request.key_type}")
-    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"this broker does not serve {wanted} yet")
+    unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {request.key_type}")
+    return _refuse(request, _REFUSALS.get(request.key_type, unknown))
 
 
 def _refuse(request: FindCoordinatorRequest, error: KafkaError) -> FindCoordinatorResponse:

@@ -9,18 +9,18 @@ from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_one_key_is_refused_for_good(broker, version):
+def test_a_group_has_no_coordinator_yet(broker, version):
     answer = broker.call(FindCoordinatorRequest(key="group"), version)
-    assert answer.error_code == ErrorCode.UNSUPPORTED_VERSION
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert answer.node_id == -1
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-def test_every_key_is_refused_with_the_reason(broker, version):
+def test_a_transaction_is_refused_for_good_with_the_reason(broker, version):
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
     answer = broker.call(request, version)
     codes = {one.key: ErrorCode(one.error_code) for one in answer.coordinators}
-    assert codes == dict.fromkeys("ab", ErrorCode.UNSUPPORTED_VERSION)
+    assert codes == dict.fromkeys("ab", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     assert "transactions" in answer.coordinators[0].error_message
 
 
