@@ -23,6 +23,7 @@ from tidemill.wire.generated.find_coordinator import (
 __all__ = ["HANDLER"]
 
 VERSIONS = (0, 6)
+FIRST_WITH_SEVERAL_KEYS = 4
 NOBODY = -1
 _REFUSALS = {
     0: KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "consumer groups are not served yet"),
@@ -33,25 +34,30 @@ _REFUSALS = {
 }
 
 
-def handle(_context: RequestContext, request: FindCoordinatorRequest) -> Answer:
+def handle(context: RequestContext, request: FindCoordinatorRequest) -> Answer:
     unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {request.key_type}")
-    return _refuse(request, _REFUSALS.get(request.key_type, unknown))
+    error = _REFUSALS.get(request.key_type, unknown)
+    context.services.telemetry.count_error(error.code)
+    if context.version < FIRST_WITH_SEVERAL_KEYS:
+        return FindCoordinatorResponse(
+            error_code=int(error.code), error_message=error.detail, node_id=NOBODY, port=NOBODY
+        )
+    return _refuse(request, error)
 
 
 def _refuse(request: FindCoordinatorRequest, error: KafkaError) -> FindCoordinatorResponse:
-    """Each version finds its own part of the answer."""
-    code = int(error.code)
+    """One refusal for each key."""
     return FindCoordinatorResponse(
-        error_code=code,
-        error_message=error.detail,
-        node_id=NOBODY,
-        port=NOBODY,
         coordinators=[
             Coordinator(
-                key=key, node_id=NOBODY, port=NOBODY, error_code=code, error_message=error.detail
+                key=key,
+                node_id=NOBODY,
+                port=NOBODY,
+                error_code=int(error.code),
+                error_message=error.detail,
             )
             for key in request.coordinator_keys
-        ],
+        ]
     )
 
 

@@ -27,3 +27,8 @@ def test_a_transaction_is_refused_for_good_with_the_reason(broker, version):
 def test_an_unknown_key_type_is_an_invalid_request(broker):
     request = FindCoordinatorRequest(key_type=9, coordinator_keys=["a"])
     assert broker.call(request, 4).coordinators[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_no_key_has_no_answer(broker, version):
+    assert broker.call(FindCoordinatorRequest(), version).coordinators == []
