@@ -8,6 +8,7 @@ from functools import partial
 from typing import TypeVar
 
 from tests.sim.history import History
+from tests.sim.replicas import Brokers
 from tidemill.client.admin import Admin
 from tidemill.client.cluster import Cluster
 from tidemill.client.consumer import EARLIEST, AtOffset, Consumer
@@ -30,9 +31,9 @@ RETRY_S = 0.2
 SHORT_TOPIC_PREFIX = "short-"
 
 
-async def drain(world: SimWorld, partition: TopicPartition) -> list[Record]:
+async def drain(brokers: Brokers, partition: TopicPartition) -> list[Record]:
     """Everything that a new consumer finds in a partition, from its beginning to its end."""
-    async with Cluster(world.client_net("drain"), world.bootstrap) as cluster:
+    async with Cluster(brokers.client_net(), brokers.bootstrap) as cluster:
         (end,) = (await list_offsets(cluster, {partition: LATEST_TIMESTAMP})).values()
         consumer = Consumer(cluster)
         await consumer.assign(partition.topic, EARLIEST, [partition.partition])

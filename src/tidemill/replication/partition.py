@@ -303,6 +303,8 @@ class Partition:
         position = self.followers.get(broker_id)
         if position is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{broker_id} is no replica")
+        if fetch_offset > self.log.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{broker_id} is ahead of its leader")
         position.fetched(
             fetch_offset=fetch_offset,
             flushed_offset=flushed_offset,

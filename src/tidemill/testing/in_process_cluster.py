@@ -7,7 +7,6 @@ machine's own clock, network and disk. What both show is no artefact of the simu
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -99,14 +98,13 @@ class InProcessCluster:
         await _end_tasks(member.broker)
         member.disk.close()
         self._coord.expire(member.session)
-        del member
-        gc.collect()  # with the last reference goes the lock on the directory, as with a process
 
 
 async def _end_tasks(broker: Broker) -> None:
-    """A process that dies takes its tasks and sockets with it; a task has to be told."""
+    """What the end of a process does by itself: tasks, sockets and the directory's lock go."""
     for connection in list(broker._state.connections):
         connection.abort()
     await broker._supervisor.stop()
     await broker._listener.stop()
     broker._timers.stop()
+    broker._directory._lock.close()

@@ -132,11 +132,13 @@ class _Fetch:
         partition.check_leader()
         partition.check_epoch(target.current_leader_epoch)
         self._partitions.append(partition)
-        end_offset = self._end_offset(partition, target)
+        data.log_start_offset = partition.log.log_start_offset
+        # A position counts only in a log that agrees with ours, so epochs are compared first.
+        diverges = target.last_fetched_epoch != NO_EPOCH and self._diverges(partition, target, data)
+        end_offset = 0 if diverges else self._end_offset(partition, target)
         data.high_watermark = partition.high_watermark
         data.last_stable_offset = partition.last_stable_offset()
-        data.log_start_offset = partition.log.log_start_offset
-        if target.last_fetched_epoch != NO_EPOCH and self._diverges(partition, target, data):
+        if diverges:
             return 0
         first = self.bytes_found == 0 and not self._is_starved
         max_bytes = min(target.max_bytes, budget)
@@ -169,7 +171,9 @@ class _Fetch:
         if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
             return False
         if epoch == UNKNOWN_OFFSET:
-            return False
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, "nothing here is as old as the reader's last epoch"
+            )
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
         self._waits = False
         return True
