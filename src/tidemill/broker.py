@@ -208,6 +208,7 @@ class Broker:
         spawn("metadata", self.cluster.run())
         spawn("in-sync sets", self._isr_keeper.run())
         spawn("retention", housekeeping.run_retention())
+        spawn("openings", housekeeping.run_openings())
         spawn("checkpoints", housekeeping.run_checkpoints())
         spawn("scrub", housekeeping.run_scrub())
         spawn("loop watch", watch_loop(self._clock, self.telemetry.loop_stall))

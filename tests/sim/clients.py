@@ -13,7 +13,7 @@ from tidemill.client.admin import Admin
 from tidemill.client.cluster import Cluster
 from tidemill.client.consumer import EARLIEST, AtOffset, Consumer
 from tidemill.client.errors import ClientError
-from tidemill.client.offsets import LATEST_TIMESTAMP, list_offsets
+from tidemill.client.offsets import LATEST_TIMESTAMP, LEADER_MOVED, list_offsets
 from tidemill.client.producer import Producer
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
@@ -52,7 +52,7 @@ async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
         except ClientError:
             pass
         except KafkaError as error:
-            if not error.code.retriable:
+            if not error.code.retriable and error.code not in LEADER_MOVED:
                 raise
         await asyncio.sleep(RETRY_S)
     return await attempt()
@@ -122,7 +122,13 @@ class Worker:
         start = AtOffset(self._rng.below(1 + len(self._history.acked[partition])))
         assign = partial(consumer.assign, partition.topic, start, [partition.partition])
         await patiently(assign)
-        for fetched in await consumer.poll(0.2):
+        try:
+            polled = await consumer.poll(0.2)
+        except KafkaError as error:
+            if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            return  # from a leader that was replaced and does not know it yet: its log is shorter
+        for fetched in polled:
             if life == self._history.life:
                 self._history.read(partition, fetched.records)
 

@@ -22,14 +22,13 @@ def test_I1_I10_I16_three_brokers_keep_their_promises(seed: int) -> None:
     assert run_campaign(seed, brokers=3, faults=3, operations=90).acked > 45
 
 
-# Seeds that found something, kept.
+@pytest.mark.parametrize("seed", range(4))
+def test_I1_a_new_data_directory_survives_its_first_power_loss(seed: int) -> None:
+    """Found by this: the directory's own name was not synced, and with it went everything."""
+    run_campaign(seed, brokers=1, faults=1, operations=30, kinds=["power_loss_of_all"])
 
 
-def test_I1_seed_4_a_new_data_directory_survives_its_first_power_loss() -> None:
-    """The directory's own name was not synced: everything acknowledged was gone with it."""
-    run_campaign(4, brokers=1, faults=2, operations=60)
-
-
-@pytest.mark.parametrize("seed", [124, 241])
-def test_seeds_124_and_241_a_broker_stops_cleanly_while_a_flush_runs(seed: int) -> None:
-    run_campaign(seed, brokers=3, faults=1, operations=60)
+@pytest.mark.parametrize("seed", [6, 26])
+def test_brokers_stop_cleanly_though_a_flush_runs(seed: int) -> None:
+    """Found by these seeds: the end of a broker cut a running round off."""
+    run_campaign(seed, brokers=3, faults=2, operations=60, kinds=["restart_cleanly"])

@@ -59,6 +59,8 @@ class Flusher:
 
     def appended(self, log_: PartitionLog, size_bytes: int) -> None:
         """The log grew; its own flush rules may ask for a round."""
+        if self._dirty.grew(log_, size_bytes):
+            return
         self._dirty.appended(log_, size_bytes, now_ms=self._now_ms())
         if self._dirty.wants_round or log_.config.flush_ms != FOREVER:
             self._wanted.set()

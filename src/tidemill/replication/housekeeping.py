@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 LOGS_PER_SLICE = 50
 FILES_PER_SLICE = 50
 CHECKPOINT_INTERVAL_S = 60.0
+OPENING_INTERVAL_S = 0.5
 SCRUB_LOOK_INTERVAL_S = 1.0
 
 
@@ -69,6 +70,12 @@ class Housekeeping:
                 await _until(partial(self._retention.purge_slice, FILES_PER_SLICE))
             except StorageFault as fault:
                 log.error("retention: %s", fault)
+
+    async def run_openings(self) -> None:
+        """Open the logs that could not be opened at once."""
+        while True:
+            await asyncio.sleep(OPENING_INTERVAL_S)
+            self._replicas.retry_unopened()
 
     async def run_checkpoints(self) -> None:
         """Write down how far everything is flushed, so that recovery need not look further back."""

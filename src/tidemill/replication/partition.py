@@ -220,8 +220,9 @@ class Partition:
         log.append((batch,), (header,), now_ms=now_ms)
         self._flushes.appended(log, header.size_bytes)
         self.maybe_advance_marks()
-        for watcher in self.replica_watchers:
-            watcher.poke()
+        if self.replica_watchers:
+            for watcher in self.replica_watchers:
+                watcher.poke()
         append_time = now_ms if policy.timestamp_type == "append" else NO_TIMESTAMP
         return Appended(base_offset, header.next_offset, append_time)
 
@@ -289,8 +290,10 @@ class Partition:
     def _move_marks(self, appended: int, durable: int) -> None:
         if appended > self.high_watermark:
             self.high_watermark = appended
-            self._appended_waiters.release(appended)
-            self._wake_everyone()
+            if self._appended_waiters:
+                self._appended_waiters.release(appended)
+            if self.consumer_watchers or self.replica_watchers:
+                self._wake_everyone()
         durable = min(durable, self.high_watermark)
         if durable > self.durable_offset:
             self.durable_offset = durable

@@ -14,12 +14,13 @@ from typing import Protocol, final
 from uuid import UUID
 
 from tidemill.core.clock import Clock
+from tidemill.core.config import INT64_MAX
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.metadata.image import Delta, PartitionImage, TopicImage
 from tidemill.metadata.topic_config import TopicConfig
 from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
-from tidemill.storage.log import LogConfig, PartitionLog
+from tidemill.storage.log import FOREVER, LogConfig, PartitionLog
 from tidemill.wire.batch import BatchPolicy
 
 __all__ = ["LogStore", "ReplicaManager", "log_config_of", "settings_of"]
@@ -52,9 +53,14 @@ def log_config_of(config: TopicConfig) -> LogConfig:
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes,
         delete_delay_ms=config.file_delete_delay_ms,
-        flush_messages=config.flush_messages,
-        flush_ms=config.flush_ms,
+        flush_messages=_or_forever(config.flush_messages),
+        flush_ms=_or_forever(config.flush_ms),
     )
+
+
+def _or_forever(limit: int) -> int:
+    """Kafka writes "never" as the largest number."""
+    return FOREVER if limit == INT64_MAX else limit
 
 
 def settings_of(config: TopicConfig) -> PartitionSettings:
@@ -93,6 +99,8 @@ class ReplicaManager:
         self._followed = followed
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
+        self._unopened: dict[TopicPartition, TopicImage] = {}
+        """Partitions whose log could not be opened; see `retry_unopened`."""
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -105,6 +113,14 @@ class ReplicaManager:
 
     def of_log(self, log_: PartitionLog) -> Partition | None:
         return self._by_log.get(log_)
+
+    def retry_unopened(self) -> None:
+        """Open what could not be opened when its image came.
+
+        A topic that was made again under its name has to wait until a flush of its former log ends.
+        """
+        for topic in {topic.name: topic for topic in self._unopened.values()}.values():
+            self._apply_topic(topic)
 
     # --- following the image ---------------------------------------------------------------------
 
@@ -162,8 +178,11 @@ class ReplicaManager:
             log_ = self._store.create_log(name, TopicId(topic.topic_id), log_config)
             log_.set_config(log_config)
         except (StorageFault, KafkaError) as fault:
-            log.error("partition %s cannot be opened: %s", name, fault)
+            if self._unopened.get(name) is not topic:
+                log.error("partition %s cannot be opened: %s", name, fault)
+            self._unopened[name] = topic
             return None
+        self._unopened.pop(name, None)
         partition = Partition(
             name,
             topic.topic_id,
@@ -178,6 +197,7 @@ class ReplicaManager:
         return partition
 
     def _drop(self, name: TopicPartition, topic_id: UUID) -> None:
+        self._unopened.pop(name, None)
         partition = self._partitions.get(name)
         if partition is None or partition.topic_id != topic_id:
             return

@@ -151,6 +151,20 @@ class DirtyLogs:
     def __len__(self) -> int:
         return len(self._tails)
 
+    def grew(self, log: PartitionLog, size_bytes: int) -> bool:
+        """Count more bytes of a log that is dirty already; False if `appended` must look closer.
+
+        HOT PATH: all that an append costs here, unless its log is newly dirty or nearly due.
+        """
+        tail, config = self._tails.get(log), log.config
+        if tail is None or config.flush_messages != FOREVER or config.flush_ms != FOREVER:
+            return False
+        size = tail.size_bytes + size_bytes
+        if size >= UNFLUSHED_TAIL_BYTES_MAX:
+            return False
+        tail.size_bytes = size
+        return True
+
     def appended(self, log: PartitionLog, size_bytes: int, *, now_ms: int) -> None:
         """The log grew; it is flushed when someone asks, or when its own rules do."""
         tail = self._tails.get(log)

@@ -2,7 +2,8 @@
 
 The store itself is the one in memory (metadata/memory_store.py), which never fails and never waits.
 Here each call takes its time on the way there and on the way back, so that a crash can come between
-a change and the news of it; and watches are told late, each after its own while.
+a change and the news of it, and a lost connection leaves a change in doubt; and watches are told
+late, each after its own while.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from typing import final
 
+from tidemill.core.errors import StoreUnavailable
 from tidemill.metadata.memory_store import MemoryCoordServer
 from tidemill.metadata.store import Node, Op, SessionState
 
@@ -60,12 +62,14 @@ class SimCoord:
         await self._travel()
         node = await self._session.get(path)
         await self._travel()
+        self._check_answered()
         return node
 
     async def scan(self, prefix: str) -> list[tuple[str, Node]]:
         await self._travel()
         found = await self._session.scan(prefix)
         await self._travel()
+        self._check_answered()
         return found
 
     async def multi(self, ops: Sequence[Op]) -> None:
@@ -74,6 +78,7 @@ class SimCoord:
             self._observe(type(op).__name__, op.path)
         await self._session.multi(ops)
         await self._travel()
+        self._check_answered()
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
         context = copy_context()
@@ -94,3 +99,8 @@ class SimCoord:
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._delay_s())
+
+    def _check_answered(self) -> None:
+        """Cut off meanwhile: what was asked for may have happened, but nobody says so."""
+        if self._session.state is not SessionState.CONNECTED:
+            raise StoreUnavailable(f"no answer: the session is {self._session.state.value}")

@@ -21,8 +21,8 @@ from tidemill.metadata.image import (
 from tidemill.metadata.topic_config import TopicConfig
 from tidemill.replication.isr_keeper import IsrKeeper
 from tidemill.replication.partition import Partition
-from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.storage.log import LogConfig, PartitionLog
+from tidemill.replication.replica_manager import ReplicaManager, log_config_of
+from tidemill.storage.log import FOREVER, LogConfig, PartitionLog
 from tidemill.storage.memory_log import MemoryPartitionLog
 from tidemill.testing.manual_clock import ManualClock
 
@@ -189,6 +189,26 @@ def test_a_log_that_cannot_be_opened_leaves_the_others_alone(place: Place) -> No
     assert place.partition(index=1).is_leader
 
 
+def test_a_log_that_could_not_be_opened_is_tried_again(place: Place) -> None:
+    """A topic made again under its name waits for the last flush of its former log."""
+    place.logs.refuses.add(TopicPartition("t", 0))
+    place.put(topic(image(epoch=3), image()))
+    place.replicas.retry_unopened()
+    assert place.replicas.find("t", 0) is None
+    place.logs.refuses.clear()
+    place.replicas.retry_unopened()
+    assert place.partition().is_leader
+
+
+def test_a_topic_that_is_gone_is_not_tried_again(place: Place) -> None:
+    place.logs.refuses.add(TopicPartition("t", 0))
+    place.put(topic(image()))
+    place.drop("t")
+    place.logs.refuses.clear()
+    place.replicas.retry_unopened()
+    assert len(place.replicas) == 0
+
+
 def test_the_last_high_watermark_is_where_a_partition_begins(place: Place) -> None:
     name = TopicPartition("t", 0)
     place.logs.marks[name] = 2
@@ -242,3 +262,8 @@ def test_I14_a_broker_that_restarted_is_not_in_sync_by_what_it_had_before(place:
 
 async def _nobody(_partition: Partition, _isr: tuple[int, ...]) -> None:
     raise AssertionError("nothing shall be proposed")
+
+
+def test_F27_kafkas_never_is_no_flush_rule_at_all() -> None:
+    config = log_config_of(TopicConfig())
+    assert (config.flush_messages, config.flush_ms) == (FOREVER, FOREVER)

@@ -11,6 +11,7 @@ from tidemill.core.errors import InvariantViolation, StorageFault
 from tidemill.core.limits import UNFLUSHED_TAIL_BYTES_MAX
 from tidemill.storage.flush import DirtyLogs, FlushRound, is_due_by_size
 from tidemill.storage.log import FlushPoint, LogConfig, PartitionLog
+from tidemill.storage.memory_log import MemoryPartitionLog
 
 
 class FakeLog:
@@ -239,3 +240,26 @@ def test_the_times_of_past_tails_do_not_pile_up(dirty: DirtyLogs) -> None:
         flush_round.sync()
         flush_round.apply()
     assert len(dirty._by_time) < 100
+
+
+def test_a_log_that_is_dirty_already_only_counts_its_bytes() -> None:
+    dirty, log = DirtyLogs(on_failure=lambda _fault: None), MemoryPartitionLog(LogConfig())
+    assert not dirty.grew(log, 10)
+    dirty.appended(log, 10, now_ms=0)
+    assert dirty.grew(log, 10)
+    assert not dirty.wants_round
+
+
+def test_F27_a_log_with_a_flush_rule_is_looked_at_with_every_append() -> None:
+    dirty, log = (
+        DirtyLogs(on_failure=lambda _fault: None),
+        MemoryPartitionLog(LogConfig(flush_messages=5)),
+    )
+    dirty.appended(log, 10, now_ms=0)
+    assert not dirty.grew(log, 10)
+
+
+def test_a_tail_that_grows_too_long_is_looked_at() -> None:
+    dirty, log = DirtyLogs(on_failure=lambda _fault: None), MemoryPartitionLog(LogConfig())
+    dirty.appended(log, 10, now_ms=0)
+    assert not dirty.grew(log, UNFLUSHED_TAIL_BYTES_MAX)

@@ -1,0 +1,71 @@
+"""Single stories of one broker on simulated seams."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tidemill.client.admin import Admin
+from tidemill.client.cluster import Cluster
+from tidemill.client.producer import Producer
+from tidemill.testing.sim_world import SimWorld
+
+TOPIC = "orders"
+
+
+def test_I34_a_topic_made_again_during_a_flush_of_its_former_log_is_served() -> None:
+    async def main(world: SimWorld) -> None:
+        await world.start_broker(0)
+        net, bootstrap = world.client_net(), world.bootstrap
+        async with Cluster(net, bootstrap) as own, Cluster(net, bootstrap) as cluster:
+            admin = Admin(own)
+            await admin.create_topic(TOPIC, partitions=1)
+            async with Producer(cluster, world.clock) as producer:
+                await (await producer.send(TOPIC, b"warm-up")).offset()
+                world.disk_delays_s[0] = 0.5
+                delivery = await producer.send(TOPIC, b"flushed while the topic goes")
+                await asyncio.sleep(0.05)
+                await admin.delete_topics([TOPIC])
+                await admin.create_topic(TOPIC, partitions=1)
+                assert await delivery.offset() == 0
+
+    SimWorld(1).run(main)
+
+
+def test_D4_a_broker_that_lost_its_session_registers_and_serves_again() -> None:
+    async def main(world: SimWorld) -> None:
+        await world.start_broker(0)
+        net, bootstrap = world.client_net(), world.bootstrap
+        async with (
+            Cluster(net, bootstrap) as cluster,
+            Producer(cluster, world.clock, idempotent=True) as producer,
+        ):
+            await (await producer.send(TOPIC, b"before")).offset()
+            epoch = world.broker(0).cluster.broker_epoch
+            world.session(0).expire()
+            await asyncio.sleep(5.0)
+            assert world.broker(0).cluster.broker_epoch > epoch
+            assert world.broker(0).cluster.is_controller
+            await (await producer.send(TOPIC, b"after")).offset()
+
+    SimWorld(1, values={"num.partitions": 1}).run(main)
+
+
+def test_a_clean_restart_scans_nothing_and_keeps_the_leader_epoch() -> None:
+    async def main(world: SimWorld) -> None:
+        await world.start_broker(0)
+        async with (
+            Cluster(world.client_net(), world.bootstrap) as cluster,
+            Producer(cluster, world.clock) as producer,
+        ):
+            for _ in range(20):
+                await (await producer.send(TOPIC, b"x", partition=0)).offset()
+            before = world.broker(0).replicas.find(TOPIC, 0)
+            await world.stop_broker(0)
+            await world.start_broker(0)
+            after = world.broker(0).replicas.find(TOPIC, 0)
+            assert before is not None
+            assert after is not None
+            assert after.leader_epoch == before.leader_epoch
+            assert after.high_watermark == before.high_watermark == 20
+
+    SimWorld(1, values={"num.partitions": 1}).run(main)
