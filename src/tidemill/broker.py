@@ -77,9 +77,10 @@ class Broker:
         if not __debug__:
             raise UserError("tidemill does not run under python -O: its assertions guard your data")
         self.config = config
-        self._connections_max = config.max_connections
+        self._connections_max, files = config.max_connections, config.file_descriptors_max
         if descriptors_max is not None:
-            self._connections_max = config.descriptor_plan(descriptors_max).connections
+            self._connections_max, files = config.descriptor_plan(descriptors_max)
+        self._open_files_max = files // 2  # the map of a file holds a second descriptor
         self.telemetry = Telemetry()
         self.failed = False
         self._clock = clock or SystemClock()
@@ -134,6 +135,7 @@ class Broker:
                 broker_id=BrokerId(self.config.node_id),
                 rng=self._rng,
                 now_ms=now_ms,
+                files_max=self._open_files_max,
             )
         )
         self._directory.on_failure = self._directory_failed

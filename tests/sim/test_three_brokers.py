@@ -327,7 +327,6 @@ def test_I15_a_leader_that_lost_its_session_acknowledges_nothing(seed: int) -> N
     run(scenario, seed)
 
 
-@pytest.mark.xfail(strict=True, reason="the metadata loop joins again only while LOST")
 def test_a_session_that_is_shaken_while_it_rejoins_still_gets_registered() -> None:
     async def scenario(bench: Bench) -> None:
         shaken = bench.world.session(bench.followers[0])

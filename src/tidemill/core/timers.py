@@ -58,11 +58,12 @@ class TimerWheel:
         current = int(now / self._slot_s)
         self._next_slot = current + 1
         for index in sorted(index for index in self._slots if index <= current):
-            slot = self._slots.pop(index)
-            while slot:
+            slot = self._slots[index]
+            while slot:  # emptied before it goes: an action that fails leaves the rest in place
                 timer = next(iter(slot))
                 del slot[timer]
                 timer.action()
+            del self._slots[index]
 
     def next_deadline(self) -> float | None:
         """When `advance` has something to do next; empty slots are dropped on the way."""
@@ -105,5 +106,7 @@ class LoopTimers:
 
     def _turn(self) -> None:
         self._wake = None
-        self._wheel.advance(self._clock.monotonic())
-        self._arm()
+        try:
+            self._wheel.advance(self._clock.monotonic())
+        finally:
+            self._arm()

@@ -135,7 +135,7 @@ class Cluster:
         """Take in all changes that were announced, and react to them."""
         while self._needs_work():
             async with self._lock:
-                if self._coord.state is SessionState.LOST:
+                if not self._registered:
                     await self._join(unclean=False)
                 await self._keeper.refresh()
                 await self._react()
@@ -150,7 +150,7 @@ class Cluster:
     def _needs_work(self) -> bool:
         if self._closed or self._coord.state is SessionState.SUSPENDED:
             return False
-        return self._keeper.behind or self._coord.state is SessionState.LOST
+        return self._keeper.behind or not self._registered
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:

@@ -27,6 +27,7 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, UserError, invariant
 from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.limits import OPEN_FILES_MAX
 from tidemill.core.rng import Rng
 from tidemill.storage.checkpoint import (
     Checkpoint,
@@ -82,12 +83,12 @@ def _default_config(_partition: TopicPartition) -> LogConfig:
 class LogDirectory:
     """One directory with logs, for one broker at a time."""
 
-    def __init__(self, disk: Disk, path: str, *, rng: Rng, lock: DiskFile) -> None:
+    def __init__(self, disk: Disk, path: str, *, rng: Rng, lock: DiskFile, files_max: int) -> None:
         """Use `open`."""
         self._disk = disk
         self._rng = rng
         self._lock = lock
-        self._files = FileCache(disk)
+        self._files = FileCache(disk, files_max=files_max)
         self._hosted: dict[TopicPartition, _Hosted] = {}
         self._unloaded: dict[TopicPartition, CheckpointEntry] = {}
         """What the checkpoint says of logs that could not be loaded: it must not be forgotten."""
@@ -119,6 +120,7 @@ class LogDirectory:
         rng: Rng,
         now_ms: int,
         config_of: ConfigOf = _default_config,
+        files_max: int = OPEN_FILES_MAX,
     ) -> LogDirectory:
         """Lock the directory, check whose it is, and bring back every log in it.
 
@@ -129,7 +131,7 @@ class LogDirectory:
             disk.make_directories(path)
             disk.sync_directory(path.rpartition("/")[0] or ".")
         lock = _lock(disk, path)
-        directory = cls(disk, path, rng=rng, lock=lock)
+        directory = cls(disk, path, rng=rng, lock=lock, files_max=files_max)
         try:
             directory.meta = claim_directory(
                 disk, path, cluster_id=cluster_id, broker_id=broker_id, rng=rng

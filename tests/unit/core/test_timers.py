@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tidemill.core.timers import TimerWheel
 
 
@@ -48,3 +50,18 @@ def test_an_action_may_add_another_timer():
     wheel.advance(0.2)
     wheel.advance(0.3)
     assert fired == ["second"]
+
+
+def test_an_action_that_fails_leaves_the_others_to_the_next_turn():
+    fired: list[str] = []
+    wheel = TimerWheel(now=0.0, slot_s=0.01)
+
+    def fail() -> None:
+        raise ValueError("on purpose")
+
+    wheel.add(0.1, fail)
+    wheel.add(0.1, lambda: fired.append("after"))
+    with pytest.raises(ValueError, match="on purpose"):
+        wheel.advance(0.2)
+    wheel.advance(0.2)
+    assert fired == ["after"]
