@@ -13,7 +13,7 @@ from tools.requirement_table import numbers_in_test_name
 LEFTOVER = re.compile(r"\b(?:FIX" r"ME|TO" r"DO|X" r"XX)\b")
 MACHINE_PATH = re.compile(r"(?<![\w.}])/(?:work|root|home)/")
 REGISTRY_HOST = re.compile(
-    r"\b(?:pypi\.org|pythonhosted\.org|maven\.org|maven\.apache\.org|npmjs\.org|crates\.io)\b"
+    r"\b(?:pypi|python" r"hosted|maven|maven\.apache|npmjs|crates)\.(?:org|io)\b"
 )
 LOCK_LINE = re.compile(
     r"#.*"
