@@ -27,7 +27,7 @@ from tidemill.server.authorizer import Operation, cluster, topic
 from tidemill.server.context import RequestContext
 from tidemill.server.fetch_sessions import FetchPlan, FetchTarget
 from tidemill.server.handler import Answer, Handler, refuse_with_error_code
-from tidemill.server.leader_hints import leader_of
+from tidemill.server.leader_hints import leader_endpoints, leader_hint
 from tidemill.server.partition_access import counted_code
 from tidemill.storage.log import LogSlice
 from tidemill.wire.api_keys import ApiKey
@@ -197,9 +197,7 @@ class _Fetch:
         data.high_watermark = data.last_stable_offset = UNKNOWN_OFFSET
         hinted = code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
         if hinted and context.version >= FIRST_WITH_LEADER_HINTS:
-            known = leader_of(context.image, target.topic, target.index)
-            if known is not None:
-                data.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
+            data.current_leader = leader_hint(context, target.topic, target.index, LeaderIdAndEpoch)
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -340,16 +338,9 @@ class _Fetch:
                 response.responses.append(current)
             current.partitions.append(data)
         if self._context.version >= FIRST_WITH_ENDPOINTS:
-            response.node_endpoints = self._endpoints(results)
+            hints = [data.current_leader for _, data in results]
+            response.node_endpoints = leader_endpoints(self._context, hints, NodeEndpoint)
         return response
-
-    def _endpoints(self, results: list[tuple[FetchTarget, PartitionData]]) -> list[NodeEndpoint]:
-        leaders = {d.current_leader.leader_id for _, d in results if d.current_leader is not None}
-        brokers = self._context.image.brokers
-        return [
-            NodeEndpoint(node_id=b.broker_id, host=b.host, port=b.port, rack=b.rack or None)
-            for b in (brokers[leader] for leader in sorted(leaders) if leader in brokers)
-        ]
 
 
 def _refuse_zstd(data: PartitionData) -> None:

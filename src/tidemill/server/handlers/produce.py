@@ -25,7 +25,7 @@ from tidemill.replication.waiters import AckWaiter
 from tidemill.server.authorizer import Operation, topic
 from tidemill.server.context import RequestContext
 from tidemill.server.handler import Answer, FastCodec, Handler
-from tidemill.server.leader_hints import leader_of
+from tidemill.server.leader_hints import leader_endpoints, leader_hint
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import InvalidRecords
 from tidemill.wire.compression import ZSTD
@@ -219,22 +219,15 @@ def _refuse(
         ]
     hinted = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     if hinted and name is not None and context.version >= FIRST_WITH_LEADER_HINTS:
-        known = leader_of(context.image, name, entry.index)
-        if known is not None:
-            entry.current_leader = LeaderIdAndEpoch(leader_id=known[0], leader_epoch=known[1])
+        entry.current_leader = leader_hint(context, name, entry.index, LeaderIdAndEpoch)
 
 
 def _add_endpoints(context: RequestContext, response: ProduceResponse) -> None:
     """Addresses of the leaders that the answer names (T28)."""
     if context.version < FIRST_WITH_LEADER_HINTS:
         return
-    entries = [e for t in response.responses for e in t.partition_responses]
-    leaders = sorted({e.current_leader.leader_id for e in entries if e.current_leader is not None})
-    brokers = context.image.brokers
-    response.node_endpoints = [
-        NodeEndpoint(node_id=b.broker_id, host=b.host, port=b.port, rack=b.rack or None)
-        for b in (brokers[leader] for leader in leaders if leader in brokers)
-    ]
+    hints = [e.current_leader for t in response.responses for e in t.partition_responses]
+    response.node_endpoints = leader_endpoints(context, hints, NodeEndpoint)
 
 
 def _refuse_all(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
