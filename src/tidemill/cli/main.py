@@ -31,9 +31,9 @@ _COMMANDS = {
 }
 
 _NOT_YET = {
-    "group": "kcat and every Kafka client's own tools can manage consumer groups",
-    "pipeline": "any Kafka connector for Spark reads the topics",
-    "bench": "kcat or librdkafka's rdkafka_performance can measure the broker",
+    "group": "consumers name their partitions with assign()",
+    "pipeline": "there is nothing in its place",
+    "bench": "a checkout has `make bench`",
 }
 
 

@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +16,9 @@ from tidemill.core.broker_config import broker_config
 from tidemill.core.errors import UserError
 from tidemill.core.event_loop import new_event_loop
 from tidemill.core.logs import LineFormatter
+
+if TYPE_CHECKING:
+    from tidemill.broker import Broker
 
 __all__ = ["up"]
 
@@ -68,17 +72,14 @@ def _read(path: str) -> str:
         raise UserError(f"--config {path}: {error.strerror}") from error
 
 
-async def _serve(broker: object) -> bool:
+async def _serve(broker: Broker) -> bool:
     """Run until told to stop; whether the broker failed by itself."""
-    from tidemill.broker import Broker
-
-    assert isinstance(broker, Broker)
-    endpoint = await broker.start()
     stop = asyncio.Event()
+    broker.on_failure(stop.set)  # before the start: a part may fail as soon as it runs
+    endpoint = await broker.start()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker.on_failure(stop.set)
     click.echo(f"ready: {endpoint}")
     sys.stdout.flush()
     freeze_start_up()

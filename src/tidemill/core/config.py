@@ -65,8 +65,6 @@ class Scope(Enum):
     """Each broker may have its own; read at start."""
     TOPIC = "topic"
     """May differ per topic and change at run time."""
-    DYNAMIC = "dynamic"
-    """Of one broker, and may change at run time."""
 
 
 @final

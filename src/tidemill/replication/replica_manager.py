@@ -111,9 +111,6 @@ class ReplicaManager:
     def find(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
 
-    def of_log(self, log_: PartitionLog) -> Partition | None:
-        return self._by_log.get(log_)
-
     def retry_unopened(self) -> None:
         """Open what could not be opened when its image came.
 

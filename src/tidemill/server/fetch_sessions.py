@@ -28,7 +28,6 @@ from tidemill.wire.generated.fetch import FetchPartition, FetchRequest, Partitio
 __all__ = ["FetchPlan", "FetchSessions", "FetchTarget"]
 
 NO_SESSION = 0
-FINAL_EPOCH = -1
 INITIAL_EPOCH = 0
 EPOCH_MAX = 2**31 - 1
 IDLE_BEFORE_EVICTION_S = 120.0

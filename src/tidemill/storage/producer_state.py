@@ -24,15 +24,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
-from typing import final
+from typing import NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import IDEMPOTENCE_WINDOW_BATCHES, PRODUCER_IDS_PER_LOG_MAX
 from tidemill.storage.checked_file import DamagedFile, decode_checked, encode_checked
 from tidemill.storage.disk import Buffer
-from tidemill.wire.batch import BatchHeader
+from tidemill.wire.batch import NO_SEQUENCE, BatchHeader
 
-__all__ = ["DuplicateOf", "ProducerStates"]
+__all__ = ["ActiveProducer", "DuplicateOf", "ProducerStates"]
 
 _SEQUENCE_MAX = 2**31 - 1
 _NO_OFFSET = -1
@@ -54,6 +54,18 @@ class DuplicateOf:
     base_offset: int
     last_offset: int
     max_timestamp: int
+
+
+class ActiveProducer(NamedTuple):
+    """What a log knows of one producer, for those who only look."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    """-1 before its first batch of this epoch."""
+    last_append_ms: int
+    txn_first_offset: int
+    """-1 where no transaction is open."""
 
 
 @final
@@ -82,6 +94,19 @@ class ProducerStates:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def active(self) -> list[ActiveProducer]:
+        """Every producer that is remembered, the longest silent one first."""
+        return [
+            ActiveProducer(
+                producer_id,
+                one.epoch,
+                one.window[-1][1] if one.window else NO_SEQUENCE,
+                one.last_append_ms,
+                one.txn_first_offset,
+            )
+            for producer_id, one in self._producers.items()
+        ]
 
     def check(self, header: BatchHeader) -> DuplicateOf | None:
         """Whether this batch may be appended (None) or is a repetition of one in the log.

@@ -72,14 +72,14 @@ def _describe_one(
 def _active_producers(partition: Partition) -> list[ProducerState]:
     return [
         ProducerState(
-            producer_id=producer_id,
+            producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
-            last_sequence=producer.window[-1][1] if producer.window else -1,
+            last_sequence=producer.last_sequence,
             last_timestamp=producer.last_append_ms,
             coordinator_epoch=NO_COORDINATOR,
             current_txn_start_offset=producer.txn_first_offset,
         )
-        for producer_id, producer in partition.log.producers._producers.items()
+        for producer in partition.log.producers.active()
     ]
 
 
