@@ -6,7 +6,7 @@ Handlers see the layers below only through `Services`; `RequestContext` adds who
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from tidemill.core.broker_config import BrokerConfig, Endpoint
@@ -14,6 +14,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
 from tidemill.core.lifecycle import Supervisor
+from tidemill.core.logs import RateLimit
 from tidemill.core.rng import Rng
 from tidemill.core.telemetry import Telemetry
 from tidemill.core.timers import LoopTimers
@@ -57,6 +58,8 @@ class Services:
     response_memory: MemoryPool
     supervisor: Supervisor
     ready: ReadyQueue
+    fault_log: RateLimit = field(default_factory=RateLimit)
+    """Faults of the disk come with every request; the operator hears of them once a minute."""
 
 
 class Peer(Protocol):

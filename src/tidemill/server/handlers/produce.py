@@ -14,11 +14,13 @@ Left out: transactional batches; they come with the transaction coordinator.
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 from typing import Any, final
 
 from tidemill.core.deferred import Deferred
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.logs import shown
 from tidemill.core.timers import Timer
 from tidemill.replication.partition import ACKS_ALL, Partition
 from tidemill.replication.waiters import AckWaiter
@@ -43,6 +45,8 @@ from tidemill.wire.generated.produce import (
 from tidemill.wire.produce_fast import try_encode_response, try_read_request
 
 __all__ = ["HANDLER"]
+
+log = logging.getLogger(__name__)
 
 VERSIONS = (3, 13)
 FIRST_WITH_ZSTD = 7
@@ -206,6 +210,9 @@ def _refuse(
     error: KafkaError | StorageFault,
 ) -> None:
     if isinstance(error, StorageFault):
+        services = context.services
+        if services.fault_log.allows("produce", services.clock.monotonic()):
+            log.error("producers are refused: %s", shown(error))
         error = KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
     context.services.telemetry.count_error(error.code)
     entry.error_code = int(error.code)

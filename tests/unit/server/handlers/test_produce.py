@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.server.one_broker import NOW_MS
 from tidemill.core.deferred import Deferred
-from tidemill.core.errors import ErrorCode
+from tidemill.core.errors import DiskFull, ErrorCode
 from tidemill.server.authorizer import Operation
 from tidemill.wire import compression
 from tidemill.wire.batch import read_header
@@ -190,3 +190,15 @@ def test_F38_acks_all_waits_for_the_followers(broker):
         2, fetch_offset=1, flushed_offset=-1, now=broker.clock.monotonic()
     )
     assert heard[0].responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+
+def test_R12_a_full_disk_is_refused_and_told_to_the_operator_once(orders, monkeypatch, caplog):
+    def no_room(*_args, **_kwargs):
+        raise DiskFull("/data: no space left")
+
+    monkeypatch.setattr(orders.partition("orders").log, "append", no_room)
+    for _ in range(3):
+        assert _produce(orders).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert [record.getMessage() for record in caplog.records] == [
+        'producers are refused: "/data: no space left"'
+    ]
