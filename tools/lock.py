@@ -17,7 +17,7 @@ __all__ = ["without_origins"]
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
-LOCKS = ("build", "runtime", "dev", "bench", "lock")  # later ones are constrained by earlier ones
+LOCKS = ("build", "runtime", "dev", "spark", "bench", "lock")  # later ones are constrained by earlier ones
 COMPILE_OPTIONS = (
     "--generate-hashes",
     "--allow-unsafe",  # pip and setuptools are pinned like everything else
@@ -59,6 +59,10 @@ def _source(name: str) -> tuple[str, list[str]]:
         return "pyproject.toml (build-system)", project["build-system"]["requires"]
     if name == "runtime":
         return "pyproject.toml (dependencies)", project["project"]["dependencies"]
+    if name in project["project"]["optional-dependencies"]:
+        constraints = [f"-c {REQUIREMENTS}/{lock}.txt" for lock in ("runtime", "dev")]
+        extra = project["project"]["optional-dependencies"][name]
+        return f"pyproject.toml (optional-dependencies, {name})", [*constraints, *extra]
     source_file = REQUIREMENTS / f"{name}.in"
     lines = source_file.read_text().splitlines()
     return f"requirements/{name}.in", [

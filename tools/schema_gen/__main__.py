@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from tools.schema_gen.jar import load_stored, read_jar, store
+from tools.schema_gen.jar import load_stored, read_jars, store
 from tools.schema_gen.model import Message, parse
 from tools.schema_gen.modules import message_module, module_name, registry_module
 
@@ -43,11 +43,11 @@ def _formatted(sources: list[str]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.schema_gen")
-    parser.add_argument("--jar", type=Path, help="kafka-clients jar to take the schemas from")
+    parser.add_argument("--jars", type=Path, nargs="+", help="jars to take all schemas from")
     parser.add_argument("--check", action="store_true", help="write nothing, compare")
     options = parser.parse_args()
-    if options.jar:
-        store(read_jar(options.jar))
+    if options.jars:
+        store(read_jars(options.jars))
     files = render()
     if options.check:
         stale = [n for n, text in files.items() if (TARGET / n).read_text() != text]

@@ -1,4 +1,8 @@
-"""Kafka's schemas: taken out of a `kafka-clients` jar, kept without prose in `schemas.json`."""
+"""Kafka's schemas: taken out of its jars, kept without prose in `schemas.json`.
+
+The protocol comes from `kafka-clients`, the records of a coordinator's log from the jar of that
+coordinator.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Schema", "load_stored", "read_jar", "store"]
+__all__ = ["RECORD_KINDS", "Schema", "load_stored", "read_jars", "store"]
 
 Schema = dict[str, Any]
 
@@ -33,6 +37,18 @@ OTHERS = frozenset(
         "ResponseHeader",
     }
 )
+# What the group coordinator keeps in its log: a key and a value each.
+GROUP_RECORDS = (
+    "OffsetCommit",
+    "GroupMetadata",
+    "ConsumerGroupMetadata",
+    "ConsumerGroupMemberMetadata",
+    "ConsumerGroupTargetAssignmentMetadata",
+    "ConsumerGroupTargetAssignmentMember",
+    "ConsumerGroupCurrentMemberAssignment",
+)
+RECORDS = frozenset(f"{name}{part}" for name in GROUP_RECORDS for part in ("Key", "Value"))
+RECORD_KINDS = ("coordinator-key", "coordinator-value")
 
 _KEPT = ("apiKey", "type", "name", "validVersions", "flexibleVersions", "latestVersionUnstable")
 _KEPT_OF_FIELD = (
@@ -48,13 +64,21 @@ _KEPT_OF_FIELD = (
 )
 
 
-def read_jar(path: Path) -> list[Schema]:
+def read_jars(paths: list[Path]) -> list[Schema]:
     """The schemas of all wanted messages, stripped to what decides bytes, in a stable order."""
+    wanted = [_strip(schema) for path in paths for schema in _schemas(path) if _is_wanted(schema)]
+    return sorted(wanted, key=_place)
+
+
+def _schemas(path: Path) -> list[Schema]:
     with zipfile.ZipFile(path) as jar:
         names = [n for n in jar.namelist() if n.startswith(_FOLDER) and n.endswith(".json")]
-        raw = [json.loads(_LINE_COMMENT.sub("", jar.read(name).decode())) for name in names]
-    wanted = [_strip(schema) for schema in raw if _is_wanted(schema)]
-    return sorted(wanted, key=lambda schema: (schema.get("apiKey", 1 << 16), schema["name"]))
+        return [json.loads(_LINE_COMMENT.sub("", jar.read(name).decode())) for name in names]
+
+
+def _place(schema: Schema) -> tuple[bool, int, str]:
+    """APIs by their key, what has none behind them, and last the records by their type."""
+    return schema["type"] in RECORD_KINDS, schema.get("apiKey", 1 << 16), schema["name"]
 
 
 def store(schemas: list[Schema]) -> None:
@@ -67,6 +91,8 @@ def load_stored() -> list[Schema]:
 
 
 def _is_wanted(schema: Schema) -> bool:
+    if schema["type"] in RECORD_KINDS:
+        return schema["name"] in RECORDS
     return schema.get("apiKey") in API_KEYS or schema["name"] in OTHERS
 
 

@@ -95,7 +95,7 @@ class Struct:
 class Message:
     name: str
     kind: str
-    """request, response, header or data."""
+    """request, response, header, data, coordinator-key or coordinator-value."""
     api_key: int | None
     versions: Versions
     flexible: Versions
@@ -172,7 +172,7 @@ def _field(row: Schema, message: Message) -> Field:
 
 def _default(row: Schema, *, is_tagged: bool) -> Any:  # noqa: ANN401  # a value of any field type
     given = row.get("default")
-    if given == "null":
+    if given == "null" or ("default" in row and given is None):
         return None
     kind: str = row["type"]
     if kind.startswith("[]"):

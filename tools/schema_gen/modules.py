@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tools.schema_gen.jar import RECORD_KINDS
 from tools.schema_gen.layout import default_text, type_hint
 from tools.schema_gen.model import Field, Message, Struct, snake_case
 from tools.schema_gen.statements import Scope, layout_name
@@ -19,6 +20,8 @@ def module_name(message: Message) -> str:
 
 
 def api_name(message: Message) -> str:
+    if message.kind in RECORD_KINDS:
+        return message.name.removesuffix("Key").removesuffix("Value") + "Record"
     if message.api_key is None:
         return message.name
     return message.name.removesuffix("Request").removesuffix("Response")
@@ -113,6 +116,8 @@ def _class_text(scope: Scope) -> str:
     slots = "".join(f'"{field.name}", ' for field in sorted(struct.fields, key=lambda f: f.name))
     is_root = struct is scope.message.root
     lines = ["@final", f"class {scope.names[struct.name]}(Message):", f"    __slots__ = ({slots})"]
+    if is_root and scope.message.kind in RECORD_KINDS:
+        lines.append(f"    record_type = {scope.message.api_key}")
     if is_root:
         lines += [
             f"    version_min = {struct.versions.low}",

@@ -26,6 +26,7 @@ __all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse
 
 _DAY_MS = 24 * 3600 * 1000
 _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
+_ASSIGNORS = frozenset({"range", "uniform"})
 _PORT_MAX = 65_535
 _BROKER_ID_MAX = 2**31 - 1
 _DESCRIPTORS_RESERVED = 256
@@ -208,6 +209,109 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
 
+    # --- consumer groups -------------------------------------------------------------------------
+    offsets_topic_num_partitions: int = option(
+        50,
+        key="offsets.topic.num.partitions",
+        doc="Partitions of `__consumer_offsets`; fixed once the first group has come.",
+        scope=Scope.CLUSTER,
+        minimum=1,
+        maximum=10_000,
+    )
+    offsets_topic_replication_factor: int = option(
+        3,
+        key="offsets.topic.replication.factor",
+        doc="Replicas of `__consumer_offsets`; fewer if there are fewer brokers when it is made.",
+        scope=Scope.CLUSTER,
+        minimum=1,
+        maximum=32_767,
+    )
+    offsets_topic_segment_bytes: int = option(
+        100 * MIB,
+        key="offsets.topic.segment.bytes",
+        doc="Size of a segment of `__consumer_offsets`: smaller is loaded sooner.",
+        scope=Scope.CLUSTER,
+        unit="bytes",
+        minimum=1 * KIB,
+    )
+    offsets_retention_minutes: int = option(
+        10_080,
+        key="offsets.retention.minutes",
+        doc="How long the offsets of a group are kept after its last member left.",
+        unit="min",
+        minimum=1,
+    )
+    offsets_retention_check_interval_ms: int = option(
+        600_000,
+        key="offsets.retention.check.interval.ms",
+        doc="How often offsets that nobody needs any more are looked for.",
+        unit="ms",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    offsets_commit_timeout_ms: int = option(
+        5_000,
+        key="offsets.commit.timeout.ms",
+        doc="How long an answer of a coordinator waits until its records are committed.",
+        unit="ms",
+        minimum=1,
+    )
+    offset_metadata_max_bytes: int = option(
+        4_096,
+        key="offset.metadata.max.bytes",
+        doc="Size of the largest text that a consumer may store with an offset.",
+        unit="bytes",
+    )
+    group_min_session_timeout_ms: int = option(
+        6_000,
+        key="group.min.session.timeout.ms",
+        doc="The shortest session timeout that a member may ask for.",
+        unit="ms",
+    )
+    group_max_session_timeout_ms: int = option(
+        1_800_000,
+        key="group.max.session.timeout.ms",
+        doc="The longest session timeout that a member may ask for.",
+        unit="ms",
+    )
+    group_initial_rebalance_delay_ms: int = option(
+        3_000,
+        key="group.initial.rebalance.delay.ms",
+        doc="How long an empty group waits for more members after its first one came.",
+        unit="ms",
+    )
+    group_max_size: int = option(
+        10_000,
+        key="group.max.size",
+        doc="Members that one group may have.",
+        minimum=1,
+    )
+    groups_max: int = option(
+        100_000,
+        key="tidemill.groups.max",
+        doc="Groups that this broker coordinates; a further one is refused.",
+        minimum=1,
+    )
+    group_consumer_session_timeout_ms: int = option(
+        45_000,
+        key="group.consumer.session.timeout.ms",
+        doc="A member of the consumer protocol that is silent for so long is dropped.",
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_heartbeat_interval_ms: int = option(
+        5_000,
+        key="group.consumer.heartbeat.interval.ms",
+        doc="How often members of the consumer protocol are told to show up.",
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_assignors: str = option(
+        "uniform,range",
+        key="group.consumer.assignors",
+        doc="Assignors of the consumer protocol, the first one for members that name none.",
+    )
+
     # --- defaults of topic keys ------------------------------------------------------------------
     tidemill_flush: str = option(
         "group",
@@ -308,6 +412,7 @@ class BrokerConfig:
         """Check what no single key can; UserError names the keys that do not fit together."""
         self._validate_addresses()
         self._validate_sizes()
+        self._validate_groups()
 
     def _validate_addresses(self) -> None:
         """Addresses that parse are right, but for one that nobody can connect to."""
@@ -338,6 +443,24 @@ class BrokerConfig:
             raise UserError(
                 f"message.max.bytes={self.message_max_bytes} is more than a request may have "
                 f"(socket.request.max.bytes={self.socket_request_max_bytes})"
+            )
+
+    def _validate_groups(self) -> None:
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise UserError(
+                f"group.min.session.timeout.ms={self.group_min_session_timeout_ms} is more than "
+                f"group.max.session.timeout.ms={self.group_max_session_timeout_ms}"
+            )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise UserError(
+                "group.consumer.heartbeat.interval.ms must be less than "
+                f"group.consumer.session.timeout.ms={self.group_consumer_session_timeout_ms}"
+            )
+        named = set(self.group_consumer_assignors.split(","))
+        if not named <= _ASSIGNORS:
+            raise UserError(
+                f"group.consumer.assignors={self.group_consumer_assignors}: choose from "
+                f"{', '.join(sorted(_ASSIGNORS))}"
             )
 
 
