@@ -58,12 +58,13 @@ class TimerWheel:
         current = int(now / self._slot_s)
         self._next_slot = current + 1
         for index in sorted(index for index in self._slots if index <= current):
-            slot = self._slots[index]
+            # An action may have dropped it meanwhile: `next_deadline` forgets empty slots.
+            slot = self._slots.get(index, {})
             while slot:  # emptied before it goes: an action that fails leaves the rest in place
                 timer = next(iter(slot))
                 del slot[timer]
                 timer.action()
-            del self._slots[index]
+            self._slots.pop(index, None)
 
     def next_deadline(self) -> float | None:
         """When `advance` has something to do next; empty slots are dropped on the way."""

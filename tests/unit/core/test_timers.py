@@ -65,3 +65,19 @@ def test_an_action_that_fails_leaves_the_others_to_the_next_turn():
         wheel.advance(0.2)
     wheel.advance(0.2)
     assert fired == ["after"]
+
+
+def test_an_action_may_ask_for_the_next_deadline_and_cancel_others_that_are_due():
+    fired: list[str] = []
+    wheel = TimerWheel(now=0.0, slot_s=0.01)
+    doomed = wheel.add(0.2, lambda: fired.append("cancelled"))
+
+    def act() -> None:
+        doomed.cancel()
+        wheel.next_deadline()
+        fired.append("acted")
+
+    wheel.add(0.1, act)
+    wheel.advance(0.3)
+    assert fired == ["acted"]
+    assert len(wheel) == 0
