@@ -14,6 +14,7 @@ import posixpath
 from collections.abc import Callable
 from typing import final
 
+from tidemill.coordinators.group_coordinator import GroupCoordinator
 from tidemill.core.broker_config import BrokerConfig, Endpoint
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import StorageFault, UserError
@@ -24,7 +25,7 @@ from tidemill.core.rng import Rng, SystemRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.core.timers import LoopTimers
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.image import ImageDraft, MetadataImage
+from tidemill.metadata.image import MetadataImage, PartitionImage, difference
 from tidemill.metadata.sqlite_store import SqliteCoord
 from tidemill.metadata.store import Coord
 from tidemill.replication.flusher import Flusher
@@ -163,14 +164,25 @@ class Broker:
             supervisor=self._supervisor,
             broker=lambda other: self.cluster.image.brokers.get(other),
         )
+        self._groups = GroupCoordinator(
+            self.config,
+            clock=clock,
+            timers=self._timers,
+            disk=self._disk,
+            image=lambda: self.cluster.image,
+        )
         self.replicas = ReplicaManager(
             broker_id,
             self._directory,
             self._flusher,
             clock=clock,
-            followed=self._followers.role_changed,
+            followed=self._role_changed,
         )
         self._isr_keeper = IsrKeeper(self.replicas, self._propose_isr, clock=clock)
+
+    def _role_changed(self, partition: Partition, image: PartitionImage) -> None:
+        self._followers.role_changed(partition, image)
+        self._groups.role_changed(partition.name, partition if partition.is_leader else None)
 
     def _directory_failed(self, fault: StorageFault) -> None:
         log.critical("the data directory is offline: %s", fault)
@@ -189,12 +201,10 @@ class Broker:
 
     def _serve_image(self) -> None:
         """Take on the roles that the image gives us, now and whenever it changes."""
-        empty = MetadataImage(cluster_id=self.cluster.image.cluster_id)
-        draft = ImageDraft(empty)
-        for topic in self.cluster.image.topics.values():
-            draft.put_topic(topic)
-        self.replicas.apply(draft.finish())
+        image = self.cluster.image
+        self.replicas.apply(difference(MetadataImage(cluster_id=image.cluster_id), image))
         self.cluster.subscribe(self.replicas.apply)
+        self.cluster.subscribe(self._groups.metadata_changed)
 
     def _spawn_loops(self) -> None:
         spawn = self._supervisor.spawn
@@ -208,6 +218,7 @@ class Broker:
         )
         spawn("flusher", self._flusher.run())
         spawn("metadata", self.cluster.run())
+        spawn("group coordinator", self._groups.runtime.run())
         spawn("in-sync sets", self._isr_keeper.run())
         spawn("retention", housekeeping.run_retention())
         spawn("openings", housekeeping.run_openings())
@@ -223,9 +234,11 @@ class Broker:
             config=config,
             clock=self._clock,
             rng=self._rng,
+            net=self._net,
             disk=self._disk,
             cluster=self.cluster,
             replicas=self.replicas,
+            groups=self._groups,
             directory=self._directory,
             checkpoint=self._housekeeping.write_checkpoint,
             telemetry=self.telemetry,

@@ -16,7 +16,7 @@ ENTRY_POINTS = (
     "testing/",  # a product of its own: users' tests import it
     "wire/generated/",  # looked up by API on first use
     "storage/memory_log.py",  # the second implementation of PartitionLog, for tests and simulation
-    "hot/record_columns.py",  # for the Spark source
+    "spark/source.py",  # what pyspark_tidemill hands to Spark
 )
 
 

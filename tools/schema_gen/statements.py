@@ -158,6 +158,9 @@ class Scope:
         if field.is_array:
             return self._write_array(field, version, writer)
         if field.is_struct:
+            if version in field.nullable and field.tag is not None:
+                # An absent tag is how null is written: here the struct is there.
+                return (f"{buffer}.append(1)", f"{value}.write({writer}, version)")
             if version in field.nullable:
                 return (
                     f"if {value} is None:",

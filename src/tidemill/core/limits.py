@@ -93,6 +93,26 @@ COORD_OPS_PER_MULTI_MAX = 500
 CHANGED_PATHS_MAX = 1_000
 """Changed nodes looked at one by one; beyond it everything is read anew."""
 
+# --- classic consumer groups ---------------------------------------------------------------------
+CLASSIC_PROTOCOLS_MAX = 32
+"""Assignment protocols that one member may offer (S41); clients offer one to three."""
+SUBSCRIPTION_BYTES_MAX = 256 * KIB
+"""A member's subscriptions, for all its protocols together (S41)."""
+GROUP_RECORD_BYTES_MAX = 1_000_000
+"""A group's record with all members and the plan (S41): what a log takes by default."""
+PENDING_MEMBER_IDS_MAX = 1_000
+"""Member ids that a group gave out and that nobody came back with yet, oldest dropped (S38)."""
+NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
+"""How long a new member may wait for its first answer: its client may be long gone."""
+APPEND_RETRY_MS = 1_000
+"""When to try again to write what a passed deadline asks for, should the append fail."""
+
+# --- consumer protocol ---------------------------------------------------------------------------
+CONSUMER_SUBSCRIPTION_CHARS_MAX = 256 * KIB
+"""Topic names in one member's subscription, together (S41): its record fits into any batch."""
+CONSUMER_NAME_CHARS_MAX = 1 * KIB
+"""A member's id, its instance id and its rack, each (S41)."""
+
 # --- logging -------------------------------------------------------------------------------------
 LOGGED_TEXT_CHARS_MAX = 256
 """A peer's text in a log line is cut here (S52)."""
@@ -100,3 +120,4 @@ LOGGED_TEXT_CHARS_MAX = 256
 assert REMAP_GROWTH_BYTES < WARM_TAIL_BYTES
 assert LOGGED_TEXT_CHARS_MAX < STRING_BYTES_MAX
 assert REQUEST_BYTES_IN_FLIGHT_MAX < DECOMPRESSED_BATCH_BYTES_MAX
+assert SUBSCRIPTION_BYTES_MAX < GROUP_RECORD_BYTES_MAX < MIB

@@ -18,6 +18,7 @@ from tidemill.metadata.topic_config import TopicConfig
 
 __all__ = [
     "INTERNAL_TOPICS",
+    "OFFSETS_TOPIC",
     "BrokerImage",
     "DeletedTopic",
     "Delta",
@@ -25,10 +26,12 @@ __all__ = [
     "MetadataImage",
     "PartitionImage",
     "TopicImage",
+    "difference",
     "unreadable_partition",
 ]
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 
 
 @final
@@ -294,3 +297,22 @@ def _changed_brokers(
         return ()
     both = before.keys() | after.keys()
     return tuple(sorted(one for one in both if before.get(one) != after.get(one)))
+
+
+def difference(before: MetadataImage, after: MetadataImage) -> Delta:
+    """What happened between two images, for whoever missed the deltas in between."""
+    changed = (name for name, topic in after.topics.items() if before.topics.get(name) != topic)
+    gone = (
+        DeletedTopic(topic.name, topic.topic_id)
+        for topic in before.topics.values()
+        if topic.topic_id not in after.names
+    )
+    return Delta(
+        before=before,
+        after=after,
+        topics_changed=tuple(sorted(changed)),
+        topics_deleted=tuple(sorted(gone)),
+        brokers_changed=_changed_brokers(before.brokers, after.brokers),
+        controller_changed=(before.controller_broker_id, before.controller_epoch)
+        != (after.controller_broker_id, after.controller_epoch),
+    )

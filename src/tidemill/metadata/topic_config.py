@@ -44,14 +44,18 @@ class TopicConfig:
 
     cleanup_policy: tuple[str, ...] = _default("cleanup.policy")
     compression_type: str = _default("compression.type")
+    delete_retention_ms: int = _default("delete.retention.ms")
     file_delete_delay_ms: int = _default("file.delete.delay.ms")
     flush_messages: int = _default("flush.messages")
     flush_ms: int = _default("flush.ms")
     index_interval_bytes: int = _default("index.interval.bytes")
+    max_compaction_lag_ms: int = _default("max.compaction.lag.ms")
     max_message_bytes: int = _default("max.message.bytes")
     message_timestamp_after_max_ms: int = _default("message.timestamp.after.max.ms")
     message_timestamp_before_max_ms: int = _default("message.timestamp.before.max.ms")
     message_timestamp_type: str = _default("message.timestamp.type")
+    min_cleanable_dirty_ratio: float = _default("min.cleanable.dirty.ratio")
+    min_compaction_lag_ms: int = _default("min.compaction.lag.ms")
     min_insync_replicas: int = _default("min.insync.replicas")
     retention_bytes: int = _default("retention.bytes")
     retention_ms: int = _default("retention.ms")
@@ -59,6 +63,16 @@ class TopicConfig:
     segment_ms: int = _default("segment.ms")
     tidemill_flush: str = _default("tidemill.flush")
     unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
+
+    @property
+    def compacts(self) -> bool:
+        """Whether only the newest record of each key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether age and size drop whole segments."""
+        return "delete" in self.cleanup_policy
 
     @property
     def flush_group(self) -> bool:

@@ -89,7 +89,6 @@ _TYPES = {
     str: OptionType.STRING,
     tuple: OptionType.LIST,
 }
-_NO_COMPACTION = "compaction is not built yet; only `delete` is"
 _NO_TIERS = "there is no tiered storage"
 _NO_RECOMPRESSION_LEVEL = "the broker compresses with each codec's default level"
 _NO_THROTTLE = "replication is not throttled"
@@ -98,9 +97,9 @@ _KEYS = (
     _key(
         "cleanup.policy",
         ("delete",),
-        "What happens to old records: `delete` drops whole segments by age and size.",
+        "What happens to old records: `delete` drops whole segments by age and size, `compact` "
+        "keeps the newest record of each key; both may be given.",
         choices=("delete", "compact"),
-        refused_values={"compact": _NO_COMPACTION},
     ),
     _key(
         "compression.gzip.level",
@@ -141,10 +140,8 @@ _KEYS = (
     _key(
         "delete.retention.ms",
         _DAY_MS,
-        "How long a compacted topic keeps the mark of a deleted key.",
+        "How long a compacted topic keeps the mark of a deleted key after it was first compacted.",
         unit="ms",
-        effect=Effect.STORED,
-        reason="it concerns compaction only",
     ),
     _key(
         "file.delete.delay.ms",
@@ -212,8 +209,6 @@ _KEYS = (
         "Longest time that a record of a compacted topic stays uncompacted.",
         unit="ms",
         minimum=1,
-        effect=Effect.STORED,
-        reason="it concerns compaction only",
     ),
     _key(
         "max.message.bytes",
@@ -254,16 +249,12 @@ _KEYS = (
         0.5,
         "Share of uncompacted bytes from which compaction is worth its work.",
         maximum=1,
-        effect=Effect.STORED,
-        reason="it concerns compaction only",
     ),
     _key(
         "min.compaction.lag.ms",
         0,
         "Time before a record may be compacted away.",
         unit="ms",
-        effect=Effect.STORED,
-        reason="it concerns compaction only",
     ),
     _key(
         "min.insync.replicas",

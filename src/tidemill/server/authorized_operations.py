@@ -28,13 +28,26 @@ _OF_CLUSTER = (
     Operation.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE,
 )
+_OF_GROUP = (
+    Operation.READ,
+    Operation.DELETE,
+    Operation.DESCRIBE,
+    Operation.DESCRIBE_CONFIGS,
+    Operation.ALTER_CONFIGS,
+)
+_POSSIBLE = {
+    ResourceType.TOPIC: _OF_TOPIC,
+    ResourceType.GROUP: _OF_GROUP,
+    ResourceType.CLUSTER: _OF_CLUSTER,
+}
 
 
 def authorized_operations(context: RequestContext, resource: Resource, wanted: bool) -> int:
     """One bit per allowed operation; the int32 minimum when nobody asked."""
     if not wanted:
         return NOT_REQUESTED
-    possible = _OF_TOPIC if resource.type is ResourceType.TOPIC else _OF_CLUSTER
     return sum(
-        1 << operation.value for operation in possible if context.allows(operation, resource)
+        1 << operation.value
+        for operation in _POSSIBLE[resource.type]
+        if context.allows(operation, resource)
     )

@@ -8,7 +8,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, Protocol, final
 
-__all__ = ["AllowAll", "Authorizer", "Operation", "Resource", "ResourceType", "cluster", "topic"]
+__all__ = [
+    "AllowAll",
+    "Authorizer",
+    "Operation",
+    "Resource",
+    "ResourceType",
+    "cluster",
+    "group",
+    "topic",
+]
 
 
 class Operation(Enum):
@@ -47,6 +56,10 @@ CLUSTER_RESOURCE = Resource(ResourceType.CLUSTER, "kafka-cluster")
 
 def topic(name: str) -> Resource:
     return Resource(ResourceType.TOPIC, name)
+
+
+def group(name: str) -> Resource:
+    return Resource(ResourceType.GROUP, name)
 
 
 def cluster() -> Resource:

@@ -9,19 +9,21 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
+from tidemill.coordinators.group_coordinator import GroupCoordinator
 from tidemill.core.broker_config import BrokerConfig, Endpoint
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
 from tidemill.core.lifecycle import Supervisor
 from tidemill.core.logs import RateLimit
+from tidemill.core.net import Net
 from tidemill.core.rng import Rng
 from tidemill.core.telemetry import Telemetry
 from tidemill.core.timers import LoopTimers
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image import BrokerImage, MetadataImage
 from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.server.authorizer import Authorizer, Operation, Resource
+from tidemill.server.authorizer import Authorizer, Operation, Resource, ResourceType
 from tidemill.server.fetch_sessions import FetchSessions
 from tidemill.server.memory_pool import MemoryPool
 from tidemill.server.producer_ids import ProducerIds
@@ -43,9 +45,11 @@ class Services:
     config: BrokerConfig
     clock: Clock
     rng: Rng
+    net: Net
     disk: Disk
     cluster: Cluster
     replicas: ReplicaManager
+    groups: GroupCoordinator
     directory: LogDirectory
     checkpoint: Callable[[], Awaitable[None]]
     """Make durable where logs start; raises StorageFault."""
@@ -60,6 +64,14 @@ class Services:
     ready: ReadyQueue
     fault_log: RateLimit = field(default_factory=RateLimit)
     """Faults of the disk come with every request; the operator hears of them once a minute."""
+
+
+_FORBIDDEN = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
 
 
 class Peer(Protocol):
@@ -106,6 +118,11 @@ class RequestContext:
     def allows(self, operation: Operation, resource: Resource) -> bool:
         """Whether whoever asks may do this; each handler names what it needs."""
         return self.services.authorizer.allows(self.peer.principal, operation, resource)
+
+    def require(self, operation: Operation, resource: Resource) -> None:
+        """KafkaError unless whoever asks may do this."""
+        if not self.allows(operation, resource):
+            raise KafkaError(_FORBIDDEN[resource.type])
 
     def missing_partition(self, topic: str, index: int) -> KafkaError:
         """Why a partition is not here: it is elsewhere, it does not exist, or it cannot (T16)."""

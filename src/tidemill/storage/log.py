@@ -37,6 +37,14 @@ class LogConfig:
     retention_ms: int = 14 * 24 * 3600 * 1000
     retention_bytes: int = FOREVER
     delete_delay_ms: int = 60_000
+    deletes: bool = True
+    """cleanup.policy has `delete`: age and size drop segments."""
+    compacts: bool = False
+    """cleanup.policy has `compact`: of each key only the newest record is kept."""
+    min_cleanable_dirty_ratio: float = 0.5
+    delete_retention_ms: int = 24 * 3600 * 1000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = FOREVER
     flush_messages: int = FOREVER
     flush_ms: int = FOREVER
 

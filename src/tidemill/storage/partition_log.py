@@ -334,6 +334,8 @@ class FilePartitionLog:
             return False
         if oldest.next_offset <= self._log_start_offset:
             return True
+        if not config.deletes:
+            return False
         if 0 <= config.retention_bytes <= self._size_bytes - oldest.size_bytes:
             return True
         return 0 <= config.retention_ms < now_ms - oldest.newest_ms(now_ms)

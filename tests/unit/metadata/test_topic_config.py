@@ -127,8 +127,7 @@ def test_overrides_are_resolved_to_typed_values() -> None:
         ("min.insync.replicas", "0", "a whole number from 1"),
         ("compression.type", "brotli", "one of producer, uncompressed"),
         ("tidemill.flush", "never", "one of group, os"),
-        ("cleanup.policy", "compact", "compaction is not built yet"),
-        ("cleanup.policy", "delete,compact", "compaction is not built yet"),
+        ("cleanup.policy", "compact,purge", "of delete, compact"),
         ("cleanup.policy", "", "needs a value"),
         ("remote.storage.enable", "true", "no tiered storage"),
         ("max.message.bytes", None, "needs a value"),
@@ -174,6 +173,35 @@ def test_T57_append_and_subtract_change_lists() -> None:
 def test_T57_appending_the_default_keeps_it_once() -> None:
     changed = altered_overrides({}, [("cleanup.policy", AlterOp.APPEND, "delete")])
     assert changed == {"cleanup.policy": "delete"}
+
+
+@pytest.mark.parametrize(
+    ("text", "deletes", "compacts"),
+    [
+        ("delete", True, False),
+        ("compact", False, True),
+        ("compact,delete", True, True),
+        ("delete,compact", True, True),
+    ],
+)
+def test_F26_both_cleanup_policies_can_be_asked_for(
+    text: str, deletes: bool, compacts: bool
+) -> None:
+    config = resolve(checked_overrides({"cleanup.policy": text}), TopicConfig())
+    assert (config.deletes, config.compacts) == (deletes, compacts)
+
+
+def test_F26_the_keys_of_compaction_are_resolved() -> None:
+    overrides = {
+        "min.cleanable.dirty.ratio": "0.1",
+        "delete.retention.ms": "5",
+        "min.compaction.lag.ms": "6",
+        "max.compaction.lag.ms": "7",
+    }
+    config = resolve(checked_overrides(overrides), TopicConfig())
+    assert config.min_cleanable_dirty_ratio == 0.1
+    assert config.delete_retention_ms == 5
+    assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms) == (6, 7)
 
 
 def test_append_to_what_is_not_a_list_is_refused() -> None:

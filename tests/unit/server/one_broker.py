@@ -9,6 +9,7 @@ import asyncio
 import inspect
 from dataclasses import replace
 
+from tidemill.coordinators.group_coordinator import GroupCoordinator
 from tidemill.core.broker_config import Endpoint, broker_config
 from tidemill.core.deferred import Deferred
 from tidemill.core.lifecycle import Supervisor
@@ -97,6 +98,14 @@ class Permissions:
         return not {(operation, None), (operation, resource.name)} & self._denied
 
 
+def value_of(answer):
+    """What a deferred answer was resolved with; it must have been."""
+    assert answer.resolved
+    values = []
+    answer.then(values.append)
+    return values[0]
+
+
 class OneBroker:
     """Broker 1 of a cluster; a loop of its own runs whatever has to be awaited."""
 
@@ -112,13 +121,27 @@ class OneBroker:
         values = {"node.id": NODE_ID, "data.dir": "/data", **values}
         self.config = broker_config(values=values)
         self.cluster = Cluster(self.session, self.config, SeededRng(1))
-        self.replicas = ReplicaManager(NODE_ID, MemoryLogs(), NoFlushes(), clock=self.clock)
+        self.timers = LoopTimers(self.clock)
+        self.groups = GroupCoordinator(
+            self.config,
+            clock=self.clock,
+            timers=self.timers,
+            disk=self.disk,
+            image=lambda: self.cluster.image,
+        )
+        self.replicas = ReplicaManager(
+            NODE_ID, MemoryLogs(), NoFlushes(), clock=self.clock, followed=self._role_changed
+        )
         self.cluster.subscribe(self.replicas.apply)
+        self.cluster.subscribe(self.groups.metadata_changed)
         self.services = self._services()
         self._dispatcher = Dispatcher(HANDLERS)
         self._api_keys = {load(handler.api_key)[0]: handler.api_key for handler in HANDLERS}
         self.run(self.cluster.start(ADVERTISED, unclean=False))
         self.run(self.cluster.catch_up())
+
+    def _role_changed(self, partition, image):
+        self.groups.role_changed(partition.name, partition if partition.is_leader else None)
 
     def _services(self):
         rng = SeededRng(2)
@@ -126,14 +149,16 @@ class OneBroker:
             config=self.config,
             clock=self.clock,
             rng=rng,
+            net=None,  # nobody is talked to
             disk=self.disk,
             cluster=self.cluster,
             replicas=self.replicas,
+            groups=self.groups,
             directory=None,  # the logs are in memory
             checkpoint=self._checkpoint,
             telemetry=Telemetry(),
             authorizer=self.permissions,
-            timers=LoopTimers(self.clock),
+            timers=self.timers,
             sessions=FetchSessions(rng, self.config.fetch_sessions_max),
             producer_ids=ProducerIds(self.cluster.reserve_producer_ids),
             quotas=Quotas(),
@@ -158,7 +183,8 @@ class OneBroker:
         answer, bound = self.start(request, version)
         if inspect.iscoroutine(answer):
             answer = self.run(answer)
-        assert not isinstance(answer, Deferred)
+        if isinstance(answer, Deferred):
+            answer = value_of(answer)
         spec = bound.handler.api_key
         frame = b"".join(bound.encode(answer, version, CORRELATION_ID))[4:]
         correlation_id, position = parse_response_header(
@@ -228,11 +254,13 @@ class OneBroker:
         return self.replicas.find(name, index)
 
     def join_broker(self, node_id):
-        """Another broker comes into the cluster; it answers nothing."""
+        """Another broker comes into the cluster; it answers nothing. Its session."""
         config = broker_config(values={"node.id": node_id})
-        other = Cluster(self.store.session(), config, SeededRng(node_id))
+        session = self.store.session()
+        other = Cluster(session, config, SeededRng(node_id))
         self.run(other.start(Endpoint("other.example", 9092), unclean=False))
         self.run(self.cluster.catch_up())
+        return session
 
     def depose(self):
         """The controller is somebody else from now on."""

@@ -22,6 +22,7 @@ from tidemill.core.deferred import Deferred
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.logs import shown
 from tidemill.core.timers import Timer
+from tidemill.metadata.image import INTERNAL_TOPICS
 from tidemill.replication.partition import ACKS_ALL, Partition
 from tidemill.replication.waiters import AckWaiter
 from tidemill.server.authorizer import Operation, topic
@@ -183,6 +184,9 @@ def _find(context: RequestContext, name: str | None, index: int) -> Partition:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
     if not context.allows(Operation.WRITE, topic(name)):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if name in INTERNAL_TOPICS:
+        # A coordinator is the only writer of its state: it would not notice anybody else's.
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic belongs to the broker")
     partition = context.services.replicas.find(name, index)
     if partition is None:
         raise context.missing_partition(name, index)

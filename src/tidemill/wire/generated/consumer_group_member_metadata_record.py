@@ -206,9 +206,6 @@ class ConsumerGroupMemberMetadataValue(Message):
         buf.append(has_classic_member_metadata)
         if has_classic_member_metadata and self.classic_member_metadata is not None:
             value = Writer()
-            if self.classic_member_metadata is None:
-                value.buf.append(255)
-            else:
-                value.buf.append(1)
-                self.classic_member_metadata.write(value, version)
+            value.buf.append(1)
+            self.classic_member_metadata.write(value, version)
             w.tagged(0, value)

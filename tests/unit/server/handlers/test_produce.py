@@ -202,3 +202,10 @@ def test_R12_a_full_disk_is_refused_and_told_to_the_operator_once(orders, monkey
     assert [record.getMessage() for record in caplog.records] == [
         'producers are refused: "/data: no space left"'
     ]
+
+
+def test_topics_of_the_brokers_own_state_are_not_open_to_producers(broker):
+    broker.make_topic("__consumer_offsets", 1)
+    entry = _produce(broker, name="__consumer_offsets")
+    assert entry.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert broker.partition("__consumer_offsets").log.log_end_offset == 0

@@ -10,15 +10,20 @@ from tidemill.server.handlers import (
     alter_configs,
     create_partitions,
     create_topics,
+    delete_groups,
     delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
+    describe_groups,
     describe_log_dirs,
     describe_producers,
     incremental_alter_configs,
     init_producer_id,
+    list_groups,
     list_offsets,
+    offset_commit,
+    offset_delete,
     offset_for_leader_epoch,
 )
 from tidemill.wire.api_keys import API_SPECS, load
@@ -29,6 +34,7 @@ from tidemill.wire.generated.create_partitions import (
     CreatePartitionsTopic,
 )
 from tidemill.wire.generated.create_topics import CreatableTopic, CreateTopicsRequest
+from tidemill.wire.generated.delete_groups import DeleteGroupsRequest
 from tidemill.wire.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -40,14 +46,22 @@ from tidemill.wire.generated.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
 )
+from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
+from tidemill.wire.generated.list_groups import ListGroupsRequest
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tidemill.wire.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidemill.wire.generated.offset_delete import OffsetDeleteRequest
 from tidemill.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
@@ -133,6 +147,21 @@ CASES = [
         of_partitions,
     ),
     (describe_log_dirs, DescribeLogDirsRequest(topics=None), lambda response: response),
+    (
+        offset_commit,
+        OffsetCommitRequest(
+            topics=[OffsetCommitRequestTopic(partitions=[OffsetCommitRequestPartition()])]
+        ),
+        of_partitions,
+    ),
+    (offset_delete, OffsetDeleteRequest(), lambda response: response),
+    (
+        delete_groups,
+        DeleteGroupsRequest(groups_names=["g"]),
+        lambda response: response.results[0],
+    ),
+    (list_groups, ListGroupsRequest(), lambda response: response),
+    (describe_groups, DescribeGroupsRequest(groups=["g"]), lambda response: response.groups[0]),
 ]
 
 

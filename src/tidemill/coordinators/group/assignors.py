@@ -1,0 +1,269 @@
+"""Who gets which partition: the assignors of the consumer protocol (KIP-848).
+
+An assignor sees the members with what each was to have so far, and the topics that exist. It gives
+every member its new target; a member whose target stays gets the very same object back, so that the
+caller tells changed rows by identity.
+
+`uniform` is sticky: everyone keeps what they have, partitions without an owner go to whoever has
+least, and then the one with most gives to the one with least until they differ by one at most. The
+partitions that the same members subscribe to form a *pool*; members that subscribe differently make
+several pools, which are levelled in turn. With one pool the result is as even as can be, and no
+partition moves that need not. With several, a better plan may need a chain of moves over a third
+member: that is not looked for.
+
+`range` gives each member a run of partition numbers, the same in every topic of the same size that
+the same members read, so that topics can be joined partition by partition. It is not sticky.
+
+One computation takes time in proportion to members plus partitions: about 1 ms for 500 of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heapreplace
+from types import MappingProxyType
+from typing import NamedTuple, final
+from uuid import UUID
+
+__all__ = ["ASSIGNORS", "NOTHING", "Assignor", "Partitions", "Subscriber", "TopicShape"]
+
+Partitions = Mapping[UUID, tuple[int, ...]]
+"""Partition numbers by topic, in order; a topic without any is left out. Never changed in place."""
+NOTHING: Partitions = MappingProxyType({})
+
+_NOBODY = -1
+_ROUNDS_MAX = 8
+"""Rounds over all pools: what one levels may tip another, but ever less so."""
+
+
+class TopicShape(NamedTuple):
+    """What an assignor needs to know of a topic."""
+
+    topic_id: UUID
+    partition_count: int
+
+
+class Subscriber(NamedTuple):
+    """A member, as an assignor sees it."""
+
+    member_id: str
+    instance_id: str | None
+    topics: tuple[str, ...]
+    target: Partitions
+    """What it was to have so far."""
+
+
+Assignor = Callable[[Sequence[Subscriber], Mapping[str, TopicShape]], dict[str, Partitions]]
+
+
+@final
+class _Pool:
+    """Topics that the same members subscribe to."""
+
+    __slots__ = ("members", "topic_ids")
+
+    def __init__(self, members: list[int]) -> None:
+        self.members = members
+        self.topic_ids: list[UUID] = []
+
+
+@final
+class _Plan:
+    """A uniform assignment in the making; members are known by their place in the sequence."""
+
+    def __init__(self, subscribers: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> None:
+        self._subscribers = subscribers
+        self._topics = topics
+        self._owners: dict[UUID, list[int]] = {}
+        """The owner of each partition of each topic that anyone subscribes to."""
+        self._loads = [0] * len(subscribers)
+        self._changed: dict[int, None] = {}
+        """Members whose target is not what it was."""
+        self._alike = _alike(subscribers)
+        self._pools = self._make_pools()
+
+    def _make_pools(self) -> list[_Pool]:
+        readers: dict[str, list[int]] = {}
+        alike = list(self._alike.values())
+        for index, names in enumerate(self._alike):
+            for name in names:
+                if name in self._topics:
+                    readers.setdefault(name, []).append(index)
+        pools: dict[tuple[int, ...], _Pool] = {}
+        for name in sorted(readers):
+            key = tuple(readers[name])
+            if key not in pools:
+                pools[key] = _Pool([member for index in key for member in alike[index]])
+            topic_id, count = self._topics[name]
+            pools[key].topic_ids.append(topic_id)
+            self._owners[topic_id] = [_NOBODY] * count
+        return sorted(pools.values(), key=lambda pool: len(pool.members))
+
+    def keep(self) -> None:
+        """Let everyone keep what they have, as far as it is there and still wanted."""
+        for names, members in self._alike.items():
+            wanted = {
+                shape.topic_id: self._owners[shape.topic_id]
+                for shape in map(self._topics.get, names)
+                if shape is not None
+            }
+            for member in members:
+                self._keep_of(member, wanted)
+
+    def _keep_of(self, member: int, wanted: Mapping[UUID, list[int]]) -> None:
+        for topic_id, partitions in self._subscribers[member].target.items():
+            owners = wanted.get(topic_id)
+            if owners is None:
+                self._changed[member] = None
+                continue
+            for partition in partitions:
+                if 0 <= partition < len(owners) and owners[partition] == _NOBODY:
+                    owners[partition] = member
+                    self._loads[member] += 1
+                else:
+                    self._changed[member] = None
+
+    def fill(self) -> None:
+        """Give partitions without an owner to whoever has least; pools with few members first."""
+        for pool in self._pools:
+            free = sorted(self._without_owner(pool))
+            if not free:
+                continue
+            lightest = [(self._loads[member], member) for member in pool.members]
+            heapify(lightest)
+            for partition, place in free:
+                load, member = lightest[0]
+                self._give(pool.topic_ids[place], partition, member)
+                heapreplace(lightest, (load + 1, member))
+
+    def _without_owner(self, pool: _Pool) -> Iterator[tuple[int, int]]:
+        """Partition numbers first, so that nobody gets one topic alone."""
+        for place, topic_id in enumerate(pool.topic_ids):
+            owners = self._owners[topic_id]
+            if _NOBODY in owners:
+                for partition, owner in enumerate(owners):
+                    if owner == _NOBODY:
+                        yield partition, place
+
+    def level(self) -> None:
+        """Move partitions from whoever has most to whoever has least."""
+        for _ in range(_ROUNDS_MAX):
+            moved = [self._level_pool(pool) for pool in self._pools]
+            if len(moved) == 1 or not any(moved):
+                break
+
+    def _level_pool(self, pool: _Pool) -> bool:
+        loads = [self._loads[member] for member in pool.members]
+        if max(loads) - min(loads) < 2:
+            return False
+        held = self._held(pool)
+        lightest = list(zip(loads, pool.members, strict=True))
+        heaviest = [(-self._loads[member], member) for member in held]
+        heapify(lightest)
+        heapify(heaviest)
+        moved = False
+        while heaviest and -heaviest[0][0] - lightest[0][0] >= 2:
+            (negative, giver), (load, taker) = heaviest[0], lightest[0]
+            partition, place = held[giver].pop()
+            self._give(pool.topic_ids[place], partition, taker)
+            self._loads[giver] -= 1
+            self._changed[giver] = None
+            moved = True
+            heapreplace(lightest, (load + 1, taker))
+            if held[giver]:
+                heapreplace(heaviest, (negative + 1, giver))
+            else:
+                heappop(heaviest)
+        return moved
+
+    def _held(self, pool: _Pool) -> dict[int, list[tuple[int, int]]]:
+        """Who has what of a pool; the highest partition number is last, and moves first."""
+        held: dict[int, list[tuple[int, int]]] = {}
+        for place, topic_id in enumerate(pool.topic_ids):
+            for partition, owner in enumerate(self._owners[topic_id]):
+                held.setdefault(owner, []).append((partition, place))
+        if len(pool.topic_ids) > 1:
+            for partitions in held.values():
+                partitions.sort()
+        return held
+
+    def _give(self, topic_id: UUID, partition: int, member: int) -> None:
+        self._owners[topic_id][partition] = member
+        self._loads[member] += 1
+        self._changed[member] = None
+
+    def targets(self) -> dict[str, Partitions]:
+        rows = {one.member_id: one.target for one in self._subscribers}
+        new: dict[int, dict[UUID, tuple[int, ...]]] = {member: {} for member in self._changed}
+        for topic_id, owners in self._owners.items():
+            for member, partitions in _by_owner(owners, new).items():
+                new[member][topic_id] = tuple(partitions)
+        for member, target in new.items():
+            before = self._subscribers[member]
+            if target != before.target:
+                rows[before.member_id] = target
+        return rows
+
+
+def _alike(subscribers: Sequence[Subscriber]) -> dict[tuple[str, ...], list[int]]:
+    """Members by what they subscribe to."""
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for member, one in enumerate(subscribers):
+        alike.setdefault(one.topics, []).append(member)
+    return alike
+
+
+def _by_owner(owners: list[int], wanted: Mapping[int, object]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for partition, member in enumerate(owners):
+        if member in wanted:
+            found.setdefault(member, []).append(partition)
+    return found
+
+
+def _assign_uniform(
+    subscribers: Sequence[Subscriber], topics: Mapping[str, TopicShape]
+) -> dict[str, Partitions]:
+    plan = _Plan(subscribers, topics)
+    plan.keep()
+    plan.fill()
+    plan.level()
+    return plan.targets()
+
+
+def _assign_range(
+    subscribers: Sequence[Subscriber], topics: Mapping[str, TopicShape]
+) -> dict[str, Partitions]:
+    readers: dict[str, list[Subscriber]] = {}
+    for one in sorted(subscribers, key=_range_order):
+        for name in one.topics:
+            if name in topics:
+                readers.setdefault(name, []).append(one)
+    new: dict[str, dict[UUID, tuple[int, ...]]] = {one.member_id: {} for one in subscribers}
+    for name in sorted(readers):
+        topic_id, count = topics[name]
+        for one, run in zip(readers[name], _runs(count, len(readers[name])), strict=True):
+            if run:
+                new[one.member_id][topic_id] = tuple(run)
+    return {
+        one.member_id: one.target if one.target == new[one.member_id] else new[one.member_id]
+        for one in subscribers
+    }
+
+
+def _range_order(one: Subscriber) -> tuple[bool, str]:
+    """Static members first, by a name that outlives them: a restart moves nothing."""
+    return one.instance_id is None, one.instance_id or one.member_id
+
+
+def _runs(count: int, parts: int) -> Iterator[range]:
+    """0..count-1 in so many runs, the first ones longer by one where it does not divide."""
+    size, longer = divmod(count, parts)
+    start = 0
+    for part in range(parts):
+        end = start + size + (part < longer)
+        yield range(start, end)
+        start = end
+
+
+ASSIGNORS: Mapping[str, Assignor] = {"uniform": _assign_uniform, "range": _assign_range}

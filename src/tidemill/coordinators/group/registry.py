@@ -1,0 +1,197 @@
+"""The groups of one shard by their names, and how records of the log make and unmake them.
+
+A group is *recorded* once the log knows it as a group. Before that it may be one whose first member
+is just joining, which the process may forget, or one that has offsets and nothing else: simple
+consumers commit without ever joining. The latter is a classic group without a protocol type, until
+somebody joins it by either protocol.
+
+Compaction keeps the last record of each key, in the order of the log. So the offsets of a consumer
+group may come before the group itself, and the registry changes a group's kind as the log says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+from tidemill.coordinators.group.classic import ClassicGroup
+from tidemill.coordinators.group.consumer import ConsumerGroup
+from tidemill.coordinators.group.group import Surroundings
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+)
+from tidemill.wire.generated.consumer_group_member_metadata_record import (
+    ConsumerGroupMemberMetadataKey,
+)
+from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataKey
+from tidemill.wire.generated.consumer_group_target_assignment_member_record import (
+    ConsumerGroupTargetAssignmentMemberKey,
+)
+from tidemill.wire.generated.consumer_group_target_assignment_metadata_record import (
+    ConsumerGroupTargetAssignmentMetadataKey,
+)
+from tidemill.wire.generated.group_metadata_record import GroupMetadataKey, GroupMetadataValue
+from tidemill.wire.message import Message
+
+__all__ = ["AnyGroup", "GroupRegistry", "GroupRoom", "is_simple"]
+
+AnyGroup = ClassicGroup | ConsumerGroup
+
+
+@final
+class GroupRoom:
+    """How many groups one broker coordinates, in all its shards together (S38)."""
+
+    __slots__ = ("groups_max", "taken")
+
+    def __init__(self, groups_max: int) -> None:
+        self.groups_max = groups_max
+        self.taken = 0
+
+    def check(self) -> None:
+        """KafkaError if there is no room for one more."""
+        if self.taken >= self.groups_max:
+            detail = f"this broker coordinates {self.groups_max} groups (tidemill.groups.max)"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
+
+
+def is_simple(group: AnyGroup) -> bool:
+    """Whether nobody ever joined: the group has offsets and nothing else."""
+    return isinstance(group, ClassicGroup) and group.is_empty and not group.protocol_type
+
+
+@final
+class GroupRegistry:
+    """See the module's head."""
+
+    def __init__(
+        self, surroundings: Surroundings, room: GroupRoom, has_offsets: Callable[[str], bool]
+    ) -> None:
+        self._surroundings = surroundings
+        self._has_offsets = has_offsets
+        self.room = room
+        self._groups: dict[str, AnyGroup] = {}
+        self._recorded: set[str] = set()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[AnyGroup]:
+        return iter(self._groups.values())
+
+    def ids(self) -> Iterator[str]:
+        return iter(self._groups)
+
+    def find(self, group_id: str) -> AnyGroup | None:
+        return self._groups.get(group_id)
+
+    def is_recorded(self, group_id: str) -> bool:
+        return group_id in self._recorded
+
+    # --- soft changes ----------------------------------------------------------------------------
+
+    def make_classic(self, group_id: str) -> ClassicGroup:
+        """A new group in place of whatever had the name."""
+        group = ClassicGroup(group_id, self._surroundings)
+        self._put(group)
+        return group
+
+    def make_consumer(self, group_id: str) -> ConsumerGroup:
+        """A new group in place of whatever had the name."""
+        group = ConsumerGroup(group_id, self._surroundings)
+        self._put(group)
+        return group
+
+    def _put(self, group: AnyGroup) -> None:
+        if group.group_id not in self._groups:
+            self.room.taken += 1
+        self._groups[group.group_id] = group
+
+    def drop(self, group_id: str) -> None:
+        """Forget a group that is here; its records, if any, are the caller's business."""
+        del self._groups[group_id]
+        self.room.taken -= 1
+        self._recorded.discard(group_id)
+
+    def drop_all(self) -> None:
+        self.room.taken -= len(self._groups)
+        self._groups.clear()
+        self._recorded.clear()
+
+    # --- replay ----------------------------------------------------------------------------------
+
+    def replay_offset(self, group_id: str) -> None:
+        """An offset of the group came or went: a group may exist for its offsets alone."""
+        group = self._groups.get(group_id)
+        if self._has_offsets(group_id):
+            if group is None:
+                self.make_classic(group_id)
+        elif group is not None and is_simple(group) and group_id not in self._recorded:
+            self.drop(group_id)
+
+    def replay(self, key: Message, value: Message | None) -> None:
+        """Take in a record about a group or one of its members."""
+        if isinstance(key, GroupMetadataKey):
+            self._replay_classic(key.group, value)
+        else:
+            self._replay_consumer(key, value)
+
+    def _replay_classic(self, group_id: str, value: Message | None) -> None:
+        group = self._groups.get(group_id)
+        if value is None:
+            if isinstance(group, ClassicGroup):
+                group.replay_metadata(None)
+                self._unmake(group_id)
+            return
+        assert isinstance(value, GroupMetadataValue)
+        if not isinstance(group, ClassicGroup):
+            group = self.make_classic(group_id)
+        self._recorded.add(group_id)
+        group.replay_metadata(value)
+
+    def _replay_consumer(self, key: Message, value: Message | None) -> None:
+        group_id = _group_of(key)
+        group = self._groups.get(group_id)
+        if not isinstance(group, ConsumerGroup):
+            if value is None:
+                return
+            group = self.make_consumer(group_id)
+        if value is None and isinstance(key, ConsumerGroupMetadataKey):
+            self._unmake(group_id)
+        else:
+            self._recorded.add(group_id)
+            _replay_into(group, key, value)
+
+    def _unmake(self, group_id: str) -> None:
+        self.drop(group_id)
+        if self._has_offsets(group_id):
+            self.make_classic(group_id)
+
+
+def _group_of(key: Message) -> str:
+    assert isinstance(
+        key,
+        ConsumerGroupMetadataKey
+        | ConsumerGroupMemberMetadataKey
+        | ConsumerGroupTargetAssignmentMetadataKey
+        | ConsumerGroupTargetAssignmentMemberKey
+        | ConsumerGroupCurrentMemberAssignmentKey,
+    )
+    return key.group_id
+
+
+def _replay_into(group: ConsumerGroup, key: Message, value: Any) -> None:  # noqa: ANN401
+    """The value is None or of the class that belongs to its key: `decode_value` sees to it."""
+    match key:
+        case ConsumerGroupMetadataKey():
+            group.replay_group_metadata(value)
+        case ConsumerGroupMemberMetadataKey():
+            group.replay_member_metadata(key.member_id, value)
+        case ConsumerGroupTargetAssignmentMetadataKey():
+            group.replay_target_metadata(value)
+        case ConsumerGroupTargetAssignmentMemberKey():
+            group.replay_target_member(key.member_id, value)
+        case _:
+            assert isinstance(key, ConsumerGroupCurrentMemberAssignmentKey)
+            group.replay_current_assignment(key.member_id, value)

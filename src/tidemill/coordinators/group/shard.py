@@ -1,0 +1,458 @@
+"""The groups and offsets of one partition of `__consumer_offsets`: a `Shard` (see its Protocol).
+
+It knows which group a request is for and whether it may be for it; what happens inside a group is
+the group's own business, what happens to offsets is that of `offsets.py` and its neighbours. Where
+a whole request is refused, it raises `KafkaError`.
+
+A name belongs to one kind of group at a time. Somebody of the other kind may take over an empty
+group: the old one's records are deleted, and whoever came is told to try again in a moment
+(COORDINATOR_LOAD_IN_PROGRESS), because the new group can begin only when that is written down. A
+group that nobody ever joined has no such records, and changes its kind at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, TypeVar, final
+
+from tidemill.coordinators.deadlines import Deadlines
+from tidemill.coordinators.group.batch_slice import BatchSlice
+from tidemill.coordinators.group.classic import ClassicGroup
+from tidemill.coordinators.group.consumer import ConsumerGroup
+from tidemill.coordinators.group.group import (
+    Caller,
+    CommitIdentity,
+    DeadlineKey,
+    GroupConfig,
+    GroupType,
+    Surroundings,
+)
+from tidemill.coordinators.group.offset_expiry import OffsetExpiry
+from tidemill.coordinators.group.offset_reading import OffsetReading
+from tidemill.coordinators.group.offsets import OffsetStore
+from tidemill.coordinators.group.records import decode_key, decode_value, is_offset_key
+from tidemill.coordinators.group.registry import AnyGroup, GroupRegistry, GroupRoom, is_simple
+from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Result
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata.image import Delta, MetadataImage, difference
+from tidemill.wire.generated.consumer_group_describe import DescribedGroup as ConsumerDescription
+from tidemill.wire.generated.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tidemill.wire.generated.delete_groups import DeletableGroupResult
+from tidemill.wire.generated.describe_groups import DescribedGroup
+from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
+from tidemill.wire.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
+from tidemill.wire.generated.list_groups import ListedGroup
+from tidemill.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
+from tidemill.wire.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestTopic,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from tidemill.wire.generated.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
+from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+
+__all__ = ["GroupShard"]
+
+R = TypeVar("R")
+
+FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
+FIRST_FETCH_WITH_TOPIC_IDS = 10
+NO_GENERATION = -1
+FIRST_HEARTBEAT_EPOCH = 0
+"""The member epoch of somebody who wants to become a member."""
+RETRY = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+@final
+class GroupShard:
+    """See the module's head."""
+
+    def __init__(
+        self, config: GroupConfig, image: MetadataImage, room: GroupRoom | None = None
+    ) -> None:
+        self._config = config
+        self._surroundings = Surroundings(config, Deadlines(), image)
+        self._offsets = OffsetStore()
+        self._groups = GroupRegistry(
+            self._surroundings, room or GroupRoom(config.groups_max), self._offsets.has_any
+        )
+        self._expiry = OffsetExpiry(config, self._offsets)
+        self._news: Delta | None = None
+        """What happened to topics, while there are groups that were not told."""
+        self._untold: list[str] = []
+
+    @property
+    def group_count(self) -> int:
+        return len(self._groups)
+
+    @property
+    def offset_count(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def rebalances(self) -> int:
+        """Since the shard was loaded."""
+        return self._surroundings.rebalances
+
+    # --- the Shard Protocol ----------------------------------------------------------------------
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        if is_offset_key(key):
+            group_id = self._offsets.replay(key, value)
+            if group_id is not None:
+                self._groups.replay_offset(group_id)
+            return
+        name = decode_key(key)
+        if name is None:
+            return
+        taken = None if value is None else decode_value(name, value)
+        self._groups.replay(name, taken)
+
+    def loaded(self, now: Now) -> None:
+        for group in self._groups:
+            group.loaded(now)
+        self._expiry.loaded(now)
+
+    def next_deadline_ms(self) -> int | None:
+        if self._untold:
+            return 0
+        member_ms = self._surroundings.deadlines.next_ms()
+        offset_ms = self._expiry.next_deadline_ms()
+        if member_ms is None or offset_ms is None:
+            return member_ms if offset_ms is None else offset_ms
+        return min(member_ms, offset_ms)
+
+    def expire(self, now: Now) -> Result[None]:
+        piece = BatchSlice()
+        self._tell_groups(piece, now)
+        deadlines = self._surroundings.deadlines
+        while not piece.is_full and (due := deadlines.take_due(now.monotonic_ms, 1)):
+            self._pass_deadline(due[0], piece, now)
+        self._expire_offsets(piece, now)
+        return piece.result
+
+    def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
+        self._surroundings.image = delta.after
+        piece = BatchSlice()
+        if _concerns_groups(delta):
+            before = delta.before if self._news is None else self._news.before
+            self._news = difference(before, delta.after)
+            self._untold = list(self._groups.ids())
+            self._expiry.topics_deleted(delta.topics_deleted)
+            self._tell_groups(piece, now)
+            self._expire_offsets(piece, now)
+        return piece.result
+
+    def resign(self) -> list[Parked[Any]]:
+        parked = [one for group in self._groups for one in group.parked()]
+        self._groups.drop_all()
+        return parked
+
+    def _tell_groups(self, piece: BatchSlice, now: Now) -> None:
+        """Let groups know of the news, as many as one batch holds."""
+        while self._news is not None and not piece.is_full:
+            if not self._untold:
+                self._news = None
+                break
+            group = self._groups.find(self._untold.pop())
+            if group is not None:
+                piece.add(group.metadata_changed(self._news, now))
+
+    def _pass_deadline(self, key: DeadlineKey, piece: BatchSlice, now: Now) -> None:
+        group = self._groups.find(key.group_id)
+        if group is None:
+            return
+        piece.add(group.deadline_passed(key, now))
+        self._maybe_forget(group)
+
+    def _maybe_forget(self, group: AnyGroup) -> None:
+        """A group that has lost all who wanted to join, and never was in the log, is none."""
+        group_id = group.group_id
+        is_logged = self._groups.is_recorded(group_id) or self._offsets.has_any(group_id)
+        if group.is_empty and not is_logged:
+            self._groups.drop(group_id)
+
+    # --- members of classic groups ---------------------------------------------------------------
+
+    def join(
+        self, request: JoinGroupRequest, caller: Caller, *, version: int, now: Now
+    ) -> Result[JoinGroupResponse]:
+        """JoinGroup; a group comes into being with its first member."""
+        group = self._groups.find(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            if not group.is_empty:
+                detail = "the group's members use the consumer protocol"
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
+            return Result(_retry_join(request), group.tombstones())
+        if group is not None:
+            return group.join(request, caller, version=version, now=now)
+        _check_group_id(request.group_id)
+        if request.member_id:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        self._groups.room.check()
+        try:
+            return self._groups.make_classic(request.group_id).join(
+                request, caller, version=version, now=now
+            )
+        except KafkaError:
+            self._groups.drop(request.group_id)
+            raise
+
+    def sync(self, request: SyncGroupRequest, *, now: Now) -> Result[SyncGroupResponse]:
+        return self._joined(request.group_id).sync(request, now=now)
+
+    def heartbeat(self, request: HeartbeatRequest, *, now: Now) -> Result[HeartbeatResponse]:
+        return self._joined(request.group_id).heartbeat(request, now=now)
+
+    def leave(
+        self, request: LeaveGroupRequest, *, version: int, now: Now
+    ) -> Result[LeaveGroupResponse]:
+        group = self._joined(request.group_id)
+        result = group.leave(request, version=version, now=now)
+        self._maybe_forget(group)
+        return result
+
+    def _joined(self, group_id: str) -> ClassicGroup:
+        """The classic group that somebody says to be a member of."""
+        group = self._groups.find(group_id)
+        if isinstance(group, ClassicGroup):
+            return group
+        _check_group_id(group_id)
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def describe_classic_group(self, group_id: str) -> DescribedGroup:
+        group = self._groups.find(group_id)
+        if not isinstance(group, ClassicGroup):
+            raise _not_found(group_id, group, "classic")
+        return group.describe()
+
+    # --- members of consumer groups --------------------------------------------------------------
+
+    def consumer_heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat; a group comes into being with its first member."""
+        group = self._groups.find(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return group.heartbeat(request, caller, version=version, now=now)
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group has no name")
+        if group is not None and not is_simple(group):
+            return self._take_over(group)
+        if request.member_epoch != FIRST_HEARTBEAT_EPOCH:
+            raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "there is no such group")
+        return self._found_consumer_group(request, caller, version=version, now=now)
+
+    def _take_over(self, group: ClassicGroup) -> Result[ConsumerGroupHeartbeatResponse]:
+        if not group.is_empty:
+            raise _not_found(group.group_id, group, "consumer")
+        retry = ConsumerGroupHeartbeatResponse(
+            error_code=int(RETRY), error_message="the classic group of this name is being deleted"
+        )
+        return Result(retry, group.tombstones())
+
+    def _found_consumer_group(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        group_id = request.group_id
+        if self._groups.find(group_id) is None:
+            self._groups.room.check()
+        group = self._groups.make_consumer(group_id)
+        try:
+            return group.heartbeat(request, caller, version=version, now=now)
+        except KafkaError:
+            self._groups.drop(group_id)
+            if self._offsets.has_any(group_id):
+                self._groups.make_classic(group_id)
+            raise
+
+    def describe_consumer_group(self, group_id: str) -> ConsumerDescription:
+        group = self._groups.find(group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise _not_found(group_id, group, "consumer")
+        return group.describe()
+
+    # --- offsets ---------------------------------------------------------------------------------
+
+    def commit_offsets(
+        self, request: OffsetCommitRequest, *, version: int, now: Now
+    ) -> Result[OffsetCommitResponse]:
+        """OffsetCommit (T46)."""
+        group = self._groups.find(request.group_id)
+        if group is None:
+            self._check_simple_commit(request, version)
+        else:
+            _check_commit(group, request, version, now)
+        response, records = self._offsets.commit(
+            request,
+            image=self._surroundings.image,
+            metadata_bytes_max=self._config.offset_metadata_bytes_max,
+            now_ms=now.wall_ms,
+        )
+        return Result(response, records)
+
+    def _check_simple_commit(self, request: OffsetCommitRequest, version: int) -> None:
+        """Without a group, only those may commit who say that they are no member."""
+        if request.generation_id_or_member_epoch <= NO_GENERATION:
+            self._groups.room.check()
+        elif version >= FIRST_COMMIT_WITH_MEMBER_EPOCH:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        else:
+            raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+
+    def fetch_offsets(
+        self, wanted: OffsetFetchRequestGroup, *, version: int
+    ) -> OffsetFetchResponseGroup:
+        """One group's part of OffsetFetch (T45); topics by their ids from version 10 on."""
+        group = self._groups.find(wanted.group_id)
+        if group is not None:
+            group.check_fetch(CommitIdentity(wanted.member_id or "", wanted.member_epoch))
+        by_id = version >= FIRST_FETCH_WITH_TOPIC_IDS
+        reading = OffsetReading(
+            self._offsets.of(wanted.group_id), self._surroundings.image, self._expiry.deleted
+        )
+        if wanted.topics is None:
+            topics = reading.all(by_id=by_id)
+        else:
+            read = reading.identified if by_id else reading.named
+            topics = [read(topic) for topic in wanted.topics]
+        return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics)
+
+    def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
+        """OffsetDelete: offsets of topics that nobody in the group reads."""
+        group = self._groups.find(request.group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if not group.is_empty and group.protocol_type != "consumer":
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        records: list[CoordinatorRecord] = []
+        topics = [self._delete_topic_offsets(group, one, records) for one in request.topics]
+        return Result(OffsetDeleteResponse(topics=topics), records)
+
+    def _delete_topic_offsets(
+        self,
+        group: AnyGroup,
+        wanted: OffsetDeleteRequestTopic,
+        records: list[CoordinatorRecord],
+    ) -> OffsetDeleteResponseTopic:
+        code = ErrorCode.NONE
+        if self._surroundings.image.topic(wanted.name) is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif group.subscribes_to(wanted.name):
+            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            committed = self._offsets.of(group.group_id).get(wanted.name, {})
+            found = (committed.get(one.partition_index) for one in wanted.partitions)
+            records.extend(entry.tombstone() for entry in found if entry is not None)
+        return OffsetDeleteResponseTopic(
+            name=wanted.name,
+            partitions=[
+                OffsetDeleteResponsePartition(
+                    partition_index=one.partition_index, error_code=int(code)
+                )
+                for one in wanted.partitions
+            ],
+        )
+
+    def _expire_offsets(self, piece: BatchSlice, now: Now) -> None:
+        """Go on with a sweep, if one is due, as far as one batch holds."""
+        if not self._expiry.begin(self._groups.ids(), now):
+            return
+        while not piece.is_full and (group_id := self._expiry.take()) is not None:
+            if not piece.add_some(self._expire_group(group_id, now)):
+                break
+            self._expiry.done(group_id)
+
+    def _expire_group(self, group_id: str, now: Now) -> list[CoordinatorRecord]:
+        """The tombstones of what the group no longer needs, at the end perhaps of itself."""
+        group = self._groups.find(group_id)
+        if group is None:
+            return []
+        records = self._expiry.expired(group, self._surroundings.image, now)
+        is_bare = group.is_empty and len(records) == self._offsets.count_of(group_id)
+        if is_bare and self._groups.is_recorded(group_id):
+            records += group.tombstones()
+        return records
+
+    # --- groups as a whole -----------------------------------------------------------------------
+
+    def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
+        """Groups in one of these states, of one of these types, both lower case; empty: of all."""
+        return [
+            ListedGroup(
+                group_id=group.group_id,
+                protocol_type=group.protocol_type,
+                group_state=group.state_name,
+                group_type=group.group_type.value,
+            )
+            for group in self._groups
+            if (not states or group.state_name.lower() in states)
+            and (not types or group.group_type.value in types)
+        ]
+
+    def delete_group(self, group_id: str) -> Result[DeletableGroupResult]:
+        """One group's part of DeleteGroups: the group and all its offsets."""
+        group = self._groups.find(group_id)
+        if group is None:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
+        if not group.is_empty:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
+        piece = BatchSlice()
+        answer = DeletableGroupResult(group_id=group_id)
+        if not piece.add_some([*self._tombstones_of_offsets(group_id), *group.tombstones()]):
+            # More than one batch holds: the client comes back for the rest.
+            answer.error_code = int(RETRY)
+        return Result(answer, piece.result.records)
+
+    def _tombstones_of_offsets(self, group_id: str) -> list[CoordinatorRecord]:
+        topics = self._offsets.of(group_id).values()
+        return [entry.tombstone() for partitions in topics for entry in partitions.values()]
+
+
+def _check_group_id(group_id: str) -> None:
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+
+
+def _retry_join(request: JoinGroupRequest) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        error_code=int(RETRY), generation_id=NO_GENERATION, member_id=request.member_id
+    )
+
+
+def _check_commit(group: AnyGroup, request: OffsetCommitRequest, version: int, now: Now) -> None:
+    generation = request.generation_id_or_member_epoch
+    if (
+        version < FIRST_COMMIT_WITH_MEMBER_EPOCH
+        and generation > NO_GENERATION
+        and group.group_type is GroupType.CONSUMER
+    ):
+        detail = "members of the consumer protocol commit with version 9 or later"
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
+    group.check_commit(
+        CommitIdentity(request.member_id, generation, request.group_instance_id), now
+    )
+
+
+def _not_found(group_id: str, group: AnyGroup | None, kind: str) -> KafkaError:
+    what = "not found" if group is None else f"not a {kind} group"
+    return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group_id} is {what}")
+
+
+def _concerns_groups(delta: Delta) -> bool:
+    """Leaders and replicas change all the time; groups care for which partitions there are."""
+    return bool(delta.topics_deleted) or any(
+        _partition_count(delta.before, name) != _partition_count(delta.after, name)
+        for name in delta.topics_changed
+    )
+
+
+def _partition_count(image: MetadataImage, name: str) -> int:
+    topic = image.topic(name)
+    return 0 if topic is None else len(topic.partitions)

@@ -1,0 +1,238 @@
+"""The group coordinator on three simulated brokers: its partition moves, nothing is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.sim.clients import patiently
+from tests.sim.replicas import eventually, leader_of, replicas_agree
+from tidemill.client.admin import Admin
+from tidemill.client.cluster import Cluster
+from tidemill.client.group_offsets import GroupOffsets
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.metadata.image import OFFSETS_TOPIC
+from tidemill.testing.sim_world import SimWorld
+from tidemill.wire.generated.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidemill.wire.generated.join_group import (
+    JoinGroupRequest,
+    JoinGroupRequestProtocol,
+    JoinGroupResponse,
+)
+from tidemill.wire.generated.sync_group import (
+    SyncGroupRequest,
+    SyncGroupRequestAssignment,
+    SyncGroupResponse,
+)
+
+IDS = (0, 1, 2)
+ORDERS = TopicPartition("orders", 0)
+OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
+GROUP = "shop"
+SEEDS = pytest.mark.parametrize("seed", range(3))
+
+
+class Shop:
+    """A cluster of three with one partition of offsets, and a client of it."""
+
+    def __init__(self, world: SimWorld) -> None:
+        self.world = world
+
+    def client(self) -> Cluster:
+        return Cluster(self.world.client_net(), self.world.bootstrap)
+
+    @property
+    def coordinator(self) -> int:
+        return leader_of(self.world, self.alive, OFFSETS)
+
+    alive: tuple[int, ...] = IDS
+
+    async def commit(self, offset: int) -> None:
+        async def attempt() -> None:
+            async with self.client() as cluster:
+                await GroupOffsets(cluster, GROUP).commit({ORDERS: offset})
+
+        await patiently(attempt)
+
+    async def committed(self) -> int:
+        async def attempt() -> int:
+            async with self.client() as cluster:
+                found = await GroupOffsets(cluster, GROUP).fetch([ORDERS])
+                return found[ORDERS].offset
+
+        return await patiently(attempt)
+
+    async def crash_coordinator(self) -> int:
+        """Power loss of the broker that coordinates; wait until another one does."""
+        old = self.coordinator
+        self.world.crash(old)
+        self.alive = tuple(one for one in IDS if one != old)
+        await eventually(lambda: self._has_leader())
+        return old
+
+    def _has_leader(self) -> bool:
+        found = [self.world.broker(one).replicas.find(*OFFSETS) for one in self.alive]
+        return any(copy is not None and copy.is_leader for copy in found)
+
+    async def restart(self, broker_id: int) -> None:
+        await self.world.restart(broker_id)
+        self.alive = IDS
+        await eventually(lambda: replicas_agree(self.world, IDS, OFFSETS))
+
+
+def run(scenario: Callable[[Shop], Awaitable[None]], seed: int) -> None:
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        shop = Shop(world)
+        async with shop.client() as cluster:
+            await Admin(cluster).create_topic(ORDERS.topic, partitions=1, replication=3)
+        await shop.commit(0)
+        await eventually(lambda: replicas_agree(world, IDS, OFFSETS))
+        await scenario(shop)
+
+    values = {
+        "offsets.topic.num.partitions": 1,
+        "group.initial.rebalance.delay.ms": 0,
+        "min.insync.replicas": 2,
+    }
+    SimWorld(seed, values=values).run(main)
+
+
+@SEEDS
+def test_I28_committed_offsets_survive_the_loss_of_every_coordinator_in_turn(seed: int) -> None:
+    async def scenario(shop: Shop) -> None:
+        coordinators = set()
+        for round_ in range(1, 5):
+            await shop.commit(round_ * 10)
+            coordinators.add(shop.coordinator)
+            crashed = await shop.crash_coordinator()
+            assert await shop.committed() == round_ * 10
+            await shop.commit(round_ * 10 + 1)
+            await shop.restart(crashed)
+            assert await shop.committed() == round_ * 10 + 1
+        assert len(coordinators) > 1
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_I28_commits_under_way_while_the_coordinator_dies_are_never_undone(seed: int) -> None:
+    async def scenario(shop: Shop) -> None:
+        acknowledged = 0
+
+        async def commit_all() -> None:
+            nonlocal acknowledged
+            for offset in range(1, 60):
+                await shop.commit(offset)
+                acknowledged = offset
+
+        seen = []
+
+        async def watch() -> None:
+            while True:
+                before = acknowledged
+                seen.append(await shop.committed())
+                assert seen[-1] >= before
+                await asyncio.sleep(0.05)
+
+        writer, watcher = asyncio.ensure_future(commit_all()), asyncio.ensure_future(watch())
+        await asyncio.sleep(0.3)
+        crashed = await shop.crash_coordinator()
+        await shop.restart(crashed)
+        await writer
+        watcher.cancel()
+        assert await shop.committed() == 59
+        assert seen == sorted(seen)
+
+    run(scenario, seed)
+
+
+@SEEDS
+def test_F55_a_member_goes_on_with_the_next_coordinator(seed: int) -> None:
+    """Its generation and its assignment are in the log: no rebalance is needed."""
+
+    async def scenario(shop: Shop) -> None:
+        async with shop.client() as cluster:
+            member_id, generation = await _join(cluster)
+            assert await _sync(cluster, member_id, generation) == b"all of it"
+        await shop.crash_coordinator()
+
+        async def beat() -> int:
+            async with shop.client() as cluster:
+                answer = await _ask(
+                    cluster,
+                    HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id),
+                    HeartbeatResponse,
+                )
+                return answer.error_code
+
+        assert await patiently(lambda: _checked(beat)) == ErrorCode.NONE
+
+    run(scenario, seed)
+
+
+async def _checked(ask):
+    code = await ask()
+    if code:
+        raise KafkaError(ErrorCode(code), "")
+    return code
+
+
+async def _coordinator(cluster: Cluster) -> int:
+    answer = await cluster.ask_any(
+        FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP]), FindCoordinatorResponse
+    )
+    await cluster.refresh([])
+    found = answer.coordinators[0]
+    if found.error_code:
+        raise KafkaError(ErrorCode(found.error_code), found.error_message or "")
+    return found.node_id
+
+
+async def _ask(cluster, request, response_type):
+    return await cluster.ask_broker(await _coordinator(cluster), request, response_type)
+
+
+async def _join(cluster: Cluster) -> tuple[str, int]:
+    member_id = ""
+    for _ in range(2):
+        answer = await _ask(
+            cluster,
+            JoinGroupRequest(
+                group_id=GROUP,
+                session_timeout_ms=60_000,
+                rebalance_timeout_ms=60_000,
+                member_id=member_id,
+                protocol_type="consumer",
+                protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+            ),
+            JoinGroupResponse,
+        )
+        member_id = answer.member_id
+    assert answer.error_code == ErrorCode.NONE
+    return member_id, answer.generation_id
+
+
+async def _sync(cluster: Cluster, member_id: str, generation: int) -> bytes:
+    answer = await _ask(
+        cluster,
+        SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=generation,
+            member_id=member_id,
+            protocol_type="consumer",
+            protocol_name="range",
+            assignments=[SyncGroupRequestAssignment(member_id=member_id, assignment=b"all of it")],
+        ),
+        SyncGroupResponse,
+    )
+    assert answer.error_code == ErrorCode.NONE
+    return answer.assignment

@@ -1,0 +1,455 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.coordinators.group.classic_desk import subscription
+from tests.unit.coordinators.group.shard_desk import (
+    CHECK_INTERVAL_MS,
+    GROUP,
+    PARTITION,
+    ShardDesk,
+    commit_request,
+    image_of,
+    refusal,
+    topic_image,
+)
+from tidemill.coordinators.group.group import Caller
+from tidemill.coordinators.group.records import encode_tombstone
+from tidemill.coordinators.group.registry import GroupRoom
+from tidemill.coordinators.shard import Parked
+from tidemill.core.errors import ErrorCode
+from tidemill.metadata.image import difference
+from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataKey
+from tidemill.wire.generated.group_metadata_record import GroupMetadataKey
+from tidemill.wire.generated.heartbeat import HeartbeatRequest
+from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tidemill.wire.generated.leave_group import LeaveGroupRequest
+from tidemill.wire.generated.sync_group import SyncGroupRequest
+
+EMPTY_CLASSIC = ("classic", "Empty")
+
+
+@pytest.fixture
+def desk():
+    return ShardDesk()
+
+
+# --- names of groups -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attempt", ["sync", "heartbeat"])
+def test_members_of_no_group_are_not_known(desk, attempt):
+    request = {"sync": SyncGroupRequest, "heartbeat": HeartbeatRequest}[attempt]
+    ask = getattr(desk.shard, attempt)
+    named = request(group_id="nobody's", member_id="m")
+    assert refusal(ask, named, now=desk.now) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert refusal(ask, request(), now=desk.now) is ErrorCode.INVALID_GROUP_ID
+
+
+def test_nobody_leaves_a_group_that_is_not_there(desk):
+    request = LeaveGroupRequest(group_id="nobody's", member_id="m")
+    code = refusal(desk.shard.leave, request, version=0, now=desk.now)
+    assert code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_nobody_joins_a_group_without_a_name(desk):
+    assert refusal(desk.join, "") is ErrorCode.INVALID_GROUP_ID
+    assert refusal(desk.heartbeat, "") is ErrorCode.INVALID_REQUEST
+
+
+def test_who_says_to_be_a_member_already_does_not_make_a_group(desk):
+    assert refusal(desk.join, member_id="m") is ErrorCode.UNKNOWN_MEMBER_ID
+    assert refusal(desk.heartbeat, epoch=3) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert desk.shard.group_count == 0
+
+
+def test_a_join_that_is_refused_leaves_no_group_behind(desk):
+    request = JoinGroupRequest(group_id=GROUP, session_timeout_ms=1, protocol_type="consumer")
+    caller = Caller("c", "/h", "fresh")
+    code = refusal(desk.shard.join, request, caller, version=3, now=desk.now)
+    assert code is ErrorCode.INVALID_SESSION_TIMEOUT
+    assert desk.shard.group_count == 0
+
+
+# --- two kinds under one name --------------------------------------------------------------------
+
+
+def test_a_live_classic_group_is_not_open_to_the_consumer_protocol(desk):
+    desk.join()
+    assert refusal(desk.heartbeat) is ErrorCode.GROUP_ID_NOT_FOUND
+    assert desk.listed() == {GROUP: ("classic", "Stable")}
+
+
+def test_a_live_consumer_group_is_not_open_to_the_classic_protocol(desk):
+    desk.heartbeat()
+    assert refusal(desk.join) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert refusal(desk.leave, "m") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_an_empty_classic_group_makes_way_for_a_consumer_group(desk):
+    joined = desk.join()
+    desk.commit(5, generation=joined.generation_id, member=joined.member_id)
+    desk.leave(joined.member_id)
+    assert desk.heartbeat().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert desk.heartbeat().error_code == ErrorCode.NONE
+    assert desk.listed()[GROUP][0] == "consumer"
+    assert desk.committed() == desk.reloaded().committed() == 5
+    assert desk.reloaded().listed() == desk.listed()
+
+
+def test_an_empty_consumer_group_makes_way_for_a_classic_group(desk):
+    epoch = desk.heartbeat().member_epoch
+    desk.commit(5, generation=epoch, member="m")
+    desk.heartbeat(epoch=-1)
+    assert desk.join().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert desk.join().error_code == ErrorCode.NONE
+    assert desk.listed() == desk.reloaded().listed() == {GROUP: ("classic", "Stable")}
+    assert desk.committed() == 5
+
+
+def test_a_group_with_offsets_only_becomes_of_either_kind_at_once():
+    for become in (ShardDesk.join, ShardDesk.heartbeat):
+        desk = ShardDesk()
+        desk.commit(5)
+        assert become(desk).error_code == ErrorCode.NONE
+        assert desk.committed() == desk.reloaded().committed() == 5
+        assert desk.reloaded().listed() == desk.listed()
+
+
+def test_a_consumer_group_is_loaded_though_its_offsets_come_first(desk):
+    epoch = desk.heartbeat().member_epoch
+    desk.commit(5, generation=epoch, member="m")
+    compacted = ShardDesk(log=[desk.log[-1], *desk.log[:-1]])
+    assert compacted.listed() == desk.listed()
+    assert compacted.committed() == 5
+
+
+@pytest.mark.parametrize("offsets", [0, 1])
+def test_a_refused_first_heartbeat_leaves_things_as_they_were(desk, offsets):
+    for _ in range(offsets):
+        desk.commit(5)
+    before = desk.listed()
+    assert refusal(desk.heartbeat, topics=[], member_id="") is ErrorCode.INVALID_REQUEST
+    assert desk.listed() == before
+
+
+@pytest.mark.parametrize("offsets", [0, 1])
+def test_a_first_heartbeat_that_was_never_written_down_does_not_keep_the_name(desk, offsets):
+    for _ in range(offsets):
+        desk.commit(5)
+    take, desk.take = desk.take, lambda result: result.response
+    desk.heartbeat()
+    desk.take = take
+    assert desk.join().error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert desk.join().error_code == ErrorCode.NONE
+    assert desk.listed() == desk.reloaded().listed() == {GROUP: ("classic", "Stable")}
+
+
+def test_a_group_that_was_never_written_down_is_forgotten_in_time(desk):
+    take, desk.take = desk.take, lambda result: result.response
+    desk.heartbeat()
+    desk.take = take
+    desk.pass_time(CHECK_INTERVAL_MS)
+    assert (desk.shard.group_count, desk.log) == (0, [])
+
+
+# --- commits and groups --------------------------------------------------------------------------
+
+
+def test_T46_who_is_no_member_may_commit_to_a_group_that_is_not_there(desk):
+    assert desk.commit(5) is ErrorCode.NONE
+    assert desk.listed() == desk.reloaded().listed() == {GROUP: EMPTY_CLASSIC}
+
+
+@pytest.mark.parametrize(
+    ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
+)
+def test_T46_a_member_of_no_group_commits_nothing(desk, version, code):
+    assert refusal(desk.commit, 5, generation=1, member="m", version=version) is code
+
+
+def test_T46_who_is_no_member_may_not_commit_while_there_are_members(desk):
+    desk.join()
+    assert refusal(desk.commit, 5) is ErrorCode.UNKNOWN_MEMBER_ID
+    desk.heartbeat("other")
+    assert refusal(desk.commit, 5, group_id="other") is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_T46_an_old_generation_commits_nothing(desk):
+    joined = desk.join()
+    code = refusal(desk.commit, 5, generation=joined.generation_id - 1, member=joined.member_id)
+    assert code is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_T46_who_has_left_commits_nothing(desk):
+    joined = desk.join()
+    desk.leave(joined.member_id)
+    code = refusal(desk.commit, 5, generation=joined.generation_id, member=joined.member_id)
+    assert code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_T46_a_member_of_the_consumer_protocol_commits_with_its_epoch(desk):
+    epoch = desk.heartbeat().member_epoch
+    assert desk.commit(5, generation=epoch, member="m") is ErrorCode.NONE
+    code = refusal(desk.commit, 5, generation=epoch - 1, member="m")
+    assert code is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_T46_a_member_of_the_consumer_protocol_needs_version_9(desk):
+    epoch = desk.heartbeat().member_epoch
+    code = refusal(desk.commit, 5, generation=epoch, member="m", version=8)
+    assert code is ErrorCode.UNSUPPORTED_VERSION
+
+
+# --- deleting ------------------------------------------------------------------------------------
+
+
+def test_an_offset_is_deleted(desk):
+    desk.commit(5)
+    desk.commit(6, index=1)
+    assert desk.delete_offsets("t", 0) == [ErrorCode.NONE]
+    assert (desk.committed(index=0), desk.committed(index=1)) == (-1, 6)
+    assert desk.reloaded().committed() == -1
+
+
+def test_an_offset_that_is_not_there_is_deleted_without_an_error(desk):
+    desk.commit(5)
+    assert desk.delete_offsets("t", 1, 0) == [ErrorCode.NONE] * 2
+
+
+def test_offsets_of_no_group_cannot_be_deleted(desk):
+    assert refusal(desk.delete_offsets) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_offsets_of_a_topic_that_is_not_there_cannot_be_deleted(desk):
+    desk.commit(5)
+    assert desk.delete_offsets("nope") == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+
+
+@pytest.mark.parametrize("become", [ShardDesk.join, ShardDesk.heartbeat])
+def test_T43_offsets_of_a_topic_that_members_read_cannot_be_deleted(become):
+    desk = ShardDesk(topic_image("t", 1), topic_image("u", 2))
+    desk.commit(5, topic="t")
+    desk.commit(6, topic="u")
+    become(desk)
+    assert desk.delete_offsets("t") == [ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC]
+    assert desk.delete_offsets("u") == [ErrorCode.NONE]
+    assert (desk.committed("t"), desk.committed("u")) == (5, -1)
+
+
+def test_offsets_of_members_that_are_no_consumers_cannot_be_deleted(desk):
+    desk.commit(5)
+    desk.join(protocol_type="connect")
+    assert refusal(desk.delete_offsets) is ErrorCode.NON_EMPTY_GROUP
+
+
+@pytest.mark.parametrize("become", [ShardDesk.join, ShardDesk.heartbeat])
+def test_a_group_with_members_cannot_be_deleted(desk, become):
+    become(desk)
+    assert refusal(desk.delete_group) is ErrorCode.NON_EMPTY_GROUP
+
+
+def test_a_group_that_is_not_there_cannot_be_deleted(desk):
+    assert refusal(desk.delete_group) is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_a_deleted_group_is_gone_with_its_offsets(desk):
+    desk.commit(5)
+    assert desk.delete_group() is ErrorCode.NONE
+    assert desk.listed() == desk.reloaded().listed() == {}
+    assert desk.committed() == desk.reloaded().committed() == -1
+
+
+def test_a_deleted_consumer_group_is_gone(desk):
+    desk.heartbeat()
+    desk.heartbeat(epoch=-1)
+    assert desk.delete_group() is ErrorCode.NONE
+    assert desk.listed() == desk.reloaded().listed() == {}
+
+
+def test_a_group_of_very_many_offsets_is_deleted_in_steps():
+    desk = ShardDesk(topic_image("t", 1, partitions=600))
+    name = "g" * 1_000
+    request = commit_request(5, group_id=name)
+    for index in range(1, 600):
+        request.topics[0].partitions += commit_request(5, index=index).topics[0].partitions
+    desk.take(desk.shard.commit_offsets(request, version=9, now=desk.now))
+    codes = [desk.delete_group(name) for _ in range(3)]
+    retry = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert codes == [retry, retry, ErrorCode.NONE]
+    assert desk.listed() == {}
+
+
+def test_a_tombstone_of_a_group_that_has_offsets_leaves_the_offsets(desk):
+    joined = desk.join()
+    desk.commit(5, generation=joined.generation_id, member=joined.member_id)
+    desk.shard.replay(*encode_tombstone(GroupMetadataKey(group=GROUP)))
+    assert desk.listed() == {GROUP: EMPTY_CLASSIC}
+    assert desk.committed() == 5
+
+
+# --- looking at groups ---------------------------------------------------------------------------
+
+
+def test_groups_are_listed_by_state_and_type(desk):
+    desk.commit(5, group_id="simple")
+    desk.join("classic")
+    desk.heartbeat("consumer")
+    assert desk.listed().keys() == {"simple", "classic", "consumer"}
+    assert desk.listed(states={"empty"}) == {"simple": EMPTY_CLASSIC}
+    assert desk.listed(types={"consumer"}).keys() == {"consumer"}
+    assert desk.listed(states={"stable"}, types={"classic"}).keys() == {"classic"}
+    assert desk.listed(states={"no such state"}) == {}
+
+
+def test_each_kind_of_group_is_described_by_its_own_request(desk):
+    desk.join("classic")
+    desk.heartbeat("consumer")
+    assert desk.shard.describe_classic_group("classic").group_state == "Stable"
+    assert desk.shard.describe_consumer_group("consumer").group_id == "consumer"
+    for ask, names in (
+        (desk.shard.describe_classic_group, ("consumer", "nobody's")),
+        (desk.shard.describe_consumer_group, ("classic", "nobody's")),
+    ):
+        assert {refusal(ask, name) for name in names} == {ErrorCode.GROUP_ID_NOT_FOUND}
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+def test_S38_no_more_groups_than_the_broker_has_room_for():
+    room = GroupRoom(3)
+    one, two = ShardDesk(room=room), ShardDesk(room=room)
+    one.commit(5, group_id="a")
+    two.join("b")
+    one.heartbeat("c")
+    assert refusal(two.commit, 5, group_id="d") is ErrorCode.POLICY_VIOLATION
+    assert refusal(one.join, "d") is ErrorCode.POLICY_VIOLATION
+    assert refusal(two.heartbeat, "d") is ErrorCode.POLICY_VIOLATION
+    assert one.commit(6, group_id="a") is ErrorCode.NONE
+
+
+def test_S38_a_deleted_group_and_a_lost_shard_make_room():
+    room = GroupRoom(2)
+    one, two = ShardDesk(room=room), ShardDesk(room=room)
+    one.commit(5, group_id="a")
+    two.commit(5, group_id="b")
+    one.delete_group("a")
+    two.shard.resign()
+    assert room.taken == 0
+
+
+def test_S38_the_log_is_loaded_though_there_is_no_room():
+    desk = ShardDesk()
+    for name in "abc":
+        desk.commit(5, group_id=name)
+    room = GroupRoom(1)
+    assert ShardDesk(room=room, log=desk.log).shard.group_count == 3
+    assert room.taken == 3
+
+
+def ask_for_an_id(desk, fresh="fresh"):
+    """A newcomer of a version that gives out ids first."""
+    request = JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
+    )
+    answer = desk.take(desk.shard.join(request, Caller("c", "/h", fresh), version=9, now=desk.now))
+    assert answer.error_code == ErrorCode.MEMBER_ID_REQUIRED
+    return answer.member_id
+
+
+def test_S38_a_group_whose_first_members_never_came_back_is_forgotten(desk):
+    ask_for_an_id(desk)
+    ask_for_an_id(desk, "another")
+    assert desk.shard.group_count == 1
+    desk.pass_time(10_000)
+    assert (desk.shard.group_count, desk.log) == (0, [])
+
+
+def test_S38_a_group_whose_first_member_thought_better_of_it_is_forgotten(desk):
+    desk.leave(ask_for_an_id(desk))
+    assert (desk.shard.group_count, desk.log) == (0, [])
+
+
+def test_a_sweep_does_not_forget_who_is_about_to_join(desk):
+    desk.pass_time(CHECK_INTERVAL_MS - 1)
+    ask_for_an_id(desk)
+    desk.pass_time(1)
+    assert desk.shard.group_count == 1
+
+
+# --- the shard as a whole ------------------------------------------------------------------------
+
+
+def test_records_of_unknown_kinds_are_passed_over(desk):
+    desk.shard.replay(b"\x00\x63whatever", b"\x00\x00")
+    assert desk.shard.group_count == 0
+
+
+def test_an_idle_shard_has_nothing_due_before_the_next_check(desk):
+    assert desk.shard.next_deadline_ms() == CHECK_INTERVAL_MS
+
+
+def test_a_change_of_leaders_is_no_news_for_groups(desk):
+    for number in range(250):
+        desk.heartbeat(f"g{number}")
+    moved = replace(PARTITION, leader_epoch=1)
+    changed = image_of(replace(topic_image("t", 1), partitions=(moved, moved)))
+    desk.take(desk.shard.metadata_changed(difference(desk.image, changed), desk.now))
+    assert desk.shard.next_deadline_ms() != 0
+
+
+def test_groups_that_go_meanwhile_are_not_told():
+    desk = ShardDesk()
+    for number in range(250):
+        desk.commit(5, group_id=f"g{number}")
+    grown = image_of(topic_image("t", 1, partitions=3))
+    desk.take(desk.shard.metadata_changed(difference(desk.image, grown), desk.now))
+    for number in range(250):
+        desk.delete_group(f"g{number}")
+    desk.settle()
+    assert desk.shard.next_deadline_ms() == CHECK_INTERVAL_MS
+
+
+def test_tombstones_of_groups_that_are_not_there_mean_nothing(desk):
+    desk.shard.replay(*encode_tombstone(GroupMetadataKey(group="gone")))
+    desk.shard.replay(*encode_tombstone(ConsumerGroupMetadataKey(group_id="gone")))
+    assert desk.shard.group_count == 0
+
+
+def test_rebalances_are_counted(desk):
+    desk.join()
+    assert desk.shard.rebalances > 0
+
+
+def test_groups_hear_of_new_partitions_in_slices():
+    desk = ShardDesk(topic_image("t", 1))
+    for number in range(250):
+        desk.heartbeat(f"g{number}")
+    grown = image_of(topic_image("t", 1, partitions=3))
+    desk.take(desk.shard.metadata_changed(difference(desk.image, grown), desk.now))
+    slices = 1
+    while desk.shard.next_deadline_ms() == 0:
+        desk.take(desk.shard.expire(desk.now))
+        slices += 1
+    assert slices == 3
+
+
+def test_who_waits_is_handed_over_when_the_shard_resigns():
+    desk = ShardDesk(group_initial_rebalance_delay_ms=3_000)
+    request = JoinGroupRequest(
+        group_id=GROUP,
+        session_timeout_ms=10_000,
+        rebalance_timeout_ms=10_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
+    )
+    result = desk.shard.join(request, Caller("c", "/h", "fresh"), version=3, now=desk.now)
+    assert isinstance(result.response, Parked)
+    assert desk.shard.resign() == [result.response]

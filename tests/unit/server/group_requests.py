@@ -1,0 +1,103 @@
+"""Requests about groups to one broker, and what of their answers tests look at."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidemill.core.errors import ErrorCode
+from tidemill.wire.generated.delete_groups import DeleteGroupsRequest
+from tidemill.wire.generated.list_groups import ListGroupsRequest
+from tidemill.wire.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidemill.wire.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopic,
+    OffsetFetchRequestTopics,
+)
+
+OFFSETS_TOPIC = "__consumer_offsets"
+COMMIT_VERSIONS = range(2, 11)
+FETCH_VERSIONS = range(1, 11)
+FIRST_WITH_IDS = 10
+FIRST_WITH_GROUPS = 8
+
+
+def commit_request(broker, offset=5, version=9, *, group_id="g", names=("t",), index=0, **fields):
+    """For the same partition of each topic; by id where the version wants it."""
+    topics = []
+    for name in names:
+        part = OffsetCommitRequestPartition(
+            partition_index=index, committed_offset=offset, committed_metadata="m"
+        )
+        key = {"name": name}
+        if version >= FIRST_WITH_IDS:
+            topic = broker.image.topic(name)
+            key = {"topic_id": UUID(int=404) if topic is None else topic.topic_id}
+        topics.append(OffsetCommitRequestTopic(partitions=[part], **key))
+    return OffsetCommitRequest(group_id=group_id, topics=topics, **fields)
+
+
+def commit(broker, offset=5, version=9, **fields):
+    """The error codes, one per topic."""
+    response = broker.call(commit_request(broker, offset, version, **fields), version)
+    return [ErrorCode(topic.partitions[0].error_code) for topic in response.topics]
+
+
+def fetch_request(broker, version=9, *, groups=("g",), names=("t",), **fields):
+    """The first partition of each topic; of all topics if `names` is None."""
+    if version < FIRST_WITH_GROUPS:
+        topics = names and [
+            OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in names
+        ]
+        return OffsetFetchRequest(group_id=groups[0], topics=topics, **fields)
+    return OffsetFetchRequest(
+        groups=[
+            OffsetFetchRequestGroup(group_id=group, topics=_topics(broker, version, names))
+            for group in groups
+        ],
+        **fields,
+    )
+
+
+def _topics(broker, version, names):
+    if names is None:
+        return None
+    keys = [{"name": name} for name in names]
+    if version >= FIRST_WITH_IDS:
+        keys = [{"topic_id": broker.image.topic(name).topic_id} for name in names]
+    return [OffsetFetchRequestTopics(partition_indexes=[0], **key) for key in keys]
+
+
+def fetch(broker, version=9, **fields):
+    """Offset, metadata and error code of the first group, one per topic."""
+    response = broker.call(fetch_request(broker, version, **fields), version)
+    answer = response.groups[0] if version >= FIRST_WITH_GROUPS else response
+    return [
+        (entry.committed_offset, entry.metadata, ErrorCode(entry.error_code))
+        for topic in answer.topics
+        for entry in topic.partitions
+    ]
+
+
+def delete_groups(broker, *names, version=2):
+    response = broker.call(DeleteGroupsRequest(groups_names=list(names)), version)
+    return {one.group_id: ErrorCode(one.error_code) for one in response.results}
+
+
+def list_groups(broker, version=5, **filters):
+    response = broker.call(ListGroupsRequest(**filters), version)
+    assert response.error_code == ErrorCode.NONE
+    return {one.group_id: one for one in response.groups}
+
+
+def with_two_groups(broker):
+    """Groups "a" and "b" have committed, in a broker with several shards."""
+    broker.make_topic(OFFSETS_TOPIC, 4)
+    broker.make_topic("t")
+    commit(broker, 5, group_id="a")
+    commit(broker, 6, group_id="b")
+    return broker
