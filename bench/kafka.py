@@ -2,8 +2,8 @@
 
 The jars come from Maven Central by `pom.xml`. JVM options are those of `kafka-server-start.sh` and
 `kafka-run-class.sh`, the configuration is the shipped `server.properties` but for addresses and
-directories, and for deleted topics leaving the disk at once instead of after a minute, so that one
-sample does not pay for the files of the one before.
+directories, for deleted topics leaving the disk at once instead of after a minute, so that one
+sample does not pay for the files of the one before, and for groups that do not wait for latecomers.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ log.retention.hours=168
 log.segment.bytes=1073741824
 log.retention.check.interval.ms=300000
 log.segment.delete.delay.ms=0
+group.initial.rebalance.delay.ms=0
 """
 
 

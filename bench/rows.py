@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from bench import latency_rows, life_rows, scale_rows, throughput_rows
+from bench import group_rows, latency_rows, life_rows, scale_rows, throughput_rows
 from bench.judgement import Bar, Held, Outcome
 from bench.lab import Lab
 
@@ -130,6 +130,19 @@ ROWS = (
             lab, row, title, p50=Bar("<=", 1), p99=Bar("<=", 1)
         ),
     ),
+    Row(
+        key="commits",
+        title="offset commits",
+        measure=lambda lab, row, title: group_rows.offset_commits(
+            lab, row, title, bar=Bar(">=", 3)
+        ),
+    ),
+    Row(
+        key="second-member",
+        title="second member joins, both read",
+        measure=lambda lab, row, title: group_rows.second_member(lab, row, title, bar=Bar("<=", 1)),
+    ),
+    Row(key="large-group", title="500 members", measure=group_rows.large_group),
     Row(key="start", title="port open after start", measure=life_rows.start_up, quick=True),
     Row(key="memory", title="memory", measure=life_rows.memory, quick=True),
     _recovery("recovery-1g", gigabytes=1),
@@ -141,5 +154,6 @@ ROWS = (
         measure=scale_rows.idle_partitions,
     ),
     Row(key="topics-start", title="first answer after start", measure=scale_rows.many_topics_start),
+    Row(key="many-groups", title="offsets served after start", measure=group_rows.many_groups),
     Row(key="connections", title="idle connections", measure=scale_rows.idle_connections),
 )

@@ -11,6 +11,8 @@ from bench.wire_client import Address
 
 __all__ = ["COMMAND", "TidemillSubject"]
 
+GROUPS_DO_NOT_WAIT = ("group.initial.rebalance.delay.ms=0",)
+"""For latecomers; as Kafka is told, too."""
 COMMAND = (sys.executable, "-m", "tidemill.cli.main")
 
 
@@ -29,7 +31,7 @@ class TidemillSubject:
 
     def launch(self, data_dir: Path, port: int) -> Launch:
         metrics = Address("127.0.0.1", free_port())
-        settings = (f"metrics.listen={metrics}", *self._settings)
+        settings = (f"metrics.listen={metrics}", *GROUPS_DO_NOT_WAIT, *self._settings)
         options = ["--listen", f"127.0.0.1:{port}", "--data-dir", str(data_dir)]
         for setting in settings:
             options += ["--set", setting]

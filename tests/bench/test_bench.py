@@ -25,7 +25,7 @@ from bench.judgement import (
 )
 from bench.metrics_page import buckets_between, buckets_sum, parse_buckets
 from bench.plot import margin
-from bench.raw_driver import BATCHES, produce_request
+from bench.raw_driver import BATCHES, produce_exchange
 from bench.report import Report, print_table, write_json
 from bench.rows import ROWS
 from tidemill.wire.batch import read_header, verify
@@ -198,7 +198,7 @@ def test_rows_have_keys_of_their_own():
 @pytest.mark.parametrize("name", sorted(BATCHES))
 def test_a_prebuilt_request_holds_one_sound_batch(name):
     load = BATCHES[name]
-    frame = produce_request("topic", 3, load)[4:]
+    frame = produce_exchange("topic", 3, load).frame()[4:]
     header = parse_request_header(frame)
     request = ProduceRequest.read(Reader(frame[header.body_offset :]), header.api_version)
     partition = request.topic_data[0].partition_data[0]
