@@ -20,6 +20,20 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
     assert broker.stop() == 0
 
 
+@pytest.fixture(scope="session")
+def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that loses no time over groups: short sessions, no wait for company at the start."""
+    broker = BrokerProcess(
+        tmp_path_factory.mktemp("groups") / "data",
+        "group.initial.rebalance.delay.ms=0",
+        "group.min.session.timeout.ms=100",
+        "group.consumer.session.timeout.ms=3000",
+        "group.consumer.heartbeat.interval.ms=100",
+    ).start()
+    yield broker
+    assert broker.stop() == 0
+
+
 @pytest.fixture
 def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     """Brokers that a test may kill."""

@@ -35,6 +35,8 @@ _ADVICE = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "start more brokers, or lower min.insync.replicas",
     ErrorCode.KAFKA_STORAGE_ERROR: "see the broker's log about its disk",
     ErrorCode.OFFSET_OUT_OF_RANGE: "`--from beginning` starts with what is still kept",
+    ErrorCode.GROUP_ID_NOT_FOUND: "`tidemill group list` shows what there is",
+    ErrorCode.NON_EMPTY_GROUP: "stop its members first; `tidemill group describe` names them",
     ErrorCode.UNSUPPORTED_VERSION: "the broker is too old or too new for this tool",
 }
 

@@ -23,6 +23,7 @@ __all__ = ["LazyGroup", "cli", "main"]
 _COMMANDS = {
     "up": "Run a broker.",
     "topic": "Create, list, describe, alter and delete topics.",
+    "group": "List, describe, reset and delete consumer groups.",
     "produce": "Send lines from standard input to a topic.",
     "consume": "Print the records of a topic.",
     "log": "Look into the log files of a broker that is not running.",
@@ -31,7 +32,6 @@ _COMMANDS = {
 }
 
 _NOT_YET = {
-    "group": "consumers name their partitions with assign()",
     "pipeline": "there is nothing in its place",
     "bench": "a checkout has `make bench`",
 }

@@ -1,4 +1,4 @@
-"""Where `consume --from` begins."""
+"""Where `consume --from` begins and `group reset --to-time` leads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 from tidemill.client.consumer import EARLIEST, LATEST, AtOffset, AtTime, StartPosition
 from tidemill.core.errors import UserError
 
-__all__ = ["parse_start_position"]
+__all__ = ["parse_start_position", "parse_time_ms"]
 
 _AGO = re.compile(r"-(\d{1,9})(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -24,12 +24,20 @@ def parse_start_position(text: str, *, now_ms: int) -> StartPosition:
             return LATEST
     if text.isascii() and text.isdigit() and len(text) <= _OFFSET_DIGITS_MAX:
         return AtOffset(int(text))
-    if ago := _AGO.fullmatch(text):
-        return AtTime(max(0, now_ms - int(ago[1]) * _UNIT_MS[ago[2]]))
     try:
-        return AtTime(max(0, int(datetime.fromisoformat(text).timestamp() * 1000)))
-    except (ValueError, OverflowError, OSError):
+        return AtTime(parse_time_ms(text, now_ms=now_ms))
+    except ValueError:
         raise UserError(
             f"--from {text}: expected beginning, end, an offset, an age such as -10m (ms s m h d) "
             "or a time such as 2026-11-15T21:30:00Z"
         ) from None
+
+
+def parse_time_ms(text: str, *, now_ms: int) -> int:
+    """An age such as -10m, or an ISO 8601 time (local if bare); ValueError if it is neither."""
+    if ago := _AGO.fullmatch(text):
+        return max(0, now_ms - int(ago[1]) * _UNIT_MS[ago[2]])
+    try:
+        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
+    except (OverflowError, OSError) as error:
+        raise ValueError(text) from error

@@ -46,11 +46,14 @@ def print_json(facts: object) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: by rich on a terminal, else plain and aligned. Numbers stand at the right."""
+    """A table: by rich on a terminal, else plain and aligned. Numbers stand at the right.
+
+    What is not known (None) is a dash, and keeps a column of numbers a column of numbers.
+    """
     listed = [list(row) for row in rows]
-    texts = [[escape(str(cell)) for cell in row] for row in listed]
+    texts = [["-" if cell is None else escape(str(cell)) for cell in row] for row in listed]
     numeric = [
-        bool(listed) and all(isinstance(row[index], int) for row in listed)
+        bool(listed) and all(isinstance(row[index], int | None) for row in listed)
         for index in range(len(columns))
     ]
     if sys.stdout.isatty():

@@ -6,7 +6,12 @@ that), sends the next Fetch, and only then opens the records: the broker works w
 
 Answers hold whole stored batches: the first may begin before the position, the last may be cut off
 (T31). Records of a batch that come before the position are left out, a cut batch is fetched again,
-control batches are skipped. Transactions are not looked at (read_uncommitted).
+control batches are skipped. `poll` hands out records and does not look at transactions
+(read_uncommitted); `poll_batches` hands out what came, for who decodes batches in another way.
+
+With `read_between` a partition is read up to an offset and then let go. As its end comes near, a
+Fetch asks for about as many bytes as are still wanted, judged by those that came: without that a
+short range in a long log would cost a full answer each time.
 
 A lost connection or a leader that moved is retried until `retry_s` have gone by without an answer.
 """
@@ -15,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -29,10 +34,11 @@ from tidemill.client.offsets import (
 )
 from tidemill.core.errors import ErrorCode, KafkaError, TidemillError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import MIB
+from tidemill.core.limits import KIB, MIB
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import BatchHeader, iter_headers, verify
 from tidemill.wire.generated.fetch import (
+    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -47,12 +53,17 @@ __all__ = [
     "AtOffset",
     "AtTime",
     "Consumer",
+    "FetchedBatches",
     "FetchedRecords",
     "StartPosition",
 ]
 
 _VERSION_BY_NAME_MAX = 12
 """From 13 on Fetch names topics by id only."""
+
+_RANGE_SLACK_BYTES = 64 * KIB
+_RANGE_FIRST_FETCH_BYTES = 1 * MIB
+"""Asked for while nothing is known of the size of a range's records."""
 
 
 @final
@@ -89,13 +100,31 @@ class FetchedRecords:
 
 @final
 @dataclass(slots=True)
-class _Slice:
-    """Batches of one partition as they came, not opened yet."""
+class FetchedBatches:
+    """Batches of one partition as they came, not opened and not verified yet."""
 
     partition: TopicPartition
     batches: list[tuple[memoryview, BatchHeader]]
     from_offset: int
+    """Where reading was: records before it are left out."""
     high_watermark: int
+    aborted: list[AbortedTransaction]
+    """With read_committed: aborted transactions whose batches may be among these."""
+
+
+@final
+@dataclass(slots=True)
+class _Range:
+    """How far a partition is read, and what its offsets have weighed so far."""
+
+    stop: int
+    offsets_read: int = 0
+    bytes_read: int = 0
+
+    def bytes_left(self, position: int) -> int:
+        if self.offsets_read == 0:
+            return _RANGE_FIRST_FETCH_BYTES
+        return (self.stop - position) * self.bytes_read // self.offsets_read + _RANGE_SLACK_BYTES
 
 
 @final
@@ -111,6 +140,8 @@ class Consumer:
         fetch_bytes_max: int = 16 * MIB,
         partition_bytes_max: int = 1 * MIB,
         retry_s: float = 30.0,
+        isolation_level: int = 0,
+        read_ahead: bool = True,
     ) -> None:
         self.positions: dict[TopicPartition, int] = {}
         """The next offset to be returned, for every assigned partition."""
@@ -120,6 +151,11 @@ class Consumer:
         self._fetch_bytes_max = fetch_bytes_max
         self._partition_bytes_max = partition_bytes_max
         self._retry_s = retry_s
+        self._isolation_level = isolation_level
+        self._read_ahead = read_ahead
+        """Whether the next Fetch goes out before the records of this one are looked at."""
+        self._ranges: dict[TopicPartition, _Range] = {}
+        """Of partitions that are read up to an offset; the others have no end."""
         self._in_flight: dict[int, asyncio.Future[FetchResponse]] = {}
         """By leader; at most one Fetch each."""
         self._failing_since: float | None = None
@@ -150,8 +186,32 @@ class Consumer:
             found |= {partition: listed.offset for partition, listed in ends.items()}
         return found
 
+    def read_between(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Add partitions to be read from one offset up to, not including, another.
+
+        Each leaves `positions` when it has been read. The caller has made their leaders known
+        (`Cluster.refresh`).
+        """
+        for partition, (start, stop) in ranges.items():
+            if start < stop:
+                self.positions[partition] = start
+                self._ranges[partition] = _Range(stop)
+
+    def skip_to(self, partition: TopicPartition, offset: int | None) -> None:
+        """Go on at a later offset; None, or one at the end of its range, lets the partition go."""
+        wanted = self._ranges.get(partition)
+        if offset is None or (wanted is not None and offset >= wanted.stop):
+            self._ranges.pop(partition, None)
+            del self.positions[partition]
+        else:
+            self.positions[partition] = offset
+
     async def poll(self, timeout_s: float) -> list[FetchedRecords]:
         """What has arrived, waiting up to `timeout_s` for the first answer; may be empty."""
+        return [_open(fetched) for fetched in await self.poll_batches(timeout_s)]
+
+    async def poll_batches(self, timeout_s: float) -> list[FetchedBatches]:
+        """As `poll`, but batches as they came."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             await self._fetch_from_idle_leaders()
@@ -159,13 +219,13 @@ class Consumer:
         except (ClientError, KafkaError) as error:
             await self._recover(error)
             return []
-        if slices:
+        if slices and self._read_ahead:
             # A fault here is met again by the next poll; what has come must be handed out first.
             with contextlib.suppress(ClientError, KafkaError):
                 await self._fetch_from_idle_leaders()
         self._failing_since = None
         self._backoff.reset()
-        return [_open(piece) for piece in slices]
+        return slices
 
     # --- fetching --------------------------------------------------------------------------------
 
@@ -196,7 +256,7 @@ class Consumer:
             wanted = FetchPartition(
                 partition=partition.partition,
                 fetch_offset=self.positions[partition],
-                partition_max_bytes=self._partition_bytes_max,
+                partition_max_bytes=self._bytes_wanted(partition),
             )
             name = partition.topic
             topics.setdefault(name, FetchTopic(topic=name)).partitions.append(wanted)
@@ -204,10 +264,17 @@ class Consumer:
             max_wait_ms=self._max_wait_ms,
             min_bytes=self._min_bytes,
             max_bytes=self._fetch_bytes_max,
+            isolation_level=self._isolation_level,
             topics=list(topics.values()),
         )
 
-    async def _next_answers(self, deadline: float) -> list[_Slice]:
+    def _bytes_wanted(self, partition: TopicPartition) -> int:
+        wanted = self._ranges.get(partition)
+        if wanted is None:
+            return self._partition_bytes_max
+        return min(self._partition_bytes_max, wanted.bytes_left(self.positions[partition]))
+
+    async def _next_answers(self, deadline: float) -> list[FetchedBatches]:
         now = asyncio.get_running_loop().time()
         if not self._in_flight:
             return []
@@ -221,9 +288,9 @@ class Consumer:
             del self._in_flight[leader]
         return self._take_all([future for _, future in done])
 
-    def _take_all(self, answers: list[asyncio.Future[FetchResponse]]) -> list[_Slice]:
+    def _take_all(self, answers: list[asyncio.Future[FetchResponse]]) -> list[FetchedBatches]:
         """Whatever data came; a fault beside data is left for the next fetch to meet again."""
-        slices: list[_Slice] = []
+        slices: list[FetchedBatches] = []
         fault: TidemillError | None = None
         for answer in answers:
             try:
@@ -257,7 +324,7 @@ class Consumer:
         position = self.positions[partition]
         raise KafkaError(code, f"{partition} at offset {position}")
 
-    def _take(self, partition: TopicPartition, data: PartitionData) -> list[_Slice]:
+    def _take(self, partition: TopicPartition, data: PartitionData) -> list[FetchedBatches]:
         self._check_partition(partition, data)
         view = memoryview(data.records or b"")
         position = self.positions[partition]
@@ -268,8 +335,19 @@ class Consumer:
         ]
         if not batches:
             return []
-        self.positions[partition] = batches[-1][1].next_offset
-        return [_Slice(partition, batches, position, data.high_watermark)]
+        self._advance(partition, batches)
+        aborted = data.aborted_transactions or []
+        return [FetchedBatches(partition, batches, position, data.high_watermark, aborted)]
+
+    def _advance(
+        self, partition: TopicPartition, batches: list[tuple[memoryview, BatchHeader]]
+    ) -> None:
+        position = batches[-1][1].next_offset
+        wanted = self._ranges.get(partition)
+        if wanted is not None:
+            wanted.offsets_read += position - batches[0][1].base_offset
+            wanted.bytes_read += sum(len(view) for view, _ in batches)
+        self.skip_to(partition, position)
 
     # --- faults ----------------------------------------------------------------------------------
 
@@ -291,7 +369,7 @@ class Consumer:
             return  # the next poll meets the same fault, and counts it
 
 
-def _open(piece: _Slice) -> FetchedRecords:
+def _open(piece: FetchedBatches) -> FetchedRecords:
     records: list[Record] = []
     for view, header in piece.batches:
         verify(view, header)

@@ -11,7 +11,8 @@ from tidemill.client.accumulator import Accumulator
 from tidemill.client.cluster import Cluster
 from tidemill.client.errors import ConnectionClosed
 from tidemill.client.partitioners import KeyPartitioner, Partitioner, RoundRobin
-from tidemill.client.sender import ALL_REPLICAS, NO_OFFSET, Sender
+from tidemill.client.produce_requests import ALL_REPLICAS
+from tidemill.client.sender import NO_OFFSET, Sender
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition

@@ -25,35 +25,32 @@ from tidemill.client.accumulator import (
     ProducerIdentity,
 )
 from tidemill.client.cluster import Cluster
-from tidemill.client.errors import ClientError, check, error_code
-from tidemill.client.offsets import LEADER_MOVED
+from tidemill.client.errors import ClientError, error_code
+from tidemill.client.produce_requests import (
+    NO_ANSWER,
+    PRODUCE_VERSION_MAX,
+    answers_by_partition,
+    ask_identity,
+    learn_leader,
+    may_pass,
+    produce_request,
+)
 from tidemill.core.errors import ErrorCode, KafkaError, TidemillError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MIB
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.generated.init_producer_id import (
-    InitProducerIdRequest,
-    InitProducerIdResponse,
-)
 from tidemill.wire.generated.produce import (
-    PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
 )
 
-__all__ = ["ALL_REPLICAS", "NO_ANSWER", "NO_OFFSET", "Sender"]
+__all__ = ["NO_OFFSET", "Sender"]
 
-ALL_REPLICAS: Final = -1
-NO_ANSWER: Final = 0
 NO_OFFSET: Final = -1
 
-_VERSION_BY_NAME_MAX = 12
-"""From 13 on Produce names topics by id only."""
 _REQUEST_BYTES_MAX = 16 * MIB
 _RETRY_PAUSE_S = 0.1
-_NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 _Exchange = tuple[asyncio.Future[ProduceResponse], list[PartitionQueue]]
 
@@ -134,12 +131,7 @@ class Sender:
         if lost := {q.partition.topic for q in ready if metadata.leader(*q.partition) is None}:
             await self._cluster.refresh(lost)
         if self._identity is None:
-            request = InitProducerIdRequest(
-                transactional_id=None, transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS
-            )
-            response = await self._cluster.ask_any(request, InitProducerIdResponse)
-            check(response.error_code, "the broker gives no producer id")
-            self._identity = ProducerIdentity(response.producer_id, response.producer_epoch)
+            self._identity = await ask_identity(self._cluster)
 
     def _by_leader(self, ready: list[PartitionQueue]) -> dict[int, list[PartitionQueue]]:
         """Who can be sent what now; what was learnt may have made a busy broker the leader."""
@@ -158,7 +150,7 @@ class Sender:
         request, taken = self._request(queues)
         try:
             connection = await self._cluster.connection(broker_id)
-            version = min(connection.version_of(ApiKey.PRODUCE), _VERSION_BY_NAME_MAX)
+            version = min(connection.version_of(ApiKey.PRODUCE), PRODUCE_VERSION_MAX)
             if self._acks == NO_ANSWER:
                 await connection.send_unanswered(request, version=version)
                 for queue in taken:
@@ -180,8 +172,8 @@ class Sender:
     def _request(self, queues: list[PartitionQueue]) -> tuple[ProduceRequest, list[PartitionQueue]]:
         """The head batches of some queues, as many as one request may carry."""
         assert self._identity is not None
-        topics: dict[str, TopicProduceData] = {}
         taken: list[PartitionQueue] = []
+        batches: list[tuple[TopicPartition, bytearray]] = []
         size_bytes = 0
         for queue in queues:
             payload = queue.encode_head(self._identity, self._codec)
@@ -189,13 +181,9 @@ class Sender:
                 break
             size_bytes += len(payload)
             taken.append(queue)
-            name, index = queue.partition
-            data = PartitionProduceData(index=index, records=payload)
-            topics.setdefault(name, TopicProduceData(name=name)).partition_data.append(data)
-        timeout_ms = int(self._cluster.request_timeout_s * 1000)
-        request = ProduceRequest(
-            acks=self._acks, timeout_ms=timeout_ms, topic_data=list(topics.values())
-        )
+            batches.append((queue.partition, payload))
+        timeout_s = self._cluster.request_timeout_s
+        request = produce_request(batches, acks=self._acks, timeout_s=timeout_s)
         return request, taken
 
     # --- what became of it -----------------------------------------------------------------------
@@ -206,7 +194,7 @@ class Sender:
                 continue
             del self._in_flight[broker_id]
             try:
-                answers = _answers(future.result())
+                answers = answers_by_partition(future.result())
             except ClientError as error:
                 self._retry_later(queues, error, leader_lost=True)
                 continue
@@ -223,10 +211,7 @@ class Sender:
             self._deliver(queue, answer.base_offset)
             return
         reason = f": {answer.error_message}" if answer.error_message else ""
-        hint = answer.current_leader
-        knows_leader = hint is not None and self._cluster.metadata.apply_leader_hint(
-            *queue.partition, hint.leader_id, hint.leader_epoch
-        )
+        knows_leader = learn_leader(self._cluster.metadata, queue.partition, answer)
         refusal = KafkaError(code, f"{queue.partition}{reason}")
         self._retry_later([queue], refusal, leader_lost=not knows_leader)
 
@@ -245,7 +230,7 @@ class Sender:
             queue.in_flight = False
             if leader_lost:
                 self._cluster.metadata.forget_leader(*queue.partition)
-            if _may_pass(error) and now < queue.batches[0].deadline:
+            if may_pass(error) and now < queue.batches[0].deadline:
                 queue.not_before = now + _RETRY_PAUSE_S
             else:
                 self._fail(queue, error)
@@ -260,17 +245,3 @@ class Sender:
         if not batch.done.done():
             batch.done.set_exception(error)
             batch.done.exception()  # nobody has to wait for it: `first_error` tells the flusher
-
-
-def _may_pass(error: TidemillError) -> bool:
-    if isinstance(error, KafkaError):
-        return error.code.retriable or error.code in LEADER_MOVED
-    return isinstance(error, ClientError)
-
-
-def _answers(response: ProduceResponse) -> dict[TopicPartition, PartitionProduceResponse]:
-    return {
-        TopicPartition(topic.name, answer.index): answer
-        for topic in response.responses
-        for answer in topic.partition_responses
-    }

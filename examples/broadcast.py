@@ -1,0 +1,36 @@
+"""Broadcast: every instance gets every record. Each instance has a group id of its own.
+
+    python examples/broadcast.py [HOST:PORT]
+
+With an id that stays the same over restarts an instance goes on where it stopped.
+"""
+
+import sys
+import uuid
+
+from confluent_kafka import Consumer, Producer
+
+BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
+TOPIC = f"prices-{uuid.uuid4().hex[:8]}"
+INSTANCES = ("london", "lisbon", "lima")
+PRICES = [b"%d" % price for price in range(10)]
+
+producer = Producer({"bootstrap.servers": BOOTSTRAP})
+for price in PRICES:
+    producer.produce(TOPIC, price)
+producer.flush()
+
+for instance in INSTANCES:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": BOOTSTRAP,
+            "group.id": f"{TOPIC}-{instance}",  # nobody else's
+            "auto.offset.reset": "earliest",
+        }
+    )
+    consumer.subscribe([TOPIC])
+    got = []
+    while len(got) < len(PRICES):
+        got += [record.value() for record in consumer.consume(len(PRICES), timeout=1)]
+    consumer.close()
+    print(f"{instance} got {len(set(got))} of {len(PRICES)}")

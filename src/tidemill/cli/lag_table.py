@@ -1,0 +1,142 @@
+"""How far a group is: one picture of it, as facts for programs and as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, final
+
+import click
+
+from tidemill.cli.text import escape, print_table
+from tidemill.client.cluster import Cluster
+from tidemill.client.group_admin import GroupAdmin, PartitionProgress
+from tidemill.client.group_description import GroupDescription, GroupMember, describe_group
+from tidemill.core.ids import TopicPartition
+
+__all__ = ["GroupPicture", "group_facts", "print_group", "take_picture"]
+
+_MEMBER_COLUMNS = ("MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS")
+_PROGRESS_COLUMNS = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupPicture:
+    """Members and progress, asked for one after the other: a moment apart."""
+
+    description: GroupDescription
+    progress: list[PartitionProgress]
+
+    @property
+    def lag(self) -> int:
+        """All that is known of it."""
+        return sum(one.lag or 0 for one in self.progress)
+
+    def owners(self) -> dict[TopicPartition, GroupMember]:
+        return {p: member for member in self.description.members for p in member.assignment}
+
+
+async def take_picture(cluster: Cluster, group: str) -> GroupPicture:
+    """The group now; KafkaError if there is none of that name."""
+    description = await describe_group(cluster, group)
+    assigned = {p for member in description.members for p in member.assignment}
+    return GroupPicture(description, await GroupAdmin(cluster).progress(group, assigned))
+
+
+def group_facts(picture: GroupPicture) -> dict[str, Any]:
+    """For JSON. `group reset --from-file` reads the `partitions` of it."""
+    group, owners = picture.description, picture.owners()
+    return {
+        "group": group.group_id,
+        "type": group.kind,
+        "state": group.state,
+        "assignor": group.assignor,
+        "coordinator": group.coordinator,
+        "lag": picture.lag,
+        "members": [_member_facts(member) for member in group.members],
+        "partitions": [
+            {
+                "topic": one.partition.topic,
+                "partition": one.partition.partition,
+                "committed_offset": one.committed.offset if one.committed else None,
+                "metadata": one.committed.metadata if one.committed else None,
+                "high_watermark": one.end_offset,
+                "lag": one.lag,
+                "member_id": owners[one.partition].member_id if one.partition in owners else None,
+            }
+            for one in picture.progress
+        ],
+    }
+
+
+def _member_facts(member: GroupMember) -> dict[str, Any]:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "assignment": [
+            {"topic": topic, "partitions": [p.partition for p in partitions]}
+            for topic, partitions in groupby(member.assignment, key=lambda p: p.topic)
+        ],
+    }
+
+
+def print_group(picture: GroupPicture, *, rows_max: int | None = None) -> None:
+    """The group for a person; of each table at most half of `rows_max` rows."""
+    group = picture.description
+    plan = f", {escape(group.assignor)}" if group.assignor else ""
+    click.echo(
+        f"{escape(group.group_id)}  {group.kind}, {escape(group.state)}{plan}, "
+        f"{len(group.members)} members, lag {picture.lag}, coordinator {group.coordinator}"
+    )
+    half = None if rows_max is None else max(1, rows_max // 2)
+    if group.members:
+        _print_cut(_MEMBER_COLUMNS, [_member_row(member) for member in group.members], half)
+    if picture.progress:
+        _print_cut(_PROGRESS_COLUMNS, _progress_rows(picture), half)
+
+
+def _member_row(member: GroupMember) -> tuple[object, ...]:
+    partitions = " ".join(
+        f"{topic}:{_ranges([p.partition for p in found])}"
+        for topic, found in groupby(member.assignment, key=lambda p: p.topic)
+    )
+    return (member.member_id, member.instance_id, member.client_id, member.host, partitions)
+
+
+def _ranges(indexes: Sequence[int]) -> str:
+    """0,2-4 for 0, 2, 3 and 4; `indexes` rise."""
+    runs: list[list[int]] = []
+    for index in indexes:
+        if runs and index == runs[-1][-1] + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
+
+
+def _progress_rows(picture: GroupPicture) -> list[tuple[object, ...]]:
+    owners = picture.owners()
+    return [
+        (
+            one.partition.topic,
+            one.partition.partition,
+            one.committed.offset if one.committed else None,
+            one.end_offset,
+            one.lag,
+            owners[one.partition].member_id if one.partition in owners else None,
+        )
+        for one in picture.progress
+    ]
+
+
+def _print_cut(
+    columns: Sequence[str], rows: Sequence[tuple[object, ...]], rows_max: int | None
+) -> None:
+    shown = rows if rows_max is None else rows[:rows_max]
+    print_table(columns, shown)
+    if len(shown) < len(rows):
+        click.echo(f"... {len(rows) - len(shown)} more")

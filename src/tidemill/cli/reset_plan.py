@@ -1,0 +1,188 @@
+"""Where `group reset` would move a group: worked out first, shown or written afterwards.
+
+Whatever was asked for, the new offset lies in what the partition holds: between its log start
+offset and its high watermark. A group that were set outside would fall back on its clients'
+`auto.offset.reset`, which is not what anybody meant.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, final
+
+from tidemill.client.cluster import Cluster
+from tidemill.client.consumer import AtOffset, AtTime
+from tidemill.client.group_offsets import CommittedOffset, GroupOffsets
+from tidemill.client.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
+from tidemill.core.errors import UserError
+from tidemill.core.ids import TopicPartition
+
+__all__ = [
+    "PlannedMove",
+    "ResetTarget",
+    "SavedOffsets",
+    "ShiftBy",
+    "TopicChoice",
+    "parse_topic_choice",
+    "plan_reset",
+    "read_saved_offsets",
+]
+
+_OFFSETS_FILE_BYTES_MAX = 64 * 1024 * 1024
+_OFFSET_MAX = 2**63 - 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ShiftBy:
+    """So many records on (or back) from what is committed."""
+
+    records: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SavedOffsets:
+    """What a file says, for the partitions that it names."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+ResetTarget = AtOffset | AtTime | ShiftBy | SavedOffsets
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class TopicChoice:
+    """A topic whose offsets are to be moved; None stands for all its partitions."""
+
+    topic: str
+    partitions: tuple[int, ...] | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """One partition's committed offset before (None: never committed) and after."""
+
+    partition: TopicPartition
+    before: int | None
+    after: int
+
+
+def parse_topic_choice(text: str) -> TopicChoice:
+    """`orders`, or `orders:0,3` for some of its partitions."""
+    topic, colon, listed = text.partition(":")
+    if not colon:
+        return TopicChoice(topic)
+    indexes = listed.split(",")
+    if not all(index.isascii() and index.isdigit() and len(index) <= 9 for index in indexes):
+        raise UserError(f"--topic {text}: expected TOPIC or TOPIC:0,1 with numbers of partitions")
+    return TopicChoice(topic, tuple(sorted({int(index) for index in indexes})))
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def read_saved_offsets(path: Path) -> SavedOffsets:
+    """The partitions of what `group describe --json` printed; those without an offset are left."""
+    if path.stat().st_size > _OFFSETS_FILE_BYTES_MAX:
+        raise UserError(f"--from-file {path}: larger than any saved offsets are")
+    try:
+        facts = json.loads(path.read_bytes())
+        saved = dict(_saved_offset(entry) for entry in facts["partitions"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise UserError(
+            f"--from-file {path}: expected what `tidemill group describe GROUP --json` prints, "
+            'at least {"partitions": [{"topic": ..., "partition": ..., "committed_offset": ...}]}'
+        ) from None
+    return SavedOffsets({p: offset for p, offset in saved.items() if offset is not None})
+
+
+def _saved_offset(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]:
+    topic, index, offset = entry["topic"], entry["partition"], entry["committed_offset"]
+    numbers = [index] if offset is None else [index, offset]
+    if not isinstance(topic, str) or any(type(number) is not int for number in numbers):
+        raise TypeError
+    if not all(0 <= number <= _OFFSET_MAX for number in numbers):
+        raise ValueError
+    return TopicPartition(topic, index), offset
+
+
+# --- the plan ------------------------------------------------------------------------------------
+
+
+async def plan_reset(
+    cluster: Cluster, group: str, target: ResetTarget, topics: Iterable[TopicChoice] | None
+) -> list[PlannedMove]:
+    """The move of every chosen partition; None chooses those that the group has committed."""
+    committed = await GroupOffsets(cluster, group).fetch(None)
+    chosen = await _chosen(cluster, topics, target, committed)
+    wanted = await _wanted(cluster, target, chosen, committed)
+    starts = await _places(cluster, chosen, EARLIEST_TIMESTAMP)
+    ends = await _places(cluster, chosen, LATEST_TIMESTAMP)
+    return [
+        PlannedMove(
+            partition,
+            committed[partition].offset if partition in committed else None,
+            max(starts[partition], min(wanted.get(partition, _OFFSET_MAX), ends[partition])),
+        )
+        for partition in chosen
+    ]
+
+
+async def _chosen(
+    cluster: Cluster,
+    topics: Iterable[TopicChoice] | None,
+    target: ResetTarget,
+    committed: Iterable[TopicPartition],
+) -> list[TopicPartition]:
+    listed = target.offsets if isinstance(target, SavedOffsets) else None
+    if topics is None:
+        return sorted(committed if listed is None else listed)
+    chosen: set[TopicPartition] = set()
+    for choice in topics:
+        info = await cluster.topic(choice.topic)
+        indexes = info.partitions if choice.partitions is None else choice.partitions
+        chosen |= {TopicPartition(choice.topic, index) for index in indexes}
+    return sorted(chosen if listed is None else chosen & set(listed))
+
+
+async def _wanted(
+    cluster: Cluster,
+    target: ResetTarget,
+    chosen: list[TopicPartition],
+    committed: Mapping[TopicPartition, CommittedOffset],
+) -> dict[TopicPartition, int]:
+    """Where to, before it is fitted into the log; left out is what lies after every record."""
+    match target:
+        case AtOffset(offset):
+            return dict.fromkeys(chosen, offset)
+        case ShiftBy(records):
+            return {p: _shiftable(p, committed) + records for p in chosen}
+        case SavedOffsets(offsets):
+            return {p: offsets[p] for p in chosen}
+        case AtTime(timestamp_ms):
+            found = await _places(cluster, chosen, timestamp_ms)
+            return {p: offset for p, offset in found.items() if offset >= 0}
+
+
+def _shiftable(
+    partition: TopicPartition, committed: Mapping[TopicPartition, CommittedOffset]
+) -> int:
+    if partition not in committed:
+        raise UserError(
+            f"--shift-by: nothing is committed for {partition}; "
+            "name the partitions to move, as in --topic orders:0,1"
+        )
+    return committed[partition].offset
+
+
+async def _places(
+    cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int
+) -> dict[TopicPartition, int]:
+    listed = await list_offsets(cluster, dict.fromkeys(partitions, timestamp_ms))
+    return {partition: found.offset for partition, found in listed.items()}

@@ -1,0 +1,75 @@
+"""The examples run as they stand, and show what they say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.broker_process import BrokerProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    data_dir = tmp_path_factory.mktemp("examples") / "data"
+    started = BrokerProcess(data_dir, "group.initial.rebalance.delay.ms=0").start()
+    yield started
+    assert started.stop() == 0
+
+
+def shown(broker: BrokerProcess, name: str) -> list[str]:
+    ran = subprocess.run(
+        [sys.executable, EXAMPLES / f"{name}.py", broker.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_F11_broadcast_gives_every_instance_every_record(broker: BrokerProcess):
+    assert shown(broker, "broadcast") == [
+        "london got 10 of 10",
+        "lisbon got 10 of 10",
+        "lima got 10 of 10",
+    ]
+
+
+def test_F66_one_consumer_works_while_the_other_stands_by(broker: BrokerProcess):
+    assert shown(broker, "exclusive") == [
+        "first did booking 0",
+        "first did booking 1",
+        "second did booking 2",
+        "second did booking 3",
+    ]
+
+
+def test_F71_committing_first_means_at_most_once(broker: BrokerProcess):
+    assert shown(broker, "at_most_once") == ["processed 0 1 3 4"]
+
+
+def test_F72_committing_afterwards_means_at_least_once(broker: BrokerProcess):
+    assert shown(broker, "at_least_once") == ["processed 0 1 2 2 3 4"]
+
+
+def test_F63_many_threads_work_on_what_one_consumer_reads(broker: BrokerProcess):
+    assert shown(broker, "many_threads") == ["200 records by 4 threads, each key in order: True"]
+
+
+def test_F105_a_consumer_drops_what_it_does_not_want(broker: BrokerProcess):
+    assert shown(broker, "filtering") == ["4 of 20: event 0, event 10, event 15, event 5"]
+
+
+def test_every_example_is_explained_in_the_guide():
+    guide = (EXAMPLES.parent / "docs" / "guides" / "consuming.md").read_text()
+    named = {path.name for path in EXAMPLES.glob("*.py")}
+    assert {name for name in named if f"examples/{name}" not in guide} == set()
