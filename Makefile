@@ -18,10 +18,11 @@ HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd)
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop $(wildcard bench) $(wildcard setup.py)
 
-.PHONY: help setup demo test check lint unit bench interop coverage lock generate format clean
+.PHONY: help setup setup-spark demo test check lint unit bench interop coverage lock generate format clean
 
 help:
-	@echo 'make setup      .venv with the broker and all that tests need'
+	@echo 'make setup      .venv with the broker and what its tests need'
+	@echo 'make setup-spark  the same with Spark, for pipelines'
 	@echo 'make demo       the main job, end to end, in a minute'
 	@echo 'make check      format, lint, types, tidy and unit tests: before every commit'
 	@echo 'make test       all tests, the same that CI runs'
@@ -62,6 +63,15 @@ $(STAMPS)/hot: $(STAMPS)/project $(HOT_SOURCES)
 		echo 'setup: building the hot loops'; $(BIN)/python setup.py --quiet build_ext --inplace; fi
 	@touch $@
 
+# Spark comes as a source archive of 456 MB without a wheel; it is packed on the pinned build tools.
+setup-spark: setup $(STAMPS)/spark
+
+$(STAMPS)/spark: $(STAMPS)/packages requirements/spark.txt
+	@PYTHON=$(PYTHON) tools/setup_env java
+	@echo 'setup: installing Spark'
+	@$(PIP) $(LOCKED) --no-build-isolation -r requirements/spark.txt
+	@touch $@
+
 $(STAMPS)/bench: $(STAMPS)/packages requirements/bench.txt
 	@PYTHON=$(PYTHON) tools/setup_env java
 	@$(PIP) $(LOCKED) -r requirements/bench.txt
@@ -69,13 +79,13 @@ $(STAMPS)/bench: $(STAMPS)/packages requirements/bench.txt
 
 # --- what people run -----------------------------------------------------------------------------
 
-demo: setup
+demo: setup-spark
 	@$(BIN)/python -m tidemill.cli.main demo
 
 bench: setup $(STAMPS)/bench
 	@$(BIN)/python -m bench $(BENCH_OPTIONS)
 
-lint: setup
+lint: setup-spark
 	@$(BIN)/ruff format --check --quiet $(LINTED) || \
 		{ echo 'format: run `make format`'; exit 1; }
 	@$(BIN)/ruff check --quiet $(LINTED)

@@ -17,7 +17,14 @@ __all__ = ["without_origins"]
 
 ROOT = Path(__file__).resolve().parent.parent
 REQUIREMENTS = ROOT / "requirements"
-LOCKS = ("build", "runtime", "dev", "spark", "bench", "lock")  # later ones are constrained by earlier ones
+LOCKS = (
+    "build",
+    "runtime",
+    "dev",
+    "spark",
+    "bench",
+    "lock",
+)  # later ones are constrained by earlier ones
 COMPILE_OPTIONS = (
     "--generate-hashes",
     "--allow-unsafe",  # pip and setuptools are pinned like everything else

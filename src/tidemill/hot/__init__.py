@@ -11,7 +11,19 @@ from importlib.util import find_spec
 
 __all__ = ["MODULES", "compiled_modules"]
 
-MODULES = ("murmur2", "record_columns", "record_encode", "record_walk", "varint")
+MODULES = (
+    "arrow_cells",
+    "byte_copy",
+    "column_encode",
+    "key_offsets",
+    "murmur2",
+    "record_columns",
+    "record_encode",
+    "record_sift",
+    "record_walk",
+    "row_partitions",
+    "varint",
+)
 
 
 def compiled_modules() -> dict[str, bool]:

@@ -7,6 +7,10 @@ __all__ = ["VARINT_BYTES_MAX", "VARLONG_BYTES_MAX", "read", "size", "write"]
 VARINT_BYTES_MAX = 5
 VARLONG_BYTES_MAX = 10
 
+# Named, since a literal beyond 31 bits would be a Python object in the compiled code.
+_INT64_MIN = -0x8000_0000_0000_0000
+_INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
+
 
 def read(buf: bytes | bytearray | memoryview, start: int, end: int, bits: int) -> tuple[int, int]:
     """Read an integer of `bits` (32 or 64) from `buf[start:end]`: its value and where it ends.
@@ -33,7 +37,7 @@ def read(buf: bytes | bytearray | memoryview, start: int, end: int, bits: int) -
 
 def size(value: int) -> int:
     """How many bytes `write` takes for `value`; OverflowError beyond 64 bits."""
-    if not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
+    if not _INT64_MIN <= value <= _INT64_MAX:
         raise OverflowError("value does not fit 64 bits")
     raw = (value << 1) ^ (value >> 63)
     count = 1
@@ -48,7 +52,7 @@ def write(out: bytearray, position: int, value: int) -> int:
 
     The room was measured by `size` before: IndexError when it is not there.
     """
-    if not -0x8000_0000_0000_0000 <= value <= 0x7FFF_FFFF_FFFF_FFFF:
+    if not _INT64_MIN <= value <= _INT64_MAX:
         raise OverflowError("value does not fit 64 bits")
     if not 0 <= position < len(out):
         raise IndexError("no room for the integer")

@@ -1,0 +1,7 @@
+"""Spark looks for packages of this kind of name, and registers `DefaultSource` by itself."""
+
+from __future__ import annotations
+
+from tidemill.spark.source import TidemillSource as DefaultSource
+
+__all__ = ["DefaultSource"]

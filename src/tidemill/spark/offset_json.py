@@ -1,0 +1,129 @@
+"""How far a query has read, in the JSON that Spark keeps in its checkpoint.
+
+    {"logs": {"0": 123, "1": 456}, "_v": {"group": "...", "ids": {"logs": "..."}, "starts": {...}}}
+
+The topics are as Spark's Kafka source writes them, so that offsets can be carried over by copying.
+Spark compares offsets as text: everything is sorted. What only we need is under `_v`:
+
+ids      the id of each topic: a topic that was deleted and made anew has another one.
+group    the consumer group that progress is committed to, when the query was not given one.
+starts   where partitions begin that the offset before this one did not have.
+initial  this is what `initialOffset` said, not the end of a batch.
+
+`starts` closes a hole in Spark's protocol. Spark logs where batch 0 ends and not where it begins:
+after a crash it asks for the initial offset again, and "latest" would have moved on. So the end of
+batch 0 carries its own beginning, and whoever plans the batch believes that and not the initial
+offset it is given. The same holds for partitions that appear while a query runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import final
+
+from tidemill.core.errors import UserError
+from tidemill.core.ids import TopicPartition
+
+__all__ = ["PRIVATE_KEY", "QueryOffset", "parse_partition_numbers"]
+
+PRIVATE_KEY = "_v"
+
+Numbers = dict[TopicPartition, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class QueryOffset:
+    """A place in every partition of a query: `positions` are the next offsets to be read."""
+
+    positions: Numbers
+    topic_ids: dict[str, str] = field(default_factory=dict)
+    group: str | None = None
+    starts: Numbers = field(default_factory=dict)
+    initial: bool = False
+
+    def to_json(self) -> dict[str, object]:
+        """What Spark gets; the same place gives the same text."""
+        private: dict[str, object] = {}
+        if self.group is not None:
+            private["group"] = self.group
+        if self.topic_ids:
+            private["ids"] = dict(sorted(self.topic_ids.items()))
+        if self.initial:
+            private["initial"] = True
+        if self.starts:
+            private["starts"] = _nested(self.starts)
+        result: dict[str, object] = dict(_nested(self.positions))
+        if private:
+            result[PRIVATE_KEY] = private
+        return dict(sorted(result.items()))
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, object]) -> QueryOffset:
+        """An offset of ours, or one of Spark's Kafka source; UserError if it is neither."""
+        private = data.get(PRIVATE_KEY, {})
+        if not isinstance(private, Mapping):
+            raise UserError(f"the offset's {PRIVATE_KEY!r} is not an object: {private!r}")
+        group, ids = private.get("group"), private.get("ids", {})
+        starts = private.get("starts", {})
+        if not isinstance(ids, Mapping) or not isinstance(starts, Mapping):
+            raise UserError(f"the offset's {PRIVATE_KEY!r} is damaged: {private!r}")
+        return cls(
+            positions=parse_partition_numbers(_public(data), "offset"),
+            topic_ids={str(topic): str(topic_id) for topic, topic_id in ids.items()},
+            group=None if group is None else str(group),
+            starts=parse_partition_numbers(starts, "offset"),
+            initial=bool(private.get("initial", False)),
+        )
+
+    def start_of(self, partition: TopicPartition, end: QueryOffset) -> int:
+        """Where the batch from here to `end` begins in one of the partitions of `end`.
+
+        A partition that we did not have, or whose topic was made anew since, begins where `end`
+        says; so do all of them if this is an initial offset.
+        """
+        known = end.starts.get(partition)
+        if self.initial:
+            return end.positions[partition] if known is None else known
+        begun = self.positions.get(partition)
+        if begun is None or self._made_anew(partition.topic, end):
+            return 0 if known is None else known
+        return begun
+
+    def _made_anew(self, topic: str, end: QueryOffset) -> bool:
+        before, after = self.topic_ids.get(topic), end.topic_ids.get(topic)
+        return before is not None and after is not None and before != after
+
+
+def parse_partition_numbers(data: object, what: str) -> Numbers:
+    """`{"topic": {"0": 23}}` as an object or as text; UserError says what is wrong with it."""
+    if isinstance(data, str):
+        try:
+            data = json.loads(data)
+        except ValueError as error:
+            raise UserError(f"{what} is not JSON ({error}): {data}") from None
+    wrong = UserError(f'{what} must look like {{"topic": {{"0": 23}}}}, not {data}')
+    if not isinstance(data, Mapping):
+        raise wrong
+    numbers: Numbers = {}
+    for topic, partitions in _public(data).items():
+        if not isinstance(partitions, Mapping):
+            raise wrong
+        for index, number in partitions.items():
+            if not (str(index).isdecimal() and isinstance(number, int)):
+                raise wrong
+            numbers[TopicPartition(topic, int(index))] = number
+    return numbers
+
+
+def _public(data: Mapping[str, object]) -> dict[str, object]:
+    return {topic: value for topic, value in data.items() if topic != PRIVATE_KEY}
+
+
+def _nested(numbers: Numbers) -> dict[str, dict[str, int]]:
+    nested: dict[str, dict[str, int]] = {}
+    for partition, number in sorted(numbers.items()):
+        nested.setdefault(partition.topic, {})[str(partition.partition)] = number
+    return nested

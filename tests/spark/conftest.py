@@ -1,0 +1,84 @@
+"""One Spark session and one broker for the tests of a run; a JVM takes ten seconds to warm up."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from tests.e2e.broker_process import BrokerProcess
+from tidemill.testing.embedded import RunningBroker, broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Under xdist all of them go to one worker: a second session would cost more than it saves."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))
+            item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Real Spark on two cores."""
+    if shutil.which("java") is None:
+        missing = "java is missing (tools/setup_env java installs it on Debian)"
+        pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
+    from tidemill.spark import session
+
+    made = session(
+        "tests",
+        master="local[2]",
+        quiet=True,
+        settings={
+            "spark.ui.enabled": "false",
+            "spark.driver.memory": "1g",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            "spark.log.level": "ERROR",
+            "spark.ui.showConsoleProgress": "false",
+        },
+    )
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[RunningBroker]:
+    """A broker in this process; take a topic of your own."""
+    with broker(num_partitions=1) as started:
+        yield started
+
+
+@pytest.fixture
+def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Brokers in processes of their own, which a test may kill."""
+    started: list[BrokerProcess] = []
+
+    def start(*settings: str) -> BrokerProcess:
+        made = BrokerProcess(tmp_path / f"data{len(started)}", *settings)
+        started.append(made)
+        return made.start()
+
+    yield start
+    for made in started:
+        made.stop()
+
+
+@pytest.fixture
+def topic() -> str:
+    """A name that no other test uses."""
+    return f"t-{uuid4().hex[:12]}"
