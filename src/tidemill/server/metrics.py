@@ -11,6 +11,7 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode
 from tidemill.core.telemetry import Histogram
+from tidemill.server.group_metrics import count_groups, count_rebalances, lags
 from tidemill.server.listener_state import ListenerState
 from tidemill.wire.api_keys import API_SPECS
 
@@ -63,6 +64,11 @@ def _buckets(histogram: Histogram, labels: str = "") -> Samples:
     rest = "{" + labels.rstrip(",") + "}" if labels else ""
     yield f"_sum{rest}", histogram.total_us / 1e6
     yield f"_count{rest}", histogram.count
+
+
+def _groups(state: ListenerState) -> Samples:
+    for name, count in sorted(count_groups(state.services).items()):
+        yield f'{{state="{name}"}}', count
 
 
 def _log_bytes(state: ListenerState) -> float:
@@ -151,6 +157,26 @@ METRICS: tuple[Metric, ...] = (
         _one(lambda s: len(s.services.replicas)),
     ),
     Metric("tidemill_log_bytes", "gauge", "Bytes in all logs of this broker.", _one(_log_bytes)),
+    Metric("tidemill_groups", "gauge", "Consumer groups coordinated here, by state.", _groups),
+    Metric(
+        "tidemill_group_rebalances_total",
+        "counter",
+        "Rebalances of the groups coordinated here.",
+        _one(lambda s: count_rebalances(s.services)),
+    ),
+    Metric(
+        "tidemill_group_lag_records_max",
+        "gauge",
+        "The most records that a group has yet to read of a partition, both on this broker; 0 when "
+        "there are too many offsets to look at.",
+        _one(lambda s: max(lags(s.services), default=0)),
+    ),
+    Metric(
+        "tidemill_group_lag_records_sum",
+        "gauge",
+        "The same, added up over groups and partitions.",
+        _one(lambda s: sum(lags(s.services))),
+    ),
     Metric(
         "tidemill_flush_rounds_total",
         "counter",

@@ -36,8 +36,14 @@ class NoLogs:
         return 0
 
 
+class NoGroups:
+    def shards(self):
+        return iter(())
+
+
 async def page_of(server):
     server.services.replicas = NoLogs()
+    server.services.groups = NoGroups()
     return parse(render(server.state))
 
 

@@ -126,24 +126,24 @@ class _Plan:
     def fill(self) -> None:
         """Give partitions without an owner to whoever has least; pools with few members first."""
         for pool in self._pools:
-            free = sorted(self._without_owner(pool))
+            free = list(self._without_owner(pool))
             if not free:
                 continue
             lightest = [(self._loads[member], member) for member in pool.members]
             heapify(lightest)
-            for partition, place in free:
+            for topic_id, partition in free:
                 load, member = lightest[0]
-                self._give(pool.topic_ids[place], partition, member)
+                self._give(topic_id, partition, member)
                 heapreplace(lightest, (load + 1, member))
 
-    def _without_owner(self, pool: _Pool) -> Iterator[tuple[int, int]]:
-        """Partition numbers first, so that nobody gets one topic alone."""
-        for place, topic_id in enumerate(pool.topic_ids):
+    def _without_owner(self, pool: _Pool) -> Iterator[tuple[UUID, int]]:
+        """Topic by topic: dealt out in this order, everyone gets some of each."""
+        for topic_id in pool.topic_ids:
             owners = self._owners[topic_id]
             if _NOBODY in owners:
                 for partition, owner in enumerate(owners):
                     if owner == _NOBODY:
-                        yield partition, place
+                        yield topic_id, partition
 
     def level(self) -> None:
         """Move partitions from whoever has most to whoever has least."""

@@ -16,7 +16,7 @@ of deleted topics go.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import final
 
 from tidemill.coordinators.group.records import (
@@ -83,6 +83,13 @@ class OffsetStore:
 
     def __len__(self) -> int:
         return len(self._by_key)
+
+    def __iter__(self) -> Iterator[tuple[str, int, int]]:
+        """Topic, partition and offset of everything that is committed."""
+        for topics in self._groups.values():
+            for topic, partitions in topics.items():
+                for partition, committed in partitions.items():
+                    yield topic, partition, committed.offset
 
     def of(self, group_id: str) -> Mapping[str, TopicOffsets]:
         """A group's offsets by topic; empty if it has none."""

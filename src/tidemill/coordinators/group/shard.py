@@ -12,7 +12,8 @@ group that nobody ever joined has no such records, and changes its kind at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Any, TypeVar, final
 
 from tidemill.coordinators.deadlines import Deadlines
@@ -94,6 +95,14 @@ class GroupShard:
     @property
     def offset_count(self) -> int:
         return len(self._offsets)
+
+    def committed(self) -> Iterator[tuple[str, int, int]]:
+        """Topic, partition and offset of every commit that stands."""
+        return iter(self._offsets)
+
+    def count_states(self) -> Counter[str]:
+        """How many groups are in which state."""
+        return Counter(group.state_name for group in self._groups)
 
     @property
     def rebalances(self) -> int:

@@ -1,0 +1,42 @@
+"""What the metrics page says about consumer groups, of those that this broker coordinates.
+
+No label is a group's name: clients choose those (S38). Who wants to know which group lags asks
+`tidemill group describe`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tidemill.server.context import Services
+
+__all__ = ["count_groups", "count_rebalances", "lags"]
+
+OFFSETS_MAX = 20_000
+"""Committed offsets that are compared with their logs at one scrape: about 10 ms."""
+
+
+def count_groups(services: Services) -> Counter[str]:
+    """Groups by state."""
+    counted: Counter[str] = Counter()
+    for shard in services.groups.shards():
+        counted += shard.count_states()
+    return counted
+
+
+def count_rebalances(services: Services) -> int:
+    """Since this broker became their coordinator."""
+    return sum(shard.rebalances for shard in services.groups.shards())
+
+
+def lags(services: Services) -> Iterator[int]:
+    """Records behind each committed offset whose partition this broker leads; none if too many."""
+    shards = list(services.groups.shards())
+    if sum(shard.offset_count for shard in shards) > OFFSETS_MAX:
+        return
+    for shard in shards:
+        for topic, index, offset in shard.committed():
+            partition = services.replicas.find(topic, index)
+            if partition is not None and partition.is_leader:
+                yield max(0, partition.high_watermark - offset)
