@@ -8,8 +8,9 @@ the shard, appends its records as one batch, replays them, and answers once acks
 
 Everything happens on the event loop and nothing suspends between looking at the shard and having
 appended, so shards need no locks. What is replayed but not yet committed can be lost with the
-leadership, and then it is lost together with the shard; hence `read` answers only when everything
-that the shard knew at that moment is committed (I28).
+leadership, and then it is lost together with the shard; hence no answer leaves before everything
+that the shard knew when it was made is committed, whether it wrote something itself or not: else it
+could show what never was (I26, I28).
 
 An operation refuses by raising KafkaError, at once. What fails later, after the append, reaches the
 caller as the response that `refuse` makes of the error code.
@@ -82,7 +83,16 @@ class PartitionWriter(ReadablePartition, Protocol):
 class _Hosted(Generic[S]):
     """One shard and the partition under it."""
 
-    __slots__ = ("appended_offset", "epoch", "index", "is_loaded", "partition", "shard", "timer")
+    __slots__ = (
+        "acknowledged_offset",
+        "appended_offset",
+        "epoch",
+        "index",
+        "is_loaded",
+        "partition",
+        "shard",
+        "timer",
+    )
 
     def __init__(self, index: int, partition: PartitionWriter, shard: S) -> None:
         self.index = index
@@ -92,25 +102,31 @@ class _Hosted(Generic[S]):
         self.is_loaded = False
         self.appended_offset = 0
         """Behind the last record that the shard knows."""
+        self.acknowledged_offset = -1
+        """All below it is committed, as far as somebody asked."""
         self.timer: tuple[int, Timer] | None = None
         """When we look at the shard's deadlines next (monotonic, ms)."""
 
 
 @final
 class _Commit:
-    """Answers that leave when the records they stand on are committed."""
+    """Answers that leave when all that the shard knows by now is committed."""
 
-    __slots__ = ("_replies", "settled", "timer")
+    __slots__ = ("_hosted", "_offset", "_replies", "is_settled", "timer")
 
-    def __init__(self, replies: list[Reply]) -> None:
+    def __init__(self, hosted: _Hosted[Any], replies: list[Reply]) -> None:
+        self._hosted = hosted
+        self._offset = hosted.appended_offset
         self._replies = replies
-        self.settled = False
+        self.is_settled = False
         self.timer: Timer | None = None
 
     def settle(self, code: ErrorCode) -> None:
-        self.settled = True
+        self.is_settled = True
         if self.timer is not None:
             self.timer.cancel()
+        if code is ErrorCode.NONE:
+            self._hosted.acknowledged_offset = self._offset
         for parked, response in self._replies:
             if code is not ErrorCode.NONE:
                 response = parked.refuse(_MEANINGS.get(code, code))
@@ -247,7 +263,7 @@ class CoordinatorRuntime(Generic[S]):
         """Run an operation that changes nothing; its answer shows only what is committed."""
         hosted = self._find(index)
         result = Result(operation(hosted.shard, self._now()))
-        return self._answer_when_committed(hosted, result, refuse)
+        return self._answer(hosted, result, refuse)
 
     def metadata_changed(self, delta: Delta) -> None:
         """Tell every shard; those that are being loaded hear of it at their end."""
@@ -278,11 +294,7 @@ class CoordinatorRuntime(Generic[S]):
     ) -> R | Deferred[R]:
         if result.records:
             self._append(hosted, result, now)
-            return self._answer_when_committed(hosted, result, refuse)
-        for parked, response in result.replies:
-            parked.answer.resolve(response)
-        response = result.response
-        return response.answer if isinstance(response, Parked) else response
+        return self._answer(hosted, result, refuse)
 
     def _append(self, hosted: _Hosted[S], result: Result[Any], now: Now) -> None:
         """All records or none, and then the shard knows them."""
@@ -306,6 +318,16 @@ class CoordinatorRuntime(Generic[S]):
             self._reload(hosted)
         raise KafkaError(meaning, str(error)) from error
 
+    def _answer(
+        self, hosted: _Hosted[S], result: Result[R], refuse: Callable[[ErrorCode], R]
+    ) -> R | Deferred[R]:
+        if hosted.acknowledged_offset < hosted.appended_offset:
+            return self._answer_when_committed(hosted, result, refuse)
+        for parked, reply in result.replies:
+            parked.answer.resolve(reply)
+        response = result.response
+        return response.answer if isinstance(response, Parked) else response
+
     def _answer_when_committed(
         self, hosted: _Hosted[S], result: Result[R], refuse: Callable[[ErrorCode], R]
     ) -> Deferred[R]:
@@ -314,9 +336,9 @@ class CoordinatorRuntime(Generic[S]):
         if not isinstance(caller, Parked):
             caller, response = Parked(refuse), caller
             replies = [*replies, (caller, response)]
-        commit = _Commit(replies)
+        commit = _Commit(hosted, replies)
         waiter = hosted.partition.wait_acknowledged(hosted.appended_offset, commit.settle)
-        if not commit.settled:
+        if not commit.is_settled:
             commit.timer = self._timers.add_after(
                 self._commit_timeout_s, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
             )

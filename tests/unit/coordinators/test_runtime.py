@@ -217,6 +217,21 @@ def test_parked_answers_leave_with_the_records_they_stand_on(host):
     host(body)
 
 
+def test_I26_an_answer_that_writes_nothing_waits_for_what_others_wrote(host):
+    async def body(host):
+        part = leader(isr=(OWN, SECOND), flush_before_ack=False)
+        host.runtime.lead(INDEX, part)
+        waiting = host.ask(lambda shard, now: shard.wait())
+        host.runtime.write(INDEX, lambda shard, now: shard.put_and_wait("a", "1"), refuse)
+
+        woke = host.ask(lambda shard, now: shard.wake("a is 1"))
+        assert (woke, waiting) == ([], [])
+        fetched(SECOND, part, 1)
+        assert (woke, waiting) == (["woke"], ["heard a is 1"])
+
+    host(body)
+
+
 def test_parked_answers_without_records_leave_at_once(host):
     async def body(host):
         host.runtime.lead(INDEX, leader(isr=(OWN, SECOND)))

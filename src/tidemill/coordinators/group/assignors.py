@@ -199,9 +199,7 @@ class _Plan:
             for member, partitions in _by_owner(owners, new).items():
                 new[member][topic_id] = tuple(partitions)
         for member, target in new.items():
-            before = self._subscribers[member]
-            if target != before.target:
-                rows[before.member_id] = target
+            rows[self._subscribers[member].member_id] = target
         return rows
 
 

@@ -1,4 +1,4 @@
-"""A consumer group with everything around it that tests need, and clients that behave like real ones.
+"""A consumer group with everything around it that tests need, and clients like real ones.
 
 The desk does what the runtime does: it appends the records of a result, replays them and hands out
 the answer. It can lose its memory and load the log again, as it is or compacted.

@@ -148,6 +148,18 @@ def test_leader_whose_plan_was_not_written_is_still_dropped_if_it_gives_up() -> 
     assert desk.group.is_empty
 
 
+def test_T47_sync_phase_that_nobody_ended_is_tried_again_until_the_log_takes_it() -> None:
+    desk, (ana,) = _joined("ana")
+    desk.append_fails = True
+    for _ in range(REBALANCE_MS // 1_000):
+        desk.heartbeat(ana)
+        desk.advance(1_000)
+    desk.append_fails = False
+    desk.heartbeat(ana)
+    desk.advance(APPEND_RETRY_MS)
+    assert desk.group.is_empty
+
+
 def test_T47_member_that_does_not_sync_in_time_is_dropped_and_the_others_join_again() -> None:
     desk = Desk()
     ana, ben = desk.stable("ana", "ben", session_ms=REBALANCE_MS * 2)

@@ -285,8 +285,8 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         state = self.desk.group.state_name
         for member in self.desk.group.describe().members:
             assert DeadlineKey(GROUP, DeadlineKind.SESSION, member.member_id) in deadlines
-        if state == "PreparingRebalance":
-            assert DeadlineKey(GROUP, DeadlineKind.REBALANCE) in deadlines
+        joining = state == "PreparingRebalance"
+        assert joining == (DeadlineKey(GROUP, DeadlineKind.REBALANCE) in deadlines)
         if state == "CompletingRebalance":
             assert DeadlineKey(GROUP, DeadlineKind.SYNC) in deadlines
 

@@ -26,6 +26,8 @@ from tidemill.coordinators.group.group import (
     DeadlineKind,
     GroupType,
 )
+from tidemill.coordinators.group.records import decode_key
+from tidemill.coordinators.shard import CoordinatorRecord
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -42,6 +44,10 @@ def pair(desk: ConsumerDesk) -> tuple[Client, Client]:
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
     settle(one, other)
     return one, other
+
+
+def is_about(record: CoordinatorRecord, member_id: str) -> bool:
+    return getattr(decode_key(record.key), "member_id", None) == member_id
 
 
 # --- heartbeats ----------------------------------------------------------------------------------
@@ -388,8 +394,8 @@ def test_I26_partition_that_two_records_name_belongs_to_the_later_one(desk: Cons
     settle(one)
     stale = list(desk.log)
     settle(one, other)
-    newest = {key: index for index, (key, _) in enumerate(desk.log)}
-    desk.log = stale + [desk.log[index] for index in sorted(newest.values())]
+    desk.compact()
+    desk.log = stale + sorted(desk.log, key=lambda record: is_about(record, "m"))
     desk.load()
     assert desk.commit_refusal("m", 2) is ErrorCode.NONE
     settle(one, other)
