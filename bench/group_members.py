@@ -41,7 +41,7 @@ from tidemill.wire.generated.sync_group import (
 __all__ = ["AtRest", "ClassicMember", "ConsumerMember", "find_coordinator", "stabilise"]
 
 SESSION_TIMEOUT_MS = 45_000
-REBALANCE_TIMEOUT_MS = 60_000
+REBALANCE_TIMEOUT_MS = 10_000
 HEARTBEAT_S = 3.0
 ANSWER_SECONDS_MAX = 60.0
 CONNECTIONS_AT_ONCE = 50

@@ -12,7 +12,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from threading import current_thread
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Message, Producer
 
 BOOTSTRAP = sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:9092"
 TOPIC = f"uploads-{uuid.uuid4().hex[:8]}"
@@ -27,7 +27,7 @@ done: dict[bytes, list[int]] = {}
 threads: set[str] = set()
 
 
-def process(record) -> None:
+def process(record: Message) -> None:
     threads.add(current_thread().name)
     done.setdefault(record.key(), []).append(int(record.value()))
 

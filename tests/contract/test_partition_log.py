@@ -288,12 +288,17 @@ def test_truncation_of_the_batch_that_holds_the_start_takes_the_start_back(
     assert (log.log_start_offset, log.flushed_offset, log.log_end_offset) == (0, 0, 0)
 
 
-def test_truncation_may_fall_into_a_gap(log: PartitionLog) -> None:
+def test_truncation_into_a_gap_ends_the_log_at_its_last_batch(log: PartitionLog) -> None:
     append(log, batch(0), batch(10))
-    for offset in (7, 5):
-        log.truncate_to(offset)
-        assert log.log_end_offset == offset
+    log.truncate_to(7)
+    assert log.log_end_offset == 1
     assert offsets_of(read(log, 0)) == [0]
+
+
+def test_truncation_into_a_gap_before_all_batches_leaves_an_empty_log(log: PartitionLog) -> None:
+    append(log, batch(10))
+    log.truncate_to(7)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 0)
 
 
 def test_truncation_behind_the_end_changes_nothing(log: PartitionLog) -> None:

@@ -82,7 +82,7 @@ class GroupWatch:
             self.committed[log] = max(offset, self.committed.get(log, 0))
             self._changed.notify_all()
 
-    def failed(self, member: str, error: BaseException) -> None:
+    def failed(self, member: str, error: Exception) -> None:
         with self._changed:
             self.wrong.append(f"{member} ended with {error!r}")
             self._changed.notify_all()

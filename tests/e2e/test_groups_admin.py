@@ -47,9 +47,7 @@ def live(
 ) -> Iterator[tuple[str, str]]:
     """Kind and name of a group with one member, which has read all."""
     watch, group = GroupWatch(), f"{read_topic}-live"
-    with KINDS[request.param].join(
-        "reader", watch, group_broker.bootstrap, group, [read_topic], fetch_min_bytes=1
-    ):
+    with KINDS[request.param].join("reader", watch, group_broker.bootstrap, group, [read_topic]):
         watch.wait("20 commits", lambda: sum(watch.committed.values()) == 20)
         yield request.param, group
 
@@ -114,10 +112,7 @@ def test_T44_groups_of_both_protocols_are_listed_and_described(
 def test_T44_a_group_that_does_not_exist_is_described_without_harm(admin: AdminClient):
     described = admin.describe_consumer_groups(["absent"], request_timeout=DEADLINE_S)
 
-    try:
-        assert described["absent"].result().state is ConsumerGroupState.DEAD
-    except Exception as error:  # newer librdkafka raises the code
-        assert "GROUP_ID_NOT_FOUND" in repr(error)
+    assert described["absent"].result().state is ConsumerGroupState.DEAD
 
 
 def test_T45_offsets_are_read_moved_and_deleted_with_the_group(
@@ -144,16 +139,16 @@ def test_kafka_pythons_admin_sees_moves_and_deletes_groups(
     try:
         assert idle in {group["group_id"] for group in admin.list_groups()}
         admin.alter_group_offsets(idle, {place: kafka.OffsetAndMetadata(3, "", -1)})
-        found = admin.list_group_offsets(idle)
+        found = admin.list_group_offsets(idle)[idle]
         admin.delete_group_offsets(idle, [place])
-        left = admin.list_group_offsets(idle)
+        left = admin.list_group_offsets(idle)[idle]
         admin.delete_groups([idle])
         assert idle not in {group["group_id"] for group in admin.list_groups()}
     finally:
         admin.close()
 
     assert found[place].offset == 3
-    assert place not in left or left[place].offset == -1
+    assert set(left) == {kafka.TopicPartition(read_topic, 1)}
 
 
 # --- our own command -----------------------------------------------------------------------------

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from tests.e2e.broker_process import BrokerProcess
+from tests.e2e.clients import DEADLINE_S, create_topic
 from tidemill.testing.embedded import RunningBroker, broker
 
 if TYPE_CHECKING:
@@ -82,3 +84,36 @@ def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
 def topic() -> str:
     """A name that no other test uses."""
     return f"t-{uuid4().hex[:12]}"
+
+
+@pytest.fixture
+def delete() -> Callable[[str, str], None]:
+    """Deletes a topic and returns when it is gone."""
+
+    def act(bootstrap: str, topic: str) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.delete_topics([topic])[topic].result(DEADLINE_S)
+
+    return act
+
+
+@pytest.fixture
+def recreate(delete: Callable[[str, str], None]) -> Callable[[str, str], None]:
+    """Deletes a topic and makes one of the same name."""
+
+    def act(bootstrap: str, topic: str) -> None:
+        delete(bootstrap, topic)
+        create_topic(bootstrap, topic)
+
+    return act
+
+
+@pytest.fixture
+def add_partitions() -> Callable[[str, str, int], None]:
+    """Raises a topic's number of partitions."""
+
+    def act(bootstrap: str, topic: str, count: int) -> None:
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_partitions([NewPartitions(topic, count)])[topic].result(DEADLINE_S)
+
+    return act

@@ -85,18 +85,20 @@ def _member_facts(member: GroupMember) -> dict[str, Any]:
 
 
 def print_group(picture: GroupPicture, *, rows_max: int | None = None) -> None:
-    """The group for a person; of each table at most half of `rows_max` rows."""
+    """The group for a person; `rows_max` rows in all, at most half of them members."""
     group = picture.description
     plan = f", {escape(group.assignor)}" if group.assignor else ""
     click.echo(
         f"{escape(group.group_id)}  {group.kind}, {escape(group.state)}{plan}, "
         f"{len(group.members)} members, lag {picture.lag}, coordinator {group.coordinator}"
     )
-    half = None if rows_max is None else max(1, rows_max // 2)
-    if group.members:
-        _print_cut(_MEMBER_COLUMNS, [_member_row(member) for member in group.members], half)
+    members = [_member_row(member) for member in group.members]
+    if members:
+        members_max = None if rows_max is None else max(1, rows_max // 2)
+        _print_cut(_MEMBER_COLUMNS, members, members_max)
     if picture.progress:
-        _print_cut(_PROGRESS_COLUMNS, _progress_rows(picture), half)
+        rest = None if rows_max is None else max(rows_max - len(members), rows_max // 2, 1)
+        _print_cut(_PROGRESS_COLUMNS, _progress_rows(picture), rest)
 
 
 def _member_row(member: GroupMember) -> tuple[object, ...]:

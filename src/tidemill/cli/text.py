@@ -52,14 +52,16 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     """
     listed = [list(row) for row in rows]
     texts = [["-" if cell is None else escape(str(cell)) for cell in row] for row in listed]
-    numeric = [
-        bool(listed) and all(isinstance(row[index], int | None) for row in listed)
-        for index in range(len(columns))
-    ]
+    numeric = [_is_numeric([row[index] for row in listed]) for index in range(len(columns))]
     if sys.stdout.isatty():
         _print_rich(columns, texts, numeric)
     else:
         _print_plain(columns, texts, numeric)
+
+
+def _is_numeric(cells: Sequence[object]) -> bool:
+    known = [cell for cell in cells if cell is not None]
+    return bool(known) and all(isinstance(cell, int) for cell in known)
 
 
 def _print_plain(columns: Sequence[str], texts: list[list[str]], numeric: Sequence[bool]) -> None:

@@ -76,6 +76,8 @@ REMAP_GROWTH_BYTES = 4 * MIB
 """A growing file is mapped anew after this much growth."""
 WARM_TAIL_BYTES = 8 * MIB
 """The end of a log that was just written counts as resident: it is read without asking."""
+COMPACTED_SEGMENTS_MAX = 64
+"""Segments that compaction merges into one at a time: each is held open meanwhile."""
 DISK_THREADS_MAX = 4
 """Threads for syncs, cold reads and scans."""
 

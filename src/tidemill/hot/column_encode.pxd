@@ -31,9 +31,6 @@ cpdef Py_ssize_t append(
     i64 batch_bytes_max, i64 record_bytes_max
 ) except -1
 
-@cython.locals(size=i64)
-cpdef i64 record_bytes(RowColumns columns, Py_ssize_t row) except? -1
-
 @cython.locals(total=i64, at=Py_ssize_t, row=Py_ssize_t, size=i64, whole=i64)
 cdef Py_ssize_t _measure(
     RowColumns columns, const int[::1] order, Py_ssize_t start, Py_ssize_t stop, i64 count,

@@ -15,7 +15,7 @@ from tidemill.hot.arrow_cells import Cells
 from tidemill.hot.varint import size as varint_bytes
 from tidemill.hot.varint import write as write_varint
 
-__all__ = ["OpenBatch", "OversizedRecord", "RowColumns", "append", "record_bytes"]
+__all__ = ["OpenBatch", "OversizedRecord", "RowColumns", "append"]
 
 # Named, since a literal beyond 31 bits would be a Python object in the compiled code.
 _TIMESTAMP_MAX = 0x3FFF_FFFF_FFFF_FFFF
@@ -101,12 +101,6 @@ def append(
     batch.base_timestamp = base
     _write(batch, columns, order, start, end, sizes)
     return end
-
-
-def record_bytes(columns: RowColumns, row: int) -> int:
-    """What a row's record takes alone in a batch, its length included."""
-    size = _record_bytes(columns, row, 0, 0)
-    return size + varint_bytes(size)
 
 
 def _measure(

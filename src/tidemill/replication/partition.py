@@ -343,6 +343,11 @@ class Partition:
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
 
+    def compactable_offset(self) -> int:
+        """Below it no record can be taken back, so that a newer one may replace an older (I35)."""
+        committed = min(self.high_watermark, self.last_stable_offset())
+        return min(committed, self.durable_offset) if self.is_leader else committed
+
     def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest known epoch up to `epoch`, and where it ended (T37)."""
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
@@ -397,8 +402,9 @@ class Partition:
         # Also where nothing is cut: an epoch in which we led and wrote nothing must go, or the
         # leader, who never heard of it, would find that we diverge for ever.
         self.log.epochs.truncate_from_end(self.log.log_end_offset)
-        self.high_watermark = min(self.high_watermark, offset)
-        self.durable_offset = min(self.durable_offset, offset)
+        end = self.log.log_end_offset  # may lie before `offset`: batches go whole
+        self.high_watermark = min(self.high_watermark, end)
+        self.durable_offset = min(self.durable_offset, end)
 
     def restart_at(self, offset: int) -> None:
         """Begin anew where the leader's log begins: what is here is too old to go on from."""

@@ -57,16 +57,21 @@ class BlockingClient:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._runner = asyncio.Runner(loop_factory=new_event_loop)
+        self._clusters: list[Cluster] = []
         self.cluster = self.new_cluster()
 
     def new_cluster(self) -> Cluster:
-        """Connections of their own, for requests that wait at the broker."""
-        return Cluster(
+        """Connections of their own, for requests that wait at the broker; leaders are shared."""
+        made = Cluster(
             AsyncioNet(),
             self._address.bootstrap,
             client_id=self._address.client_id,
             request_timeout_s=self._address.request_timeout_ms / 1000,
         )
+        if self._clusters:
+            made.metadata = self._clusters[0].metadata
+        self._clusters.append(made)
+        return made
 
     def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]], patience: Patience) -> T:
         """Do `work`, again after a fault that may pass, until patience ends."""
@@ -80,7 +85,10 @@ class BlockingClient:
         self._runner.run(asyncio.sleep(seconds))
 
     def close(self) -> None:
-        self.cluster.close()
+        """End every connection. The loop turns once more: uvloop cannot close with open ones."""
+        for cluster in self._clusters:
+            cluster.close()
+        self.pause(0)
         self._runner.close()
 
     async def _persist(

@@ -121,6 +121,6 @@ class Narrowing:
         self.offset_high = min(self.offset_high, high)
 
     def _add_time(self, value: object) -> None:
-        if isinstance(value, datetime):
+        if isinstance(value, datetime) and value.tzinfo is not None:
             time_ms = int(value.timestamp() * 1000) - 1  # a record's time has whole milliseconds
             self.time_low_ms = max(time_ms, self.time_low_ms or 0, 0)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SETTINGS", "session"]
+__all__ = ["SETTINGS", "say_settings", "session"]
 
 SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": (
@@ -61,11 +61,12 @@ def session(
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if not quiet:
-        _say(ours)
+        say_settings(ours)
     return spark
 
 
-def _say(ours: Mapping[str, str]) -> None:
+def say_settings(ours: Mapping[str, str]) -> None:
+    """One line for each setting and why it is there, on standard error."""
     for key, value in ours.items():
         sys.stderr.write(f"tidemill.spark: {key}={value} ({SETTINGS[key][1]})\n")
     sys.stderr.write(

@@ -7,6 +7,7 @@ than `kafka.linger.ms`, and at the end.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import final
@@ -14,7 +15,7 @@ from typing import final
 import pyarrow as pa
 
 from tidemill.client.batch_producer import BatchProducer, Delivered
-from tidemill.client.cluster import Cluster
+from tidemill.client.cluster import Backoff, Cluster
 from tidemill.client.encoded_batch import EncodedBatch, compressed
 from tidemill.client.errors import ClientError
 from tidemill.core.clock import Clock
@@ -93,13 +94,27 @@ class SinkWriter:
     async def _topic(self, name: str) -> _Topic:
         topic = self._topics.get(name)
         if topic is None:
-            try:
-                info = await self._cluster.topic(name, auto_create=True)
-            except (KafkaError, ClientError) as error:
-                raise UserError(f"cannot write to topic {name}: {error}") from error
-            count = len(info.partitions)
+            count = await self._partition_count(name)
             topic = self._topics[name] = _Topic(name, count, self._rng.below(count))
         return topic
+
+    async def _partition_count(self, name: str) -> int:
+        """Ask until somebody answers: a broker that restarts may be away when a task begins."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.delivery_timeout_ms / 1000
+        backoff = Backoff()
+        while True:
+            try:
+                info = await self._cluster.topic(name, auto_create=True)
+            except KafkaError as error:
+                raise UserError(f"cannot write to topic {name}: {error}") from error
+            except ClientError as error:
+                pause_s = backoff.next_s()
+                if loop.time() + pause_s > deadline:
+                    raise UserError(f"cannot write to topic {name}: {error}") from error
+            else:
+                return len(info.partitions)
+            await asyncio.sleep(pause_s)
 
     def _encode(self, topic: _Topic, rows: pa.RecordBatch, now_ms: int) -> Iterator[EncodedBatch]:
         """Put rows into the open batches of their partitions; those that are full come out."""

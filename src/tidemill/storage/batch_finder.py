@@ -29,7 +29,8 @@ def first_record_at_time(
 ) -> TimedOffset | None:
     """The batch's first record with this time or later between the two offsets."""
     epoch = header.partition_leader_epoch
-    if start_offset > header.base_offset:
+    is_compacted = header.record_count <= header.last_offset_delta
+    if start_offset > header.base_offset or is_compacted:
         for record in iter_records(batch, header):
             if record.timestamp >= timestamp_ms and start_offset <= record.offset < end_offset:
                 return TimedOffset(record.offset, record.timestamp, epoch)
@@ -61,6 +62,16 @@ class BatchFinder:
                 if header.last_offset >= offset:
                     return position, header
         return self._size_bytes, None
+
+    def end_before(self, position: int) -> int:
+        """The offset behind the batch that ends at `position`; the segment's base at its start."""
+        offsets = self._index.offsets
+        entry = offsets.entry_at_position(position - 1)
+        start = offsets.positions[entry] if entry >= 0 else 0
+        end = offsets.base_offset
+        for _, header in walk_headers(self._source, start, position):
+            end = header.next_offset
+        return end
 
     def find_range(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool

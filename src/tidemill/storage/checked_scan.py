@@ -114,10 +114,6 @@ class CheckedScan:
             self.leader_epoch = header.partition_leader_epoch
             yield found
 
-    def reopen(self, file: DiskFile) -> None:
-        """Go on with another handle of the same file."""
-        self._window = _Window(file, self._end)
-
     def skip_to(self, found: FoundBatch) -> None:
         """Go on behind damage, at a batch that `find_batch_behind` found."""
         self.position = found.position

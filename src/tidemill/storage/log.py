@@ -156,9 +156,10 @@ class PartitionLog(Protocol):
     def truncate_to(self, offset: int) -> None:
         """Drop everything at `offset` and behind it (a follower that diverged).
 
-        A batch that only reaches over `offset` goes as a whole: the log then ends before it. If it
-        was the batch that holds the log's start, the start goes back with the end; the owner raises
-        it again when it has fetched that batch anew.
+        A batch that only reaches over `offset` goes as a whole, and the log then ends where its
+        last batch does, which may be earlier still: compaction leaves gaps. If the end goes back
+        behind the log's start, the start goes with it; the owner raises it again when it has
+        fetched what lies between anew.
         """
         ...
 

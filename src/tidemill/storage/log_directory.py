@@ -318,6 +318,8 @@ class LogDirectory:
             self._lock.close()
 
     def _store_everything(self, high_watermarks: Mapping[TopicPartition, int] | None) -> None:
+        for hosted in self._hosted.values():
+            hosted.log.settle_swap()
         while (last := self.collect_checkpoint(len(self._hosted))) is not None:
             last.sync()
             last.apply()

@@ -5,6 +5,9 @@ NNNNNNNNNNNNNNNNNNNN.index       offset -> position, sparse; may be lost
 NNNNNNNNNNNNNNNNNNNN.timeindex   time -> entry of the offset index; may be lost
 NNNNNNNNNNNNNNNNNNNN.snapshot    the producers after everything below offset N
 leader-epochs                    which epoch began at which offset
+clean-point                      compaction has seen everything below this offset; may be lost
+N-M.swap                         takes the place of the segments from N up to M (`segment_swap`)
+*.cleaned                        compaction had not finished it; of no value
 *.deleted                        on its way out; never read again
 *.tmp                            half written when the process ended; of no value
 """
@@ -12,15 +15,20 @@ leader-epochs                    which epoch began at which offset
 from __future__ import annotations
 
 __all__ = [
+    "CLEANED_SUFFIX",
+    "CLEAN_POINT_NAME",
     "DELETED_SUFFIX",
     "INDEX_SUFFIX",
     "LEADER_EPOCHS_NAME",
     "LOG_SUFFIX",
     "SNAPSHOT_SUFFIX",
+    "SWAP_SUFFIX",
     "TEMPORARY_SUFFIX",
     "TIME_INDEX_SUFFIX",
     "offset_path",
+    "swap_path",
     "try_parse_offset",
+    "try_parse_swap",
 ]
 
 LOG_SUFFIX = ".log"
@@ -29,6 +37,9 @@ TIME_INDEX_SUFFIX = ".timeindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+CLEAN_POINT_NAME = "clean-point"
 LEADER_EPOCHS_NAME = "leader-epochs"
 
 _DIGITS = 20
@@ -37,6 +48,20 @@ _DIGITS = 20
 def offset_path(directory: str, offset: int, suffix: str) -> str:
     """The path of the file that is named after `offset`."""
     return f"{directory}/{offset:0{_DIGITS}d}{suffix}"
+
+
+def swap_path(directory: str, base_offset: int, next_offset: int) -> str:
+    """The path of a file that takes the place of all segments between the two offsets."""
+    return f"{directory}/{base_offset:0{_DIGITS}d}-{next_offset:0{_DIGITS}d}{SWAP_SUFFIX}"
+
+
+def try_parse_swap(name: str) -> tuple[int, int] | None:
+    """The two offsets in the name of a swap file, or None where it is not one."""
+    first, _, second = name.removesuffix(SWAP_SUFFIX).partition("-")
+    if not name.endswith(SWAP_SUFFIX):
+        return None
+    base_offset, next_offset = try_parse_offset(first, ""), try_parse_offset(second, "")
+    return None if base_offset is None or next_offset is None else (base_offset, next_offset)
 
 
 def try_parse_offset(name: str, suffix: str) -> int | None:

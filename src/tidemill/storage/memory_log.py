@@ -140,7 +140,8 @@ class MemoryPartitionLog:
             return
         place = self._place_of(offset)
         cut = self._batches[place:]
-        self._log_end_offset = min([offset, *(header.base_offset for header, _, _ in cut)])
+        start = min([self._log_start_offset, *(header.base_offset for header, _, _ in cut)])
+        self._log_end_offset = self._batches[place - 1][0].next_offset if place else start
         self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
         self._size_bytes -= sum(len(batch) for _, batch, _ in cut)
         del self._batches[place:]
@@ -173,7 +174,8 @@ class MemoryPartitionLog:
             newest_ms = header.max_timestamp if header.max_timestamp >= 0 else appended_ms
             by_size = 0 <= self._config.retention_bytes <= left_bytes
             by_time = 0 <= self._config.retention_ms < now_ms - newest_ms
-            if header.next_offset > high_watermark or not (by_size or by_time):
+            may_go = self._config.deletes and (by_size or by_time)
+            if header.next_offset > high_watermark or not may_go:
                 break
             count += 1
         if count:

@@ -11,10 +11,11 @@ What a crash may leave, and recovery must expect:
 - behind the recovery point anything; behind a gap between two segments nothing counts;
 - producer snapshots and epoch entries at or behind the end of the log: from before a truncation;
 - index files that are missing or short; they never speak of bytes that were not synced;
-- files ending in .deleted or .tmp, which have no value.
+- files ending in .deleted, .tmp or .cleaned, which have no value, and .swap, which does.
 
 Truncation below the flushed offset, and a new beginning, first tell the owner (`before_cut`), which
-makes durable that its recovery point is no higher.
+makes durable that its recovery point is no higher. Compaction works beside the log (`compaction`)
+and comes back to put its result in place (`begin_swap`); whatever cuts the log settles that first.
 """
 
 from __future__ import annotations
@@ -24,13 +25,16 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
-from tidemill.storage.disk import Buffer, Disk
+from tidemill.storage.clean_point import CleanPoint
+from tidemill.storage.disk import Buffer, Disk, DiskFile
 from tidemill.storage.file_cache import FileCache
 from tidemill.storage.leader_epochs import LeaderEpochs
-from tidemill.storage.log import FlushPoint, LogConfig, LogSlice, TimedOffset
+from tidemill.storage.log import FOREVER, FlushPoint, LogConfig, LogSlice, TimedOffset
 from tidemill.storage.producer_snapshots import ProducerSnapshots
 from tidemill.storage.producer_state import ProducerStates
 from tidemill.storage.segment import Segment
+from tidemill.storage.segment_index import SegmentIndex
+from tidemill.storage.segment_swap import SegmentSwap
 from tidemill.storage.segments import Segments
 from tidemill.storage.unflushed import FlushWork, Unflushed
 from tidemill.wire.batch import LOG_OVERHEAD_BYTES, NO_TIMESTAMP, BatchHeader
@@ -72,6 +76,7 @@ class FilePartitionLog:
         before_cut: BeforeCut | None = None,
     ) -> None:
         self._disk = disk
+        self._files = files
         self._directory = directory
         self._config = config
         self._before_cut = before_cut
@@ -89,6 +94,10 @@ class FilePartitionLog:
         self._last_append_ms = 0
         self._deleted: list[tuple[int, str]] = []
         """Files that left the log: when to unlink them, and their path."""
+        self._swap: SegmentSwap | None = None
+        self.clean_point = CleanPoint(disk, directory)
+        self.cuts = 0
+        """Rises when the log is cut or closed: what was found out before may not hold any more."""
 
     @classmethod
     def create(
@@ -207,7 +216,7 @@ class FilePartitionLog:
             return True
         if self._active_since_ms == NO_TIMESTAMP:
             self._active_since_ms = _first_seen_ms(segment, now_ms)
-        if now_ms - self._active_since_ms > config.segment_ms:
+        if now_ms - self._active_since_ms > _active_ms_max(config):
             return True
         return next_offset - segment.base_offset > _RELATIVE_OFFSET_MAX
 
@@ -261,7 +270,7 @@ class FilePartitionLog:
         if offset <= self._log_start_offset:
             self.restart_at(offset)
             return
-        self._start_cut(offset)
+        self._start_cut(self._segments.end_before(offset))
         self._segments.truncate_to(offset)
         self._log_end_offset = self._segments.active.next_offset
         self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
@@ -281,6 +290,9 @@ class FilePartitionLog:
         self._flushed_offset = offset
 
     def _start_cut(self, offset: int) -> None:
+        self.cuts += 1
+        self.settle_swap()
+        self.clean_point.lower_to(offset)
         self._unflushed.start_generation()
         if offset < self._flushed_offset and self._before_cut is not None:
             self._before_cut(offset)
@@ -316,6 +328,7 @@ class FilePartitionLog:
         self.purge_deleted(now_ms)
         dropped = 0
         while self._oldest_may_go(now_ms, high_watermark):
+            self.settle_swap()
             if len(self._segments) == 1:
                 self._roll()
                 self._disk.sync_directory(self._directory)  # the log is never without a segment
@@ -347,6 +360,71 @@ class FilePartitionLog:
         for path in due:
             self._disk.unlink(path)
         return len(due)
+
+    # --- compaction ------------------------------------------------------------------------------
+
+    def compactable_segments(self, end_offset: int) -> list[Segment]:
+        """The closed segments, oldest first, that end at `end_offset` or before it and are at rest.
+
+        A flush that covered bytes behind a segment has also written the last of its index.
+        """
+        row = []
+        for segment in self._segments:
+            is_at_rest = segment.is_closed and segment.next_offset < self._flushed_offset
+            if not is_at_rest or segment.next_offset > end_offset:
+                break
+            row.append(segment)
+        return row
+
+    def kept_batches(self) -> frozenset[int]:
+        """Base offsets of batches that must survive, if only empty: the producers' windows, so
+        that retries are recognised without a snapshot (I18), and where each epoch begins (I11).
+        """
+        starts = [start for _, start in self._epochs.entries()]
+        return frozenset((*self._producers.window_offsets(), *starts))
+
+    def adopt_segment(
+        self,
+        *,
+        base_offset: int,
+        next_offset: int,
+        index: SegmentIndex,
+        index_interval_bytes: int,
+        file: DiskFile,
+        size_bytes: int,
+    ) -> Segment:
+        """A segment that is written but not in the log yet, for `begin_swap`."""
+        return Segment.adopt(
+            self._disk,
+            self._files,
+            self._directory,
+            base_offset=base_offset,
+            next_offset=next_offset,
+            index=index,
+            index_interval_bytes=index_interval_bytes,
+            file=file,
+            size_bytes=size_bytes,
+        )
+
+    def begin_swap(self, old: Sequence[Segment], new: Segment) -> SegmentSwap:
+        """Announce that `new` takes the place of these segments, which are pinned."""
+        self.settle_swap()
+        self._swap = SegmentSwap(self._disk, self._files, self._segments, old, new)
+        return self._swap
+
+    def switch(self, swap: SegmentSwap) -> bool:
+        """Give readers what was swapped in; False where a cut came in between."""
+        if not swap.switch():
+            return False
+        self._unflushed.keep_only(set(self._segments))
+        self._size_bytes = self._segments.size_bytes()
+        return True
+
+    def settle_swap(self) -> None:
+        """Before the log is cut or ends: see `segment_swap`."""
+        if self._swap is not None:
+            self._swap.settle()
+            self._swap = None
 
     # --- flushing --------------------------------------------------------------------------------
 
@@ -382,7 +460,15 @@ class FilePartitionLog:
                 self._snapshots.written(work.snapshot_offsets)
 
     def close(self) -> None:
+        self.cuts += 1
         self._segments.forget()
+
+
+def _active_ms_max(config: LogConfig) -> int:
+    """Only closed segments are compacted: `max.compaction.lag.ms` may ask for an earlier roll."""
+    if config.compacts and config.max_compaction_lag_ms != FOREVER:
+        return min(config.segment_ms, config.max_compaction_lag_ms)
+    return config.segment_ms
 
 
 def _first_seen_ms(segment: Segment, now_ms: int) -> int:

@@ -171,6 +171,10 @@ class ProducerStates:
         windows = (producer.window for producer in self._producers.values())
         return any(window[-1][3] >= offset for window in windows if window)
 
+    def window_offsets(self) -> list[int]:
+        """Base offsets of all remembered batches."""
+        return [batch[2] for producer in self._producers.values() for batch in producer.window]
+
     def encode(self, offset: int) -> bytes:
         """A snapshot: the state after everything below `offset` was appended."""
         parts = [_COUNTS.pack(offset, len(self._producers))]

@@ -31,6 +31,7 @@ from typing import final
 from tidemill.core.errors import StorageFault
 from tidemill.core.limits import MIB
 from tidemill.storage.checked_scan import CheckedScan, find_batch_behind
+from tidemill.storage.clean_point import CleanPoint
 from tidemill.storage.disk import Disk
 from tidemill.storage.file_cache import FileCache
 from tidemill.storage.header_walk import walk_headers
@@ -275,6 +276,7 @@ class _Recovery:
         )
         if cut.has_valid_batch():
             self.report.is_suspect = True
+        CleanPoint(self._disk, self._directory).lower_to(offset)
         self.report.cut = cut.perform(detail)
         self._row = cut.kept
 

@@ -55,6 +55,7 @@ class ScrubSlice:
         self._path = path
         self._base_offset = base_offset
         self._scan: CheckedScan | None = None
+        self._file: DiskFile | None = None
         self._size_bytes = 0
         self.is_last = False
         """The segment is done."""
@@ -72,28 +73,27 @@ class ScrubSlice:
             self.is_last = True
             if self._disk.exists(self._path):
                 self._report(0 if self._scan is None else self._scan.position, str(error))
+        if self.is_last and self._file is not None:
+            self._file.close()
 
     def _check_some(self) -> None:
-        file = self._disk.open(self._path)
-        try:
-            scan = self._scan
-            if scan is None:
-                self._size_bytes = file.size()
-                scan = self._scan = CheckedScan(
-                    file, position=0, end=self._size_bytes, next_offset=self._base_offset
-                )
-            start = scan.position
-            scan.reopen(file)
-            for _ in scan:
-                if scan.position - start >= SLICE_BYTES:
-                    break
-            if scan.damage is not None:
-                self._report(scan.position, scan.damage)
-                self._skip_damage(scan, file)
-            self.checked_bytes = scan.position - start
-            self.is_last = self.is_last or scan.position >= self._size_bytes
-        finally:
-            file.close()
+        file = self._file or self._disk.open(self._path)
+        self._file = file  # kept: compaction may put another file under the path
+        scan = self._scan
+        if scan is None:
+            self._size_bytes = file.size()
+            scan = self._scan = CheckedScan(
+                file, position=0, end=self._size_bytes, next_offset=self._base_offset
+            )
+        start = scan.position
+        for _ in scan:
+            if scan.position - start >= SLICE_BYTES:
+                break
+        if scan.damage is not None:
+            self._report(scan.position, scan.damage)
+            self._skip_damage(scan, file)
+        self.checked_bytes = scan.position - start
+        self.is_last = self.is_last or scan.position >= self._size_bytes
 
     def _skip_damage(self, scan: CheckedScan, file: DiskFile) -> None:
         found = find_batch_behind(

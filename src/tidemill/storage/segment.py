@@ -35,7 +35,12 @@ from tidemill.storage.file_cache import FileCache
 from tidemill.storage.header_walk import NotResident, ResidentRange, Source, walk_headers
 from tidemill.storage.log import LogSlice
 from tidemill.storage.log_files import LOG_SUFFIX, TEMPORARY_SUFFIX, offset_path
-from tidemill.storage.segment_index import IndexBlock, SegmentIndex, unlink_index_files
+from tidemill.storage.segment_index import (
+    IndexBlock,
+    SegmentIndex,
+    index_paths,
+    unlink_index_files,
+)
 from tidemill.wire.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -69,6 +74,7 @@ class Segment:
         "_has_litter",
         "_index",
         "_index_interval_bytes",
+        "_pinned",
         "_positions",
         "_viewed",
         "_warm_from",
@@ -121,6 +127,8 @@ class Segment:
         """A failed write may have left bytes behind the size."""
         self._viewed = False
         """A view of it may exist."""
+        self._pinned: DiskFile | None = None
+        """What `file` gives whatever the path names now."""
 
     @classmethod
     def create(
@@ -147,12 +155,71 @@ class Segment:
         segment._index = SegmentIndex.empty(base_offset, interval_bytes=index_interval_bytes)
         return segment
 
+    @classmethod
+    def adopt(
+        cls,
+        disk: Disk,
+        files: FileCache,
+        directory: str,
+        *,
+        base_offset: int,
+        next_offset: int,
+        index: SegmentIndex,
+        index_interval_bytes: int,
+        file: DiskFile,
+        size_bytes: int,
+    ) -> Segment:
+        """A closed segment whose file does not have its name yet; pinned until it has."""
+        segment = cls(
+            disk,
+            files,
+            directory,
+            base_offset=base_offset,
+            size_bytes=size_bytes,
+            next_offset=next_offset,
+            index_interval_bytes=index_interval_bytes,
+            is_closed=True,
+        )
+        segment._index = index
+        segment._pinned = file
+        files.use_index(segment)
+        return segment
+
+    # --- its file --------------------------------------------------------------------------------
+
+    def file(self) -> DiskFile:
+        """Its file, open."""
+        pinned = self._pinned
+        if pinned is not None:
+            return pinned
+        try:
+            found = self._files.get(self.path)
+        except StorageFault:
+            if self._pinned is None:
+                raise
+            return self._pinned
+        # It may have been pinned meanwhile, and the path may name its successor's file by now.
+        return self._pinned or found
+
+    def pin(self) -> None:
+        """Keep file and index whatever becomes of their names. May have to wait for the disk.
+
+        Compaction puts another file under the segment's name; whoever still reads this one, in a
+        thread perhaps, must not meet that file with this one's index.
+        """
+        self._pinned = self.file()
+        self.load_index()
+
+    def unpin(self) -> None:
+        """The path names this segment's file, and will."""
+        self._pinned = None
+
     # --- writing ---------------------------------------------------------------------------------
 
     def append(self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
         """Write batches at the end, one write for all. On an error nothing was appended."""
         index = self._index or self.load_index()
-        file = self.dirty_file or self._files.get(self.path)
+        file = self.dirty_file or self.file()
         position = self.size_bytes
         if self._has_litter:
             self._sweep(file)
@@ -165,7 +232,7 @@ class Segment:
         self.dirty_file = file
         positions = self._positions
         for header in headers:
-            index.note(header, position)
+            index.note(header.base_offset, header.max_timestamp, position)
             positions[header.base_offset] = position
             position += LOG_OVERHEAD_BYTES + header.batch_length
         self.size_bytes = position
@@ -202,7 +269,7 @@ class Segment:
             index = SegmentIndex.load(
                 self._disk,
                 self.directory,
-                self._files.get(self.path),
+                self.file(),
                 base_offset=self.base_offset,
                 size_bytes=self.size_bytes,
                 interval_bytes=self._index_interval_bytes,
@@ -214,12 +281,18 @@ class Segment:
 
     def drop_index(self) -> None:
         """Make room; only a closed segment's index can be loaded again as it was."""
-        if self.is_closed:
+        if self.is_closed and self._pinned is None:
             self._index = None
 
     def take_index_blocks(self) -> list[IndexBlock]:
         """What its index files lack, to be written after the next sync of the segment."""
         return self._index.take_blocks(self.directory) if self._index is not None else []
+
+    def adopt_index_files(self, suffix: str) -> None:
+        """Index files that were written under names with `suffix` get their own."""
+        for path in index_paths(self.directory, self.base_offset):
+            if self._disk.exists(path + suffix):
+                self._disk.rename(path + suffix, path)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -230,7 +303,7 @@ class Segment:
         if start is not None:
             stop = self.size_bytes if end_offset >= self.next_offset else positions.get(end_offset)
             if stop is not None and 0 < stop - start <= min(max_bytes, _VIEW_BYTES_MIN):
-                return _copied(self.dirty_file or self._files.get(self.path), start, stop)
+                return _copied(self.dirty_file or self.file(), start, stop)
         if self.is_closed:
             self._files.use_index(self)
         elif self._index is None:
@@ -245,7 +318,7 @@ class Segment:
         return self._read_anywhere(search, offset, max_bytes)
 
     def _read_anywhere(self, search: _Search, offset: int, max_bytes: int) -> LogSlice:
-        file = self.dirty_file or self._files.get(self.path)
+        file = self.dirty_file or self.file()
         index, size_bytes = self._index, self.size_bytes
         if index is not None:
             near = index.offsets.position_before(offset)
@@ -319,19 +392,19 @@ class Segment:
 
     def first_timestamp(self) -> int:
         """The timestamp of the first batch, -1 where there is none."""
-        first = self._files.get(self.path).pread(HEADER_BYTES, 0) if self.size_bytes else b""
+        first = self.file().pread(HEADER_BYTES, 0) if self.size_bytes else b""
         return read_header(first).max_timestamp if first else NO_TIMESTAMP
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """The headers from the batch that reaches `offset` on, for replay."""
         position, _ = self.finder().locate(offset)
-        for _, header in walk_headers(self._files.get(self.path), position, self.size_bytes):
+        for _, header in walk_headers(self.file(), position, self.size_bytes):
             yield header
 
     def finder(self, source: Source | None = None) -> BatchFinder:
         """To search the segment as it is now, in its file or a view; may wait for the disk."""
         return BatchFinder(
-            source or self._files.get(self.path),
+            source or self.file(),
             self.load_index(),
             size_bytes=self.size_bytes,
             next_offset=self.next_offset,
@@ -340,12 +413,14 @@ class Segment:
     # --- cutting and deleting --------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the first batch that reaches `offset` and all behind it, durably."""
-        position, header = self.finder().locate(offset)
-        if header is not None:
-            self.cut(position, next_offset=min(offset, header.base_offset))
-        else:
-            self.next_offset = min(offset, self.next_offset)  # the cut falls into a gap
+        """Drop the first batch that reaches `offset` and all behind it, durably.
+
+        What is left ends where its last batch does: a gap before `offset` would look like a loss.
+        """
+        if offset < self.next_offset:
+            finder = self.finder()
+            position, _ = finder.locate(offset)
+            self.cut(position, next_offset=finder.end_before(position))
 
     def cut(self, position: int, *, next_offset: int) -> None:
         """Keep the first `position` bytes, durably; the log goes on at `next_offset`."""
@@ -354,12 +429,12 @@ class Segment:
         if self._viewed:
             self._replace_by_head(position)
         else:
-            file = self._files.get(self.path)
+            file = self.file()
             file.truncate(position)
             file.sync()
         self._disk.sync_directory(self.directory)
         self.dirty_file = None
-        self._index = index.cut(self._files.get(self.path), position)
+        self._index = index.cut(self.file(), position)
         self._positions = {}
         self._warm_from = min(self._warm_from, position)
         self.size_bytes = position
@@ -381,7 +456,7 @@ class Segment:
     def _replace_by_head(self, size_bytes: int) -> None:
         temporary = self.path + TEMPORARY_SUFFIX
         self._disk.unlink(temporary)
-        source, target = self._files.get(self.path), self._disk.open(temporary, create=True)
+        source, target = self.file(), self._disk.open(temporary, create=True)
         for position in range(0, size_bytes, _COPY_BYTES):
             piece = source.pread(min(_COPY_BYTES, size_bytes - position), position)
             target.pwrite([piece], position)

@@ -10,14 +10,17 @@ from tidemill.storage.disk import Disk
 from tidemill.storage.file_cache import FileCache
 from tidemill.storage.leader_epochs import LeaderEpochs
 from tidemill.storage.log_files import (
+    CLEANED_SUFFIX,
     DELETED_SUFFIX,
     LEADER_EPOCHS_NAME,
     LOG_SUFFIX,
+    SWAP_SUFFIX,
     TEMPORARY_SUFFIX,
     offset_path,
     try_parse_offset,
 )
 from tidemill.storage.segment import Segment
+from tidemill.storage.segment_swap import finish_swaps
 
 __all__ = [
     "SegmentFile",
@@ -27,6 +30,8 @@ __all__ = [
     "offsets_in",
     "try_read_epochs",
 ]
+
+_USELESS_SUFFIXES = (CLEANED_SUFFIX, DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
 
 @final
@@ -43,7 +48,10 @@ class SegmentFile:
 def list_useful_names(disk: Disk, directory: str) -> list[str]:
     """The names in a log's directory, after what has no value any more was removed."""
     names = disk.list_names(directory)
-    useless = [name for name in names if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX))]
+    if any(name.endswith(SWAP_SUFFIX) for name in names):
+        finish_swaps(disk, directory, names)
+        names = disk.list_names(directory)
+    useless = [name for name in names if name.endswith(_USELESS_SUFFIXES)]
     for name in useless:
         disk.unlink(f"{directory}/{name}")
     return [name for name in names if name not in useless] if useless else names

@@ -16,9 +16,9 @@ from tidemill.storage.header_walk import walk_headers
 from tidemill.storage.log_files import INDEX_SUFFIX, TIME_INDEX_SUFFIX, offset_path
 from tidemill.storage.offset_index import OffsetIndex
 from tidemill.storage.time_index import TimeIndex
-from tidemill.wire.batch import HEADER_BYTES, NO_TIMESTAMP, BatchHeader, CorruptBatch, read_header
+from tidemill.wire.batch import HEADER_BYTES, NO_TIMESTAMP, CorruptBatch, read_header
 
-__all__ = ["IndexBlock", "SegmentIndex", "unlink_index_files"]
+__all__ = ["IndexBlock", "SegmentIndex", "index_paths", "unlink_index_files"]
 
 IndexBlock = tuple[str, int, bytes]
 """A file's path, the position, and the bytes to write there."""
@@ -74,14 +74,14 @@ class SegmentIndex:
         index._catch_up(file, size_bytes)
         return index
 
-    def note(self, header: BatchHeader, position: int) -> None:
-        """A batch was appended at `position`."""
+    def note(self, base_offset: int, max_timestamp: int, position: int) -> None:
+        """A batch, or several at once, were appended at `position`."""
         if position >= self._next_entry_at:
             self.times.add(self.max_timestamp)
-            self.offsets.add(header.base_offset, position)
+            self.offsets.add(base_offset, position)
             self._next_entry_at = position + self._interval_bytes
-        if header.max_timestamp > self.max_timestamp:
-            self.max_timestamp = header.max_timestamp
+        if max_timestamp > self.max_timestamp:
+            self.max_timestamp = max_timestamp
 
     def cut(self, file: DiskFile, size_bytes: int) -> SegmentIndex:
         """The index of the segment cut to `size_bytes`, its index files gone.
@@ -130,7 +130,7 @@ class SegmentIndex:
         self.fault = None
         try:
             for position, header in walk_headers(file, start, size_bytes):
-                self.note(header, position)
+                self.note(header.base_offset, header.max_timestamp, position)
         except CorruptBatch as err:
             self.fault = err
 
@@ -155,7 +155,15 @@ def _try_read(
     return index
 
 
+def index_paths(directory: str, base_offset: int) -> tuple[str, str]:
+    """Where the two index files of a segment are, if they are."""
+    return (
+        offset_path(directory, base_offset, INDEX_SUFFIX),
+        offset_path(directory, base_offset, TIME_INDEX_SUFFIX),
+    )
+
+
 def unlink_index_files(disk: Disk, directory: str, base_offset: int) -> None:
     """Before a segment is cut or goes: an index that claims too much is worse than none."""
-    disk.unlink(offset_path(directory, base_offset, INDEX_SUFFIX))
-    disk.unlink(offset_path(directory, base_offset, TIME_INDEX_SUFFIX))
+    for path in index_paths(directory, base_offset):
+        disk.unlink(path)

@@ -68,7 +68,24 @@ class Segments:
         self._row.append(segment)
         self.active = segment
 
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """`new` holds what is to be kept of these neighbours, none of which is the active one."""
+        place = self._row.index(old[0])
+        self._row[place : place + len(old)] = [new]
+
+    def holds(self, neighbours: Sequence[Segment]) -> bool:
+        """Whether these segments still lie side by side."""
+        if neighbours[0] not in self._row:
+            return False
+        place = self._row.index(neighbours[0])
+        return self._row[place : place + len(neighbours)] == list(neighbours)
+
     # --- searching -------------------------------------------------------------------------------
+
+    def end_before(self, offset: int) -> int:
+        """Where the log ends once every batch that reaches `offset` is gone."""
+        finder = self.holding(offset).finder()
+        return finder.end_before(finder.locate(offset)[0])
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """The headers from the batch that reaches `offset` on, for replay."""

@@ -49,6 +49,7 @@ __all__ = [
     "iter_headers",
     "prepare_produced",
     "read_header",
+    "rebuild",
     "recompress",
     "records_section",
     "seal",
@@ -64,9 +65,9 @@ HEADER = Struct(
     "i"  # partition_leader_epoch: of the leader that appended it
     "b"  # magic: always 2
     "I"  # crc: CRC32C of everything from the attributes on
-    "h"  # attributes: codec, timestamp type, transactional, control
+    "h"  # attributes: codec, timestamp type, transactional, control, delete horizon
     "i"  # last_offset_delta: stays when compaction removes records
-    "q"  # base_timestamp: what the records' deltas count from
+    "q"  # base_timestamp: what the records' deltas count from; the delete horizon where one is set
     "q"  # max_timestamp: the highest of the records, or the append time
     "q"  # producer_id: -1 without idempotence
     "h"  # producer_epoch
@@ -100,6 +101,7 @@ _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
+_HAS_HORIZON = 0x40
 _CLIENT_BITS = _CODEC_MASK | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL
 
 _SEQUENCES = 1 << 31
@@ -202,6 +204,14 @@ class BatchHeader:
     @property
     def is_control(self) -> bool:
         return self.attributes & _CONTROL != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on compaction may drop the batch's tombstones; None: not yet known (KIP-534).
+
+        It stands in the place of the base timestamp: a record's time is still base plus delta.
+        """
+        return self.base_timestamp if self.attributes & _HAS_HORIZON else None
 
     @property
     def timestamp_type(self) -> Literal["create", "append"]:
@@ -476,6 +486,49 @@ def seal(view: memoryview | bytearray) -> int:
     crc = crc32c(memoryview(view)[_ATTRIBUTES_AT:])
     _CRC.pack_into(view, _CRC_AT, crc)
     return crc
+
+
+def rebuild(
+    header: BatchHeader,
+    records: bytes | bytearray | memoryview,
+    *,
+    record_count: int,
+    max_timestamp: int,
+    delete_horizon_ms: int | None,
+) -> bytearray:
+    """The batch with only these records, their deltas counted from the horizon where one is given.
+
+    Offsets, leader epoch, producer and codec are the same: what was removed leaves gaps. A batch
+    that is left without records still speaks for its producer and its epoch, and has no time.
+    """
+    codec = header.codec if record_count else compression.NONE
+    packed = compression.compress(codec, records)
+    attributes = (header.attributes & ~(_CODEC_MASK | _HAS_HORIZON)) | codec
+    base_timestamp = header.base_timestamp
+    if delete_horizon_ms is not None:
+        attributes |= _HAS_HORIZON
+        base_timestamp = delete_horizon_ms
+    out = bytearray(HEADER_BYTES + len(packed))
+    out[HEADER_BYTES:] = packed
+    HEADER.pack_into(
+        out,
+        0,
+        header.base_offset,
+        len(out) - LOG_OVERHEAD_BYTES,
+        header.partition_leader_epoch,
+        _MAGIC,
+        0,
+        attributes,
+        header.last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        record_count,
+    )
+    seal(out)
+    return out
 
 
 def recompress(view: memoryview, codec: int) -> bytearray:

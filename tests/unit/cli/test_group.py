@@ -8,6 +8,9 @@ from tests.unit.cli.invoke import tidemill
 from tests.unit.client.fake_cluster import FakeCluster
 from tests.unit.client.fake_groups import FakeGroup, FakeGroups, FakeMember
 from tidemill.cli import group as group_command
+from tidemill.cli.lag_table import GroupPicture, print_group
+from tidemill.client.group_admin import PartitionProgress
+from tidemill.client.group_description import GroupDescription, GroupMember
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.api_keys import ApiKey
@@ -100,6 +103,18 @@ def test_describe_can_answer_in_json(world):
         "lag": 6,
         "member_id": "m1",
     }
+
+
+def test_a_watched_group_is_cut_to_the_terminals_height(capsys):
+    members = [GroupMember(f"m{n}", None, "app", "h", ()) for n in range(5)]
+    description = GroupDescription("shop", "classic", "Stable", "range", 1, members)
+    progress = [PartitionProgress(TopicPartition("orders", n), None, 0) for n in range(9)]
+
+    print_group(GroupPicture(description, progress), rows_max=8)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line.startswith("...")] == ["... 1 more", "... 5 more"]
+    assert sum(line.startswith(("m", "orders")) for line in lines) == 8
 
 
 def test_S52_what_members_call_themselves_cannot_steer_the_terminal(world):

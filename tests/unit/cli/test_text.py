@@ -44,6 +44,12 @@ def test_a_plain_table_is_aligned_with_numbers_at_the_right(capsys):
     )
 
 
+def test_what_is_not_known_is_a_dash_among_numbers(capsys):
+    print_table(("NAME", "LAG"), [("a", 100), (None, None)])
+
+    assert capsys.readouterr().out.splitlines() == ["NAME  LAG", "a     100", "-       -"]
+
+
 def test_an_empty_table_is_its_heading(capsys):
     print_table(("A", "B"), [])
 

@@ -10,6 +10,8 @@ import pytest
 
 from tests.unit.spark.topics import create_topic, records_of
 from tidemill.client.batch_producer import BatchRefused
+from tidemill.client.errors import BrokerUnreachable
+from tidemill.client.metadata_cache import TopicInfo
 from tidemill.client.partitioners import KeyPartitioner, RoundRobin
 from tidemill.core.errors import UserError
 from tidemill.core.rng import SeededRng
@@ -284,3 +286,32 @@ def test_a_broker_that_restarts_in_the_middle_costs_nothing(tmp_path):
         second.stop()
     assert sum(counts.values()) == 2_000
     assert sorted(record.value for record in records) == sorted(values)
+
+
+def test_a_task_that_begins_while_the_broker_is_away_asks_again(running):
+    create_topic(running.bootstrap, "away")
+    asked = options(running, topic="away")
+    client = SinkClient(asked)
+    cluster = client.connections.cluster
+    real, attempts = cluster.topic, []
+
+    async def topic(name: str, *, auto_create: bool) -> TopicInfo:
+        attempts.append(name)
+        if len(attempts) < 3:
+            raise BrokerUnreachable("cannot connect")
+        return await real(name, auto_create=auto_create)
+
+    cluster.topic = topic
+    clock = ManualClock(wall_ms=NOW_MS)
+    writer = SinkWriter(cluster, client.producer, asked, clock=clock, rng=SeededRng(1))
+    delivered = client.connections.run_once(writer.write(iter([chunk(value=binary(b"v"))])))
+    client.close()
+    assert sum(got.records for got in delivered.values()) == 1
+    assert attempts == ["away"] * 3
+
+
+def test_a_broker_that_stays_away_is_named_after_the_delivery_timeout(running):
+    rows = chunk(value=binary(b"v"))
+    asked = {"kafka__bootstrap__servers": "127.0.0.1:1", "kafka__delivery__timeout__ms": "100"}
+    with pytest.raises(UserError, match=r"topic t: cannot connect to 127\.0\.0\.1:1"):
+        write(running, rows, topic="t", **asked)

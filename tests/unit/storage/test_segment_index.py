@@ -17,6 +17,11 @@ INTERVAL_BYTES = 3 * BATCH_BYTES
 PATH, INDEX, TIME_INDEX = (f"/d/{0:020d}.{kind}" for kind in ("log", "index", "timeindex"))
 
 
+def note(index: SegmentIndex, data: bytes, position: int) -> None:
+    header = read_header(data)
+    index.note(header.base_offset, header.max_timestamp, position)
+
+
 @pytest.fixture
 def disk() -> SimDisk:
     disk = SimDisk()
@@ -50,7 +55,7 @@ def store(disk: SimDisk, index: SegmentIndex) -> None:
 def built() -> SegmentIndex:
     index = SegmentIndex.empty(0, interval_bytes=INTERVAL_BYTES)
     for number, data in enumerate(BATCHES):
-        index.note(read_header(data), number * BATCH_BYTES)
+        note(index, data, number * BATCH_BYTES)
     return index
 
 
@@ -87,7 +92,7 @@ def test_a_stored_index_is_read_back(disk: SimDisk, file: DiskFile) -> None:
 def test_an_index_is_stored_in_pieces(disk: SimDisk, file: DiskFile) -> None:
     index = SegmentIndex.empty(0, interval_bytes=INTERVAL_BYTES)
     for number, data in enumerate(BATCHES):
-        index.note(read_header(data), number * BATCH_BYTES)
+        note(index, data, number * BATCH_BYTES)
         if number in (10, 11, 25):
             store(disk, index)
     found = load(disk, file)
@@ -145,8 +150,8 @@ def test_a_cut_takes_entries_and_time_back(file: DiskFile) -> None:
     index = built().cut(file, 5 * BATCH_BYTES)
     assert list(index.offsets.offsets) == [3]
     assert index.max_timestamp == 1_040
-    index.note(read_header(BATCHES[5]), 5 * BATCH_BYTES)
-    index.note(read_header(BATCHES[6]), 6 * BATCH_BYTES)
+    note(index, BATCHES[5], 5 * BATCH_BYTES)
+    note(index, BATCHES[6], 6 * BATCH_BYTES)
     assert list(index.offsets.offsets) == [3, 6]
 
 

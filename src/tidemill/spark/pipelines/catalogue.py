@@ -1,0 +1,39 @@
+"""The pipelines that there are, by name."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidemill.core.config import build, nearest_key_hint
+from tidemill.core.errors import UserError
+from tidemill.spark.pipelines.enrich import Enrich, EnrichSettings
+from tidemill.spark.pipelines.logs.log_pipeline import LogPipeline
+from tidemill.spark.pipelines.logs.settings import LogSettings
+from tidemill.spark.pipelines.pipeline import Kind
+
+__all__ = ["PIPELINES", "kind_named"]
+
+PIPELINES: Final = (
+    Kind(
+        name="logs",
+        description="Access-log lines to Parquet, per-minute figures, dead letters and a report.",
+        settings_class=LogSettings,
+        make=lambda values: LogPipeline(build(LogSettings, values)),
+    ),
+    Kind(
+        name="enrich",
+        description="JSON records joined with a table from a file, to the next topic.",
+        settings_class=EnrichSettings,
+        make=lambda values: Enrich(build(EnrichSettings, values)),
+    ),
+)
+
+
+def kind_named(name: str) -> Kind:
+    """UserError with the near match if there is no such pipeline."""
+    for kind in PIPELINES:
+        if kind.name == name:
+            return kind
+    known = [kind.name for kind in PIPELINES]
+    hint = nearest_key_hint(name, known) or f"; there are {', '.join(known)}"
+    raise UserError(f"there is no pipeline {ascii(name)}{hint}")

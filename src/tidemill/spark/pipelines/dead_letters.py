@@ -1,0 +1,59 @@
+"""Records that a pipeline cannot use: to a topic of their own, as they came, with the reason.
+
+Key and value stay what they were, so that sending a dead letter again is copying it. What is known
+about it stands in headers, as text. A record that comes back from there and fails again carries on
+counting its attempts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+__all__ = ["HEADER_PREFIX", "SOURCE_COLUMNS", "dead_letter_columns", "dead_letters"]
+
+HEADER_PREFIX: Final = "tidemill.dead."
+SOURCE_COLUMNS: Final = "key,value,topic,partition,offset,timestamp,headers"
+"""What must be read of a record so that it can be sent on as a dead letter."""
+
+
+def dead_letters(rows: DataFrame, reason: Column, pipeline: str) -> DataFrame:
+    """Rows with the columns of the source, as records of the dead-letter topic."""
+    return rows.select(*dead_letter_columns(reason, pipeline))
+
+
+def dead_letter_columns(reason: Column, pipeline: str) -> list[Column]:
+    """`key`, `value` and `headers` of a dead letter."""
+    facts = {
+        "reason": reason,
+        "pipeline": F.lit(pipeline),
+        "topic": F.col("topic"),
+        "partition": F.col("partition"),
+        "offset": F.col("offset"),
+        "timestamp": F.unix_millis("timestamp"),
+        "attempt": _attempt(),
+    }
+    ours = F.array(*(_header(name, value) for name, value in facts.items()))
+    theirs = F.coalesce(
+        F.filter("headers", lambda header: ~header["key"].startswith(HEADER_PREFIX)),
+        F.array().cast("array<struct<key:string,value:binary>>"),
+    )
+    return [F.col("key"), F.col("value"), F.concat(theirs, ours).alias("headers")]
+
+
+def _header(name: str, value: Column) -> Column:
+    return F.struct(
+        F.lit(HEADER_PREFIX + name).alias("key"),
+        value.cast("string").cast("binary").alias("value"),
+    )
+
+
+def _attempt() -> Column:
+    """One more than the record says that there have been."""
+    earlier = F.filter("headers", lambda header: header["key"] == F.lit(f"{HEADER_PREFIX}attempt"))
+    said = F.get(earlier, F.lit(0))["value"].cast("string").try_cast("int")
+    return F.coalesce(said, F.lit(0)) + 1
