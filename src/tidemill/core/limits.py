@@ -110,6 +110,10 @@ APPEND_RETRY_MS = 1_000
 """When to try again to write what a passed deadline asks for, should the append fail."""
 
 # --- consumer protocol ---------------------------------------------------------------------------
+QUICK_HEARTBEAT_MS = 500
+"""How often members show up while a group changes, at the most."""
+QUICK_HEARTBEAT_MS_PER_MEMBER = 1
+"""So that a large group's quick heartbeats stay below a thousand a second."""
 CONSUMER_SUBSCRIPTION_CHARS_MAX = 256 * KIB
 """Topic names in one member's subscription, together (S41): its record fits into any batch."""
 CONSUMER_NAME_CHARS_MAX = 1 * KIB

@@ -67,6 +67,7 @@ from tidemill.coordinators.group.group import (
 from tidemill.coordinators.group.reconciliation import CurrentAssignment, MemberState, reconcile
 from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Result
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import QUICK_HEARTBEAT_MS, QUICK_HEARTBEAT_MS_PER_MEMBER
 from tidemill.metadata.image import Delta
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -223,7 +224,7 @@ class ConsumerGroup:
         member = self._members.get(request.member_id)
         if member is not None and self._changes_nothing(request, caller, member):
             self._extend_session(member.member_id, now)
-            return Result(self._response(member.member_id, member.current.member_epoch))
+            return Result(self._response(member.member_id, member.current.member_epoch, now=now))
         config = self._surroundings.config
         check_heartbeat(request, version, config.consumer_assignors)
         if request.member_epoch < JOIN_EPOCH:
@@ -277,7 +278,11 @@ class ConsumerGroup:
             or current.assigned != member.current.assigned
         )
         response = self._response(
-            member.member_id, current.member_epoch, current.assigned if tells_all else None
+            member.member_id,
+            current.member_epoch,
+            current.assigned if tells_all else None,
+            now=now,
+            is_changing=target.epoch != self._targets.epoch,
         )
         return Result(response, records)
 
@@ -352,14 +357,31 @@ class ConsumerGroup:
         )
 
     def _response(
-        self, member_id: str, member_epoch: int, assigned: Partitions | None = None
+        self,
+        member_id: str,
+        member_epoch: int,
+        assigned: Partitions | None = None,
+        *,
+        now: Now,
+        is_changing: bool = False,
     ) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=member_epoch,
-            heartbeat_interval_ms=self._surroundings.config.consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._pace_ms(now, is_changing=is_changing),
             assignment=None if assigned is None else heartbeat_assignment(assigned),
         )
+
+    def _pace_ms(self, now: Now, *, is_changing: bool) -> int:
+        """When the member is to show up again: sooner for a while after a new target was made.
+
+        Who must give something up hears of it by a heartbeat, and so does who waits for it.
+        """
+        usual_ms = self._surroundings.config.consumer_heartbeat_interval_ms
+        if not is_changing and now.wall_ms - self._targets.made_ms >= usual_ms:
+            return usual_ms
+        quick_ms = max(QUICK_HEARTBEAT_MS, len(self._members) * QUICK_HEARTBEAT_MS_PER_MEMBER)
+        return min(usual_ms, quick_ms)
 
     # --- leaving ---------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from tidemill.coordinators.group.group import (
 from tidemill.coordinators.group.records import decode_key
 from tidemill.coordinators.shard import CoordinatorRecord
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
+from tidemill.core.limits import QUICK_HEARTBEAT_MS
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
     ConsumerGroupCurrentMemberAssignmentValue,
 )
@@ -56,9 +57,19 @@ def is_about(record: CoordinatorRecord, member_id: str) -> bool:
 def test_T48_first_member_gets_everything_at_once(desk: ConsumerDesk) -> None:
     response = desk.beat(join_request("m", "t", "u"))
     assert (response.member_id, response.member_epoch) == ("m", 1)
-    assert response.heartbeat_interval_ms == INTERVAL_MS
     assert response.assignment is not None
     assert len(desk.names(response.assignment)) == 6
+
+
+def test_T48_heartbeats_come_quickly_until_a_change_has_settled(desk: ConsumerDesk) -> None:
+    joined = desk.beat(join_request("m"))
+    assert joined.heartbeat_interval_ms == QUICK_HEARTBEAT_MS
+    desk.pass_ms(INTERVAL_MS - 1)
+    assert desk.beat(beat_request("m", 1)).heartbeat_interval_ms == QUICK_HEARTBEAT_MS
+    desk.pass_ms(1)
+    assert desk.beat(beat_request("m", 1)).heartbeat_interval_ms == INTERVAL_MS
+    desk.beat(join_request("n"))
+    assert desk.beat(beat_request("m", 1)).heartbeat_interval_ms == QUICK_HEARTBEAT_MS
 
 
 def test_T48_assignment_is_null_while_it_does_not_change(desk: ConsumerDesk) -> None:
