@@ -22,6 +22,11 @@ from tidemill.wire.generated.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     RequestTopicPartitions,
 )
+from tidemill.wire.generated.consumer_protocol_assignment import (
+    ConsumerProtocolAssignment,
+    TopicPartition,
+)
+from tidemill.wire.generated.consumer_protocol_subscription import ConsumerProtocolSubscription
 from tidemill.wire.generated.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,
@@ -37,6 +42,8 @@ from tidemill.wire.generated.sync_group import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
+from tidemill.wire.message import Message
+from tidemill.wire.primitives import Writer
 
 __all__ = ["AtRest", "ClassicMember", "ConsumerMember", "find_coordinator", "stabilise"]
 
@@ -47,13 +54,27 @@ ANSWER_SECONDS_MAX = 60.0
 CONNECTIONS_AT_ONCE = 50
 STABLE_SECONDS_MAX = 120.0
 _RETRY_S = 0.05
-_METADATA = b"\0\0" + b"x" * 60
-_ASSIGNMENT = b"\0\0" + b"y" * 30
 _AGAIN = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION)
 _NOT_YET = (
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+)
+
+
+def _versioned(message: Message) -> bytes:
+    """As clients put it into JoinGroup and SyncGroup: the version in front."""
+    writer = Writer()
+    writer.buf += bytes(2)
+    message.write(writer, 0)
+    return bytes(writer.buf)
+
+
+_METADATA = _versioned(ConsumerProtocolSubscription(topics=["wide-classic"]))
+_ASSIGNMENT = _versioned(
+    ConsumerProtocolAssignment(
+        assigned_partitions=[TopicPartition(topic="wide-classic", partitions=[0])]
+    )
 )
 
 
