@@ -16,7 +16,7 @@ LOCKED := install --require-hashes --no-deps
 
 HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd)
 METADATA := pyproject.toml $(wildcard setup.py)
-LINTED := src tests tools interop $(wildcard bench) $(wildcard setup.py)
+LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
 .PHONY: help setup setup-spark demo test check lint unit bench interop coverage lock generate format clean
 
@@ -99,7 +99,7 @@ check: lint
 # even when tests fail, and the exit code stays that of the tests.
 test: lint
 	@mkdir -p build && rm -f build/tests.xml
-	@status=0; $(BIN)/pytest -q -n $(TEST_JOBS) --junitxml=build/tests.xml || status=$$?; \
+	@status=0; $(BIN)/pytest -q -n $(TEST_JOBS) --dist loadgroup --junitxml=build/tests.xml || status=$$?; \
 		$(BIN)/python tools/requirement_table.py build/tests.xml build/requirement_table.md; \
 		exit $$status
 

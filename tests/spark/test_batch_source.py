@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -169,7 +170,17 @@ def test_a_schema_that_is_not_the_sources_is_refused(spark, bootstrap, topic):
         reader.load().collect()
 
 
-def test_spark_rule_8_pushdown_reads_less_and_gives_the_same(spark, bootstrap, topic):
+@pytest.fixture(params=["UTC", "Asia/Tokyo"])
+def time_zone(spark, request) -> Iterator[str]:
+    key = "spark.sql.session.timeZone"
+    before = spark.conf.get(key)
+    spark.conf.set(key, request.param)
+    yield request.param
+    spark.conf.set(key, before)
+
+
+@pytest.mark.usefixtures("time_zone")
+def test_spark_rule_8_pushdown_gives_what_sparks_own_filters_give(spark, bootstrap, topic):
     create_topic(bootstrap, topic, 2)
     messages = [
         Message(b"%d" % i, timestamp_ms=NOON_MS + 1000 * i, partition=i % 2) for i in range(40)
@@ -215,6 +226,23 @@ def test_retention_that_passed_the_start_fails_or_is_skipped(spark, bootstrap, t
         load(spark, bootstrap, topic, startingOffsets=start).collect()
     lossy = load(spark, bootstrap, topic, startingOffsets=start, failOnDataLoss="false")
     assert numbers_of(lossy.collect()) == [6, 7, 8, 9]
+
+
+def test_spark_rule_8_pushdown_does_not_fetch_what_a_filter_leaves_out(
+    spark, bootstrap, topic, run
+):
+    # Given a query that begins among deleted records: fetching them would be an error
+    create_topic(bootstrap, topic)
+    messages = [Message(b"%d" % i, timestamp_ms=NOON_MS + 1000 * i) for i in range(10)]
+    Confluent().produce(bootstrap, topic, messages)
+    _delete_before(run, bootstrap, topic, 6)
+    start = json.dumps({topic: {"0": 2}})
+    frame = load(spark, bootstrap, topic, startingOffsets=start, pushdown="true")
+
+    # Then a filter that leaves them out, by offset or by time, keeps them from being fetched
+    assert numbers_of(frame.where("offset >= 7").collect()) == [7, 8, 9]
+    at_8 = f.lit(datetime.fromtimestamp(NOON_MS / 1000 + 8, UTC))
+    assert numbers_of(frame.where(f.col("timestamp") >= at_8).collect()) == [8, 9]
 
 
 def _delete_before(run, bootstrap: str, topic: str, offset: int) -> None:

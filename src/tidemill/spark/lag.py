@@ -1,7 +1,8 @@
 """Commits what a stream has processed to its consumer group, so that lag tools see it.
 
 Nothing depends on it: the checkpoint says where a query goes on. A commit that fails is a line in
-the log, once, and is tried again with the next batch.
+the log, once, and is tried again with the next batch. A busy query commits once a second, since a
+commit waits for the broker's disk; one that has nothing to do commits what it has not told yet.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final, final
 from tidemill.client.cluster import Cluster
 from tidemill.client.errors import ClientError
 from tidemill.client.group_offsets import GroupOffsets
+from tidemill.core.clock import SystemClock
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.spark.blocking_client import BlockingClient
@@ -24,6 +26,7 @@ Numbers = dict[TopicPartition, int]
 
 _START_MARK: Final = "tidemill.spark: start"
 """Committed beside a start that no batch has followed yet."""
+_INTERVAL_S: Final = 1.0
 _HOPELESS: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_AUTHORIZATION_FAILED})
 
 
@@ -35,12 +38,18 @@ class Progress:
         self._client = client
         self._enabled = enabled
         self._committed: tuple[str, Numbers] | None = None
+        self._committed_at = -_INTERVAL_S
+        self._clock = SystemClock()
         self._has_complained = False
 
-    def commit(self, group: str, positions: Numbers) -> None:
-        """The query has processed all below `positions`."""
+    def commit(self, group: str, positions: Numbers, *, is_idle: bool) -> None:
+        """The query has processed all below `positions`; a busy one is asked to be brief."""
         if not self._enabled or not positions or self._committed == (group, positions):
             return
+        now = self._clock.monotonic()
+        if not is_idle and now - self._committed_at < _INTERVAL_S:
+            return
+        self._committed_at = now
         if self._try_commit(group, positions, ""):
             self._committed = (group, dict(positions))
 

@@ -215,8 +215,12 @@ class _Driver:
     def next_offset(self, begun: QueryOffset, *, is_limited: bool) -> QueryOffset | None:
         """Where the next batch ends; None if there is nothing for one yet."""
         self._adopt(begun)
+        found = self._wait_for_next(begun, is_limited)
         if not begun.initial:
-            self._progress.commit(self._group_of(begun), begun.positions)
+            self._progress.commit(self._group_of(begun), begun.positions, is_idle=found is None)
+        return found
+
+    def _wait_for_next(self, begun: QueryOffset, is_limited: bool) -> QueryOffset | None:
         waits = self._target is None and self._covered is not None
         has_news = self._has_news(begun) if waits else True
         if not has_news and not self._topics_are_due():
@@ -237,7 +241,7 @@ class _Driver:
 
     def commit(self, end: QueryOffset) -> None:
         self._adopt(end)
-        self._progress.commit(self._group_of(end), end.positions)
+        self._progress.commit(self._group_of(end), end.positions, is_idle=False)
 
     def _adopt(self, offset: QueryOffset) -> None:
         """A checkpoint knows the query's group better than we do."""
