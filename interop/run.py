@@ -144,7 +144,7 @@ def _java_clients(version: str, bootstrap: str) -> None:
 
 
 def _kafka_tools(version: str, bootstrap: str) -> None:
-    """kafka-topics, -configs, -console-producer, -console-consumer, -get-offsets and perf-test."""
+    """kafka-topics, -configs, -consumer-groups, -get-offsets, the console tools and perf-test."""
     java, libraries = _tool("java"), _kafka_libraries(version)
 
     def tool(name: str, *arguments: str, stdin: str = "") -> str:
@@ -169,6 +169,18 @@ def _kafka_tools(version: str, bootstrap: str) -> None:
     )
     _expect(read, lines)
     _expect(tool("org.apache.kafka.tools.GetOffsetShell", "--topic", "lines"), "lines:0:100")
+
+    read = tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--topic", "lines", "--group", "readers", "--from-beginning", "--max-messages", "100"),
+    )
+    _expect(read, lines)
+    groups = partial(tool, "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand")
+    _expect(groups("--list"), "readers")
+    _expect(groups("--describe", "--group", "readers"), "lines", "100")
+    reset = ("--reset-offsets", "--group", "readers", "--topic", "lines", "--to-offset", "40")
+    _expect(groups(*reset, "--execute"), "40")
+    groups("--delete", "--group", "readers")
 
     measured = tool(
         "org.apache.kafka.tools.ProducerPerformance",

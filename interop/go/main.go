@@ -40,6 +40,7 @@ func runAll(ctx context.Context, bootstrap string) error {
 		{"a topic's whole life", func() error { return topicLife(ctx, admin) }},
 		{"round trips", func() error { return roundTrips(ctx, admin, bootstrap) }},
 		{"times", func() error { return times(ctx, admin) }},
+		{"a classic group", func() error { return readAsGroup(ctx, admin, bootstrap, "go-gzip") }},
 		{"deleting records", func() error { return deleteRecords(ctx, admin) }},
 	}
 	for _, check := range checks {
@@ -151,6 +152,34 @@ func readBack(ctx context.Context, client *kgo.Client) error {
 			}
 			count++
 		}
+	}
+	return nil
+}
+
+func readAsGroup(ctx context.Context, admin *kadm.Client, bootstrap, topic string) error {
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(bootstrap),
+		kgo.ConsumerGroup("go-group"),
+		kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.DisableAutoCommit(),
+	)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := readBack(ctx, client); err != nil {
+		return err
+	}
+	if err := client.CommitUncommittedOffsets(ctx); err != nil {
+		return err
+	}
+	lags, err := admin.Lag(ctx, "go-group")
+	if err != nil {
+		return err
+	}
+	if total := lags["go-group"].Lag.Total(); total != 0 {
+		return fmt.Errorf("a lag of %d after the last record", total)
 	}
 	return nil
 }

@@ -78,6 +78,15 @@ public final class Interop {
         }
         check("a record that is too large is refused", this::refusesTooLargeRecord);
         check("deleted records are gone", this::deletesRecords);
+        for (String assignor : List.of("Range", "RoundRobin", "Sticky", "CooperativeSticky")) {
+            String name = "org.apache.kafka.clients.consumer." + assignor + "Assignor";
+            var strategy = Map.<String, Object>of("partition.assignment.strategy", name);
+            check("a group shares a topic by " + name, () -> sharesTopic(assignor, strategy));
+        }
+        var uniform = Map.<String, Object>of("group.protocol", "consumer");
+        check("a group of the consumer protocol", () -> sharesTopic("consumer", uniform));
+        check("a static member comes back without a rebalance", this::comesBackAsStaticMember);
+        check("groups are described, reset and deleted", this::administersGroups);
         check("a producer survives its topic's recreation", this::survivesRecreation);
     }
 
@@ -279,6 +288,93 @@ public final class Interop {
         var deleted = admin.deleteRecords(until).lowWatermarks();
         require(deleted.get(partition).get().lowWatermark() == 150, deleted);
         require(read("java-weak", 1, 50).get(0).offset() == 150, "the log begins elsewhere");
+    }
+
+    // --- groups ----------------------------------------------------------------------------------
+
+    private KafkaConsumer<byte[], byte[]> member(String group, Map<String, Object> options) {
+        Map<String, Object> all = new HashMap<>(options);
+        all.put("bootstrap.servers", bootstrap);
+        all.put("group.id", group);
+        all.put("auto.offset.reset", "earliest");
+        all.put("enable.auto.commit", false);
+        if (!options.containsKey("group.protocol")) {
+            all.put("heartbeat.interval.ms", 200);
+        }
+        return new KafkaConsumer<>(all, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    private void fill(String topic, int partitions, int count) throws Exception {
+        createTopic(topic, partitions, Map.of());
+        try (var producer = producer(Map.of())) {
+            for (int n = 0; n < count; n++) {
+                producer.send(new ProducerRecord<>(topic, n % partitions, null, bytes("r" + n)));
+            }
+        }
+    }
+
+    private void sharesTopic(String name, Map<String, Object> options) throws Exception {
+        String topic = "java-group-" + name;
+        fill(topic, 6, 600);
+        Set<String> seen = new java.util.HashSet<>();
+        long deadline = System.nanoTime() + DEADLINE.toNanos();
+        try (var one = member(topic, options); var other = member(topic, options)) {
+            one.subscribe(List.of(topic));
+            other.subscribe(List.of(topic));
+            boolean shared = false;
+            while ((!shared || seen.size() < 600) && System.nanoTime() < deadline) {
+                for (var member : List.of(one, other)) {
+                    for (var record : member.poll(Duration.ofMillis(100))) {
+                        seen.add(text(record.value()));
+                    }
+                }
+                shared = one.assignment().size() == 3 && other.assignment().size() == 3;
+            }
+            require(shared, one.assignment() + " and " + other.assignment());
+            require(seen.size() == 600, seen.size() + " of 600 records");
+            one.commitSync();
+            other.commitSync();
+        }
+        var committed = admin.listConsumerGroupOffsets(topic).partitionsToOffsetAndMetadata().get();
+        long sum = committed.values().stream().mapToLong(offset -> offset.offset()).sum();
+        require(committed.size() == 6 && sum == 600, committed);
+    }
+
+    private void comesBackAsStaticMember() throws Exception {
+        String topic = "java-static";
+        fill(topic, 2, 2);
+        var options = Map.<String, Object>of("group.instance.id", "the-one");
+        String before = joinAndLeave(topic, options);
+        require(before.equals(joinAndLeave(topic, options)), "another generation than " + before);
+    }
+
+    private String joinAndLeave(String topic, Map<String, Object> options) {
+        long deadline = System.nanoTime() + DEADLINE.toNanos();
+        try (var member = member(topic, options)) {
+            member.subscribe(List.of(topic));
+            while (member.assignment().size() < 2 && System.nanoTime() < deadline) {
+                member.poll(Duration.ofMillis(100));
+            }
+            require(member.assignment().size() == 2, member.assignment());
+            return String.valueOf(member.groupMetadata().generationId());
+        }
+    }
+
+    private void administersGroups() throws Exception {
+        String group = "java-group-Range";
+        var listed = admin.listConsumerGroups().all().get();
+        require(listed.stream().anyMatch(one -> one.groupId().equals(group)), listed);
+        var described = admin.describeConsumerGroups(List.of(group)).all().get().get(group);
+        require(described.members().isEmpty(), described);
+        TopicPartition partition = new TopicPartition(group, 0);
+        var start = new org.apache.kafka.clients.consumer.OffsetAndMetadata(7, "by hand");
+        admin.alterConsumerGroupOffsets(group, Map.of(partition, start)).all().get();
+        var offsets = admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get();
+        require(offsets.get(partition).equals(start), offsets);
+        admin.deleteConsumerGroupOffsets(group, Set.of(partition)).all().get();
+        admin.deleteConsumerGroups(List.of(group)).all().get();
+        var left = admin.listConsumerGroups().all().get();
+        require(left.stream().noneMatch(one -> one.groupId().equals(group)), left);
     }
 
     private void survivesRecreation() throws Exception {

@@ -1,7 +1,4 @@
 // kafkajs against a Tidemill broker: `node interop.js HOST:PORT`. A failure ends it with code 1.
-//
-// kafkajs can read only as a member of a group, and there are no groups yet, so it sends and
-// administers; what it stored is checked by offsets.
 
 const assert = require('node:assert/strict')
 const { CompressionTypes, Kafka, logLevel } = require('kafkajs')
@@ -52,6 +49,33 @@ async function sendAndCount(topic, options, compression) {
   assert.deepEqual(await offsets(topic), [[0, 500], [1, 500]])
 }
 
+async function readAsGroup(topic) {
+  const groupId = `group-${topic}`
+  const seen = new Set()
+  const consumers = [0, 1].map(() => kafka.consumer({ groupId, heartbeatInterval: 200 }))
+  const owners = new Set()
+  const done = new Promise((resolve, reject) => {
+    setTimeout(() => reject(new Error(`${seen.size} records by ${owners.size} members`)), 60_000)
+    const eachMessage = (index) => async ({ message }) => {
+      seen.add(message.value.toString())
+      owners.add(index)
+      if (seen.size >= 1000 && owners.size === 2) resolve()
+    }
+    consumers.forEach(async (consumer, index) => {
+      await consumer.connect()
+      await consumer.subscribe({ topics: [topic], fromBeginning: true })
+      await consumer.run({ eachMessage: eachMessage(index) })
+    })
+  })
+  const feeder = setInterval(() => send(topic, {}, CompressionTypes.None).catch(() => {}), 500)
+  await done
+  clearInterval(feeder)
+  await Promise.all(consumers.map((consumer) => consumer.disconnect()))
+  const { groups } = await admin.describeGroups([groupId])
+  assert.equal(groups[0].members.length, 0)
+  await admin.deleteGroups([groupId])
+}
+
 async function deleteRecords() {
   const partitions = [{ partition: 0, offset: '100' }]
   await admin.deleteTopicRecords({ topic: 'js-none', partitions })
@@ -70,6 +94,7 @@ async function main() {
   const idempotent = { idempotent: true, maxInFlightRequests: 1 }
   await sendAndCount('js-idempotent', idempotent, CompressionTypes.None)
   await deleteRecords()
+  await readAsGroup('js-idempotent')
   const byTime = await admin.fetchTopicOffsetsByTimestamp('js-gzip', 1)
   assert.deepEqual(byTime.map(({ offset }) => offset), ['0', '0'])
   await admin.disconnect()
