@@ -22,6 +22,7 @@ from tests.abuse.requests import (
 )
 from tests.abuse.stranger import Stranger, wait_until
 from tests.e2e.broker_process import BrokerProcess
+from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 
 MIB = 1 << 20
 SETTINGS = (
@@ -41,8 +42,8 @@ REQUEST_BYTES_MAX = 16 * MIB
 REQUEST_MEMORY_BYTES = 16 * MIB
 RESPONSE_MEMORY_BYTES = 16 * MIB
 
-CANARY_S = 1.0
-"""A hundred times what it takes: it catches a broker that hangs, not one that is slow."""
+CANARY_S = 3.0
+"""Hundreds of times what it takes: it catches a broker that hangs, not a machine that is busy."""
 DEADLINE_OF_A_HANG_S = 5.0
 BACK_TO_BASELINE_S = 10.0
 MEMORY_KEPT_BYTES = 88 * MIB
@@ -65,6 +66,8 @@ class Victim:
         self.process.start()
         with self.connect() as stranger:
             assert stranger.call(create("canary"), CREATE_TOPICS).topics[0].error_code == 0
+            # The first group makes fifty logs; a test that is the first must not look like a leak.
+            assert stranger.call(FindCoordinatorRequest(key="any"), 3).error_code == 0
         self.sing()
         wait_until(lambda: self.gauges() == dict.fromkeys(GAUGES, 0), "it is idle")
         self.memory_bytes_at_start = self.memory_bytes()
