@@ -28,6 +28,7 @@ from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image import MetadataImage, PartitionImage, difference
 from tidemill.metadata.sqlite_store import SqliteCoord
 from tidemill.metadata.store import Coord
+from tidemill.replication.cleaner import Cleaner
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.follower import Followers
 from tidemill.replication.housekeeping import Housekeeping
@@ -224,8 +225,20 @@ class Broker:
         spawn("openings", housekeeping.run_openings())
         spawn("checkpoints", housekeeping.run_checkpoints())
         spawn("scrub", housekeeping.run_scrub())
+        spawn("cleaner", self._cleaner().run())
         spawn("loop watch", watch_loop(self._clock, self.telemetry.loop_stall))
         self._housekeeping = housekeeping
+
+    def _cleaner(self) -> Cleaner:
+        return Cleaner(
+            self._disk,
+            self._directory,
+            self.replicas,
+            clock=self._clock,
+            rng=self._rng,
+            telemetry=self.telemetry,
+            config=self.config,
+        )
 
     def _listener_state(self) -> ListenerState:
         config = self.config

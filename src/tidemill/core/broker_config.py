@@ -209,6 +209,32 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
 
+    log_cleaner_backoff_ms: int = option(
+        15_000,
+        key="log.cleaner.backoff.ms",
+        doc="How long compaction rests when no log is dirty enough.",
+        unit="ms",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    log_cleaner_dedupe_buffer_size: int = option(
+        128 * MIB,
+        key="log.cleaner.dedupe.buffer.size",
+        doc="Memory for the keys of one cleaning, 32 bytes each; with more keys than fit it takes "
+        "several passes.",
+        unit="bytes",
+        minimum=64 * KIB,
+        maximum=INT64_MAX,
+    )
+    log_cleaner_io_max_bytes_per_second: int = option(
+        INT64_MAX,
+        key="log.cleaner.io.max.bytes.per.second",
+        doc="Bytes that compaction may read and write per second.",
+        unit="bytes/s",
+        minimum=1 * KIB,
+        maximum=INT64_MAX,
+    )
+
     # --- consumer groups -------------------------------------------------------------------------
     offsets_topic_num_partitions: int = option(
         50,

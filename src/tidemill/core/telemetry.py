@@ -72,6 +72,11 @@ class Telemetry:
         self.flush_rounds = 0
         self.flush_failures = 0
         self.flush_latency = Histogram()
+        self.cleanings = 0
+        self.cleaning_failures = 0
+        self.cleaned_bytes = 0
+        self.cleaned_segments = 0
+        self.dirtiest_log_percent = 0
         self.loop_stall = Histogram()
         self.unhandled_errors = 0
 

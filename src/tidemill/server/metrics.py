@@ -178,6 +178,36 @@ METRICS: tuple[Metric, ...] = (
         _one(lambda s: sum(lags(s.services))),
     ),
     Metric(
+        "tidemill_cleanings_total",
+        "counter",
+        "Compactions of a log that ended well.",
+        _one(lambda s: s.services.telemetry.cleanings),
+    ),
+    Metric(
+        "tidemill_cleaning_failures_total",
+        "counter",
+        "Compactions given up for damage, a full disk or a fault.",
+        _one(lambda s: s.services.telemetry.cleaning_failures),
+    ),
+    Metric(
+        "tidemill_cleaned_bytes_total",
+        "counter",
+        "Bytes that compaction read and wrote.",
+        _one(lambda s: s.services.telemetry.cleaned_bytes),
+    ),
+    Metric(
+        "tidemill_cleaned_segments_total",
+        "counter",
+        "Segments that compaction went through.",
+        _one(lambda s: s.services.telemetry.cleaned_segments),
+    ),
+    Metric(
+        "tidemill_dirtiest_log_ratio",
+        "gauge",
+        "The highest share of bytes of one log that compaction has not seen.",
+        _one(lambda s: s.services.telemetry.dirtiest_log_percent / 100),
+    ),
+    Metric(
         "tidemill_flush_rounds_total",
         "counter",
         "Flush rounds that ended well.",

@@ -28,12 +28,12 @@ happens on the loop and takes no longer than a few renames. It may be given up a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import final
 
 from tidemill.core.limits import COMPACTED_SEGMENTS_MAX
-from tidemill.hot.key_offsets import SLOT_BYTES, KeyOffsets
+from tidemill.hot.key_offsets import SLOT_BYTES
 from tidemill.hot.record_sift import Sift
 from tidemill.storage.clean_point import CleanPoint
 from tidemill.storage.disk import Disk
@@ -75,31 +75,47 @@ class Compaction:
         self._dedupe_buffer_bytes = dedupe_buffer_bytes
         self._now_ms = now_ms
         self._cuts = log.cuts
+        self.is_committing = False
+        """From the sync of a new segment until it is in place: a fault then is the disk's own."""
         self.bytes_read = 0
         self.bytes_written = 0
         self.segments_cleaned = 0
         self.records_dropped = 0
 
-    def steps(self) -> Iterator[Step]:
-        """Raises LogChanged, StorageFault, and KafkaError where the log is damaged."""
+    def steps(self) -> Generator[Step, None, None]:
+        """Raises LogChanged, StorageFault, and KafkaError where the log is damaged.
+
+        So may what is yielded; see `log_has_changed`.
+        """
         log, segments = self._log, self._segments
         point = max(log.clean_point.offset, segments[0].base_offset)
-        notes = KeyNotes(self._new_table(segments[-1].next_offset - point))
+        notes = KeyNotes(
+            slot_count=self._slot_count(segments[-1].next_offset - point),
+            secret=self._secret,
+            from_offset=point,
+        )
+        yield notes.allocate
         for segment in segments:
             if segment.next_offset > point and not notes.is_full:
-                yield from self._note(notes, segment, point)
+                yield from self._note(notes, segment)
         sift = Sift(notes.keys, notes.noted_from, notes.next_offset, self._now_ms)
+        kept = log.kept_batches()
         for group in self._groups(notes.next_offset):
-            yield from self._write_anew(sift, group)
+            yield from self._write_anew(sift, group, kept)
         yield from self._move_point(notes.next_offset)
 
-    def _new_table(self, offsets: int) -> KeyOffsets:
+    @property
+    def log_has_changed(self) -> bool:
+        """The log was cut or closed: a fault then only says that files are gone."""
+        return self._log.cuts != self._cuts
+
+    def _slot_count(self, offsets: int) -> int:
         """Large enough for every record between the offsets, if the buffer is."""
         room = self._dedupe_buffer_bytes // SLOT_BYTES
-        return KeyOffsets(max(_SLOTS_MIN, min(room, offsets * 4 // 3 + 4)), self._secret)
+        return max(_SLOTS_MIN, min(room, offsets * 4 // 3 + 4))
 
-    def _note(self, notes: KeyNotes, segment: Segment, point: int) -> Iterator[Step]:
-        yield partial(notes.enter, segment, point)
+    def _note(self, notes: KeyNotes, segment: Segment) -> Iterator[Step]:
+        yield partial(notes.enter, segment)
         while notes.is_inside and not notes.is_full:
             before = notes.position
             yield notes.run_slice
@@ -128,12 +144,14 @@ class Compaction:
             and len(group) < COMPACTED_SEGMENTS_MAX
         )
 
-    def _write_anew(self, sift: Sift, group: Sequence[Segment]) -> Iterator[Step]:
+    def _write_anew(
+        self, sift: Sift, group: Sequence[Segment], kept: frozenset[int]
+    ) -> Iterator[Step]:
         work = SegmentSift(
             self._disk,
             sift,
             group,
-            kept=self._log.kept_batches(),
+            kept=kept,
             index_interval_bytes=self._log.config.index_interval_bytes,
             delete_retention_ms=self._log.config.delete_retention_ms,
         )
@@ -145,11 +163,13 @@ class Compaction:
             self.records_dropped += work.records_dropped
             self.segments_cleaned += len(group)
             if len(group) > 1 or work.has_changed:
-                yield work.sync
-                self._check_unchanged()
                 yield work.pin_sources
                 self._check_unchanged()
+                self.is_committing = True
+                yield work.sync
+                self._check_unchanged()
                 yield from self._swap(work, group)
+                self.is_committing = False
         finally:
             work.discard()
 
@@ -167,11 +187,7 @@ class Compaction:
         swap.finish()
         yield sync
         swap.synced()
-        yield partial(self._unlink, swap.obsolete)
-
-    def _unlink(self, paths: Sequence[str]) -> None:
-        for path in paths:
-            self._disk.unlink(path)
+        yield partial(_unlink, self._disk, swap.obsolete)
 
     def _move_point(self, offset: int) -> Iterator[Step]:
         file = self._log.clean_point.open_next()
@@ -180,5 +196,10 @@ class Compaction:
         self._log.clean_point.move_to(offset)
 
     def _check_unchanged(self) -> None:
-        if self._log.cuts != self._cuts:
+        if self.log_has_changed:
             raise LogChanged
+
+
+def _unlink(disk: Disk, paths: Sequence[str]) -> None:
+    for path in paths:
+        disk.unlink(path)

@@ -1,7 +1,8 @@
 """One partition's log in memory: for topics that may be lost with the process, and for tests.
 
 The same contract as the file log, with a batch in the place of a segment: retention drops batch by
-batch. There is nothing to flush, so all that is appended counts as flushed.
+batch. There is nothing to flush, so all that is appended counts as flushed. It is not compacted:
+compaction works on the files of closed segments, and a log in memory has neither.
 """
 
 from __future__ import annotations

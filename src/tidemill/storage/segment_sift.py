@@ -16,7 +16,7 @@ from crc32c import crc32c
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.limits import MIB
-from tidemill.hot.key_offsets import KeyOffsets
+from tidemill.hot.key_offsets import SLOT_BYTES, KeyOffsets
 from tidemill.hot.record_sift import (
     FULL,
     OTHER,
@@ -71,10 +71,13 @@ def _window(file: DiskFile, position: int, end: int) -> memoryview:
 class KeyNotes:
     """Notes the keys of one segment after the other."""
 
-    def __init__(self, keys: KeyOffsets) -> None:
-        self.keys = keys
+    def __init__(self, *, slot_count: int, secret: int, from_offset: int) -> None:
+        self._slot_count = slot_count
+        self._secret = secret
+        self._from_offset = from_offset
+        self.keys: KeyOffsets
         self.noted_from = -1
-        """The first offset that was looked at."""
+        """Where the first batch begins that was looked at."""
         self.next_offset = -1
         """All below it is noted."""
         self.is_full = False
@@ -82,13 +85,21 @@ class KeyNotes:
         self._segment: Segment | None = None
         self._file: DiskFile | None = None
 
+    def allocate(self) -> None:
+        """Make the table, piece by piece: zeroing it at once would stop everybody else."""
+        room, size_bytes = bytearray(), SLOT_BYTES * self._slot_count
+        while len(room) < size_bytes:
+            room += bytes(min(MIB, size_bytes - len(room)))
+        self.keys = KeyOffsets(room, self._secret)
+
     @property
     def is_inside(self) -> bool:
         """Whether the segment has more."""
         return self._segment is not None and self.position < self._segment.size_bytes
 
-    def enter(self, segment: Segment, offset: int) -> None:
-        """Go on with this segment, from the batch that reaches `offset`."""
+    def enter(self, segment: Segment) -> None:
+        """Go on with this segment."""
+        offset = self._from_offset
         self._segment, self._file = segment, segment.file()
         self.position, header = segment.finder().locate(offset)
         if self.noted_from < 0:
@@ -108,13 +119,15 @@ class KeyNotes:
                 self.position += self._note(view)
             except ValueError as err:
                 raise CorruptBatch(f"{self._segment.path}: {err}") from None
+        if not self.is_inside and not self.is_full:
+            self.next_offset = self._segment.next_offset
 
     def _note(self, view: memoryview) -> int:
         """Note the whole batches of a window; how many bytes they are."""
         at, outcome = 0, OTHER
         while outcome == OTHER:
             at, self.next_offset, outcome = note_batches(
-                self.keys, view, at, len(view), self.next_offset, crc32c
+                self.keys, view, at, len(view), self.next_offset, self._from_offset, crc32c
             )
             if outcome == OTHER:
                 header = read_header(view, at)
@@ -128,7 +141,13 @@ class KeyNotes:
     def _note_compressed(self, view: memoryview, header: BatchHeader) -> int:
         section = records_section(view, header)
         return note_records(
-            self.keys, section, 0, len(section), header.record_count, header.base_offset
+            self.keys,
+            section,
+            0,
+            len(section),
+            header.record_count,
+            header.base_offset,
+            self._from_offset,
         )
 
 

@@ -36,7 +36,7 @@ from tidemill.testing.mini_broker import (
 from tidemill.testing.sim_disk import SimDisk, SimulatedCrash
 from tidemill.wire.batch import BatchHeader, iter_headers, read_header
 
-__all__ = ["CrashExplorer", "check_promises"]
+__all__ = ["CrashExplorer", "check_promises", "offset_of_repetition"]
 
 
 @final
@@ -50,12 +50,15 @@ class CrashExplorer:
         fates: int = 3,
         seed: int = 0,
         broker_class: Callable[[SimDisk, dict[TopicPartition, Promises]], MiniBroker] = MiniBroker,
+        check: Callable[[LogDirectory], None] | None = None,
     ) -> None:
+        """`check` judges a directory in the place of `check_promises`."""
         self._workload = workload
         self._fates = fates
         self._seed = seed
         self._broker_class = broker_class
         self._promises: dict[TopicPartition, Promises] = {}
+        self._check = check or (lambda directory: check_promises(directory, self._promises))
         self._chance = SeededRng(seed)
         self.calls = 0
         """Disk calls at which the workload was stopped."""
@@ -83,7 +86,7 @@ class CrashExplorer:
             image = self._crash_during_recovery(image)
         self.states += 1
         directory = open_directory(image)
-        check_promises(directory, self._promises)
+        self._check(directory)
         if twice:
             self._check_after_second_crash(image, directory)
 
@@ -104,7 +107,7 @@ class CrashExplorer:
             log = later.get(partition)
             if log is None or log.log_end_offset < end:
                 raise BrokenPromise(f"I1: {partition}: recovered up to {end}, then lost")
-        check_promises(later, self._promises)
+        self._check(later)
 
 
 def check_promises(directory: LogDirectory, promises: dict[TopicPartition, Promises]) -> None:
@@ -180,7 +183,7 @@ def _check_producers(
         acked_offset = batch.header.base_offset
         since = [offset for offset in sent.get(producer_id, []) if offset > acked_offset]
         if len(since) < IDEMPOTENCE_WINDOW_BATCHES:
-            taken_for = _offset_of_repetition(log, batch.header)
+            taken_for = offset_of_repetition(log, batch.header)
             _require(
                 taken_for == acked_offset,
                 f"I18: {name}: the batch of offset {acked_offset} is taken for {taken_for}",
@@ -193,7 +196,8 @@ def _check_producers(
             )
 
 
-def _offset_of_repetition(log: PartitionLog, header: BatchHeader) -> int | None:
+def offset_of_repetition(log: PartitionLog, header: BatchHeader) -> int | None:
+    """Where the log says that this batch is already; None if it does not know it."""
     try:
         duplicate = log.producers.check(header)
     except KafkaError:

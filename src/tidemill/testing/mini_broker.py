@@ -8,7 +8,7 @@ begins that may break it. `tidemill.testing.crash_states` compares them with wha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
 from uuid import UUID
@@ -104,16 +104,24 @@ class MiniBroker:
         self, partition: TopicPartition, *, size: int, producer_id: int = -1, records: int = 1
     ) -> SentBatch:
         """Append one batch; it is acknowledged by a later `flush`."""
+        value = (b"%d|" % self.log(partition).log_end_offset * size)[:size]
+        made = [Record(value, timestamp=self._now_ms)] * records
+        return self.append(partition, made, producer_id=producer_id)
+
+    def append(
+        self, partition: TopicPartition, records: Sequence[Record], *, producer_id: int
+    ) -> SentBatch:
+        """Append one batch of these records."""
         log = self.log(partition)
         sequence = self._sequences.get((partition, producer_id), 0)
-        value = (b"%d|" % log.log_end_offset * size)[:size]
         view = build_batch(
-            [Record(value, timestamp=self._now_ms)] * records,
+            records,
             producer_id=producer_id,
             producer_epoch=-1 if producer_id < 0 else 0,
             base_sequence=-1 if producer_id < 0 else sequence,
+            base_offset=max(0, records[0].offset),
         )
-        self._sequences[partition, producer_id] = sequence + records
+        self._sequences[partition, producer_id] = sequence + len(records)
         assign_offsets(view, log.log_end_offset, self._epoch)
         batch = SentBatch(bytes(view), read_header(view))
         self._possible(partition, batch)

@@ -107,6 +107,20 @@ def test_T25_an_error_has_words_for_it_from_version_8(orders):
     assert orders.partition("orders").log.log_end_offset == 0
 
 
+@pytest.mark.parametrize("version", [7, 8, 13])
+def test_T25_keyless_records_on_a_compacted_topic_are_named_from_version_8(broker, version):
+    broker.make_topic("orders", overrides={"cleanup.policy": "compact"})
+    batch = build_batch([Record(b"v", key, timestamp=NOW_MS) for key in (b"a", None, b"b", None)])
+    answer = _produce(broker, version, batch)
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    named = [
+        (error.batch_index, bool(error.batch_index_error_message)) for error in answer.record_errors
+    ]
+    assert named == ([(1, True), (3, True)] if version >= 8 else [])
+    assert bool(answer.error_message) == (version >= 8)
+    assert broker.partition("orders").log.log_end_offset == 0
+
+
 def test_T26_a_batch_larger_than_the_topic_allows_is_refused(broker):
     broker.make_topic("orders", overrides={"max.message.bytes": "100"})
     assert _produce(broker, batch=_batch(50)).error_code == ErrorCode.MESSAGE_TOO_LARGE

@@ -1,0 +1,132 @@
+"""Compaction breaks no promise, wherever a power loss hits it; and planted bugs in it are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import pytest
+
+from tidemill.core.rng import SeededRng
+from tidemill.storage import segment_files, segment_sift
+from tidemill.storage.compaction import Compaction
+from tidemill.storage.partition_log import FilePartitionLog
+from tidemill.storage.segment import Segment
+from tidemill.storage.segment_sift import SegmentSift
+from tidemill.testing.compaction_states import (
+    CompactingBroker,
+    KeyPromises,
+    check_keys,
+    compaction_workload,
+    unflushed_workload,
+)
+from tidemill.testing.crash_states import CrashExplorer
+from tidemill.testing.mini_broker import BrokenPromise, MiniBroker
+from tidemill.testing.sim_disk import SimDisk
+
+pytestmark = pytest.mark.slow
+
+SEEDS_MAX = 12
+
+
+Workload = Callable[[CompactingBroker, SimDisk], None]
+
+
+def by_chance(seed: int) -> Workload:
+    return partial(compaction_workload, rng=SeededRng(seed), rounds=5)
+
+
+def explore(chosen: Workload, seed: int = 0) -> CrashExplorer:
+    keyed = KeyPromises()
+
+    def workload(broker: MiniBroker, disk: SimDisk) -> None:
+        assert isinstance(broker, CompactingBroker)
+        chosen(broker, disk)
+
+    explorer = CrashExplorer(
+        workload,
+        fates=2,
+        seed=seed,
+        broker_class=partial(CompactingBroker, keyed=keyed),
+        check=partial(check_keys, keyed=keyed),
+    )
+    explorer.run()
+    return explorer
+
+
+def finds(chosen: Workload, seed: int = 0) -> bool:
+    try:
+        explore(chosen, seed)
+    except BrokenPromise:
+        return True
+    return False
+
+
+def is_found() -> bool:
+    return any(finds(by_chance(seed), seed) for seed in range(SEEDS_MAX))
+
+
+def test_I35_I1_I18_hold_in_every_crash_state_of_a_compaction(crash_seed: int) -> None:
+    explorer = explore(by_chance(crash_seed), crash_seed)
+    assert explorer.states > explorer.calls > 100
+
+
+def test_I35_what_a_power_loss_may_take_replaces_nothing() -> None:
+    explore(unflushed_workload)
+
+
+def test_mutant_renamed_before_it_is_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentSift, "sync", lambda _sift: None)
+    assert is_found()
+
+
+def without(number: int) -> Callable[..., Iterator[Callable[[], None]]]:
+    """The steps of a swap but one."""
+    swap = Compaction._swap
+
+    def steps(job: Compaction, *arguments: object) -> Iterator[Callable[[], None]]:
+        for place, step in enumerate(swap(job, *arguments)):  # type: ignore[arg-type]
+            if place != number:
+                yield step
+
+    return steps
+
+
+def test_mutant_old_segments_go_before_the_new_one_is_durable_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Compaction, "_swap", without(0))
+    assert is_found()
+
+
+def test_mutant_tombstones_go_before_their_horizon_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sift = segment_sift.sift_records
+
+    def sift_records(*arguments: object) -> tuple[int, int, int, int]:
+        *head, _is_expired, shift, out = arguments
+        return sift(*head, True, shift, out)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(segment_sift, "sift_records", sift_records)
+    assert is_found()
+
+
+def test_mutant_cleaned_over_what_is_flushed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def segments(log: FilePartitionLog, _end_offset: int) -> Sequence[Segment]:
+        return [segment for segment in log.segments if segment.is_closed]
+
+    monkeypatch.setattr(FilePartitionLog, "compactable_segments", segments)
+    assert finds(unflushed_workload)
+
+
+def test_mutant_a_decided_swap_is_not_finished_by_the_next_start_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(segment_files, "finish_swaps", lambda *_arguments: None)
+    assert is_found()
+
+
+def test_mutant_the_last_batch_of_a_segment_goes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentSift, "_keep_last_batch", lambda *_arguments: None)
+    assert is_found()
