@@ -16,6 +16,7 @@ from tidemill.wire.batch import (
     iter_headers,
     prepare_produced,
     read_header,
+    rebuild,
     recompress,
     seal,
     stamp_append_time,
@@ -393,3 +394,58 @@ def test_recompression_keeps_flags_and_times():
     header = read_header(recompress(memoryview(data), compression.LZ4))
     assert header.is_transactional
     assert (header.base_timestamp, header.max_timestamp) == (NOW_MS, NOW_MS + 1)
+
+
+# --- what compaction makes of a batch ------------------------------------------------------------
+
+
+def section_of(data):
+    return data[HEADER_BYTES:]
+
+
+@pytest.mark.parametrize("codec", compression.CODEC_NAMES)
+def test_a_rebuilt_batch_keeps_everything_but_the_records_that_went(codec):
+    data = make(3, codec=codec, producer_id=4, producer_epoch=1, base_sequence=9)
+    assign_offsets(memoryview(data), 100, 7)
+    old = read_header(data)
+    left = build_batch([list(iter_records(data))[2]], base_offset=100)
+    made = rebuild(old, section_of(left), record_count=1, max_timestamp=5, delete_horizon_ms=None)
+    new = read_header(made)
+    verify(memoryview(made), new)
+    same = ("base_offset", "last_offset", "partition_leader_epoch", "producer_id", "codec")
+    assert [getattr(new, name) for name in same] == [getattr(old, name) for name in same]
+    assert (new.producer_epoch, new.base_sequence, new.last_sequence) == (1, 9, 11)
+    assert (new.record_count, new.max_timestamp, new.delete_horizon_ms) == (1, 5, None)
+    assert [record.offset for record in iter_records(made)] == [102]
+
+
+def test_a_delete_horizon_takes_the_place_of_the_base_timestamp():
+    data = make(2)
+    made = rebuild(
+        read_header(data),
+        section_of(data),
+        record_count=2,
+        max_timestamp=NOW_MS,
+        delete_horizon_ms=NOW_MS + 9,
+    )
+    header = read_header(made)
+    assert header.delete_horizon_ms == header.base_timestamp == NOW_MS + 9
+
+
+def test_an_emptied_batch_is_a_header_that_speaks_for_its_producer():
+    data = make(3, codec=compression.LZ4, producer_id=4, producer_epoch=1, base_sequence=9)
+    made = rebuild(read_header(data), b"", record_count=0, max_timestamp=-1, delete_horizon_ms=None)
+    header = read_header(made)
+    verify(memoryview(made), header)
+    assert (len(made), header.codec, header.record_count) == (HEADER_BYTES, compression.NONE, 0)
+    assert (header.last_sequence, header.next_offset) == (11, 3)
+    assert list(iter_records(made)) == []
+
+
+def test_S23_a_client_cannot_set_a_delete_horizon():
+    data = make()
+    data[22] |= 0x40
+    seal(data)
+    with pytest.raises(KafkaError) as refused:
+        validate_produced(memoryview(data), BatchPolicy(), NOW_MS)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
