@@ -82,7 +82,7 @@ $(STAMPS)/bench: $(STAMPS)/packages requirements/bench.txt
 demo: setup-spark
 	@$(BIN)/python -m tidemill.cli.main demo
 
-bench: setup $(STAMPS)/bench
+bench: setup-spark $(STAMPS)/bench
 	@$(BIN)/python -m bench $(BENCH_OPTIONS)
 
 lint: setup-spark

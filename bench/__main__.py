@@ -36,6 +36,7 @@ FULL = Sizes(
     backlog_gb=(1, 20),
     idle_topics=2_000,
     idle_connections=15_000,
+    spark_records=5_000_000,
 )
 QUICK = Sizes(
     rounds=1,
@@ -48,6 +49,7 @@ QUICK = Sizes(
     backlog_gb=(0.2, 1),
     idle_topics=200,
     idle_connections=2_000,
+    spark_records=500_000,
 )
 
 

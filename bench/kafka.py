@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import final
 
 from bench.debian_packages import have
+from bench.maven import copy_dependencies
 from bench.processes import Launch, MeasurementFailed, free_port
 
 __all__ = ["KafkaSubject", "java_version", "provide"]
@@ -25,7 +26,6 @@ VERSION = "4.3.1"
 POM = Path(__file__).with_name("pom.xml")
 LIBS = POM.parent.parent / "build" / "kafka-libs"
 _STAMP = LIBS / f"kafka_2.13-{VERSION}.jar"
-_DOWNLOAD_SECONDS_MAX = 600
 _FORMAT_SECONDS_MAX = 60
 
 HEAP = ("-Xmx1G", "-Xms1G")
@@ -80,18 +80,9 @@ def provide() -> bool:
 
 
 def _download() -> bool:
-    command = ["mvn", "--batch-mode", "--quiet", "--file", str(POM)]
-    command += ["dependency:copy-dependencies", f"-DoutputDirectory={LIBS}"]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_DOWNLOAD_SECONDS_MAX, check=False
-        )
-    except subprocess.TimeoutExpired:
-        print("bench: Apache Kafka could not be downloaded in time: Tidemill is measured alone")
-        return False
-    if done.returncode or not _STAMP.exists():
-        said = " ".join((done.stdout + done.stderr).split())[-300:]
-        print(f"bench: Apache Kafka could not be downloaded, Tidemill is measured alone: {said}")
+    problem = copy_dependencies(POM, LIBS)
+    if problem or not _STAMP.exists():
+        print(f"bench: Apache Kafka could not be downloaded, Tidemill is measured alone: {problem}")
         return False
     return True
 

@@ -44,6 +44,8 @@ class Sizes:
     backlog_gb: tuple[float, float]
     idle_topics: int
     idle_connections: int
+    spark_records: int
+    """Small ones of one sample through Spark; of large ones a fifth."""
 
     def records(self, size: int) -> int:
         """How many records of this size make one throughput sample."""

@@ -1,4 +1,4 @@
-"""Reads the broker's own metrics: the histogram of event loop stalls."""
+"""Reads the broker's own metrics: the histogram of event loop stalls, requests answered."""
 
 from __future__ import annotations
 
@@ -14,26 +14,43 @@ __all__ = [
     "loop_stalls",
     "observations",
     "parse_buckets",
+    "parse_sum",
+    "requests_answered",
 ]
 
 Buckets = dict[float, float]
 """Upper bound in seconds -> observations up to it."""
 
 LOOP_STALL = "tidemill_loop_stall_seconds"
+REQUESTS = "tidemill_requests_total"
 _TIMEOUT_S = 10
 
 
 def loop_stalls(metrics: Address) -> Buckets:
     """How late the broker's event loop was, since its start."""
+    return parse_buckets(_page(metrics), LOOP_STALL)
+
+
+def requests_answered(metrics: Address) -> float:
+    """Of every API, since the broker's start."""
+    return parse_sum(_page(metrics), REQUESTS)
+
+
+def _page(metrics: Address) -> str:
     with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=_TIMEOUT_S) as page:
         text: str = page.read().decode()
-    return parse_buckets(text, LOOP_STALL)
+    return text
 
 
 def parse_buckets(page: str, metric: str) -> Buckets:
     """One histogram of a page in Prometheus' text format."""
     found = re.findall(rf'^{metric}_bucket{{le="([^"]+)"}} (\S+)$', page, re.M)
     return {float(bound): float(count) for bound, count in found}
+
+
+def parse_sum(page: str, metric: str) -> float:
+    """One counter of such a page, over all its labels."""
+    return sum(map(float, re.findall(rf"^{metric}(?:{{[^}}]*}})? (\S+)$", page, re.M)))
 
 
 def observations(buckets: Buckets) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from bench import group_rows, latency_rows, life_rows, scale_rows, throughput_rows
+from bench import group_rows, latency_rows, life_rows, scale_rows, spark_rows, throughput_rows
 from bench.judgement import Bar, Held, Outcome
 from bench.lab import Lab
 
@@ -79,6 +79,16 @@ def _recovery(key: str, *, gigabytes: float, large: bool = False) -> Row:
         title="serving again after kill -9",
         measure=lambda lab, row, name: life_rows.recovery(lab, row, name, gigabytes=gigabytes),
         large=large,
+    )
+
+
+def _spark_read(key: str, title: str, *, size: int, bar: float) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: spark_rows.read(
+            lab, row, name, size=size, bar=Bar(">=", bar)
+        ),
     )
 
 
@@ -156,4 +166,30 @@ ROWS = (
     Row(key="topics-start", title="first answer after start", measure=scale_rows.many_topics_start),
     Row(key="many-groups", title="offsets served after start", measure=group_rows.many_groups),
     Row(key="connections", title="idle connections", measure=scale_rows.idle_connections),
+    _spark_read("spark-read-100", "Spark batch read, 100 B", size=100, bar=1.5),
+    _spark_read("spark-read-1k", "Spark batch read, 1 KB", size=1_000, bar=1.2),
+    Row(
+        key="spark-stream-100",
+        title="Spark stream, 100 B",
+        measure=lambda lab, row, title: spark_rows.stream(lab, row, title, bar=Bar(">=", 1.5)),
+    ),
+    Row(
+        key="spark-write-100",
+        title="Spark batch write, 100 B",
+        measure=lambda lab, row, title: spark_rows.write(lab, row, title, bar=Bar(">=", 1.2)),
+    ),
+    Row(
+        key="spark-micro-batch",
+        title="Spark micro-batch",
+        measure=lambda lab, row, title: spark_rows.micro_batch(
+            lab, row, title, latency=Bar("<=", 150, Held.VALUE), overhead=Bar("<=", 1)
+        ),
+    ),
+    Row(
+        key="spark-idle",
+        title="Spark query at rest",
+        measure=lambda lab, row, title: spark_rows.idle(
+            lab, row, title, bar=Bar("<=", 10, Held.VALUE)
+        ),
+    ),
 )
