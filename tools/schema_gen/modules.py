@@ -37,7 +37,7 @@ def message_module(messages: list[Message]) -> str:
             scope = Scope(struct, message, names, layouts)
             classes.append(_class_text(scope))
     body = "\n\n".join(classes)
-    title = api_name(messages[0]) + (" messages." if len(messages) > 1 else " message.")
+    title = _title(messages)
     constants = "".join(f'{layout_name(codes)} = Struct(">{codes}")\n' for codes in sorted(layouts))
     public = sorted(
         name for message in messages for name in class_names(message, messages).values()
@@ -53,6 +53,12 @@ def message_module(messages: list[Message]) -> str:
             body,
         ]
     )
+
+
+def _title(messages: list[Message]) -> str:
+    if messages[0].kind in RECORD_KINDS:
+        return api_name(messages[0]).removesuffix("Record") + " record."
+    return api_name(messages[0]) + (" messages." if len(messages) > 1 else " message.")
 
 
 def registry_module(messages: list[Message]) -> str:
