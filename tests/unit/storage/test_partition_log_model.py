@@ -135,9 +135,12 @@ class LogAgainstList(RuleBasedStateMachine):
             self.start_anew(offset)
             return
         cut = [stored for stored in self.batches if stored.next_offset > offset]
-        self.end = min([offset, *(stored.base_offset for stored in cut)])
-        self.start = min(self.start, self.end)
         self.batches = [stored for stored in self.batches if stored.next_offset <= offset]
+        if self.batches:
+            self.end = self.batches[-1].next_offset
+        else:
+            self.end = min([self.start, *(stored.base_offset for stored in cut)])
+        self.start = min(self.start, self.end)
         if cut:
             self.sequence = cut[0].sequence
 
