@@ -305,7 +305,7 @@ def test_kcat_and_the_commands_read_each_other(broker, topic, require_tool: Call
 
 
 def test_the_demo_reads_back_every_line_it_sent():
-    ran = tidemill("demo", "--seconds", "1", "--rate", "3000", "--json")
+    ran = tidemill("demo", "--without-spark", "--seconds", "1", "--rate", "3000", "--json")
 
     assert ran.exit_code == 0, ran.err
     result = json.loads(ran.out)

@@ -26,13 +26,13 @@ _COMMANDS = {
     "group": "List, describe, reset and delete consumer groups.",
     "produce": "Send lines from standard input to a topic.",
     "consume": "Print the records of a topic.",
+    "pipeline": "Run data pipelines on Apache Spark.",
     "log": "Look into the log files of a broker that is not running.",
     "doctor": "Check this machine, and say what to do about what is missing.",
     "demo": "Start a broker, send web-server log lines through it, and count them.",
 }
 
 _NOT_YET = {
-    "pipeline": "there is nothing in its place",
     "bench": "a checkout has `make bench`",
 }
 

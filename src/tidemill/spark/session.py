@@ -11,6 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tidemill.spark.package_archive import archive_settings, package_root
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -44,6 +46,8 @@ def session(
 ) -> SparkSession:
     """The session of this process, made if there is none; `settings` go before ours.
 
+    On a cluster, workers get this package from us, packed into an archive.
+
     Says on standard error what it has set, unless `quiet`.
     """
     from pyspark.sql import SparkSession
@@ -53,6 +57,11 @@ def session(
         # environment that nobody has activated.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(settings or {})
+    if master is not None and not master.startswith("local"):
+        given |= archive_settings(given)
+        # The driver plans with the workers' kind of Python, which may not know this package.
+        paths = [str(package_root()), os.environ.get("PYTHONPATH", "")]
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)

@@ -74,7 +74,7 @@ def test_an_unreachable_broker_is_one_line_that_says_what_to_do():
     )
 
 
-@pytest.mark.parametrize("name", ["pipeline", "bench"])
+@pytest.mark.parametrize("name", ["bench"])
 def test_a_command_that_is_not_there_yet_is_refused_in_one_line(name):
     result = tidemill(name, "list")
 

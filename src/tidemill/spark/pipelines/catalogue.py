@@ -36,4 +36,4 @@ def kind_named(name: str) -> Kind:
             return kind
     known = [kind.name for kind in PIPELINES]
     hint = nearest_key_hint(name, known) or f"; there are {', '.join(known)}"
-    raise UserError(f"there is no pipeline {ascii(name)}{hint}")
+    raise UserError(f"there is no pipeline {name!a}{hint}")

@@ -74,12 +74,12 @@ def configure(kind: Kind, *layers: Mapping[str, object]) -> Configured:
         key: _spark_text(value) for key, value in values.items() if key.startswith(SPARK_PREFIX)
     }
     rest = {key: value for key, value in values.items() if key not in spark}
-    run_keys = {made.key for made in options_of(RunSettings).values()}
-    own_keys = {made.key for made in options_of(kind.settings_class).values()}
+    run_keys = [made.key for made in options_of(RunSettings).values()]
+    own_keys = [made.key for made in options_of(kind.settings_class).values()]
     for key in rest:
-        if key not in run_keys | own_keys:
+        if key not in run_keys and key not in own_keys:
             hint = nearest_key_hint(key, [*run_keys, *own_keys])
-            raise UserError(f"pipeline {kind.name} has no key {ascii(key)}{hint}")
+            raise UserError(f"pipeline {kind.name} has no key {key!a}{hint}")
     return Configured(
         kind=kind,
         pipeline=kind.make({key: value for key, value in rest.items() if key in own_keys}),

@@ -14,9 +14,9 @@ from tidemill.spark.pipelines.run_settings import RunSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["Job", "Kind", "Pipeline", "Stage", "Topics"]
+__all__ = ["Job", "Kind", "Pipeline", "Stage", "Table", "Topics"]
 
 
 @final
@@ -70,6 +70,15 @@ class Job:
         )
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Facts in rows."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[object, ...]]
+
+
 class Pipeline(Protocol):
     """One pipeline with its settings."""
 
@@ -77,6 +86,10 @@ class Pipeline(Protocol):
 
     def build(self, job: Job) -> Sequence[Stage]:
         """The stages; UserError if the settings do not fit together with what is there."""
+        ...
+
+    def table(self) -> Table | None:
+        """What there is to see so far, for a terminal; None if there is nothing."""
         ...
 
     def report(self) -> str | None:

@@ -29,47 +29,60 @@ EVENT_COLUMNS: Final = (
 """Of an event, beside `topic`, `partition` and `offset`, where its line came from."""
 
 _SEPARATOR: Final = "\x01"
-_QUOTED: Final = r'"([^"\\]*+(?:\\.[^"\\]*+){0,200}+)"'
+_TEXT: Final = r'[^"\\]*+(?:\\.[^"\\]*+){0,200}+'
+_REQUEST: Final = (
+    r'(?:([A-Z]++) ([^ "?\\]++)(?:\?([^ "\\]*+))?+(?: (HTTP/[\d.]++))?+(?=")' rf"|-|({_TEXT}))"
+)
 _COMBINED: Final = (
-    r"^(\S++) \S++ (\S++) \[([^\]]++)\] " + _QUOTED + r" (\d{3}) (\d++|-)"
-    rf"(?: {_QUOTED} {_QUOTED})?+(?: (\d++(?:\.\d++)?+|-))?+\s*+$"
+    r"^(?:-|(\S++)) \S++ (?:-|(\S++)) \[([^\]]++)\] "
+    rf'"{_REQUEST}" (\d{{3}}) (?:-|(\d++))'
+    rf'(?: "(?:-(?=")|({_TEXT}))" "(?:-(?=")|({_TEXT}))")?+'
+    r"(?: (?:-|(\d++(?:\.\d++)?+)))?+\s*+$"
 )
 _FIELDS: Final = (
-    *("client", "user", "time", "request", "status", "bytes", "referer", "agent", "latency"),
+    *("client", "user", "time", "method", "path", "query", "protocol", "request"),
+    *("status", "bytes", "referer", "agent", "latency_ms"),
 )
+"""In the order of the groups. `request` is there if it is not `METHOD path protocol`."""
 _CLF_TIME: Final = "dd/MMM/yyyy:HH:mm:ss Z"
 _LATENCY_MS: Final = {"s": 1_000.0, "ms": 1.0, "us": 0.001}
 _LINE_BYTES_MAX: Final = 64 * 1024
 
 _JSON_NAMES: Final = {
-    "client": ("remote_addr", "client", "client_ip", "ip"),
-    "user": ("remote_user", "user"),
-    "time": ("time", "timestamp", "ts", "@timestamp", "time_iso8601", "time_local"),
+    "client": ("remote_addr", "client"),
+    "user": ("user", "remote_user"),
+    "time": ("time", "timestamp", "@timestamp"),
+    "method": ("method",),
+    "path": ("path", "uri"),
+    "protocol": ("protocol",),
     "request": ("request",),
-    "method": ("method", "request_method"),
-    "path": ("path", "uri", "request_uri"),
-    "protocol": ("protocol", "server_protocol"),
     "status": ("status",),
-    "bytes": ("bytes", "body_bytes_sent", "size"),
+    "bytes": ("bytes", "body_bytes_sent"),
     "referer": ("referer", "http_referer"),
-    "agent": ("user_agent", "agent", "http_user_agent"),
-    "latency_ms": ("latency_ms", "duration_ms"),
+    "agent": ("user_agent", "http_user_agent"),
+    "latency_ms": ("latency_ms",),
     "latency_s": ("request_time",),
 }
 """What the fields of a JSON line may be called; the first one that is there counts."""
 
 _MILLIS_FROM: Final = 100_000_000_000
 """A bare number from here on is milliseconds since 1970, below it is seconds."""
+_MILLIS_MAX: Final = 100_000_000_000_000
+"""More than three thousand years: not a time, and too much for a cast."""
 
 
 def parse_lines(records: DataFrame, settings: LogSettings) -> DataFrame:
     """The records with `EVENT_COLUMNS`, and with `reason` where the line was not understood."""
-    line = F.col("value").cast("string")
-    lines = records.withColumn("_line", line).withColumn("_is_json", _is_json(settings))
-    fields = lines.withColumn("_combined", _combined()).withColumn("_json", _json())
-    raw = fields.withColumn("_raw", _raw(settings)).drop("_combined", "_json")
-    typed = raw.select(*records.columns, "_line", "_raw", *_typed())
-    return typed.withColumn("reason", _reason(settings)).drop("_line", "_raw")
+    lines = records.withColumns({"_line": F.col("value").cast("string")})
+    apart = lines.withColumns(
+        {
+            "_parts": F.when(~_is_json(settings) & _is_short(), _parts()),
+            "_json": F.when(_is_json(settings) & _is_short(), _json()),
+        }
+    )
+    texts = apart.withColumns({"_raw": F.coalesce(_from_json(), _from_parts(settings))})
+    typed = texts.select(*records.columns, "_line", "_raw", *_typed())
+    return typed.withColumns({"reason": _reason(settings)}).drop("_line", "_raw")
 
 
 def _is_json(settings: LogSettings) -> Column:
@@ -78,83 +91,73 @@ def _is_json(settings: LogSettings) -> Column:
     return F.lit(settings.input_format == "json")
 
 
-def _combined() -> Column:
-    rewritten = F.regexp_replace(
-        "_line",
-        F.lit(_COMBINED),
-        F.lit(_SEPARATOR.join(f"${n + 1}" for n in range(len(_FIELDS)))),
-    )
-    usable = ~F.col("_is_json") & (F.octet_length("value") <= _LINE_BYTES_MAX)
-    parts = F.when(usable, F.split(rewritten, _SEPARATOR, -1))
-    return F.when(F.size(parts) == len(_FIELDS), parts)
+def _is_short() -> Column:
+    return F.octet_length("value") <= _LINE_BYTES_MAX
+
+
+def _parts() -> Column:
+    groups = _SEPARATOR.join(f"${n + 1}" for n in range(len(_FIELDS)))
+    rewritten = F.regexp_replace("_line", F.lit(_COMBINED), F.lit(groups))
+    return F.split(rewritten, _SEPARATOR, -1)
 
 
 def _json() -> Column:
     names = dict.fromkeys(name for names in _JSON_NAMES.values() for name in names)
-    schema = ", ".join(f"`{name}` string" for name in names)
-    return F.when(F.col("_is_json"), F.from_json("_line", schema))
+    return F.from_json("_line", ", ".join(f"`{name}` string" for name in names))
 
 
-def _raw(settings: LogSettings) -> Column:
-    """One struct of texts from either format; null if the line has neither."""
-    unit_ms = _LATENCY_MS[settings.input_latency_unit]
-    combined = {name: _present(F.get("_combined", F.lit(n))) for n, name in enumerate(_FIELDS)}
-    latency = combined.pop("latency").try_cast("double") * unit_ms
-    json = {
+def _from_parts(settings: LogSettings) -> Column:
+    """A struct of texts; null if the line did not match."""
+    parts = F.col("_parts")
+    fields = {name: F.get(parts, F.lit(n)) for n, name in enumerate(_FIELDS)}
+    texts = {name: F.when(field != "", field) for name, field in fields.items()}
+    texts["path"] = F.coalesce(texts["path"], texts.pop("request"))
+    factor = _LATENCY_MS[settings.input_latency_unit]
+    texts["latency_ms"] = fields["latency_ms"].try_cast("double") * factor
+    return F.when(F.size(parts) == len(_FIELDS), _struct(texts))
+
+
+def _from_json() -> Column:
+    found = {
         name: F.coalesce(*(F.col("_json").getField(spelled) for spelled in names))
         for name, names in _JSON_NAMES.items()
     }
-    json_latency = F.coalesce(
-        json.pop("latency_ms").try_cast("double"), json.pop("latency_s").try_cast("double") * 1_000
+    words = F.split(found.pop("request"), " ")
+    target = F.coalesce(found["path"], F.get(words, F.lit(1)))
+    found["method"] = F.coalesce(found["method"], F.get(words, F.lit(0)))
+    found["protocol"] = F.coalesce(found["protocol"], F.get(words, F.lit(2)))
+    found["path"] = F.substring_index(target, "?", 1)
+    found["query"] = F.when(F.instr(target, "?") > 0, F.substring_index(target, "?", -1))
+    found["latency_ms"] = F.coalesce(
+        found["latency_ms"].try_cast("double"),
+        found.pop("latency_s").try_cast("double") * 1_000.0,
     )
-    columns = [
-        F.coalesce(combined[name], json[name]).alias(name) if name in combined else json[name]
-        for name in json
-    ]
-    named = [column.alias(name) for column, name in zip(columns, json, strict=True)]
-    return F.struct(*named, F.coalesce(latency, json_latency).alias("latency_ms"))
+    return F.when(F.col("_json").isNotNull(), _struct(found))
 
 
-def _present(text: Column) -> Column:
-    return F.when((text != "-") & (text != ""), text)
+def _struct(texts: dict[str, Column]) -> Column:
+    return F.struct(*(texts[name].alias(name) for name in _FIELDS if name in texts))
 
 
 def _typed() -> list[Column]:
     raw = F.col("_raw")
-    words = F.split(raw["request"], " ")
-    is_request = F.size(words) >= 2
-    method = F.coalesce(raw["method"], F.when(is_request, F.get(words, F.lit(0))))
-    target = F.coalesce(
-        raw["path"], F.when(is_request, F.get(words, F.lit(1))), raw["request"]
-    )
-    protocol = F.coalesce(raw["protocol"], F.when(is_request, F.get(words, F.lit(2))))
-    columns = {
+    columns = {name: raw[name] for name in EVENT_COLUMNS} | {
         "time": _time(raw["time"]),
-        "client": raw["client"],
-        "user": raw["user"],
-        "method": method,
-        "path": F.substring_index(target, "?", 1),
-        "query": F.when(F.instr(target, "?") > 0, F.expr("substr(_t, instr(_t, '?') + 1)"))
-        if False
-        else F.nullif(F.regexp_extract(target, r"\?(.*)", 1), F.lit("")),
-        "protocol": protocol,
         "status": raw["status"].try_cast("int"),
         "bytes": F.coalesce(raw["bytes"].try_cast("bigint"), F.lit(0)),
-        "referer": raw["referer"],
-        "agent": raw["agent"],
         "latency_ms": F.when(raw["latency_ms"] >= 0, raw["latency_ms"]),
     }
     return [column.alias(name) for name, column in columns.items()]
 
 
 def _time(text: Column) -> Column:
+    """A look at the text decides how to read it: a failed attempt costs more than all the rest."""
     number = text.try_cast("double")
-    seconds = F.when(number >= _MILLIS_FROM, number / 1_000).otherwise(number)
-    return F.coalesce(
-        F.try_to_timestamp(text, F.lit(_CLF_TIME)),
-        F.when(number.isNotNull(), F.timestamp_millis((seconds * 1_000).cast("bigint"))).otherwise(
-            F.try_to_timestamp(text)
-        ),
+    millis = F.when(number >= _MILLIS_FROM, number).otherwise(number * 1_000)
+    return (
+        F.when(F.instr(text, "/") == 3, F.try_to_timestamp(text, F.lit(_CLF_TIME)))
+        .when(F.instr(text, ":") > 0, F.try_to_timestamp(text))
+        .when(F.abs(millis) < _MILLIS_MAX, F.timestamp_millis(millis.cast("bigint")))
     )
 
 
@@ -163,7 +166,8 @@ def _reason(settings: LogSettings) -> Column:
     ahead_s = F.unix_timestamp("time") - F.unix_timestamp("timestamp")
     raw = F.col("_raw")
     return (
-        F.when(F.col("value").isNull() | (F.trim("_line") == ""), "the record is empty")
+        F.when(_barrier(), "")
+        .when(F.col("value").isNull() | (F.trim("_line") == ""), "the record is empty")
         .when(F.octet_length("value") > _LINE_BYTES_MAX, f"longer than {_LINE_BYTES_MAX} bytes")
         .when(~F.is_valid_utf8("_line"), "not UTF-8")
         .when(raw["time"].isNull() & raw["status"].isNull(), _unlike(settings))
@@ -180,12 +184,23 @@ def _reason(settings: LogSettings) -> Column:
     )
 
 
+def _barrier() -> Column:
+    """False, but Spark does not know, and so moves no filter on our columns below them.
+
+    It would put the whole expression in the place of each column, and again for those in it: the
+    program that it writes for one `reason IS NULL` was six megabytes long.
+    """
+    return F.spark_partition_id() < 0
+
+
 def _shown(text: Column) -> Column:
     return F.coalesce(F.substring(text, 1, 60), F.lit("nothing"))
 
 
 def _unlike(settings: LogSettings) -> str:
-    known = {"auto": "the combined format nor JSON", "json": "JSON", "combined": "the combined"}
-    if settings.input_format == "auto":
-        return "neither the combined format nor JSON with known fields"
-    return f"not {known[settings.input_format]}"
+    sentences = {
+        "auto": "neither the combined format nor JSON with known fields",
+        "combined": "not the combined format",
+        "json": "not JSON with known fields",
+    }
+    return sentences[settings.input_format]

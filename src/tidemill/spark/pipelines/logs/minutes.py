@@ -1,0 +1,106 @@
+"""What the pipeline has found, read back from its Parquet files; needs no Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import final
+
+__all__ = ["Minute", "count_events", "minute_from_json", "read_minutes"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minute:
+    """The figures of one window."""
+
+    start: datetime
+    requests: int
+    status: Mapping[str, int]
+    """By class: 2xx, 3xx, 4xx, 5xx."""
+    size_bytes: int
+    latency_p50_ms: float | None
+    """None, like the other two, if no line had a latency."""
+    latency_p95_ms: float | None
+    latency_p99_ms: float | None
+    top_paths: Sequence[tuple[str, int]]
+
+    @property
+    def errors(self) -> int:
+        """What the server did wrong."""
+        return self.status.get("5xx", 0)
+
+    @property
+    def error_share(self) -> float:
+        return self.errors / self.requests if self.requests else 0.0
+
+
+def read_minutes(directory: str, minutes: int, window_s: int) -> list[Minute]:
+    """The windows of the last `minutes`, back from the newest, in order; empty if there is none."""
+    folders = _newest_folders(Path(directory), days=minutes // 1_440 + 2)
+    found: dict[datetime, Minute] = {}
+    for folder in folders:
+        for row in _rows(folder):
+            minute = _minute(row, row["time"])
+            found[minute.start] = minute
+    if not found:
+        return []
+    since = max(found) + timedelta(seconds=window_s) - timedelta(minutes=minutes)
+    return [found[start] for start in sorted(found) if start >= since]
+
+
+def _newest_folders(directory: Path, days: int) -> list[Path]:
+    return sorted(directory.glob("date=*"))[-days:]
+
+
+def _rows(folder: Path) -> list[dict[str, object]]:
+    from pyarrow import dataset
+
+    rows: list[dict[str, object]] = dataset.dataset(folder, format="parquet").to_table().to_pylist()
+    return rows
+
+
+def count_events(directory: str) -> int:
+    """How many events lie there, by the heads of the files; a running pipeline may add to them."""
+    from pyarrow import dataset
+
+    try:
+        count: int = dataset.dataset(directory, format="parquet").count_rows()
+    except FileNotFoundError:  # nothing written yet, or a file that is just being replaced
+        return 0
+    return count
+
+
+def minute_from_json(facts: Mapping[str, object]) -> Minute:
+    """A window as it stands in the topic."""
+    start = datetime.fromisoformat(str(facts["start"]).replace("Z", "+00:00"))
+    return _minute(facts, start)
+
+
+def _minute(row: Mapping[str, object], start: object) -> Minute:
+    assert isinstance(start, datetime)
+    paths = row.get("top_paths")
+    return Minute(
+        start=start.astimezone(UTC),
+        requests=_count(row.get("requests")),
+        status={f"{n}xx": _count(row.get(f"status_{n}xx")) for n in (2, 3, 4, 5)},
+        size_bytes=_count(row.get("bytes")),
+        latency_p50_ms=_number(row.get("latency_p50_ms")),
+        latency_p95_ms=_number(row.get("latency_p95_ms")),
+        latency_p99_ms=_number(row.get("latency_p99_ms")),
+        top_paths=[
+            (str(item["path"]), _count(item["requests"]))
+            for item in (paths if isinstance(paths, list) else [])
+            if isinstance(item, dict)
+        ],
+    )
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) else None

@@ -1,0 +1,215 @@
+"""Log lines with a known outcome, and pipelines as processes that a test may kill."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pyspark
+from pyarrow import parquet
+
+from tests.e2e.clients import Confluent, Message
+from tidemill.cli.demo_log import DemoLog
+from tidemill.core.rng import SeededRng
+
+DEADLINE_S = 150.0
+STATUS = re.compile(rb'" (\d{3}) (\d+) "|"status": (\d+), "bytes": (\d+)')
+
+
+@dataclass
+class Traffic:
+    """What was sent, counted without Spark."""
+
+    messages: list[Message] = field(default_factory=list)
+    broken: set[int] = field(default_factory=set)
+    """Indexes of messages."""
+    requests: Counter[int] = field(default_factory=Counter)
+    """By minute since 1970; so are the others."""
+    errors: Counter[int] = field(default_factory=Counter)
+    size_bytes: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def good(self) -> int:
+        return len(self.messages) - len(self.broken)
+
+
+def traffic(lines: int, start_ms: int, step_ms: int, *, partitions: int, seed: int = 7) -> Traffic:
+    """Lines of the demo's log, one every `step_ms`, round-robin over the partitions."""
+    log = DemoLog(SeededRng(seed))
+    made = Traffic()
+    for index in range(lines):
+        event_ms = start_ms + index * step_ms
+        line = log.line(event_ms, index / lines)
+        made.messages.append(Message(line.value, key=line.key, partition=index % partitions))
+        if line.broken:
+            made.broken.add(index)
+            continue
+        found = STATUS.search(line.value)
+        assert found is not None
+        status, size = (int(group) for group in found.groups() if group is not None)
+        minute = event_ms // 60_000
+        made.requests[minute] += 1
+        made.errors[minute] += status >= 500
+        made.size_bytes[minute] += size
+    return made
+
+
+def send(bootstrap: str, topic: str, messages: Iterable[Message]) -> None:
+    Confluent().produce(bootstrap, topic, list(messages))
+
+
+def rank(values: Sequence[float], share: float) -> float:
+    """The smallest value that at least `share` of all values do not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
+
+
+def offsets_in(folder: Path) -> list[tuple[int, int]]:
+    """Partition and offset of every event in Parquet; of finished files, while a batch may run."""
+    places: list[tuple[int, int]] = []
+    for file in folder.rglob("*.parquet"):
+        if any(part.startswith(".") for part in file.parts):
+            continue  # of a batch that is not committed
+        with contextlib.suppress(FileNotFoundError):
+            rows = parquet.read_table(file, columns=["partition", "offset"], partitioning=None)
+            places += [(row["partition"], row["offset"]) for row in rows.to_pylist()]
+    return places
+
+
+class PipelineProcess:
+    """`tidemill pipeline run`, with everything that it starts in a process group of its own."""
+
+    def __init__(self, folder: Path, *args: str, **environment: str) -> None:
+        self.log = folder / "pipeline.log"
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tidemill.cli.main", "pipeline", "run", *args],
+                cwd=folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env={**os.environ, **environment},
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+    def wait_until(self, reached) -> None:
+        """Look again and again; fails when the process ends first or time is over."""
+        late = threading.Event()
+        timer = threading.Timer(DEADLINE_S, late.set)
+        timer.start()
+        try:
+            while not reached():
+                assert self._process.poll() is None, self.log.read_text()[-3000:]
+                assert not late.wait(0.2), self.log.read_text()[-3000:]
+        finally:
+            timer.cancel()
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(DEADLINE_S)
+
+    def terminate(self) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def wait(self) -> int:
+        return self._process.wait(DEADLINE_S)
+
+
+class Cluster:
+    """A standalone master and one worker, from the classes of the installed pyspark."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[subprocess.Popen[bytes]] = []
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        port = free_port()
+        self.url = f"spark://127.0.0.1:{port}"
+        master = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
+        self._start("org.apache.spark.deploy.master.Master", *master)
+        self._wait_log("Master", "I have been elected leader")
+        worker = ("--host", "127.0.0.1", "--cores", "2", "--memory", "1g", "--webui-port", "0")
+        work = ("--work-dir", str(self._folder / "work"))
+        self._start("org.apache.spark.deploy.worker.Worker", *worker, *work, self.url)
+        self._wait_log("Worker", "Successfully registered")
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for process in reversed(self._started):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def _start(self, name: str, *args: str) -> None:
+        home = Path(pyspark.__file__).parent
+        with self._log(name.rpartition(".")[2]).open("wb") as log:
+            self._started.append(
+                subprocess.Popen(
+                    ["java", "-Xmx256m", "-cp", f"{home}/jars/*", name, *args],
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    env={
+                        **without_python_path(),
+                        "SPARK_HOME": str(home),
+                        "SPARK_LOCAL_IP": "127.0.0.1",
+                        "SPARK_SCALA_VERSION": "2.13",  # as Spark's own scripts set it
+                    },
+                )
+            )
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def _wait_log(self, name: str, words: str) -> None:
+        late = threading.Event()
+        timer = threading.Timer(DEADLINE_S, late.set)
+        timer.start()
+        try:
+            while words not in self._log(name).read_text():
+                assert not late.wait(0.1), self._log(name).read_text()[-3000:]
+        finally:
+            timer.cancel()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def python_without_tidemill(folder: Path) -> Path:
+    """An interpreter that finds the libraries of this environment, but not this project."""
+    libraries = sysconfig.get_paths()["purelib"]
+    script = folder / "python-without-tidemill"
+    script.write_text(
+        "#!/bin/sh\n"
+        f'PYTHONPATH="$PYTHONPATH:{libraries}" exec {sys.base_prefix}/bin/python3 -S "$@"\n'
+    )
+    script.chmod(0o755)
+    return script
+
+
+def without_python_path() -> dict[str, str]:
+    """The environment of a machine that knows nothing of this checkout."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
