@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import threading
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -79,13 +79,19 @@ def rank(values: Sequence[float], share: float) -> float:
 def offsets_in(folder: Path) -> list[tuple[int, int]]:
     """Partition and offset of every event in Parquet; of finished files, while a batch may run."""
     places: list[tuple[int, int]] = []
-    for file in folder.rglob("*.parquet"):
-        if any(part.startswith(".") for part in file.parts):
-            continue  # of a batch that is not committed
+    for file in _finished_files(folder):
         with contextlib.suppress(FileNotFoundError):
             rows = parquet.read_table(file, columns=["partition", "offset"], partitioning=None)
             places += [(row["partition"], row["offset"]) for row in rows.to_pylist()]
     return places
+
+
+def _finished_files(folder: Path) -> Iterator[Path]:
+    """os.walk overlooks folders that go while it looks; those of a running batch are hidden."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        visible = (name for name in names if not name.startswith("."))
+        yield from (Path(place, name) for name in visible if name.endswith(".parquet"))
 
 
 class PipelineProcess:
