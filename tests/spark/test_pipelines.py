@@ -35,7 +35,7 @@ from tidemill.spark.pipelines.topic_check import prepare_topics
 from tidemill.testing.embedded import RunningBroker
 
 # Spark now and then refuses to serialise a task of a pipeline ("Illegal size 5 of collection,
-# expected 6"), and goes on doing so until its JVM ends. Until the cause is found these tests are not
+# expected 6"), and goes on doing so until its JVM ends. Until the cause is found these tests are no
 # part of `make test`: run them by `pytest -m soak`.
 pytestmark = pytest.mark.soak
 
