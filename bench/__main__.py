@@ -20,7 +20,7 @@ from bench.processes import MeasurementFailed, Subject
 from bench.progress import RunProgress
 from bench.report import Report, print_table, write_json
 from bench.rows import ROWS, Row
-from bench.tidemill_broker import COMMAND, TidemillSubject
+from bench.tidemill_broker import COMMAND, NULL_COMMAND, TidemillSubject
 
 __all__ = ["main"]
 
@@ -75,7 +75,10 @@ def _measure(
     rows: list[Row], report: Report, options: argparse.Namespace, *, with_kafka: bool
 ) -> None:
     command = tuple(shlex.split(options.tidemill)) if options.tidemill else COMMAND
-    subjects: list[Subject] = [TidemillSubject(command, tuple(options.set))]
+    subjects: list[Subject] = [
+        TidemillSubject(command, tuple(options.set)),
+        TidemillSubject(NULL_COMMAND, name="nothing"),
+    ]
     if with_kafka:
         subjects.append(kafka.KafkaSubject())
     with RunProgress(len(rows)) as progress:

@@ -53,6 +53,14 @@ def _produce(
     )
 
 
+def _ceiling(key: str, title: str, *, size: int) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: throughput_rows.ceiling(lab, row, name, size=size),
+    )
+
+
 def _flushed(key: str, title: str, *, size: int, quick: bool = False) -> Row:
     return Row(
         key=key,
@@ -97,6 +105,8 @@ ROWS = (
     _produce("produce-1k", "produce 1 KB, acks=1", size=1_000, bar=3, quick=True),
     _produce("produce-100-all", "produce 100 B, acks=all, flush=os", size=100, acks="all", bar=2),
     _produce("produce-1k-all", "produce 1 KB, acks=all, flush=os", size=1_000, acks="all", bar=3),
+    _ceiling("ceiling-100", "produce 100 B into nothing", size=100),
+    _ceiling("ceiling-1k", "produce 1 KB into nothing", size=1_000),
     _flushed("produce-100-group", "produce 100 B, acks=all, flush=group", size=100),
     _flushed("produce-1k-group", "produce 1 KB, acks=all, flush=group", size=1_000, quick=True),
     Row(

@@ -19,6 +19,7 @@ from bench.processes import BrokerProcess, MeasurementFailed
 from bench.raw_driver import BATCHES, drive
 
 __all__ = [
+    "ceiling",
     "consume",
     "loop_stall",
     "one_record_requests",
@@ -43,6 +44,14 @@ def produce(
     theirs = _producing(lab, "kafka", size=size, acks=acks, codec=codec) if lab.has_kafka else None
     samples = lab.compare(ours, theirs)
     return [_rate(row, title, size, samples, against="kafka", bar=bar)]
+
+
+def ceiling(lab: Lab, row: str, title: str, *, size: int) -> list[Outcome]:
+    """A broker that does nothing, against Kafka: no broker can have a higher ratio here."""
+    nothing = _producing(lab, "nothing", size=size, acks="1")
+    theirs = _producing(lab, "kafka", size=size, acks="1") if lab.has_kafka else None
+    samples = lab.compare(nothing, theirs)
+    return [_rate(row, title, size, samples, against="kafka", bar=None)]
 
 
 def produce_flushed(lab: Lab, row: str, title: str, *, size: int) -> list[Outcome]:
@@ -172,7 +181,7 @@ def _rate(
     samples: tuple[Sequence[Sample], Sequence[Sample]],
     *,
     against: str,
-    bar: Bar,
+    bar: Bar | None,
 ) -> Outcome:
     """Small records are counted, large ones weighed."""
     small = size < 1_000

@@ -9,20 +9,26 @@ from typing import final
 from bench.processes import Launch, free_port
 from bench.wire_client import Address
 
-__all__ = ["COMMAND", "TidemillSubject"]
+__all__ = ["COMMAND", "NULL_COMMAND", "TidemillSubject"]
 
 GROUPS_DO_NOT_WAIT = ("group.initial.rebalance.delay.ms=0",)
 """For latecomers; as Kafka is told, too."""
 COMMAND = (sys.executable, "-m", "tidemill.cli.main")
+NULL_COMMAND = (sys.executable, "-m", "bench.null_broker")
 
 
 @final
 class TidemillSubject:
     """`command` may be another checkout's: that is how two versions are compared."""
 
-    name = "tidemill"
-
-    def __init__(self, command: tuple[str, ...] = COMMAND, settings: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        command: tuple[str, ...] = COMMAND,
+        settings: tuple[str, ...] = (),
+        *,
+        name: str = "tidemill",
+    ) -> None:
+        self.name = name
         self._command = command
         self._settings = settings
 

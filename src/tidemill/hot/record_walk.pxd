@@ -54,7 +54,11 @@ cdef (Py_ssize_t, i64, i64, Py_ssize_t) _scan(
     Py_ssize_t count, bint dense, i64[::1] table
 ) except *
 
-@cython.locals(raw=u64, byte=u64, shift=int)
 cdef (i64, Py_ssize_t) _varint(
+    const unsigned char[::1] buf, Py_ssize_t position, Py_ssize_t end, int bits
+) noexcept
+
+@cython.locals(raw=u64, byte=u64, shift=int)
+cdef (i64, Py_ssize_t) _long_varint(
     const unsigned char[::1] buf, Py_ssize_t position, Py_ssize_t end, int bits
 ) noexcept

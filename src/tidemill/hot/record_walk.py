@@ -298,6 +298,12 @@ def _scan(
 
 def _varint(buf: Buffer, position: int, end: int, bits: int) -> tuple[int, int]:
     """Value and next position; a position of -1 says cut or overlong, and goes through as it is."""
+    if 0 <= position < end and buf[position] < 0x80:
+        return (buf[position] >> 1) ^ -(buf[position] & 1), position + 1
+    return _long_varint(buf, position, end, bits)
+
+
+def _long_varint(buf: Buffer, position: int, end: int, bits: int) -> tuple[int, int]:
     raw = 0
     shift = 0
     while 0 <= position < end and shift < bits:
