@@ -1,10 +1,10 @@
 """One client's connection: bytes in, requests started in order, answers out in order.
 
-HOT PATH: `buffer_updated` runs once per read, `_start` and `_send` once per request.
+HOT PATH: `buffer_updated` runs once per read, `_start` once per request.
 
 Theory of operation. Requests are started strictly in the order in which they came; a request that
-cannot be answered at once leaves a `_Reply` in the queue and later ones may start, but no answer
-passes an older one (T8). Requests are not started, and nothing is read, while
+cannot be answered at once leaves its `Reply` in the queue of answers, and later ones may start.
+Requests are not started, and nothing is read, while
 - 64 answers, or 8 MiB of answers that wait for older ones, are outstanding (S10), or
 - a bit of `_holds` says so.
 Reading alone also stops while the memory pool is empty (S2). So whatever a client can make us keep
@@ -17,23 +17,16 @@ Closing waits for the client to take its answers, as long as a client may take f
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine
 from typing import Any, cast, final
 
 from tidemill.core.broker_config import Endpoint
 from tidemill.core.deferred import Deferred
 from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolation
-from tidemill.core.limits import (
-    KIB,
-    REQUEST_BYTES_IN_FLIGHT_MAX,
-    REQUESTS_IN_FLIGHT_MAX,
-    WRITE_PROGRESS_BYTES_MIN,
-)
-from tidemill.core.telemetry import ApiCounters
+from tidemill.core.limits import KIB, WRITE_PROGRESS_BYTES_MIN
 from tidemill.core.timers import Timer
+from tidemill.server.answer_queue import JOIN_BYTES_MAX, AnswerQueue, Reply
 from tidemill.server.context import RequestContext
-from tidemill.server.dispatch import BoundHandler
 from tidemill.server.handlers.api_versions import unsupported_version_answer
 from tidemill.server.listener_state import ListenerState
 from tidemill.server.quotas import THROTTLE_MS_MAX
@@ -41,14 +34,11 @@ from tidemill.server.receive_buffer import LENGTH_BYTES, ReceiveBuffer
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.headers import UnsupportedVersion, parse_request_header
 from tidemill.wire.message import Message
-from tidemill.wire.primitives import Buffer
 
 __all__ = ["Connection"]
 
 ANONYMOUS = "User:ANONYMOUS"
 NOWHERE = Endpoint("", 0)
-JOIN_BYTES_MAX = 16 * KIB
-"""Below this, joining an answer's chunks is cheaper than handing several to the transport."""
 WRITE_HIGH_WATER_BYTES = JOIN_BYTES_MAX
 """What the kernel did not take of the answers before the client counts as not reading. Its own
 buffer holds megabytes, so this costs a reading client nothing; and below it nothing is accounted.
@@ -76,62 +66,23 @@ CLOSED = 32
 
 
 @final
-class _Reply:
-    """The place of one answer in the queue, until it can leave."""
-
-    __slots__ = (
-        "bound",
-        "chunks",
-        "correlation_id",
-        "counters",
-        "deferred",
-        "queued_bytes",
-        "started_at",
-        "version",
-    )
-
-    def __init__(
-        self,
-        bound: BoundHandler,
-        version: int,
-        correlation_id: int,
-        counters: ApiCounters,
-        started_at: float,
-    ) -> None:
-        self.bound = bound
-        self.version = version
-        self.correlation_id = correlation_id
-        self.counters = counters
-        self.started_at = started_at
-        self.chunks: list[Buffer] | None = None
-        self.queued_bytes = 0
-        """Accounted for while the encoded answer waits for older ones."""
-        self.deferred: Deferred[Any] | None = None
-
-
-@final
 class Connection(asyncio.BufferedProtocol):
     """See the module's head. The listener's state is shared by all its connections."""
 
     __slots__ = (
+        "_answers",
         "_closing_since",
         "_holds",
         "_is_costly",
         "_mute_timer",
         "_muted_until",
-        "_outgoing",
-        "_outgoing_bytes",
         "_part_since",
         "_peer_address",
-        "_queued_bytes",
         "_reading",
         "_receive",
-        "_replies",
         "_state",
         "_transport",
-        "_unsent_bytes",
         "_unsent_mark",
-        "_working",
         "_write_paused_since",
         "last_active",
     )
@@ -142,20 +93,11 @@ class Connection(asyncio.BufferedProtocol):
         self._receive = ReceiveBuffer(
             state.scratch, state.request_memory, state.services.config.socket_request_max_bytes
         )
-        self._replies: deque[_Reply] = deque()
-        self._outgoing: list[Buffer] = []
-        """Answers that leave at the end of this turn."""
-        self._outgoing_bytes = 0
-        self._queued_bytes = 0
-        """Of encoded answers that wait for older ones; taken from the pool."""
-        self._unsent_bytes = 0
-        """Of answers that the kernel has not taken; from the pool, until it has taken them all."""
+        self._answers = AnswerQueue(state.services)
         self._peer_address = ""
         self._holds = 0
         self._is_costly = False
         """What it asked for last took more than a slice: its next request waits for a turn."""
-        self._working = False
-        """Guards against re-entry: an answer that leaves may make room for more requests."""
         self._reading = True
         self._mute_timer: Timer | None = None
         self._muted_until = 0.0
@@ -200,13 +142,13 @@ class Connection(asyncio.BufferedProtocol):
             self._holds |= CLOSED
             transport.abort()
             return
+        self._answers.transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES, low=WRITE_LOW_WATER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.forget(self, self._peer_address)
         self._let_go()
-        self._outgoing.clear()
-        self._give_unsent()
+        self._answers.lost()
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -221,27 +163,26 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         assert self._transport is not None
         self._holds |= WRITING
+        self._answers.kernel_is_full = True
         self._write_paused_since = self._state.services.clock.monotonic()
         self._unsent_mark = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
         self._holds &= ~WRITING
         self._write_paused_since = 0.0
-        self._give_unsent()
+        self._answers.kernel_is_full = False
+        self._answers.give_unsent()
         self._resume()
 
     # --- requests --------------------------------------------------------------------------------
 
     def _may_start(self) -> bool:
-        return (
-            not self._holds
-            and len(self._replies) < REQUESTS_IN_FLIGHT_MAX
-            and self._queued_bytes < REQUEST_BYTES_IN_FLIGHT_MAX
-        )
+        return not self._holds and self._answers.has_room()
 
     def _work(self, data: memoryview, now: float) -> None:
         """Start every whole request in `data` that may start now, keep the rest."""
-        self._working = True
+        answers = self._answers
+        answers.gathering = True
         receive = self._receive
         turns = self._state.turns
         position = 0
@@ -264,8 +205,8 @@ class Connection(asyncio.BufferedProtocol):
             self._violation(violation)
             return
         finally:
-            self._working = False
-            self._flush()
+            answers.gathering = False
+            answers.flush()
         if position:
             self._is_costly = turns.is_long(now)
         if not receive.has_part:
@@ -279,8 +220,11 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def _resume(self) -> None:
-        """Something that held requests back is over."""
-        if self._working or self._reading or self._holds & CLOSED:
+        """Something that held requests back is over.
+
+        Not within `_work`: an answer that leaves there may make room for more requests.
+        """
+        if self._answers.gathering or self._reading or self._holds & CLOSED:
             return
         if self._receive.has_part:
             self._work(self._receive.received(0), self._state.services.clock.monotonic())
@@ -316,7 +260,7 @@ class Connection(asyncio.BufferedProtocol):
         except UnsupportedVersion as unsupported:
             self._unsupported(unsupported)
             return
-        reply = _Reply(
+        reply = Reply(
             bound,
             header.api_version,
             header.correlation_id,
@@ -339,9 +283,9 @@ class Connection(asyncio.BufferedProtocol):
         if answer is None:
             reply.counters.requests += 1
         elif isinstance(answer, Message):
-            self._place(reply)
+            self._answers.place(reply)
         else:
-            self._replies.append(reply)
+            self._answers.reserve(reply)
             if isinstance(answer, Deferred):
                 reply.deferred = answer
                 answer.then(lambda response: self._answered(reply, response, context))
@@ -356,7 +300,7 @@ class Connection(asyncio.BufferedProtocol):
             raise unsupported
         services = self._state.services
         services.telemetry.count_error(ErrorCode.UNSUPPORTED_VERSION)
-        reply = _Reply(
+        reply = Reply(
             self._state.dispatcher.bound(ApiKey.API_VERSIONS),
             0,
             unsupported.correlation_id,
@@ -364,10 +308,10 @@ class Connection(asyncio.BufferedProtocol):
             services.clock.monotonic(),
         )
         reply.chunks = [answer]
-        self._place(reply)
+        self._answers.place(reply)
 
     async def _await(
-        self, reply: _Reply, work: Coroutine[Any, Any, Message], context: RequestContext
+        self, reply: Reply, work: Coroutine[Any, Any, Message], context: RequestContext
     ) -> None:
         """A request in several steps: a few at a time, and while there is room for the answer."""
         try:
@@ -388,7 +332,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _answered(self, reply: _Reply, response: Message | None, context: RequestContext) -> None:
+    def _answered(self, reply: Reply, response: Message | None, context: RequestContext) -> None:
         """A deferred answer has come; None stands for "no answer, close" (acks=0 that failed)."""
         if self._holds & CLOSED:
             return
@@ -400,73 +344,13 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:  # noqa: BLE001 - whoever resolved the answer is not to blame
             self._bug(error)
             return
-        replies = self._replies
-        if replies[0] is not reply:
-            self._queue(reply)
-        while replies and replies[0].chunks is not None:
-            self._leave(replies.popleft())
+        self._answers.answered(reply)
         self._resume()
 
-    def _encode(self, reply: _Reply, response: Message, context: RequestContext) -> None:
+    def _encode(self, reply: Reply, response: Message, context: RequestContext) -> None:
         reply.chunks = reply.bound.encode(response, reply.version, reply.correlation_id)
         if context.throttle_ms:
             self._mute(context.throttle_ms)
-
-    def _place(self, reply: _Reply) -> None:
-        """An answer that came at once: behind those that are still to come."""
-        if self._replies:
-            self._replies.append(reply)
-            self._queue(reply)
-        else:
-            self._send(reply)
-
-    def _queue(self, reply: _Reply) -> None:
-        assert reply.chunks is not None
-        reply.queued_bytes = size = _own_bytes(reply.chunks)
-        self._queued_bytes += size
-        self._state.services.response_memory.take(size)
-
-    def _leave(self, reply: _Reply) -> None:
-        size = reply.queued_bytes
-        if size:
-            self._queued_bytes -= size
-            self._state.services.response_memory.give(size)
-        self._send(reply)
-
-    def _send(self, reply: _Reply) -> None:
-        """Small answers of one turn leave together: a pipelining client costs one system call."""
-        chunks = reply.chunks
-        assert chunks is not None
-        counters = reply.counters
-        counters.requests += 1
-        counters.latency.observe(self._state.services.clock.monotonic() - reply.started_at)
-        self._outgoing += chunks
-        self._outgoing_bytes += len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
-        if not self._working or self._outgoing_bytes > JOIN_BYTES_MAX:
-            self._flush()
-
-    def _flush(self) -> None:
-        chunks, transport = self._outgoing, self._transport
-        if not chunks or transport is None:
-            return
-        size, self._outgoing_bytes = self._outgoing_bytes, 0
-        self._outgoing = []
-        self._state.services.telemetry.bytes_out += size
-        if len(chunks) == 1:
-            transport.write(chunks[0])
-        elif size <= JOIN_BYTES_MAX:
-            transport.write(b"".join(chunks))
-        else:
-            transport.writelines(chunks)
-        if self._holds & WRITING:
-            kept = _own_bytes(chunks)
-            self._unsent_bytes += kept
-            self._state.services.response_memory.take(kept)
-
-    def _give_unsent(self) -> None:
-        size, self._unsent_bytes = self._unsent_bytes, 0
-        if size:
-            self._state.services.response_memory.give(size)
 
     # --- waiting ---------------------------------------------------------------------------------
 
@@ -502,7 +386,7 @@ class Connection(asyncio.BufferedProtocol):
             if now - self._part_since > limits.frame_s:
                 self._fault("a request took too long to arrive")
                 self.abort()
-        elif not self._replies and now - self.last_active > limits.idle_s:
+        elif not self._answers and now - self.last_active > limits.idle_s:
             self.close()
 
     def _is_stalled(self, now: float) -> bool:
@@ -527,7 +411,7 @@ class Connection(asyncio.BufferedProtocol):
     def is_drained(self) -> bool:
         """Whether nothing is owed to this client."""
         transport = self._transport
-        return not self._replies and (transport is None or not transport.get_write_buffer_size())
+        return not self._answers and (transport is None or not transport.get_write_buffer_size())
 
     @property
     def unread_s(self) -> float:
@@ -551,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close after what was already answered; nothing more is read or started."""
         if self._holds & CLOSED or self._transport is None:
             return
-        self._flush()
+        self._answers.flush()
         self._closing_since = self._state.services.clock.monotonic()
         self._let_go()
         self._transport.close()
@@ -559,33 +443,16 @@ class Connection(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Close now, dropping what was not sent."""
         self._let_go()
-        self._give_unsent()
+        self._answers.give_unsent()
         if self._transport is not None:
             self._transport.abort()
 
     def _let_go(self) -> None:
         """Of everything but what the transport still has to send."""
         self._holds |= CLOSED
-        services = self._state.services
-        for reply in self._replies:
-            if reply.deferred is not None and reply.chunks is None:
-                services.ready.abandon(reply.deferred)
-        self._replies.clear()
-        queued, self._queued_bytes = self._queued_bytes, 0
-        if queued:
-            services.response_memory.give(queued)
+        self._answers.let_go()
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None
         self._state.request_memory.forget(self._memory_came_back)
         self._receive.release()
-
-
-def _own_bytes(chunks: list[Buffer]) -> int:
-    """Bytes that are memory of ours; views of mapped files are the page cache's (S40)."""
-    size = 0
-    for chunk in chunks:
-        mapped = isinstance(chunk, memoryview) and not isinstance(chunk.obj, bytes | bytearray)
-        if not mapped:
-            size += len(chunk)
-    return size
