@@ -16,7 +16,7 @@ __all__ = ["Series", "time_plot"]
 
 _WIDTH: Final = 760
 _HEIGHT: Final = 220
-_LEFT: Final = 56
+_LEFT: Final = 72
 _RIGHT: Final = 12
 _TOP: Final = 12
 _BOTTOM: Final = 26
