@@ -20,7 +20,8 @@ Failure cases: a member that falls silent loses its session, unless it is parked
 is us it waits for. A new member that waits too long for its first answer is dropped all the same:
 its client may be gone, and no heartbeat can tell. A static member that does not join again keeps
 its place until its session ends. Should only such members be left, the joining phase goes on until
-one is back or all sessions have ended: nobody is there to be told of a new generation.
+one is back or all sessions have ended: nobody is there to be told of a new generation. A group
+that rebalances too often joins slowly: the phase is held open, and later changes share it (S41).
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tidemill.coordinators.group.classic_members import ClassicMember, ClassicMe
 from tidemill.coordinators.group.classic_messages import listed_members, recorded_members
 from tidemill.coordinators.group.classic_states import ClassicState, may_follow
 from tidemill.coordinators.group.group import DeadlineKey, DeadlineKind, Surroundings
+from tidemill.coordinators.group.rebalance_pace import RebalancePace
 from tidemill.coordinators.group.records import group_metadata_record
 from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Reply, Result
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
@@ -71,6 +73,11 @@ class Rounds:
         """By how much newcomers can still delay the first round; None in any other."""
         self._newcomers = False
         """Whether somebody came since the first round's delay was last set."""
+        self._pace = RebalancePace()
+        self._held_until_ms = 0
+        """Until then the joining phase does not end, though nobody is missing."""
+        self._missed_at_ms = 0
+        """From then on the joining phase does not wait for those who are missing."""
         self._returning: ClassicMember | None = None
         """A static member that the record on its way puts in its former self's place."""
 
@@ -135,25 +142,32 @@ class Rounds:
         self.members.unsynced.clear()
         self._enter(ClassicState.PREPARING_REBALANCE)
         timeout_ms = self.members.rebalance_timeout_ms()
+        hold_ms = self._pace.wait_ms(now.monotonic_ms)
         self._extension_ms = None
         if first:
             delay_ms = self._surroundings.config.initial_rebalance_delay_ms
             self._extension_ms = max(timeout_ms - delay_ms, 0) if delay_ms else None
             self._newcomers = False
-            timeout_ms = delay_ms
-        self._deadlines.set(self._rebalance_key, now.monotonic_ms + timeout_ms)
+            hold_ms = timeout_ms = max(delay_ms, hold_ms)
+        self._missed_at_ms = now.monotonic_ms + timeout_ms
+        self._held_until_ms = now.monotonic_ms + hold_ms
+        self._deadlines.set(self._rebalance_key, now.monotonic_ms + (hold_ms or timeout_ms))
         return replies + self.maybe_end_joining(now)
 
     def maybe_end_joining(self, now: Now) -> list[Reply]:
         """End the phase early if nobody is missing; the first round waits for its delay."""
         joining = self.state is ClassicState.PREPARING_REBALANCE
-        if joining and self._extension_ms is None and self.members.all_joined:
+        waits = self._extension_ms is not None or now.monotonic_ms < self._held_until_ms
+        if joining and not waits and self.members.all_joined:
             return self._begin_generation(now)
         return []
 
     def joining_timed_out(self, now: Now) -> Result[None]:
-        """The joining phase, or the first round's delay, has lasted long enough."""
+        """The joining phase, the first round's delay or the hold has lasted long enough."""
         if self.state is not ClassicState.PREPARING_REBALANCE or self._extend(now):
+            return Result(None)
+        if now.monotonic_ms < self._missed_at_ms and not self.members.all_joined:
+            self._deadlines.set(self._rebalance_key, self._missed_at_ms)
             return Result(None)
         self._extension_ms = None
         missing = [member for member in self.members if member.join is None]
@@ -185,6 +199,7 @@ class Rounds:
         self._elect_leader()
         self.protocol_name = members.support.elect(member.protocols for member in members)
         self.generation += 1
+        self._pace.count(now.monotonic_ms)
         self._surroundings.rebalances += 1
         self._enter(ClassicState.COMPLETING_REBALANCE)
         self._deadlines.set(self._sync_key, now.monotonic_ms + members.rebalance_timeout_ms())

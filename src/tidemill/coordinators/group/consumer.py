@@ -64,6 +64,7 @@ from tidemill.coordinators.group.group import (
     GroupType,
     Surroundings,
 )
+from tidemill.coordinators.group.rebalance_pace import RebalancePace
 from tidemill.coordinators.group.reconciliation import CurrentAssignment, MemberState, reconcile
 from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Result
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -109,6 +110,7 @@ class ConsumerGroup:
         self._surroundings = surroundings
         self._members = ConsumerMembers()
         self._targets = ConsumerTargets()
+        self._pace = RebalancePace()
         self._epoch = 0
         self._topics_hash = 0
         """Of the topics subscribed to, as they were when the group epoch was set."""
@@ -282,7 +284,7 @@ class ConsumerGroup:
             current.member_epoch,
             current.assigned if tells_all else None,
             now=now,
-            is_changing=target.epoch != self._targets.epoch,
+            is_changing=epoch != self._targets.epoch,
         )
         return Result(response, records)
 
@@ -317,11 +319,11 @@ class ConsumerGroup:
     ) -> _Target:
         """What the member is to have; a new target for everyone if the group epoch is ahead."""
         member_id, former_id = place.member.member_id, place.former.member_id
-        if epoch == self._targets.epoch:
+        if epoch == self._targets.epoch or self._must_wait(now):
             target = self._targets.of(former_id)
             if place.replaced is not None:
                 records.append(target_record(self._group_id, member_id, target))
-            return _Target(epoch, target)
+            return _Target(self._targets.epoch, target)
         members = {one.member_id: one.metadata for one in self._members}
         members.pop(former_id, None)
         members[member_id] = metadata
@@ -335,7 +337,12 @@ class ConsumerGroup:
             if row is not self._targets.of(one):
                 records.append(target_record(self._group_id, one, row))
         records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
+        self._pace.count(now.monotonic_ms)
         return _Target(epoch, rows[member_id])
+
+    def _must_wait(self, now: Now) -> bool:
+        """Whether a new target would be one too many: the old one holds meanwhile (S41)."""
+        return self._targets.epoch > 0 and self._pace.wait_ms(now.monotonic_ms) > 0
 
     def _reconciled(
         self, place: Place, target: _Target, request: ConsumerGroupHeartbeatRequest

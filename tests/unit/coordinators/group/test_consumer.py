@@ -441,6 +441,7 @@ def test_S41_join_of_five_hundred_rewrites_only_the_rows_that_changed() -> None:
         client.beat()
         client.comply()
     assert len(desk.log) < 10 * len(clients)
+    desk.pass_ms(INTERVAL_MS)
     settle(*clients, rounds=3)
     assert desk.group.state_name == "Stable"
     assert all(len(client.reading) == 1 for client in clients)
