@@ -219,8 +219,20 @@ def test_a_lock_is_refused_to_the_second_until_the_first_lets_go(disk: Disk, roo
     disk.lock(f"{root}/.lock").close()
 
 
-def test_free_bytes_is_a_positive_number(disk: Disk, root: str) -> None:
-    assert disk.free_bytes(root) > 0
+def test_a_volume_has_room_and_no_more_of_it_than_it_is_large(disk: Disk, root: str) -> None:
+    space = disk.space(root)
+    assert 0 < space.usable_bytes <= space.total_bytes
+
+
+def test_a_file_is_dated_by_its_last_write_or_rename(disk: Disk, root: str) -> None:
+    file = disk.open(f"{root}/a", create=True)
+    made_ms = disk.changed_ms(f"{root}/a")
+    file.pwrite([b"x"], 0)
+    written_ms = disk.changed_ms(f"{root}/a")
+    disk.rename(f"{root}/a", f"{root}/b")
+    assert made_ms <= written_ms <= disk.changed_ms(f"{root}/b")
+    with pytest.raises(StorageFault):
+        disk.changed_ms(f"{root}/a")
 
 
 def test_run_gives_the_result_or_the_error_of_the_operation(disk: Disk, root: str) -> None:

@@ -10,6 +10,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.testing.crash_states import CrashExplorer
 from tidemill.testing.mini_broker import (
     MiniBroker,
+    creation_workload,
     damage_workload,
     failing_disk_workload,
     kill_workload,
@@ -44,6 +45,12 @@ def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_coun
 
 def test_I10_I18_nothing_that_was_truncated_comes_back() -> None:
     CrashExplorer(truncation_workload, fates=3).run()
+
+
+def test_I1_I34_logs_made_together_are_all_there_once_it_was_said(crash_seed: int) -> None:
+    explorer = CrashExplorer(creation_workload, fates=6, seed=crash_seed)
+    explorer.run()
+    assert explorer.calls > 60
 
 
 def test_the_same_seed_explores_the_same_states() -> None:

@@ -14,6 +14,7 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage import checkpoint, log_directory, recovery
+from tidemill.storage.log_creation import LogCreation
 from tidemill.storage.log_loading import LogLoader
 from tidemill.storage.producer_snapshots import ProducerSnapshots
 from tidemill.storage.recovery import Remembered
@@ -23,6 +24,7 @@ from tidemill.testing.mini_broker import (
     BrokenPromise,
     MiniBroker,
     SentBatch,
+    creation_workload,
     damage_workload,
     failing_disk_workload,
     kill_workload,
@@ -82,6 +84,37 @@ def test_mutant_ack_before_flush_is_found() -> None:
 
 def test_mutant_duplicate_answered_before_flush_is_found() -> None:
     assert finds_by_chance(AcksDuplicatesBeforeFlush)
+
+
+def test_mutant_logs_served_before_their_names_are_durable_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def make(creation: LogCreation) -> None:
+        for wanted in creation._wanted.values():
+            creation._begin(wanted)
+
+    monkeypatch.setattr(LogCreation, "make", make)
+    assert finds(creation_workload)
+
+
+def test_mutant_logs_whose_own_directories_are_not_synced_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(LogCreation, "_settle", lambda _creation, _partition, file: file.sync())
+    assert finds(creation_workload)
+
+
+def test_mutant_files_of_a_deletion_that_is_not_durable_go_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The log comes back without the file that says whose it is."""
+
+    def settle_removals(directory: log_directory.LogDirectory) -> None:
+        directory._purgeable.extend(directory._removed)
+        directory._removed.clear()
+
+    monkeypatch.setattr(log_directory.LogDirectory, "settle_removals", settle_removals)
+    assert any(finds(creation_workload, seed=seed) for seed in range(SEEDS_MAX))
 
 
 def test_mutant_retry_after_a_failed_sync_is_found() -> None:

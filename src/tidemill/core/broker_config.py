@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from tidemill.core.config import (
+    INT32_MAX,
     INT64_MAX,
     Scope,
     build,
@@ -143,6 +144,13 @@ class BrokerConfig:
         16_384,
         key="max.connections.per.ip",
         doc="Open client connections from one address.",
+        minimum=1,
+    )
+    max_connection_creation_rate_per_ip: int = option(
+        INT32_MAX,
+        key="max.connection.creation.rate.per.ip",
+        doc="New connections per second from one address, in bursts of one second's worth; more "
+        "are closed at once. The default sets no limit.",
         minimum=1,
     )
     connections_max_idle_ms: int = option(

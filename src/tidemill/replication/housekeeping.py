@@ -1,4 +1,4 @@
-"""The slow loops beside the logs: retention, checkpoints, the scrub; and the orderly end.
+"""The slow loops beside the logs: openings, retention, checkpoints, the scrub; the orderly end.
 
 Each takes small slices and lets the event loop go on between them.
 """
@@ -15,7 +15,9 @@ from tidemill.core.clock import Clock
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.replication.flusher import Flusher
+from tidemill.replication.log_opener import LogOpener
 from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.storage.cut_files import purge_cut_files
 from tidemill.storage.disk import Disk
 from tidemill.storage.log_directory import LogDirectory
 from tidemill.storage.retention import RetentionPass
@@ -28,7 +30,6 @@ log = logging.getLogger(__name__)
 LOGS_PER_SLICE = 50
 FILES_PER_SLICE = 50
 CHECKPOINT_INTERVAL_S = 60.0
-OPENING_INTERVAL_S = 0.5
 SCRUB_LOOK_INTERVAL_S = 1.0
 
 
@@ -54,6 +55,7 @@ class Housekeeping:
         self._one_at_a_time = asyncio.Lock()
         self._retention_interval_s = retention_interval_s
         self._retention = RetentionPass(directory, self._high_watermark_of)
+        self._opener = LogOpener(disk, directory, replicas)
         self._scrub = Scrub(disk, directory.paths)
 
     def _high_watermark_of(self, name: TopicPartition) -> int:
@@ -68,14 +70,20 @@ class Housekeeping:
                 now_ms = self._clock.wall_ms()
                 await _until(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
                 await _until(partial(self._retention.purge_slice, FILES_PER_SLICE))
+                await self.purge_cut_files(now_ms)
             except StorageFault as fault:
                 log.error("retention: %s", fault)
 
+    async def purge_cut_files(self, now_ms: int) -> None:
+        """Let the side files of former recoveries go when they are old enough."""
+        logs = [(log_.directory, log_.config) for log_ in self._directory.logs().values()]
+        for start in range(0, len(logs), LOGS_PER_SLICE):
+            some = logs[start : start + LOGS_PER_SLICE]
+            await self._disk.run(partial(purge_cut_files, self._disk, some, now_ms))
+
     async def run_openings(self) -> None:
-        """Open the logs that could not be opened at once."""
-        while True:
-            await asyncio.sleep(OPENING_INTERVAL_S)
-            self._replicas.retry_unopened()
+        """Make the logs of new partitions."""
+        await self._opener.run()
 
     async def run_checkpoints(self) -> None:
         """Write down how far everything is flushed, so that recovery need not look further back."""

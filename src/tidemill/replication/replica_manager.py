@@ -2,46 +2,45 @@
 
 The image is the only source of roles. `apply` compares it with what is here: a partition whose
 replica list names this broker gets a log, and leads or follows; one that left is resigned and its
-log deleted.
+log deleted. A log that is not there yet is made away from the loop (`log_opener`): its partition
+stays `unopened` until then, and is not to be found here.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol, final
 from uuid import UUID
 
 from tidemill.core.clock import Clock
 from tidemill.core.config import INT64_MAX
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.metadata.image import Delta, PartitionImage, TopicImage
 from tidemill.metadata.topic_config import TopicConfig
 from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
+from tidemill.replication.unopened import Unopened
 from tidemill.storage.log import FOREVER, LogConfig, PartitionLog
 from tidemill.wire.batch import BatchPolicy
 
 __all__ = ["LogStore", "ReplicaManager", "log_config_of", "settings_of"]
 
-log = logging.getLogger(__name__)
-
 
 class LogStore(Protocol):
     """Where logs live: the data directory, as far as replication needs it."""
 
-    def create_log(
-        self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
-    ) -> PartitionLog:
-        """The partition's log, made unless it is there already."""
+    def get(self, partition: TopicPartition, topic_id: TopicId) -> PartitionLog | None:
+        """The partition's log, if it is there and of this topic."""
         ...
 
     def high_watermark(self, partition: TopicPartition) -> int:
         """The last high watermark that was written down; 0 if none was."""
         ...
 
-    def delete_log(self, partition: TopicPartition) -> None: ...
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Serve it no more; nothing happens if it is not there."""
+        ...
 
 
 def log_config_of(config: TopicConfig) -> LogConfig:
@@ -106,8 +105,7 @@ class ReplicaManager:
         self._followed = followed
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
-        self._unopened: dict[TopicPartition, TopicImage] = {}
-        """Partitions whose log could not be opened; see `retry_unopened`."""
+        self.unopened = Unopened()
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -117,14 +115,6 @@ class ReplicaManager:
 
     def find(self, topic: str, index: int) -> Partition | None:
         return self._partitions.get((topic, index))
-
-    def retry_unopened(self) -> None:
-        """Open what could not be opened when its image came.
-
-        A topic that was made again under its name has to wait until a flush of its former log ends.
-        """
-        for topic in {topic.name: topic for topic in self._unopened.values()}.values():
-            self._apply_topic(topic)
 
     # --- following the image ---------------------------------------------------------------------
 
@@ -139,6 +129,21 @@ class ReplicaManager:
                 self._drop(TopicPartition(gone.name, index), gone.topic_id)
         for name in delta.topics_changed:
             self._apply_topic(delta.after.topics[name])
+        if delta.topics_deleted:
+            self.unopened.wake()
+
+    def open_made(self, names: Iterable[TopicPartition]) -> None:
+        """The logs of these partitions were made. They may have been for a topic that is gone."""
+        for name in names:
+            topic = self.unopened.topic(name)
+            if name in self._partitions:
+                continue  # an image came first and found the log
+            if topic is None or self._store.get(name, TopicId(topic.topic_id)) is None:
+                self._store.delete_log(name)
+            else:
+                settings, log_config = settings_of(topic.config), log_config_of(topic.config)
+                image = topic.partitions[name.partition]
+                self._apply_partition(topic, name.partition, image, settings, log_config)
 
     def _apply_topic(self, topic: TopicImage) -> None:
         settings = settings_of(topic.config)
@@ -159,7 +164,7 @@ class ReplicaManager:
     ) -> None:
         partition = self._partitions.get((topic.name, index))
         if partition is None:
-            partition = self._open(topic, index, settings, log_config)
+            partition = self._try_open(topic, index, settings, log_config)
             if partition is None:
                 return
         elif partition.settings != settings or partition.log.config != log_config:
@@ -174,19 +179,16 @@ class ReplicaManager:
             partition.become_follower(image)
         self._followed(partition, image)
 
-    def _open(
+    def _try_open(
         self, topic: TopicImage, index: int, settings: PartitionSettings, log_config: LogConfig
     ) -> Partition | None:
         name = TopicPartition(topic.name, index)
-        try:
-            log_ = self._store.create_log(name, TopicId(topic.topic_id), log_config)
-            log_.set_config(log_config)
-        except (StorageFault, KafkaError) as fault:
-            if self._unopened.get(name) is not topic:
-                log.error("partition %s cannot be opened: %s", name, fault)
-            self._unopened[name] = topic
+        log_ = self._store.get(name, TopicId(topic.topic_id))
+        if log_ is None:
+            self.unopened.want(name, topic)
             return None
-        self._unopened.pop(name, None)
+        self.unopened.forget(name)
+        log_.set_config(log_config)
         partition = Partition(
             name,
             topic.topic_id,
@@ -201,7 +203,7 @@ class ReplicaManager:
         return partition
 
     def _drop(self, name: TopicPartition, topic_id: UUID) -> None:
-        self._unopened.pop(name, None)
+        self.unopened.forget(name)
         partition = self._partitions.get(name)
         if partition is None or partition.topic_id != topic_id:
             return

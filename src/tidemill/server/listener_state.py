@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
+from tidemill.core.broker_config import BrokerConfig
+from tidemill.core.config import INT32_MAX
 from tidemill.core.lifecycle import Supervisor
 from tidemill.core.limits import (
     FRAME_DEADLINE_S,
@@ -20,6 +22,7 @@ from tidemill.server.context import Services
 from tidemill.server.dispatch import Dispatcher
 from tidemill.server.memory_pool import MemoryPool
 from tidemill.server.receive_buffer import Scratch
+from tidemill.server.token_buckets import TokenBuckets
 from tidemill.server.turns import Turns
 
 if TYPE_CHECKING:
@@ -71,23 +74,35 @@ class ListenerState:
         self.accepting = True
         self._connections_max = connections_max
         self._per_address: dict[str, int] = {}
+        self._new_connections = _new_connection_buckets(services.config)
         self._log_limit = RateLimit()
 
     def admit(self, connection: Connection, address: str) -> bool:
-        """Whether there is room for one more connection, in all and from this address."""
+        """Whether one more connection is welcome: by room, and by what this address has had."""
         if not self.accepting:
             return False
-        count = self._per_address.get(address, 0)
         telemetry = self.services.telemetry
-        full = len(self.connections) >= self._connections_max
-        if full or count >= self.services.config.max_connections_per_ip:
+        refusal = self._refusal(address)
+        if refusal is not None:
             telemetry.connections_refused += 1
-            self.note_closed(address, "too many connections")
+            self.note_closed(address, refusal)
             return False
         telemetry.connections_accepted += 1
         self.connections[connection] = None
-        self._per_address[address] = count + 1
+        self._per_address[address] = self._per_address.get(address, 0) + 1
         return True
+
+    def _refusal(self, address: str) -> str | None:
+        """Why an address gets no further connection now."""
+        per_address_max = self.services.config.max_connections_per_ip
+        if len(self.connections) >= self._connections_max:
+            return "too many connections"
+        if self._per_address.get(address, 0) >= per_address_max:
+            return "too many connections"
+        now = self.services.clock.monotonic()
+        if self._new_connections is not None and not self._new_connections.take(address, 1, now):
+            return "it connects too often"
+        return None
 
     def forget(self, connection: Connection, address: str) -> None:
         if connection not in self.connections:
@@ -126,3 +141,9 @@ class ListenerState:
         self.services.telemetry.unhandled_errors += 1
         if self._log_limit.allows(address, self.services.clock.monotonic()):
             log.error("a request failed, its connection is closed", exc_info=error)
+
+
+def _new_connection_buckets(config: BrokerConfig) -> TokenBuckets | None:
+    """How often each address may connect; None: as often as it likes."""
+    rate = config.max_connection_creation_rate_per_ip
+    return None if rate == INT32_MAX else TokenBuckets(per_s=rate, burst=rate)

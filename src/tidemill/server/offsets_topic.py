@@ -20,15 +20,30 @@ from tidemill.wire.generated.create_topics import (
     CreateTopicsResponse,
 )
 
-__all__ = ["ensure_offsets_topic"]
+__all__ = ["ensure_offsets_topic", "offsets_topic_is_usable"]
 
 GROUP_RECORD_BYTES_MAX = 8 * MIB
 """A thousand members with their subscriptions and assignments fit."""
 TIMEOUT_MS = 5_000
 
 
+def offsets_topic_is_usable(services: Services) -> bool:
+    """Whether it is there, and with it its logs on this broker."""
+    made = OFFSETS_TOPIC in services.cluster.image.topics
+    return made and not services.replicas.unopened.has_untried(OFFSETS_TOPIC)
+
+
 async def ensure_offsets_topic(services: Services) -> None:
-    """Make the topic unless it is there; KafkaError COORDINATOR_NOT_AVAILABLE if that fails."""
+    """Make the topic unless it is there, and wait for its logs.
+
+    KafkaError COORDINATOR_NOT_AVAILABLE if that fails.
+    """
+    if OFFSETS_TOPIC not in services.cluster.image.topics:
+        await _make(services)
+    await services.replicas.unopened.wait_tried([OFFSETS_TOPIC])
+
+
+async def _make(services: Services) -> None:
     try:
         if services.cluster.is_controller:
             (result,) = await services.cluster.create_topics([_spec(services)])

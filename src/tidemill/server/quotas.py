@@ -7,34 +7,28 @@ exists is the limit on topics that clients make by merely asking for them (S39).
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import final
+
+from tidemill.server.token_buckets import TokenBuckets
 
 __all__ = ["Quotas"]
 
 AUTO_CREATE_TOPICS_PER_S = 10.0
 AUTO_CREATE_BURST = 100.0
-CLIENTS_MAX = 1024
 THROTTLE_MS_MAX = 30_000
 
 
 @final
 class Quotas:
-    """Token buckets per client address; the least recently seen client is forgotten first."""
+    """What each client address may still have."""
 
     def __init__(self) -> None:
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._auto_creates = TokenBuckets(per_s=AUTO_CREATE_TOPICS_PER_S, burst=AUTO_CREATE_BURST)
 
     def __len__(self) -> int:
         """Clients that are remembered."""
-        return len(self._buckets)
+        return len(self._auto_creates)
 
     def take_auto_create(self, client: str, topics: int, now: float) -> int:
         """How many of `topics` this client may have created now."""
-        level, since = self._buckets.pop(client, (AUTO_CREATE_BURST, now))
-        level = min(AUTO_CREATE_BURST, level + (now - since) * AUTO_CREATE_TOPICS_PER_S)
-        granted = min(topics, int(level))
-        self._buckets[client] = (level - granted, now)
-        if len(self._buckets) > CLIENTS_MAX:
-            self._buckets.popitem(last=False)
-        return granted
+        return self._auto_creates.take(client, topics, now)

@@ -8,15 +8,15 @@ controller or the coordination store does not answer, every entry that was sent 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.metadata.controller import TopicResult
-from tidemill.server.context import RequestContext
+from tidemill.server.context import RequestContext, Services
 from tidemill.server.pacing import Pacer
 
-__all__ = ["change_topics", "check_controller"]
+__all__ = ["change_topics", "check_controller", "wait_usable"]
 
 ENTRIES_PER_SLICE = 250
 """Entries checked before others get a turn (S11)."""
@@ -62,6 +62,11 @@ async def change_topics(
         if result.code is not ErrorCode.NONE:
             context.services.telemetry.count_error(result.code)
     return results
+
+
+async def wait_usable(services: Services, results: Iterable[TopicResult]) -> None:
+    """Wait until this broker has the logs of these topics, or has tried in vain to make them."""
+    await services.replicas.unopened.wait_tried(result.name for result in results)
 
 
 async def _apply(

@@ -17,13 +17,14 @@ from tidemill.core.errors import UserError
 from tidemill.core.ids import BrokerId, TopicId, TopicPartition, is_legal_topic_name
 from tidemill.core.rng import Rng
 from tidemill.storage.checked_file import DamagedFile, decode_checked, encode_checked
-from tidemill.storage.disk import Disk
+from tidemill.storage.disk import Disk, DiskFile
 
 __all__ = [
     "META_NAME",
     "PARTITION_NAME",
     "DirectoryMeta",
     "claim_directory",
+    "create_topic_id",
     "partition_of_name",
     "read_meta",
     "read_topic_id",
@@ -86,9 +87,15 @@ def read_meta(disk: Disk, path: str) -> DirectoryMeta:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
-    """Name the topic of a partition's directory."""
-    data = encode_checked(_PARTITION_KIND, _VERSION, topic_id.bytes)
-    disk.write_file_atomically(f"{directory}/{PARTITION_NAME}", data)
+    """Name the topic of a partition's directory, which may have had a name already."""
+    disk.write_file_atomically(f"{directory}/{PARTITION_NAME}", _encode_topic_id(topic_id))
+
+
+def create_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> DiskFile:
+    """Name the topic of a new directory; the file is open and not synced yet."""
+    file = disk.open(f"{directory}/{PARTITION_NAME}", create=True)
+    file.pwrite([_encode_topic_id(topic_id)], 0)
+    return file
 
 
 def read_topic_id(disk: Disk, directory: str) -> TopicId | None:
@@ -129,6 +136,10 @@ def _check_owner(meta: DirectoryMeta, path: str, cluster_id: str, broker_id: Bro
             f"{path} belongs to broker {meta.broker_id}, this is broker {broker_id}: "
             "start it with its own data directory or with the id that the directory has"
         )
+
+
+def _encode_topic_id(topic_id: TopicId) -> bytes:
+    return encode_checked(_PARTITION_KIND, _VERSION, topic_id.bytes)
 
 
 def _encode_meta(meta: DirectoryMeta) -> bytes:

@@ -21,15 +21,26 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, final
 
 from tidemill.core.errors import DiskFull, StorageFault, UserError
 from tidemill.core.limits import DISK_THREADS_MAX, REMAP_GROWTH_BYTES
 
-__all__ = ["Buffer", "Disk", "DiskFile", "OsDisk"]
+__all__ = ["Buffer", "Disk", "DiskFile", "DiskSpace", "OsDisk"]
 
 T = TypeVar("T")
 Buffer = bytes | bytearray | memoryview
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """The size of a volume."""
+
+    total_bytes: int
+    usable_bytes: int
+    """What is left for us; the rest of the free space may be reserved."""
 
 
 class DiskFile(Protocol):
@@ -78,6 +89,10 @@ class Disk(Protocol):
 
     def size(self, path: str) -> int: ...
 
+    def changed_ms(self, path: str) -> int:
+        """When a file's content or name last changed, by the wall clock."""
+        ...
+
     def list_names(self, path: str) -> list[str]:
         """The names in a directory, sorted."""
         ...
@@ -106,7 +121,9 @@ class Disk(Protocol):
         """Make creations, renames and removals in this directory durable."""
         ...
 
-    def free_bytes(self, path: str) -> int: ...
+    def space(self, path: str) -> DiskSpace:
+        """How large the volume of this path is, and how much of it we may still use."""
+        ...
 
     def lock(self, path: str) -> DiskFile:
         """Take an exclusive lock on a file, or raise UserError naming who may hold it."""
@@ -313,6 +330,10 @@ class OsDisk:
         with _faults(path):
             return os.stat(path, follow_symlinks=False).st_size
 
+    def changed_ms(self, path: str) -> int:
+        with _faults(path):
+            return os.stat(path, follow_symlinks=False).st_ctime_ns // 1_000_000
+
     def list_names(self, path: str) -> list[str]:
         with _faults(path):
             return sorted(os.listdir(path))
@@ -357,10 +378,10 @@ class OsDisk:
             finally:
                 os.close(descriptor)
 
-    def free_bytes(self, path: str) -> int:
+    def space(self, path: str) -> DiskSpace:
         with _faults(path):
             found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def lock(self, path: str) -> DiskFile:
         file = self._open(path, _OPEN_FLAGS | os.O_CREAT)

@@ -20,7 +20,8 @@ means: the files are exactly what the checkpoint says.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -42,12 +43,12 @@ from tidemill.storage.directory_meta import (
     DirectoryMeta,
     claim_directory,
     partition_of_name,
-    write_topic_id,
 )
 from tidemill.storage.disk import Disk, DiskFile
 from tidemill.storage.file_cache import FileCache
 from tidemill.storage.flush import DirtyLogs, FlushRound
 from tidemill.storage.log import FlushPoint, LogConfig, PartitionLog
+from tidemill.storage.log_creation import LogCreation, WantedLog
 from tidemill.storage.log_files import DELETED_SUFFIX
 from tidemill.storage.log_loading import LogLoader
 from tidemill.storage.partition_log import FilePartitionLog
@@ -97,6 +98,8 @@ class LogDirectory:
         """Of the newest checkpoint, written or still being written."""
         self._purgeable: deque[str] = deque()
         """Deleted logs whose files are still there."""
+        self._removed: deque[str] = deque()
+        """Deleted logs whose new names are not durable yet."""
         self._busy: dict[str, FlushRound] = {}
         """Paths of deleted logs that a running flush round may still write to."""
         self.path = path
@@ -169,46 +172,61 @@ class LogDirectory:
         """Every log and the directory it is in, for the scrub."""
         return [(partition, hosted.path) for partition, hosted in self._hosted.items()]
 
-    def create_log(
-        self,
-        partition: TopicPartition,
-        topic_id: TopicId,
-        config: LogConfig,
-        *,
-        log_start_offset: int = 0,
-    ) -> FilePartitionLog:
-        """The log of this partition, new and empty unless it is there already.
+    def begin_creation(self, wanted: Iterable[WantedLog]) -> LogCreation:
+        """Logs of these partitions, new and empty: `make` them through `Disk.run`, then `adopt`.
 
-        Files that another topic left under the same name are put aside first (I34).
+        One creation at a time. Files that another topic left under a name are put aside (I34).
         """
-        self._check_online()
-        self._check_loaded(partition)
-        hosted = self._hosted.get(partition)
-        if hosted is not None:
-            if hosted.topic_id == topic_id:
-                return hosted.log
-            self.delete_log(partition)
-        path = f"{self.path}/{partition}"
-        self._check_not_busy(path)
-        if self._disk.exists(path):
-            self._put_aside(path)
-        log = FilePartitionLog.create(
+        creation = LogCreation(
             self._disk,
             self._files,
-            path,
-            config,
-            base_offset=log_start_offset,
-            before_cut=partial(self._before_cut, partition),
+            self.path,
+            put_aside=self._rename_aside,
+            before_cut=self._before_cut,
         )
-        # Last, because it syncs the directory: a log without its first segment would start later.
-        write_topic_id(self._disk, path, topic_id)
-        self._hosted[partition] = _Hosted(
-            log, topic_id, path, log_start_offset, stored_end_offset=log_start_offset
-        )
-        return log
+        for one in wanted:
+            try:
+                self._make_room(one.partition)
+            except KafkaError as error:
+                creation.failed[one.partition] = error
+            else:
+                creation.add(one)
+        return creation
+
+    def _make_room(self, partition: TopicPartition) -> None:
+        self._check_online()
+        self._check_loaded(partition)
+        self.delete_log(partition)
+        self._check_not_busy(f"{self.path}/{partition}")
+
+    def adopt(self, creation: LogCreation) -> None:
+        """Serve what was made. KafkaError if the disk failed meanwhile: nothing is served then."""
+        self._check_online()
+        self._purgeable.extend(creation.put_aside)
+        for partition, log in creation.made.items():
+            topic_id = creation.topic_id(partition)
+            self._hosted[partition] = _Hosted(log, topic_id, log.directory, 0, stored_end_offset=0)
+
+    def create_log(
+        self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
+    ) -> FilePartitionLog:
+        """The log of this partition, made on the spot unless it is there: who calls it waits."""
+        self._check_online()
+        log = self.get(partition, topic_id)
+        if log is not None:
+            return log
+        creation = self.begin_creation([WantedLog(partition, topic_id, config)])
+        creation.make()
+        self.adopt(creation)
+        for error in creation.failed.values():
+            raise error
+        return creation.made[partition]
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Take the log out of service, durably; its files go later (`purge_slice`)."""
+        """Take the log out of service; durably with the next `settle_removals`.
+
+        Its files go later (`purge_slice`).
+        """
         hosted = self._hosted.pop(partition, None)
         if hosted is None:
             return
@@ -217,7 +235,25 @@ class LogDirectory:
             self._busy[hosted.path] = running
         self.dirty.forget(hosted.log)
         hosted.log.close()
-        self._put_aside(hosted.path)
+        self._removed.append(self._rename_aside(hosted.path))
+
+    @property
+    def has_unsettled_removals(self) -> bool:
+        return bool(self._removed)
+
+    def settle_removals(self) -> None:
+        """Make all deletions until now durable, with one sync: for `Disk.run`.
+
+        Only then may their files go. A log that comes back without some of them would be taken for
+        damage, one that comes back whole for what it is: the log of a topic that is no more.
+        """
+        settled = tuple(self._removed)
+        if settled:
+            self._disk.sync_directory(self.path)
+        for path in settled:
+            with suppress(ValueError):  # the end may come while a thread does the same
+                self._removed.remove(path)
+                self._purgeable.append(path)
 
     def apply_retention(
         self, partition: TopicPartition, *, now_ms: int, high_watermark: int
@@ -318,6 +354,7 @@ class LogDirectory:
             self._lock.close()
 
     def _store_everything(self, high_watermarks: Mapping[TopicPartition, int] | None) -> None:
+        self.settle_removals()
         for hosted in self._hosted.values():
             hosted.log.settle_swap()
         while (last := self.collect_checkpoint(len(self._hosted))) is not None:
@@ -356,6 +393,7 @@ class LogDirectory:
                 self._load_one(loader, partition, config_of(partition))
         if not self.started_clean:
             self._disk.sync_directory(self.path)
+        self.settle_removals()
 
     def _load_one(self, loader: LogLoader, partition: TopicPartition, config: LogConfig) -> None:
         path = f"{self.path}/{partition}"
@@ -367,7 +405,7 @@ class LogDirectory:
                 self._unloaded[partition] = self._checkpoint.entries[partition]
             return
         if loaded is None:
-            self._put_aside(path)
+            self._removed.append(self._rename_aside(path))
             return
         self.report.add(partition, loaded.report)
         self._hosted[partition] = _Hosted(
@@ -386,11 +424,11 @@ class LogDirectory:
         kept_end = _base_of_batch(hosted.log, offset)
         write_cap(self._disk, hosted.path, sequence=self._sequence, offset=kept_end)
 
-    def _put_aside(self, path: str) -> None:
+    def _rename_aside(self, path: str) -> str:
+        """Give a directory a name that nobody looks for; that one."""
         target = f"{self.path}/{self._rng.uuid().hex}{DELETED_SUFFIX}"
         self._disk.rename(path, target)
-        self._disk.sync_directory(self.path)
-        self._purgeable.append(target)
+        return target
 
     def _check_online(self) -> None:
         if self.failure is not None:

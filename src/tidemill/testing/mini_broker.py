@@ -17,6 +17,7 @@ from tidemill.core.errors import KafkaError, StorageFault
 from tidemill.core.ids import BrokerId, TopicId, TopicPartition
 from tidemill.core.rng import Rng, SeededRng
 from tidemill.storage.log import LogConfig, PartitionLog
+from tidemill.storage.log_creation import WantedLog
 from tidemill.storage.log_directory import LogDirectory
 from tidemill.storage.partition_log import FilePartitionLog
 from tidemill.testing.sim_disk import SimDisk
@@ -78,7 +79,7 @@ class Promises:
     is_gone: bool = False
     """Its deletion was begun."""
     is_promised: bool = False
-    """Something of it was acknowledged, so it must be there."""
+    """It was made, and who asked for it was told so: it must be there."""
 
 
 class MiniBroker:
@@ -96,9 +97,21 @@ class MiniBroker:
     # --- what clients ask for -------------------------------------------------------------------
 
     def create(self, partition: TopicPartition, number: int, config: LogConfig = SMALL) -> None:
+        self.create_all([partition], number, config)
+
+    def create_all(
+        self, partitions: Sequence[TopicPartition], number: int, config: LogConfig = SMALL
+    ) -> None:
+        """Make logs, all at once; that they are there is a promise of its own."""
         topic_id = TopicId(UUID(int=number))
-        self.promises[partition] = Promises(topic_id)
-        self.directory.create_log(partition, topic_id, config)
+        wanted = [WantedLog(partition, topic_id, config) for partition in partitions]
+        for partition in partitions:
+            self.promises[partition] = Promises(topic_id)
+        creation = self.directory.begin_creation(wanted)
+        creation.make()
+        self.directory.adopt(creation)
+        for partition in creation.made:
+            self.promises[partition].is_promised = True
 
     def produce(
         self, partition: TopicPartition, *, size: int, producer_id: int = -1, records: int = 1
@@ -174,7 +187,6 @@ class MiniBroker:
 
     def ack(self, partition: TopicPartition, batch: SentBatch) -> None:
         promises = self.promises[partition]
-        promises.is_promised = True
         promises.acked[batch.header.base_offset] = batch.data
         producer_id = batch.header.producer_id
         newest = promises.last_acked.get(producer_id)
@@ -253,6 +265,7 @@ class MiniBroker:
         self._sequences = {key: at for key, at in self._sequences.items() if key[0] != partition}
 
     def purge(self) -> None:
+        self.directory.settle_removals()
         while not self.directory.purge_slice(3):
             pass
 
@@ -364,6 +377,27 @@ def kill_workload(broker: MiniBroker, disk: SimDisk) -> None:
     broker.reopen(disk.restart())
     _repeat(broker, unanswered)
     broker.checkpoint()
+
+
+def creation_workload(broker: MiniBroker, disk: SimDisk) -> None:
+    """Logs come in groups and go in groups; some come again under their names."""
+    many = [TopicPartition("many", number) for number in range(4)]
+    broker.create_all(many, 1)
+    broker.produce(many[0], size=300, producer_id=1)
+    broker.produce(many[1], size=300)
+    broker.flush()
+    broker.delete(many[0])
+    broker.purge()
+    broker.checkpoint()
+    for partition in many[1:3]:
+        broker.delete(partition)
+    broker.create_all(many[1:3], 2)
+    broker.produce(many[1], size=200, producer_id=1)
+    broker.flush()
+    broker.purge()
+    broker.reopen(disk.restart())
+    broker.produce(many[3], size=200)
+    broker.flush()
 
 
 def truncation_workload(broker: MiniBroker, _disk: SimDisk) -> None:

@@ -24,7 +24,7 @@ from typing import TypeVar, final
 
 from tidemill.core.errors import DiskFull, StorageFault, UserError, invariant
 from tidemill.core.rng import Rng
-from tidemill.storage.disk import Buffer, DiskFile
+from tidemill.storage.disk import Buffer, DiskFile, DiskSpace
 
 __all__ = ["PAGE_BYTES", "SECTOR_BYTES", "SimDisk", "SimulatedCrash"]
 
@@ -32,6 +32,8 @@ T = TypeVar("T")
 
 PAGE_BYTES = 4096
 SECTOR_BYTES = 512
+BOUNDLESS_BYTES = 1 << 60
+"""What a disk without a capacity says that it has."""
 
 
 CallHook = Callable[["SimDisk", str, str], None]
@@ -51,6 +53,7 @@ class _File:
     durable: bytearray = field(default_factory=bytearray)
     pending_pages: set[int] = field(default_factory=set)
     size_is_pending: bool = False
+    changed_ms: int = 0
 
     def write(self, data: Buffer, position: int) -> None:
         end = position + len(data)
@@ -94,7 +97,7 @@ class _File:
             for position in fate.sectors_kept(page * PAGE_BYTES):
                 _copy_range(now, image, position, SECTOR_BYTES)
         del image[size:]
-        return _File(bytearray(image), image)
+        return _File(bytearray(image), image, changed_ms=self.changed_ms)
 
     def _mark(self, start: int, end: int) -> None:
         if end > start:
@@ -188,6 +191,7 @@ class _Media:
     root: _Directory = field(default_factory=_Directory)
     capacity_bytes: int | None = None
     used_bytes: int = 0
+    wall_ms: Callable[[], int] = lambda: 0
     locks: dict[str, _SimFile] = field(default_factory=dict)
 
     def find(self, path: str) -> _Node | None:
@@ -230,8 +234,10 @@ class SimDisk:
         is_resident: bool = True,
         run_delay_s: Callable[[], float] | None = None,
         on_call: CallHook | None = None,
+        wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        self._media = _Media(capacity_bytes=capacity_bytes)
+        """`wall_ms` dates the files."""
+        self._media = _Media(capacity_bytes=capacity_bytes, wall_ms=wall_ms)
         self._run_delay_s = run_delay_s
         self.is_resident = is_resident
         """Whether files give views of themselves; without, every read may wait for the disk."""
@@ -264,7 +270,8 @@ class SimDisk:
         """What `crash` would return, while this process lives on: one run, many crashes."""
         successor = SimDisk(is_resident=self.is_resident, run_delay_s=self._run_delay_s)
         root = self._media.root.after_crash(_Fate(rng))
-        successor._media = _Media(root, self._media.capacity_bytes, _used_bytes(root))
+        media = self._media
+        successor._media = _Media(root, media.capacity_bytes, _used_bytes(root), media.wall_ms)
         return successor
 
     def restart(self) -> SimDisk:
@@ -323,6 +330,10 @@ class SimDisk:
         self._check_alive()
         return len(self._media.file(path).current)
 
+    def changed_ms(self, path: str) -> int:
+        self._check_alive()
+        return self._media.file(path).changed_ms
+
     def list_names(self, path: str) -> list[str]:
         self._check_alive()
         return sorted(self._media.directory(path).names)
@@ -370,6 +381,8 @@ class SimDisk:
         if isinstance(replaced, _Directory) and replaced.names:
             raise StorageFault(f"{target}: directory not empty")
         self._release(replaced)
+        if isinstance(node, _File):
+            self.note_changed(node)
         names = posixpath.basename(target), posixpath.basename(source)
         self._parent(source).change(_Change(names[0], node, source=names[1]))
 
@@ -400,11 +413,12 @@ class SimDisk:
         self.before_change("sync_directory", path)
         directory.sync()
 
-    def free_bytes(self, path: str) -> int:
+    def space(self, path: str) -> DiskSpace:
         self._check_alive()
         self._media.directory(path)
         capacity = self._media.capacity_bytes
-        return 1 << 60 if capacity is None else max(0, capacity - self._media.used_bytes)
+        total = BOUNDLESS_BYTES if capacity is None else capacity
+        return DiskSpace(total, max(0, total - self._media.used_bytes))
 
     def lock(self, path: str) -> DiskFile:
         self._check_alive()
@@ -452,6 +466,9 @@ class SimDisk:
         self._media.used_bytes += growth_bytes
         return growth_bytes
 
+    def note_changed(self, file: _File) -> None:
+        file.changed_ms = self._media.wall_ms()
+
     def note_mapped(self, file: _File) -> None:
         self._mapped[file] = len(file.current)
 
@@ -475,6 +492,7 @@ class SimDisk:
             raise StorageFault(f"{path}: file exists")
         self.before_change("create", path)
         file = _File()
+        self.note_changed(file)
         parent.change(_Change(name, file))
         return file
 
@@ -512,6 +530,7 @@ class _SimFile:
         growth = max(0, position + len(data) - len(self._file.current))
         missing = growth - self._disk.take_space(growth)
         self._file.write(data[: len(data) - missing], position)
+        self._disk.note_changed(self._file)
         if missing:
             raise DiskFull(f"{self._path}: no space left (simulated)")
         return len(data)
@@ -526,6 +545,7 @@ class _SimFile:
         self._disk.before_change("truncate", self._path)
         self._disk.take_space(size - len(self._file.current))
         self._file.resize(size)
+        self._disk.note_changed(self._file)
 
     def sync(self) -> None:
         self._check_open()

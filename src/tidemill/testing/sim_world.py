@@ -233,7 +233,10 @@ class SimWorld:
         return SeededRng(self.rng.below(_SEEDS))
 
     def _new_disk(self, broker_id: int) -> SimDisk:
-        return SimDisk(run_delay_s=lambda: self._disk_delay_s(broker_id))
+        return SimDisk(
+            run_delay_s=lambda: self._disk_delay_s(broker_id),
+            wall_ms=SimClock(self.loop.time).wall_ms,
+        )
 
     def _disk_delay_s(self, broker_id: int) -> float:
         return self.disk_delays_s.get(broker_id) or self._draw_s(DISK_DELAY_S_MAX)

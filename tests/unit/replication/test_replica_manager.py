@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from tests.unit.replication.partitions import OWN, SECOND, THIRD, Flushes, append, fetched, image
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.metadata.image import (
     BrokerImage,
@@ -36,25 +36,22 @@ class Logs:
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.topic_ids: dict[TopicPartition, TopicId] = {}
         self.deleted: list[TopicPartition] = []
-        self.refuses: set[TopicPartition] = set()
         self.marks: dict[TopicPartition, int] = {}
 
-    def create_log(
-        self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
-    ) -> PartitionLog:
-        if partition in self.refuses:
-            raise StorageFault(f"{partition}: damaged")
-        if self.topic_ids.get(partition) != topic_id:
-            self.logs[partition] = MemoryPartitionLog(config)
-            self.topic_ids[partition] = topic_id
-        return self.logs[partition]
+    def get(self, partition: TopicPartition, topic_id: TopicId) -> PartitionLog | None:
+        return self.logs[partition] if self.topic_ids.get(partition) == topic_id else None
+
+    def make(self, partition: TopicPartition, topic_id: UUID) -> None:
+        self.logs[partition] = MemoryPartitionLog(LogConfig())
+        self.topic_ids[partition] = TopicId(topic_id)
 
     def high_watermark(self, partition: TopicPartition) -> int:
         return self.marks.get(partition, 0)
 
     def delete_log(self, partition: TopicPartition) -> None:
-        self.deleted.append(partition)
-        del self.logs[partition], self.topic_ids[partition]
+        if partition in self.logs:
+            self.deleted.append(partition)
+            del self.logs[partition], self.topic_ids[partition]
 
 
 class Place:
@@ -73,10 +70,30 @@ class Place:
         self.followed.append((str(partition.name), now.leader))
 
     def put(self, *topics: TopicImage) -> None:
+        """These topics come or change, and their logs are made."""
+        self.announce(*topics)
+        self.make_logs()
+
+    def announce(self, *topics: TopicImage) -> None:
+        """These topics come or change; logs are not made yet."""
         draft = ImageDraft(self.metadata)
         for topic in topics:
             draft.put_topic(topic)
         self._apply(draft)
+
+    def make_logs(self) -> None:
+        group = self.begin_logs()
+        self.finish_logs(group)
+
+    def begin_logs(self) -> list[tuple[TopicPartition, TopicImage]]:
+        group = self.replicas.unopened.take(100)
+        for name, topic in group:
+            self.logs.make(name, topic.topic_id)
+        return group
+
+    def finish_logs(self, group: list[tuple[TopicPartition, TopicImage]]) -> None:
+        self.replicas.open_made(name for name, _ in group)
+        self.replicas.unopened.tried(group)
 
     def drop(self, name: str) -> None:
         draft = ImageDraft(self.metadata)
@@ -182,31 +199,59 @@ def test_changed_topic_keys_reach_partition_and_log(place: Place) -> None:
     assert place.partition().log.config.segment_bytes == 4096
 
 
-def test_a_log_that_cannot_be_opened_leaves_the_others_alone(place: Place) -> None:
-    place.logs.refuses.add(TopicPartition("t", 0))
-    place.put(topic(image(), image()))
+def test_a_partition_is_not_to_be_found_before_its_log_is_made(place: Place) -> None:
+    place.announce(topic(image()))
     assert place.replicas.find("t", 0) is None
-    assert place.partition(index=1).is_leader
-
-
-def test_a_log_that_could_not_be_opened_is_tried_again(place: Place) -> None:
-    """A topic made again under its name waits for the last flush of its former log."""
-    place.logs.refuses.add(TopicPartition("t", 0))
-    place.put(topic(image(epoch=3), image()))
-    place.replicas.retry_unopened()
-    assert place.replicas.find("t", 0) is None
-    place.logs.refuses.clear()
-    place.replicas.retry_unopened()
+    assert place.replicas.unopened.has_untried("t")
+    place.make_logs()
     assert place.partition().is_leader
+    assert len(place.replicas.unopened) == 0
 
 
-def test_a_topic_that_is_gone_is_not_tried_again(place: Place) -> None:
-    place.logs.refuses.add(TopicPartition("t", 0))
-    place.put(topic(image()))
+def test_a_partition_takes_on_the_role_that_the_newest_image_gives_it(place: Place) -> None:
+    place.announce(topic(image(isr=ALL)))
+    group = place.begin_logs()
+    place.announce(topic(image(leader=SECOND, epoch=1, isr=ALL), segment_bytes=4096))
+    place.finish_logs(group)
+    assert not place.partition().is_leader
+    assert place.partition().log.config.segment_bytes == 4096
+
+
+def test_an_image_that_finds_the_log_first_opens_the_partition_once(place: Place) -> None:
+    place.announce(topic(image()))
+    group = place.begin_logs()
+    place.announce(topic(image(epoch=1)))
+    opened = place.partition()
+    place.finish_logs(group)
+    assert place.partition() is opened
+    assert place.logs.deleted == []
+
+
+def test_the_log_of_a_topic_that_went_while_it_was_made_goes_too(place: Place) -> None:
+    place.announce(topic(image()))
+    group = place.begin_logs()
     place.drop("t")
-    place.logs.refuses.clear()
-    place.replicas.retry_unopened()
+    place.finish_logs(group)
     assert len(place.replicas) == 0
+    assert place.logs.deleted == [TopicPartition("t", 0)]
+
+
+def test_I34_a_log_made_for_the_former_topic_is_not_served_to_the_next_one(place: Place) -> None:
+    place.announce(topic(image()))
+    group = place.begin_logs()
+    place.drop("t")
+    place.announce(topic(image(), number=2))
+    place.finish_logs(group)
+    assert place.replicas.find("t", 0) is None
+    place.make_logs()
+    assert place.partition().topic_id == UUID(int=2)
+
+
+def test_a_topic_that_is_gone_is_not_wanted_any_more(place: Place) -> None:
+    place.announce(topic(image()))
+    place.drop("t")
+    assert place.replicas.unopened.take(10) == []
+    assert not place.replicas.unopened.has_untried("t")
 
 
 def test_the_last_high_watermark_is_where_a_partition_begins(place: Place) -> None:

@@ -28,6 +28,7 @@ from tidemill.server.memory_pool import MemoryPool
 from tidemill.server.producer_ids import ProducerIds
 from tidemill.server.quotas import Quotas
 from tidemill.server.ready_queue import ReadyQueue
+from tidemill.storage.log import LogConfig
 from tidemill.storage.memory_log import MemoryPartitionLog
 from tidemill.testing.sim_disk import SimDisk
 from tidemill.wire.api_keys import API_SPECS, load
@@ -56,10 +57,13 @@ class ManualClock:
 
 
 class MemoryLogs:
-    """A `LogStore` that keeps nothing."""
+    """A `LogStore` that has every log that it is asked for, empty; or none, while `withheld`."""
 
-    def create_log(self, name, topic_id, config):
-        return MemoryPartitionLog(config)
+    def __init__(self):
+        self.withheld = False
+
+    def get(self, name, topic_id):
+        return None if self.withheld else MemoryPartitionLog(LogConfig())
 
     def high_watermark(self, name):
         return 0
@@ -129,8 +133,9 @@ class OneBroker:
             disk=self.disk,
             image=lambda: self.cluster.image,
         )
+        self.logs = MemoryLogs()
         self.replicas = ReplicaManager(
-            NODE_ID, MemoryLogs(), NoFlushes(), clock=self.clock, followed=self._role_changed
+            NODE_ID, self.logs, NoFlushes(), clock=self.clock, followed=self._role_changed
         )
         self.cluster.subscribe(self.replicas.apply)
         self.cluster.subscribe(self.groups.metadata_changed)
@@ -197,7 +202,19 @@ class OneBroker:
         return response
 
     def start(self, request, version):
-        """The first stage's own answer, for tests of how an answer comes; and who gave it."""
+        """The first stage's own answer, for tests of how an answer comes; and who gave it.
+
+        The turn of the loop that it came in is over, unless the test itself runs on the loop.
+        """
+        if self.loop.is_running():
+            return self._start(request, version)
+
+        async def start():
+            return self._start(request, version)
+
+        return self.run(start())
+
+    def _start(self, request, version):
         frame = b"".join(
             encode_request(
                 request,
@@ -217,7 +234,7 @@ class OneBroker:
         """The answer to a request that has to wait, on a loop that can keep its deadline."""
 
         async def start():
-            answer, _ = self.start(request, version)
+            answer, _ = self._start(request, version)
             return answer
 
         return self.run(start())

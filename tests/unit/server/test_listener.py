@@ -71,6 +71,44 @@ async def test_S12_a_connection_that_goes_makes_room_for_another():
     assert len(server.state.connections) == 1
 
 
+RATE = {"max.connection.creation.rate.per.ip": 2}
+
+
+@simulated
+async def test_S12_an_address_that_connects_too_often_is_turned_away_and_counted():
+    server = Server(**RATE)
+    mine = [server.connect(address="192.0.2.1") for _ in range(4)]
+    assert [client.is_closed for client in mine] == [False, False, True, True]
+    assert server.services.telemetry.connections_refused == 2
+
+
+@simulated
+async def test_S12_one_address_does_not_use_up_the_rate_of_another():
+    server = Server(**RATE)
+    for _ in range(4):
+        server.connect(address="192.0.2.1")
+    assert not server.connect(address="192.0.2.2").is_closed
+
+
+@simulated
+async def test_S12_an_address_that_waits_may_connect_again():
+    server = Server(**RATE)
+    for _ in range(3):
+        server.connect(address="192.0.2.1")
+    await asyncio.sleep(0.5)
+    again = [server.connect(address="192.0.2.1") for _ in range(2)]
+    assert [client.is_closed for client in again] == [False, True]
+
+
+@simulated
+async def test_a_closed_connection_does_not_give_its_token_back():
+    server = Server(**RATE)
+    for _ in range(2):
+        server.connect(address="192.0.2.1").transport.abort()
+    await settle()
+    assert server.connect(address="192.0.2.1").is_closed
+
+
 def test_S12_a_flood_from_one_address_is_one_line(caplog):
     @simulated
     async def run():

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from tidemill.server.quotas import (
-    AUTO_CREATE_BURST,
-    AUTO_CREATE_TOPICS_PER_S,
-    CLIENTS_MAX,
-    Quotas,
-)
+from tidemill.server.quotas import AUTO_CREATE_BURST, AUTO_CREATE_TOPICS_PER_S, Quotas
+from tidemill.server.token_buckets import CLIENTS_MAX
 
 BURST = int(AUTO_CREATE_BURST)
 

@@ -102,11 +102,6 @@ def test_create_log_returns_the_log_that_is_there(disk: SimDisk) -> None:
     assert directory.create_log(ORDERS, TOPIC_ID, SMALL) is log_of(directory)
 
 
-def test_a_log_may_begin_behind_zero(disk: SimDisk) -> None:
-    log = opened(disk).create_log(ORDERS, TOPIC_ID, SMALL, log_start_offset=70)
-    assert (log.log_start_offset, log.log_end_offset) == (70, 70)
-
-
 def test_I34_a_recreated_topic_never_sees_the_old_data(disk: SimDisk) -> None:
     directory = with_log(disk)
     assert directory.get(ORDERS, OTHER_ID) is None
@@ -135,6 +130,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_in_slices(disk: SimDisk) ->
     directory.delete_log(ORDERS)
     assert directory.get(ORDERS) is None
     assert not disk.exists(ORDERS_PATH)
+    directory.settle_removals()
     slices = 1
     while not directory.purge_slice(2):
         slices += 1
@@ -143,13 +139,40 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_in_slices(disk: SimDisk) ->
 
 
 def test_a_deletion_survives_a_crash_and_is_finished_by_the_next_start(disk: SimDisk) -> None:
-    with_log(disk).delete_log(ORDERS)
+    directory = with_log(disk)
+    directory.delete_log(ORDERS)
+    directory.settle_removals()
     disk = disk.crash(SeededRng(4))
     directory = opened(disk)
     assert directory.logs() == {}
     while not directory.purge_slice(100):
         pass
     assert not [name for name in disk.list_names(ROOT) if name.endswith(".deleted")]
+
+
+def test_the_files_of_a_deleted_log_stay_until_its_deletion_is_durable(disk: SimDisk) -> None:
+    """Else a crash could bring the log back with half of its files, which looks like damage."""
+    directory = with_log(disk)
+    directory.delete_log(ORDERS)
+    assert directory.has_unsettled_removals
+    assert directory.purge_slice(100)
+    for seed in range(10):
+        again = opened(disk.crash_image(SeededRng(seed)))
+        assert again.report.failed == {}
+        assert not again.report.suspects
+
+
+def test_deletions_become_durable_with_one_sync(disk: SimDisk) -> None:
+    directory = opened(disk)
+    partitions = [TopicPartition("t", number) for number in range(5)]
+    for partition in partitions:
+        directory.create_log(partition, TOPIC_ID, SMALL)
+    for partition in partitions:
+        directory.delete_log(partition)
+    before = disk.calls
+    directory.settle_removals()
+    assert disk.calls == before + 1
+    assert opened(disk.crash(SeededRng(1))).logs() == {}
 
 
 def test_a_log_deleted_under_a_running_round_cannot_be_created_before_it_ends(

@@ -107,6 +107,7 @@ def test_a_log_that_is_deleted_during_a_pass_is_passed_by(directory: LogDirector
 def test_deleted_logs_are_purged_in_slices(directory: LogDirectory) -> None:
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     directory.delete_log(ORDERS)
+    directory.settle_removals()
     retention = RetentionPass(directory, no_limit)
     outcomes = [retention.purge_slice(2) for _ in range(10)]
     assert outcomes[0] is False

@@ -181,7 +181,7 @@ def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     with pytest.raises(DiskFull):
         file.pwrite([b"abcd"], 8)
     assert file.pread(20, 0) == b"12345678ab"
-    assert disk.free_bytes("/") == 0
+    assert disk.space("/").usable_bytes == 0
 
 
 def test_space_comes_back_when_files_are_cut_or_removed() -> None:
@@ -189,9 +189,9 @@ def test_space_comes_back_when_files_are_cut_or_removed() -> None:
     file = disk.open("/a", create=True)
     file.pwrite([b"12345678"], 0)
     file.truncate(3)
-    assert disk.free_bytes("/") == 7
+    assert disk.space("/").usable_bytes == 7
     disk.unlink("/a")
-    assert disk.free_bytes("/") == 10
+    assert disk.space("/").usable_bytes == 10
 
 
 def test_the_process_dies_before_the_call_that_was_named() -> None:
@@ -271,3 +271,21 @@ def test_the_same_seed_gives_the_same_crash() -> None:
         return disk.crash(SeededRng(seed)).read_file("/a")
 
     assert [image(seed) for seed in SEEDS] == [image(seed) for seed in SEEDS]
+
+
+def test_files_are_dated_by_the_clock_of_the_machine_and_keep_their_date_in_a_crash():
+    now_ms = [1_000]
+    disk = SimDisk(wall_ms=lambda: now_ms[0])
+    disk.open("/a", create=True)
+    disk.sync_directory("/")
+    now_ms[0] = 2_000
+    assert disk.crash(SeededRng(1)).changed_ms("/a") == 1_000
+
+
+def test_a_rename_dates_a_file_anew():
+    now_ms = [1_000]
+    disk = SimDisk(wall_ms=lambda: now_ms[0])
+    disk.open("/a", create=True)
+    now_ms[0] = 2_000
+    disk.rename("/a", "/b")
+    assert disk.changed_ms("/b") == 2_000

@@ -3,7 +3,8 @@
 v1 as v0; v2 flexible; v3 as v2.
 
 Results come in the order of the request; the answer leaves when the new partitions are in this
-broker's image (T22). `validate_only` checks everything and changes nothing.
+broker's image and their logs here are made (T22). `validate_only` checks everything and changes
+nothing.
 
 Left out: the timeout; a request is done when the coordination store has it.
 """
@@ -17,7 +18,7 @@ from tidemill.metadata.controller import PartitionsSpec
 from tidemill.server.authorizer import Operation, topic
 from tidemill.server.context import RequestContext
 from tidemill.server.handler import Answer, Handler
-from tidemill.server.topic_changes import change_topics, check_controller
+from tidemill.server.topic_changes import change_topics, check_controller, wait_usable
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.create_partitions import (
     CreatePartitionsRequest,
@@ -46,6 +47,7 @@ async def _create(
             context.services.cluster.create_partitions, validate_only=request.validate_only
         ),
     )
+    await wait_usable(context.services, results)
     return CreatePartitionsResponse(
         results=[
             _answer(wanted, result.code, result.detail)

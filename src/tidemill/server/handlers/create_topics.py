@@ -4,7 +4,8 @@ v4 -1 takes the broker's default partitions and replicas; v5 flexible, and the a
 topic's configuration; v6 as v5; v7 topic ids.
 
 Results come in the order of the request, each topic stands for itself; a name that occurs twice is
-made by neither. The answer leaves when the topic is in this broker's image (T21, T22).
+made by neither. The answer leaves when the topic is in this broker's image and its logs here are
+made (T21, T22).
 `validate_only` checks everything and makes nothing.
 
 Left out: the timeout; a request is done when the coordination store has it.
@@ -23,7 +24,7 @@ from tidemill.server.authorizer import Operation, cluster, topic
 from tidemill.server.context import RequestContext
 from tidemill.server.handler import Answer, Handler
 from tidemill.server.pacing import Pacer
-from tidemill.server.topic_changes import change_topics, check_controller
+from tidemill.server.topic_changes import change_topics, check_controller, wait_usable
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.create_topics import (
     CreatableTopic,
@@ -53,6 +54,7 @@ async def _create(context: RequestContext, request: CreateTopicsRequest) -> Crea
         plan=partial(_plan, context),
         apply=partial(context.services.cluster.create_topics, validate_only=request.validate_only),
     )
+    await wait_usable(context.services, results)
     response = CreateTopicsResponse()
     pacer = Pacer(TOPICS_PER_SLICE)
     for wanted, result in zip(request.topics, results, strict=True):

@@ -5,8 +5,7 @@ v2 flexible; v3 an error for the whole request; v4 total and usable bytes; v5 co
 A broker has one directory. The lag of a replica is how far it is behind the high watermark. A null
 list of topics stands for all; what is not on this broker is left out.
 
-Left out: moving replicas between directories, so nothing is a future replica and nothing cordoned;
-the total size of the volume (-1, unknown).
+Left out: moving replicas between directories, so nothing is a future replica and nothing cordoned.
 """
 
 from __future__ import annotations
@@ -44,12 +43,11 @@ async def _describe(
     services = context.services
     result = DescribeLogDirsResult(log_dir=services.config.data_dir)
     try:
-        result.usable_bytes = await services.disk.run(
-            partial(services.disk.free_bytes, services.config.data_dir)
-        )
+        space = await services.disk.run(partial(services.disk.space, services.config.data_dir))
     except StorageFault as fault:
         result.error_code = counted_code(context, fault)
     else:
+        result.total_bytes, result.usable_bytes = space.total_bytes, space.usable_bytes
         await _describe_partitions(context, request, result)
     return DescribeLogDirsResponse(results=[result])
 

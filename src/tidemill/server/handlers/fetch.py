@@ -7,7 +7,8 @@ flexible and diverging epochs; v13 topic ids; v15-v18 fields of followers.
 
 Whole stored batches leave as views of mapped segments where their pages are in memory (T31). A
 fetch that finds fewer than `min_bytes` is parked until its partitions have more or its time is up.
-Bytes that are not in memory are read in a thread before the answer leaves.
+Bytes that are not in memory are read in a thread before the answer leaves. A client that names
+thousands of partitions is served in turns and does not park; it is told to wait instead (S11).
 
 Left out: reading from a near replica (the preferred replica is always the leader), aborted
 transactions.
@@ -15,6 +16,8 @@ transactions.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import final
 
@@ -28,7 +31,7 @@ from tidemill.server.context import RequestContext
 from tidemill.server.fetch_sessions import FetchPlan, FetchTarget
 from tidemill.server.handler import Answer, Handler, refuse_with_error_code
 from tidemill.server.leader_hints import leader_endpoints, leader_hint
-from tidemill.server.partition_access import counted_code
+from tidemill.server.partition_access import PARTITIONS_PER_SLICE, counted_code
 from tidemill.storage.log import LogSlice
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import iter_headers
@@ -55,6 +58,8 @@ MAX_WAIT_MS_MAX = 60 * 1000
 """However long a client wants to wait: what is queued behind a parked fetch takes memory (S40)."""
 STARVED_BYTES_MAX = 16 * KIB
 """What a fetch gets while there is no memory for answers: enough for who keeps up (S40)."""
+LONG_FETCH_PARTITIONS = 5_000
+"""From so many on a client's fetch takes turns: some tens of milliseconds at once."""
 THROTTLE_MS_WHEN_FULL = 1000
 """A fetch that may not wait would come again at once."""
 
@@ -99,14 +104,32 @@ class _Fetch:
 
     def read(self) -> list[tuple[FetchTarget, PartitionData]]:
         """Every partition as it is now; stops adding records once the answer is full."""
+        self._begin()
+        return self._read_some(self._plan.targets, self._budget_bytes())
+
+    async def read_in_turns(self) -> list[tuple[FetchTarget, PartitionData]]:
+        """As `read`, while others get turns: each partition as it is when its turn comes."""
+        self._begin()
+        budget = self._budget_bytes()
+        results = []
+        for start in range(0, len(self._plan.targets), PARTITIONS_PER_SLICE):
+            some = self._plan.targets[start : start + PARTITIONS_PER_SLICE]
+            results += self._read_some(some, budget - self.bytes_found)
+            await asyncio.sleep(0)
+        return results
+
+    def _begin(self) -> None:
         self._partitions = []
         self._slices = []
         self.bytes_found = 0
         self._waits = True
         self._is_starved = self._context.services.response_memory.is_exhausted
-        budget = self._budget_bytes()
+
+    def _read_some(
+        self, targets: Sequence[FetchTarget], budget: int
+    ) -> list[tuple[FetchTarget, PartitionData]]:
         results = []
-        for target in self._plan.targets:
+        for target in targets:
             data = PartitionData(partition_index=target.index, aborted_transactions=None)
             try:
                 budget -= self._read_one(target, data, budget)
@@ -215,6 +238,16 @@ class _Fetch:
         self._park(answer, wait_ms)
         return answer
 
+    async def start_in_turns(self) -> FetchResponse:
+        """For a client that names very many partitions."""
+        results = await self.read_in_turns()
+        request = self._request
+        if self.bytes_found < request.min_bytes and self._waits:
+            self._context.throttle_ms = min(request.max_wait_ms, THROTTLE_MS_WHEN_FULL)
+        if self._slices:
+            await self._load(self._take_memory())
+        return self._response(results)
+
     def _park(self, answer: Deferred[FetchResponse], wait_ms: int) -> None:
         self._answer = answer
         self._baseline = self._log_bytes() - self.bytes_found
@@ -286,25 +319,32 @@ class _Fetch:
         if not self._slices:
             return self._response(results)
         deferred: Deferred[FetchResponse] = Deferred()
-        services = self._context.services
-        size_bytes = sum(found.size_bytes for _, found in self._slices)
-        services.response_memory.take(size_bytes)
-        services.supervisor.spawn("cold read", self._load(results, deferred, size_bytes))
+        loading = self._load_and_answer(results, deferred, self._take_memory())
+        self._context.services.supervisor.spawn("cold read", loading)
         return deferred
 
-    async def _load(
+    def _take_memory(self) -> int:
+        """For what `_load` will bring; how much."""
+        size_bytes = sum(found.size_bytes for _, found in self._slices)
+        self._context.services.response_memory.take(size_bytes)
+        return size_bytes
+
+    async def _load_and_answer(
         self,
         results: list[tuple[FetchTarget, PartitionData]],
         deferred: Deferred[FetchResponse],
         size_bytes: int,
     ) -> None:
+        await self._load(size_bytes)
+        deferred.resolve(self._response(results))
+
+    async def _load(self, size_bytes: int) -> None:
         """Read what is not in memory, away from the loop; the memory for it was taken already."""
         try:
             for data, found in self._slices:
                 await self._load_one(data, found)
         finally:
             self._context.services.response_memory.give(size_bytes)
-        deferred.resolve(self._response(results))
 
     async def _load_one(self, data: PartitionData, found: LogSlice) -> None:
         assert found.load is not None
@@ -376,7 +416,10 @@ def handle(context: RequestContext, request: FetchRequest) -> Answer:
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     services = context.services
     plan = services.sessions.plan(request, context.image.names, services.clock.monotonic())
-    return _Fetch(context, request, plan, replica_id).start()
+    fetch = _Fetch(context, request, plan, replica_id)
+    if len(plan.targets) >= LONG_FETCH_PARTITIONS and replica_id < 0:
+        return fetch.start_in_turns()
+    return fetch.start()
 
 
 HANDLER = Handler(

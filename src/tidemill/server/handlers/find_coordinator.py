@@ -16,7 +16,7 @@ from tidemill.metadata.image import OFFSETS_TOPIC, BrokerImage
 from tidemill.server.authorizer import Operation, group
 from tidemill.server.context import RequestContext
 from tidemill.server.handler import Answer, Handler
-from tidemill.server.offsets_topic import ensure_offsets_topic
+from tidemill.server.offsets_topic import ensure_offsets_topic, offsets_topic_is_usable
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.find_coordinator import (
     Coordinator,
@@ -39,7 +39,7 @@ _NOT_SERVED = {
 
 
 def handle(context: RequestContext, request: FindCoordinatorRequest) -> Answer:
-    if request.key_type == GROUP and OFFSETS_TOPIC not in context.image.topics:
+    if request.key_type == GROUP and not offsets_topic_is_usable(context.services):
         return _make_topic_and_find(context, request)
     return _find_all(context, request)
 

@@ -21,6 +21,7 @@ from tidemill.server.authorized_operations import authorized_operations
 from tidemill.server.authorizer import Operation, cluster, topic
 from tidemill.server.context import RequestContext
 from tidemill.server.handler import Answer, Handler
+from tidemill.server.topic_changes import wait_usable
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.metadata import (
     MetadataRequest,
@@ -34,16 +35,25 @@ from tidemill.wire.generated.metadata import (
 __all__ = ["HANDLER"]
 
 TOPICS_PER_SLICE = 100
-"""Topics described before others get a turn (S11)."""
+"""Topics described before others get a turn (S11); a large topic counts for several."""
+PARTITIONS_PER_TOPIC = 10
+"""Partitions that are as much work as a topic by itself."""
 
 
 def handle(context: RequestContext, request: MetadataRequest) -> Answer:
     names = _names_to_create(context, request)
-    if names or len(context.image.topics) > TOPICS_PER_SLICE:
+    wanted = [] if names else list(_wanted(context, request))
+    if names or sum(_cost(context, one) for one in wanted) > TOPICS_PER_SLICE:
         return _handle_slowly(context, request, names)
     response = _frame(context, request)
-    response.topics = [_describe(context, request, wanted) for wanted in _wanted(context, request)]
+    response.topics = [_describe(context, request, one) for one in wanted]
     return response
+
+
+def _cost(context: RequestContext, wanted: MetadataRequestTopic) -> int:
+    """How much work it is to describe a topic, in topics."""
+    found = context.image.topics.get(wanted.name or "")
+    return 1 if found is None else 1 + len(found.partitions) // PARTITIONS_PER_TOPIC
 
 
 async def _handle_slowly(
@@ -51,8 +61,11 @@ async def _handle_slowly(
 ) -> MetadataResponse:
     refused = await _create(context, names)
     response = _frame(context, request)
-    for count, wanted in enumerate(list(_wanted(context, request))):
-        if count % TOPICS_PER_SLICE == TOPICS_PER_SLICE - 1:
+    cost = 0
+    for wanted in list(_wanted(context, request)):
+        cost += _cost(context, wanted)
+        if cost >= TOPICS_PER_SLICE:
+            cost = 0
             await asyncio.sleep(0)
         described = _describe(context, request, wanted)
         code = refused.get(wanted.name or "")
@@ -103,6 +116,7 @@ async def _create(context: RequestContext, names: list[str]) -> dict[str, ErrorC
         )
     except KafkaError:
         return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
+    await wait_usable(context.services, results)
     harmless = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
     return {result.name: result.code for result in results if result.code not in harmless}
 

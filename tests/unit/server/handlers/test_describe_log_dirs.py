@@ -45,9 +45,12 @@ def test_every_partition_of_this_broker_is_listed_with_its_size(broker, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_usable_bytes_are_told_from_version_4_on(broker, version):
+def test_total_and_usable_bytes_are_told_from_version_4_on(broker, version):
+    used = 1_000
+    broker.disk.open("/data/file", create=True).pwrite([b"x" * used], 0)
     result = describe(broker, version=version)
-    assert result.usable_bytes == (CAPACITY_BYTES if version >= 4 else -1)
+    told = (CAPACITY_BYTES, CAPACITY_BYTES - used) if version >= 4 else (-1, -1)
+    assert (result.total_bytes, result.usable_bytes) == told
 
 
 def test_only_what_was_asked_for_and_is_here_is_listed(broker):

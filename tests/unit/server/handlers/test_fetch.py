@@ -10,6 +10,9 @@ from tests.unit.server.one_broker import NOW_MS
 from tidemill.core.deferred import Deferred
 from tidemill.core.errors import ErrorCode
 from tidemill.server.authorizer import Operation
+from tidemill.server.handlers import fetch
+from tidemill.server.partition_access import PARTITIONS_PER_SLICE
+from tidemill.storage.log import LogSlice
 from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.generated.fetch import (
@@ -20,6 +23,7 @@ from tidemill.wire.generated.fetch import (
 )
 
 VERSIONS = range(4, 19)
+MANY = 2 * PARTITIONS_PER_SLICE + 1
 
 
 def _request(broker, version, *wanted, name="orders", topic_id=None, **fields):
@@ -241,3 +245,55 @@ def test_a_parked_fetch_hears_that_its_topic_is_gone(orders):
 
 def test_an_error_is_answered_at_once_however_long_the_client_would_wait(orders):
     assert not isinstance(_parked(orders, 99), Deferred)
+
+
+# --- very many partitions ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(broker, monkeypatch):
+    """A topic of which each partition has a batch, and a broker that takes it for a large one."""
+    monkeypatch.setattr(fetch, "LONG_FETCH_PARTITIONS", MANY)
+    broker.make_topic("orders", MANY)
+    for index in range(MANY):
+        broker.append("orders", NOW_MS, index=index)
+    return broker
+
+
+def _of_many(broker, offset, **fields):
+    wanted = [
+        FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        for index in range(MANY)
+    ]
+    return _request(broker, 12, *wanted, **fields)
+
+
+def test_S11_a_fetch_of_very_many_partitions_gives_others_their_turns(many):
+    assert many.turns_of(_of_many(many, 0), 12) >= MANY // PARTITIONS_PER_SLICE
+
+
+def test_S11_a_fetch_in_turns_answers_as_any_other(many, monkeypatch):
+    in_turns = many.call(_of_many(many, 0), 12)
+    monkeypatch.setattr(fetch, "LONG_FETCH_PARTITIONS", MANY + 1)
+    assert in_turns == many.call(_of_many(many, 0), 12)
+
+
+def test_S11_the_limit_of_bytes_holds_over_all_turns(many):
+    one = len(many.call(_of_many(many, 0), 12).responses[0].partitions[0].records)
+    limit = one * (MANY - 1)
+    answer = many.call(_of_many(many, 0, max_bytes=limit), 12)
+    assert sum(len(data.records) for data in answer.responses[0].partitions) == limit
+
+
+def test_S11_who_names_very_many_partitions_without_news_is_told_to_wait(many):
+    answer = many.call(_of_many(many, 1, max_wait_ms=300), 12)
+    assert answer.throttle_time_ms == 300
+    assert many.call(_of_many(many, 0, max_wait_ms=300), 12).throttle_time_ms == 0
+
+
+def test_S11_a_fetch_in_turns_reads_what_is_not_in_memory(many):
+    log = many.partition("orders", 3).log
+    log.read = lambda *_arguments, **_keywords: LogSlice((), 4, load=lambda: [b"cold"])
+    data = many.call(_of_many(many, 0), 12).responses[0].partitions[3]
+    assert bytes(data.records) == b"cold"
+    assert many.services.response_memory.used_bytes == 0

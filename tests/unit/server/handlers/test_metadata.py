@@ -110,3 +110,21 @@ def test_S11_many_topics_are_described_in_slices(broker):
     for n in range(101):
         broker.make_topic(f"t{n}")
     assert broker.turns_of(MetadataRequest(topics=None), 12) >= 2
+
+
+def test_S11_many_unknown_names_are_answered_in_slices(broker):
+    names = [f"unknown-{n}" for n in range(301)]
+    request = _named(*names, allow_auto_topic_creation=False)
+    assert broker.turns_of(request, 12) >= 3
+
+
+def test_S11_large_topics_count_for_several(broker):
+    for n in range(3):
+        broker.make_topic(f"large-{n}", 1_000)
+    assert broker.turns_of(_named("large-0", "large-1", "large-2"), 12) >= 3
+
+
+def test_a_few_small_topics_are_described_at_once(broker):
+    broker.make_topic("orders", 3)
+    answer, _ = broker.start(_named("orders"), 12)
+    assert [topic.name for topic in answer.topics] == ["orders"]
