@@ -139,7 +139,8 @@ class LogAgainstList(RuleBasedStateMachine):
         if self.batches:
             self.end = self.batches[-1].next_offset
         else:
-            self.end = min([self.start, *(stored.base_offset for stored in cut)])
+            self.end = self.log.segments.oldest.base_offset
+            assert self.end <= min([self.start, *(stored.base_offset for stored in cut)])
         self.start = min(self.start, self.end)
         if cut:
             self.sequence = cut[0].sequence
