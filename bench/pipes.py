@@ -1,20 +1,23 @@
 """One request sent again and again over plain sockets: the broker without the client.
 
 Each connection keeps `in_flight` requests under way: it sends as many copies of its request as it
-got answers. All answers to one request have the same size and the same bytes but for an offset, so
-that they are checked by strides over the received bytes, not one by one: a driver that is cheaper
-than the broker, in Python.
+got answers. Connecting, the first answer and where in it the error code lies are dealt with here;
+the loop itself is `pipes.c`, so that a driver on the same machine takes little from the broker.
 """
 
 from __future__ import annotations
 
-import selectors
+import ctypes
+import shutil
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, final
 
+from bench.debian_packages import have
 from bench.processes import MeasurementFailed
 from bench.wire_client import Address, connect, parse_answer, read_frame, request_frame
 from tidemill.core.error_codes import ErrorCode
@@ -24,7 +27,8 @@ from tidemill.wire.message import Message
 
 __all__ = ["Exchange", "Pipe", "drive_pipes"]
 
-RECEIVE_BYTES = 256 << 10
+SOURCE = Path(__file__).with_name("pipes.c")
+LIBRARY = SOURCE.parent.parent / "build" / "pipes.so"
 SECONDS_MAX = 120.0
 _WAIT_S = 10.0
 _RETRY_S = 0.02
@@ -35,6 +39,14 @@ _NOT_YET = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
 )
+_FAILURES = (
+    "",
+    "a system call of the driver failed",
+    "the broker closed the connection",
+    f"no answer for {_WAIT_S:g} s",
+    "an answer with an error, or of another size than the first",
+)
+"""By the number that `drive` of pipes.c returns."""
 
 
 @final
@@ -56,64 +68,59 @@ class Exchange:
         return parse_answer(frame, self.response_type, self.api_key, self.version)
 
     def error_position(self, frame: bytes) -> int:
-        """Where the low byte of the error code lies in answers of this shape."""
+        """Where the error code begins in answers of this shape."""
         answer = self.parse(frame)
         if self._encode(answer) != frame:
             raise MeasurementFailed("the first answer cannot be written again as it was read")
         self.entry(answer).error_code = 1
         changed = self._encode(answer)
         pairs = enumerate(zip(frame, changed, strict=True))
-        return next(i for i, (old, new) in pairs if old != new)
+        return next(i for i, (old, new) in pairs if old != new) - 1
 
     def _encode(self, answer: Message) -> bytes:
         spec = API_SPECS[self.api_key]
         return b"".join(encode_response(answer, spec=spec, version=self.version, correlation_id=1))
 
 
-def drive_pipes(pipes: list[Pipe], seconds: float) -> tuple[int, float]:
-    """Keep every connection full for so long, then wait for what is under way: answers, seconds."""
-    assert seconds <= SECONDS_MAX
-    began = time.monotonic()
-    try:
-        _run(pipes, began + seconds)
-        took_s = time.monotonic() - began
-    finally:
-        for pipe in pipes:
-            pipe.socket.close()
-    return sum(pipe.answered for pipe in pipes), took_s
+@final
+class _DrivenPipe(ctypes.Structure):
+    """`struct pipe` of pipes.c."""
 
-
-def _run(pipes: list[Pipe], deadline: float) -> None:
-    with selectors.DefaultSelector() as selector:
-        for pipe in pipes:
-            pipe.fill()
-            selector.register(pipe.socket, selectors.EVENT_READ, pipe)
-        while any(pipe.waiting for pipe in pipes):
-            ready = selector.select(_WAIT_S)
-            if not ready:
-                raise MeasurementFailed(f"no answer for {_WAIT_S:g} s")
-            goes_on = time.monotonic() < deadline
-            for key, _ in ready:
-                key.data.take_answers()
-                if goes_on:
-                    key.data.fill()
+    _fields_ = (
+        ("fd", ctypes.c_int),
+        ("in_flight", ctypes.c_int),
+        ("requests", ctypes.c_char_p),
+        ("request_bytes", ctypes.c_size_t),
+        ("answer", ctypes.c_char_p),
+        ("answer_bytes", ctypes.c_size_t),
+        ("error_at", ctypes.c_size_t),
+        ("part", ctypes.c_void_p),
+        ("part_bytes", ctypes.c_size_t),
+        ("waiting", ctypes.c_int),
+        ("answered", ctypes.c_long),
+    )
 
 
 @final
 class Pipe:
-    """One connection, and how many of its requests are under way."""
+    """One connection, and the request that is sent over it."""
 
     def __init__(self, address: Address, exchange: Exchange, in_flight: int) -> None:
         request = exchange.frame()
         self.socket: socket.socket = connect(address)
-        self.answered = 0
-        self.waiting = 0
-        self._request_bytes = len(request)
-        self._full = memoryview(request * in_flight)
-        self._in_flight = in_flight
-        self._received = bytearray()
-        self._answer = self._first_answer(exchange, request)
-        self._error_at = exchange.error_position(self._answer)
+        answer = self._first_answer(exchange, request)
+        self.socket.setblocking(True)
+        self._part = ctypes.create_string_buffer(len(answer))
+        self.driven = _DrivenPipe(
+            fd=self.socket.fileno(),
+            in_flight=in_flight,
+            requests=request * in_flight,
+            request_bytes=len(request),
+            answer=answer,
+            answer_bytes=len(answer),
+            error_at=exchange.error_position(answer),
+            part=ctypes.addressof(self._part),
+        )
 
     def _first_answer(self, exchange: Exchange, request: bytes) -> bytes:
         """A broker may have told of a new leader a moment before it is one."""
@@ -128,31 +135,31 @@ class Pipe:
                 raise MeasurementFailed(f"the first request was refused with error {error}")
             time.sleep(_RETRY_S)
 
-    def fill(self) -> None:
-        """Send until `in_flight` requests are under way."""
-        missing = self._in_flight - self.waiting
-        if missing:
-            self.socket.sendall(self._full[: missing * self._request_bytes])
-            self.waiting = self._in_flight
 
-    def take_answers(self) -> None:
-        """Read what has come, and count the whole answers in it."""
-        chunk = self.socket.recv(RECEIVE_BYTES)
-        if not chunk:
-            raise MeasurementFailed("the broker closed the connection")
-        self._received += chunk
-        size = len(self._answer)
-        count = len(self._received) // size
-        self._check(count, size)
-        del self._received[: count * size]
-        self.answered += count
-        self.waiting -= count
+def drive_pipes(pipes: list[Pipe], seconds: float) -> tuple[int, float]:
+    """Keep every connection full for so long, then wait for what is under way: answers, seconds."""
+    assert seconds <= SECONDS_MAX
+    drive = _library().drive
+    driven = (_DrivenPipe * len(pipes))(*(pipe.driven for pipe in pipes))
+    began = time.monotonic()
+    try:
+        failure = drive(driven, len(pipes), ctypes.c_double(seconds), int(_WAIT_S * 1000))
+        took_s = time.monotonic() - began
+    finally:
+        for pipe in pipes:
+            pipe.socket.close()
+    if failure:
+        raise MeasurementFailed(_FAILURES[failure])
+    return sum(pipe.answered for pipe in driven), took_s
 
-    def _check(self, count: int, size: int) -> None:
-        """Every answer has the size of the first one (low byte of its length) and no error."""
-        end = count * size
-        data = self._received
-        errors = data[self._error_at : end : size].count(0)
-        lengths = data[3:end:size].count(self._answer[3])
-        if not errors == lengths == count:
-            raise MeasurementFailed("an answer with an error, or of another size than the first")
+
+def _library() -> ctypes.CDLL:
+    """Built if the source is newer."""
+    if not LIBRARY.exists() or LIBRARY.stat().st_mtime < SOURCE.stat().st_mtime:
+        lost = "the driver on plain sockets cannot be built"
+        if not have(lambda: shutil.which("gcc") is not None, ["gcc", "libc6-dev"], without=lost):
+            raise MeasurementFailed(lost)
+        LIBRARY.parent.mkdir(exist_ok=True)
+        options = ["-O2", "-Wall", "-Wextra", "-shared", "-fPIC"]
+        subprocess.run(["gcc", *options, "-o", str(LIBRARY), str(SOURCE)], check=True)
+    return ctypes.CDLL(str(LIBRARY))

@@ -13,7 +13,8 @@ from typing import TypeVar, final
 from tidemill.coordinators.group.group import GroupConfig
 from tidemill.coordinators.group.registry import GroupRoom
 from tidemill.coordinators.group.shard import GroupShard
-from tidemill.coordinators.runtime import CoordinatorRuntime, PartitionWriter
+from tidemill.coordinators.partition_writer import PartitionWriter
+from tidemill.coordinators.runtime import CoordinatorRuntime
 from tidemill.coordinators.shard import Now, Result
 from tidemill.core.broker_config import BrokerConfig
 from tidemill.core.clock import Clock
@@ -102,9 +103,10 @@ class GroupCoordinator:
         return self.runtime.is_loading
 
     def _own_partition(self, group_id: str) -> int:
-        if OFFSETS_TOPIC not in self._image().topics:
+        topic = self._image().topics.get(OFFSETS_TOPIC)
+        if topic is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
-        return self.partition_of(group_id)
+        return java_hash(group_id) % len(topic.partitions)
 
     # --- following the image ---------------------------------------------------------------------
 

@@ -2,18 +2,31 @@
 
 Theory of operation. Whoever leads a partition of the internal topic coordinates what hashes to it.
 `lead` begins to load that partition: its log is replayed into a fresh shard, and until that is done
-requests are refused with COORDINATOR_LOAD_IN_PROGRESS. From then on `write` runs one operation on
-the shard, appends its records as one batch, replays them, and answers once acks=all holds for them
-(D8). `resign` drops the shard; whoever waits for it is told to look for the new coordinator.
+requests are refused with COORDINATOR_LOAD_IN_PROGRESS. `resign` drops the shard; whoever waits for
+it is told to look for the new coordinator.
 
-Everything happens on the event loop and nothing suspends between looking at the shard and having
-appended, so shards need no locks. What is replayed but not yet committed can be lost with the
-leadership, and then it is lost together with the shard; hence no answer leaves before everything
-that the shard knew when it was made is committed, whether it wrote something itself or not: else it
-could show what never was (I26, I28).
+`write` runs one operation on the shard and replays its records at once, so that the next operation
+sees them; the records wait in the partition's *open batch*. At the end of the turn of the loop each
+open batch is appended, and its answers leave once acks=all holds for it (D8). So the commits of
+many clients that come in one turn cost one append and one wait. The order of the log is that of the
+operations, since a partition has one open batch, which takes all records of an operation or none.
 
-An operation refuses by raising KafkaError, at once. What fails later, after the append, reaches the
-caller as the response that `refuse` makes of the error code.
+No answer leaves before everything that the shard knew when it was made is committed, whether it
+wrote something itself or not: else it could show what never was (I26, I28). While a batch is open
+that means to wait with it.
+
+A shard is therefore ahead of its log until the turn ends. If the append fails, everyone who waits
+with the batch is refused, and the shard is dropped and loaded anew from the log, together with all
+that it knew too much. That must not become a habit: refusals that can be foreseen are checked
+before a batch is opened; records that fill a batch are appended before the shard knows them; and so
+is everything that comes after a failure, until an append succeeds. Then a failure costs the caller
+alone, unless parked answers were part of the result.
+
+Everything happens on the event loop and nothing suspends, so shards need no locks. What is replayed
+but not yet committed can be lost with the leadership, and then it is lost together with the shard.
+
+An operation refuses by raising KafkaError, at once. What fails later reaches the caller as the
+response that `refuse` makes of the error code.
 """
 
 from __future__ import annotations
@@ -22,115 +35,31 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, final
+from typing import Any, Generic, NoReturn, TypeVar, final
 
-from tidemill.coordinators.loading import ReadablePartition, replay_log
-from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Reply, Result, Shard
+from tidemill.coordinators.hosted import Commit, Hosted, park, refuse_replies
+from tidemill.coordinators.loading import replay_log
+from tidemill.coordinators.open_batch import OpenBatch, batch_of, record_bytes
+from tidemill.coordinators.partition_writer import (
+    PartitionWriter,
+    append_all,
+    check_writable,
+    meaning_of,
+)
+from tidemill.coordinators.shard import Now, Parked, Reply, Result, Shard
 from tidemill.core.clock import Clock
 from tidemill.core.deferred import Deferred
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, TidemillError
-from tidemill.core.timers import LoopTimers, Timer
+from tidemill.core.timers import LoopTimers
 from tidemill.metadata.image import Delta, MetadataImage, difference
 from tidemill.storage.disk import Disk
-from tidemill.wire.records import Record, build_batch
 
-__all__ = ["CoordinatorRuntime", "PartitionWriter"]
+__all__ = ["CoordinatorRuntime"]
 
 log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
-
-ACKS_ALL = -1
-
-_MEANINGS = {
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.NOT_COORDINATOR,
-    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-}
-"""What a log's refusal means to a client of the coordinator."""
-
-
-class Appended(Protocol):
-    """Where a batch went."""
-
-    next_offset: int
-
-
-class Waiter(Protocol):
-    """Somebody who waits for a mark."""
-
-    def settle(self, code: ErrorCode) -> None: ...
-
-
-class PartitionWriter(ReadablePartition, Protocol):
-    """The partition under a shard."""
-
-    leader_epoch: int
-
-    def append(self, records: memoryview, *, acks: int, now_ms: int) -> Appended: ...
-
-    def wait_acknowledged(
-        self, next_offset: int, settle: Callable[[ErrorCode], None]
-    ) -> Waiter: ...
-
-
-@final
-class _Hosted(Generic[S]):
-    """One shard and the partition under it."""
-
-    __slots__ = (
-        "acknowledged_offset",
-        "appended_offset",
-        "epoch",
-        "index",
-        "is_loaded",
-        "partition",
-        "shard",
-        "timer",
-    )
-
-    def __init__(self, index: int, partition: PartitionWriter, shard: S) -> None:
-        self.index = index
-        self.partition = partition
-        self.epoch = partition.leader_epoch
-        self.shard = shard
-        self.is_loaded = False
-        self.appended_offset = 0
-        """Behind the last record that the shard knows."""
-        self.acknowledged_offset = -1
-        """All below it is committed, as far as somebody asked."""
-        self.timer: tuple[int, Timer] | None = None
-        """When we look at the shard's deadlines next (monotonic, ms)."""
-
-
-@final
-class _Commit:
-    """Answers that leave when all that the shard knows by now is committed."""
-
-    __slots__ = ("_hosted", "_offset", "_replies", "is_settled", "timer")
-
-    def __init__(self, hosted: _Hosted[Any], replies: list[Reply]) -> None:
-        self._hosted = hosted
-        self._offset = hosted.appended_offset
-        self._replies = replies
-        self.is_settled = False
-        self.timer: Timer | None = None
-
-    def settle(self, code: ErrorCode) -> None:
-        self.is_settled = True
-        if self.timer is not None:
-            self.timer.cancel()
-        if code is ErrorCode.NONE:
-            self._hosted.acknowledged_offset = self._offset
-        for parked, response in self._replies:
-            if code is not ErrorCode.NONE:
-                response = parked.refuse(_MEANINGS.get(code, code))
-            parked.answer.resolve(response)
 
 
 @final
@@ -155,10 +84,17 @@ class CoordinatorRuntime(Generic[S]):
         self._disk = disk
         self._image = image
         self._commit_timeout_s = commit_timeout_s
-        self._hosted: dict[int, _Hosted[S]] = {}
+        self._hosted: dict[int, Hosted[S]] = {}
         """By partition; at most one for each partition of the topic."""
-        self._to_load: deque[tuple[_Hosted[S], MetadataImage]] = deque()
+        self._to_load: deque[tuple[Hosted[S], MetadataImage]] = deque()
         self._wakeup = asyncio.Event()
+        self._opened: list[Hosted[S]] = []
+        """Who got an open batch in this turn; some may have written it out meanwhile."""
+        self._written: list[tuple[Hosted[S], list[Reply], int]] = []
+        """Batches that were appended in this turn: their answers, and the offset behind them."""
+        self._turn_now = Now(0, 0)
+        """When the first of them was opened."""
+        self._broken: Exception | None = None
 
     # --- ownership -------------------------------------------------------------------------------
 
@@ -178,6 +114,9 @@ class CoordinatorRuntime(Generic[S]):
             return
         if hosted.timer is not None:
             hosted.timer[1].cancel()
+        batch, hosted.open_batch = hosted.open_batch, None
+        if batch is not None:
+            refuse_replies(batch.replies, ErrorCode.NOT_COORDINATOR)
         for parked in hosted.shard.resign():
             parked.answer.resolve(parked.refuse(ErrorCode.NOT_COORDINATOR))
 
@@ -191,9 +130,10 @@ class CoordinatorRuntime(Generic[S]):
 
     # --- loading ---------------------------------------------------------------------------------
 
-    def _start_load(self, index: int, partition: PartitionWriter) -> None:
+    def _start_load(self, index: int, partition: PartitionWriter, *, is_wary: bool = False) -> None:
         image = self._image()
-        hosted = _Hosted(index, partition, self._make_shard(image))
+        hosted = Hosted(index, partition, self._make_shard(image))
+        hosted.is_wary = is_wary
         self._hosted[index] = hosted
         if partition.log.log_start_offset == partition.log.log_end_offset:
             self._begin(hosted, image)
@@ -202,14 +142,16 @@ class CoordinatorRuntime(Generic[S]):
             self._wakeup.set()
 
     async def run(self) -> None:
-        """Load partitions one after the other, until cancelled."""
+        """Load partitions one after the other, until cancelled; raises if the runtime is broken."""
         while True:
             await self._wakeup.wait()
             self._wakeup.clear()
+            if self._broken is not None:
+                raise self._broken
             while self._to_load:
                 await self._load(*self._to_load.popleft())
 
-    async def _load(self, hosted: _Hosted[S], image: MetadataImage) -> None:
+    async def _load(self, hosted: Hosted[S], image: MetadataImage) -> None:
         def is_wanted() -> bool:
             return self._hosted.get(hosted.index) is hosted
 
@@ -225,7 +167,7 @@ class CoordinatorRuntime(Generic[S]):
             log.info("%s-%d loaded: %d records", self._name, hosted.index, count)
             self._begin(hosted, image)
 
-    def _begin(self, hosted: _Hosted[S], image: MetadataImage) -> None:
+    def _begin(self, hosted: Hosted[S], image: MetadataImage) -> None:
         """The shard knows all that the log holds: serve, from the newest image on."""
         hosted.appended_offset = hosted.partition.log.log_end_offset
         hosted.is_loaded = True
@@ -234,10 +176,11 @@ class CoordinatorRuntime(Generic[S]):
             self._change_metadata(hosted, difference(image, self._image()))
         self._arm(hosted)
 
-    def _reload(self, hosted: _Hosted[S]) -> None:
+    def _reload(self, hosted: Hosted[S]) -> None:
         """The shard promised what it could not write down: begin anew from the log."""
-        self.resign(hosted.index)
-        self._start_load(hosted.index, hosted.partition)
+        if self._hosted.get(hosted.index) is hosted:
+            self.resign(hosted.index)
+            self._start_load(hosted.index, hosted.partition, is_wary=True)
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -251,7 +194,8 @@ class CoordinatorRuntime(Generic[S]):
         hosted = self._find(index)
         now = self._now()
         answer = self._commit(hosted, operation(hosted.shard, now), refuse, now)
-        self._arm(hosted)
+        if hosted.open_batch is None:
+            self._arm(hosted)
         return answer
 
     def read(
@@ -272,7 +216,7 @@ class CoordinatorRuntime(Generic[S]):
                 self._change_metadata(hosted, delta)
                 self._arm(hosted)
 
-    def _find(self, index: int) -> _Hosted[S]:
+    def _find(self, index: int) -> Hosted[S]:
         hosted = self._hosted.get(index)
         if hosted is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -281,72 +225,141 @@ class CoordinatorRuntime(Generic[S]):
         return hosted
 
     def _now(self) -> Now:
+        """Time stands still while a turn's batches are open."""
+        if self._opened:
+            return self._turn_now
         return Now(int(self._clock.monotonic() * 1000), self._clock.wall_ms())
 
     # --- committing ------------------------------------------------------------------------------
 
     def _commit(
         self,
-        hosted: _Hosted[S],
+        hosted: Hosted[S],
         result: Result[R],
         refuse: Callable[[ErrorCode], R],
         now: Now,
     ) -> R | Deferred[R]:
         if result.records:
-            self._append(hosted, result, now)
+            self._take_in(hosted, result, now)
         return self._answer(hosted, result, refuse)
 
-    def _append(self, hosted: _Hosted[S], result: Result[Any], now: Now) -> None:
-        """All records or none, and then the shard knows them."""
-        batch = build_batch(_log_records(result.records, now.wall_ms))
+    def _take_in(self, hosted: Hosted[S], result: Result[Any], now: Now) -> None:
+        """All records or none: into the shard, and into the open batch or the log."""
+        records = result.records
+        size_bytes = record_bytes(records)
         try:
-            appended = hosted.partition.append(memoryview(batch), acks=ACKS_ALL, now_ms=now.wall_ms)
+            batch = self._find_room(hosted, size_bytes, now)
+            if batch is None:
+                alone = batch_of(records, now.wall_ms)
+                hosted.appended_offset = append_all(hosted.partition, alone, now.wall_ms)
+                hosted.is_wary = False
         except (KafkaError, StorageFault) as error:
             self._refuse_all(hosted, result, error)
-        hosted.appended_offset = appended.next_offset
-        for key, value in result.records:
-            hosted.shard.replay(key, value)
+        try:
+            for key, value in records:
+                hosted.shard.replay(key, value)
+        except BaseException:
+            self._reload(hosted)
+            raise
+        if batch is not None:
+            batch.add(records, size_bytes)
+
+    def _find_room(self, hosted: Hosted[S], size_bytes: int, now: Now) -> OpenBatch | None:
+        """The batch that takes so much; None: it is to be appended at once."""
+        batch = hosted.open_batch
+        if batch is not None:
+            if batch.has_room(size_bytes):
+                return batch
+            self._write_out(hosted, batch)
+        check_writable(hosted.partition)
+        message_bytes_max = hosted.partition.settings.policy.max_message_bytes
+        batch = OpenBatch(message_bytes_max, now.wall_ms)
+        if hosted.is_wary or not batch.has_room(size_bytes):
+            return None
+        hosted.open_batch = batch
+        if not self._opened:
+            self._turn_now = now
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._opened.append(hosted)
+        return batch
 
     def _refuse_all(
-        self, hosted: _Hosted[S], result: Result[Any], error: KafkaError | StorageFault
+        self, hosted: Hosted[S], result: Result[Any], error: KafkaError | StorageFault
     ) -> NoReturn:
-        code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
-        meaning = _MEANINGS.get(code, code)
-        for parked, _ in result.replies:
-            parked.answer.resolve(parked.refuse(meaning))
+        meaning = meaning_of(error)
+        refuse_replies(result.replies, meaning)
         if result.replies:
             self._reload(hosted)
         raise KafkaError(meaning, str(error)) from error
 
+    # --- open batches ----------------------------------------------------------------------------
+
+    def _end_turn(self) -> None:
+        """Append what the turn brought; answers leave when all of that is done."""
+        opened, self._opened = self._opened, []
+        for hosted in opened:
+            if hosted.open_batch is not None:
+                self._end_batch(hosted, hosted.open_batch)
+        written, self._written = self._written, []
+        for hosted, replies, offset in written:
+            self._answer_when_committed(hosted, replies, offset)
+        for hosted in opened:
+            if self._hosted.get(hosted.index) is hosted:
+                self._arm(hosted)
+
+    def _end_batch(self, hosted: Hosted[S], batch: OpenBatch) -> None:
+        try:
+            self._write_out(hosted, batch)
+        except (KafkaError, StorageFault) as error:
+            log.warning("%s-%d: %s", self._name, hosted.index, error)
+        except Exception as broken:  # noqa: BLE001 - no caller to tell: `run` ends with it
+            self._broken = broken
+            self._wakeup.set()
+
+    def _write_out(self, hosted: Hosted[S], batch: OpenBatch) -> None:
+        """Append the open batch; raises what the log said if all who wait with it were refused.
+
+        Its answers leave with the turn's end, not here: one that leaves may bring a next request.
+        """
+        hosted.open_batch = None
+        try:
+            offset = append_all(hosted.partition, batch.build(), batch.now_ms)
+        except Exception as error:
+            self._reload(hosted)
+            refuse_replies(batch.replies, meaning_of(error))
+            raise
+        hosted.appended_offset = offset
+        self._written.append((hosted, batch.replies, offset))
+
+    # --- answers ---------------------------------------------------------------------------------
+
     def _answer(
-        self, hosted: _Hosted[S], result: Result[R], refuse: Callable[[ErrorCode], R]
+        self, hosted: Hosted[S], result: Result[R], refuse: Callable[[ErrorCode], R]
     ) -> R | Deferred[R]:
+        batch = hosted.open_batch
+        if batch is not None:
+            return park(batch.replies, result, refuse)
         if hosted.acknowledged_offset < hosted.appended_offset:
-            return self._answer_when_committed(hosted, result, refuse)
+            replies: list[Reply] = []
+            answer = park(replies, result, refuse)
+            self._answer_when_committed(hosted, replies, hosted.appended_offset)
+            return answer
         for parked, reply in result.replies:
             parked.answer.resolve(reply)
         response = result.response
         return response.answer if isinstance(response, Parked) else response
 
-    def _answer_when_committed(
-        self, hosted: _Hosted[S], result: Result[R], refuse: Callable[[ErrorCode], R]
-    ) -> Deferred[R]:
-        caller = result.response
-        replies = result.replies
-        if not isinstance(caller, Parked):
-            caller, response = Parked(refuse), caller
-            replies = [*replies, (caller, response)]
-        commit = _Commit(hosted, replies)
-        waiter = hosted.partition.wait_acknowledged(hosted.appended_offset, commit.settle)
+    def _answer_when_committed(self, hosted: Hosted[S], replies: list[Reply], offset: int) -> None:
+        commit = Commit(hosted, replies, offset)
+        waiter = hosted.partition.wait_acknowledged(offset, commit.settle)
         if not commit.is_settled:
             commit.timer = self._timers.add_after(
                 self._commit_timeout_s, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
             )
-        return caller.answer
 
     # --- time and metadata -----------------------------------------------------------------------
 
-    def _arm(self, hosted: _Hosted[S]) -> None:
+    def _arm(self, hosted: Hosted[S]) -> None:
         """Look at the shard's deadlines again when the next one comes."""
         next_ms = hosted.shard.next_deadline_ms()
         if next_ms is None or (hosted.timer is not None and hosted.timer[0] <= next_ms):
@@ -356,19 +369,19 @@ class CoordinatorRuntime(Generic[S]):
         delay_s = max(0.0, next_ms / 1000 - self._clock.monotonic())
         hosted.timer = next_ms, self._timers.add_after(delay_s, lambda: self._expire(hosted))
 
-    def _expire(self, hosted: _Hosted[S]) -> None:
+    def _expire(self, hosted: Hosted[S]) -> None:
         hosted.timer = None
         now = self._now()
         self._run_unasked(hosted, lambda: hosted.shard.expire(now), now)
         if self._hosted.get(hosted.index) is hosted:
             self._arm(hosted)
 
-    def _change_metadata(self, hosted: _Hosted[S], delta: Delta) -> None:
+    def _change_metadata(self, hosted: Hosted[S], delta: Delta) -> None:
         now = self._now()
         self._run_unasked(hosted, lambda: hosted.shard.metadata_changed(delta, now), now)
 
     def _run_unasked(
-        self, hosted: _Hosted[S], operation: Callable[[], Result[None]], now: Now
+        self, hosted: Hosted[S], operation: Callable[[], Result[None]], now: Now
     ) -> None:
         """What nobody waits for: when it cannot be written the shard is loaded anew."""
         try:
@@ -377,7 +390,3 @@ class CoordinatorRuntime(Generic[S]):
             log.warning("%s-%d: %s", self._name, hosted.index, error)
             if self._hosted.get(hosted.index) is hosted:
                 self._reload(hosted)
-
-
-def _log_records(records: list[CoordinatorRecord], now_ms: int) -> list[Record]:
-    return [Record(value, key, timestamp=now_ms) for key, value in records]

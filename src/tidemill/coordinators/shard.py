@@ -8,10 +8,12 @@ are return values. It has two kinds of state:
 - *soft* state is what may be lost with the process: who is waiting, until when somebody is alive.
   Handlers change it as they go.
 
-A handler returns a `Result`. The runtime appends its records, replays them at once, and lets the
-answers go when the records are committed. If the append fails, nothing was replayed: the caller
-gets an error, and where parked answers were part of the result the whole shard is loaded anew. So
-a handler that only appends must leave soft state as it was, but for deadlines.
+A handler returns a `Result`. The runtime replays its records at once, appends them with all else
+that came in the same turn of the loop, and lets the answers go when they are committed. If that
+append fails the whole shard is loaded anew. Sometimes records are appended before they are
+replayed (see `runtime.py`); if that fails nothing was replayed, the caller gets an error, and the
+shard is loaded anew only where parked answers were part of the result. So a handler that only
+appends must leave soft state as it was, but for deadlines.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ class Result(Generic[R_co]):
     response: R_co | Parked[R_co]
     """For whoever caused the event; parked: it comes in a later result's replies."""
     records: list[CoordinatorRecord] = field(default_factory=list)
-    """To be appended together, as one batch."""
+    """To be appended together, in one batch."""
     replies: list[Reply] = field(default_factory=list)
     """Parked requests that are answered now; they leave when the records are committed."""
 

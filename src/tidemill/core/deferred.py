@@ -32,14 +32,23 @@ class Deferred(Generic[T]):
         """Hand over the value; the listener runs now if there is one."""
         invariant(not self.resolved, "a deferred value was resolved twice")
         self.resolved = True
-        if self._listener is not None:
-            self._listener(value)
+        listener = self._listener
+        if listener is not None:
+            self._listener = _heard
+            listener(value)
         else:
             self._value = value
 
     def then(self, listener: Callable[[T], None]) -> None:
         """Call `listener` with the value, now or when it comes."""
         invariant(self._listener is None, "a deferred value has two listeners")
-        self._listener = listener
+        self._listener = _heard if self.resolved else listener
         if self.resolved:
             listener(self._value)  # type: ignore[arg-type]  # resolved: the value is a T
+
+
+def _heard(_value: object) -> None:
+    """Stands for a listener that was called: most hold whoever holds us, a cycle for each answer.
+
+    Without it nothing is left for the garbage collector.
+    """

@@ -20,6 +20,7 @@ from tidemill.wire.generated.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
+    OffsetCommitResponsePartition,
 )
 from tidemill.wire.primitives import uuid_of
 
@@ -30,31 +31,34 @@ FIRST_WITH_TOPIC_IDS = 10
 
 _ONE = 2  # a compact array's count is stored plus one
 _SHORT = 0x80  # lengths below take one byte
+_BODY_BYTES_MAX = 4096  # more than the one shape takes
 _NO_TAGS_TWICE = b"\0\0"
 
 _GENERATION = Struct(">i")
 _PARTITION = Struct(">iqiBB")  # index, offset, leader epoch, metadata (0: null, 1: empty), tags
 _ANSWER_HEAD = Struct(">iiBiB")  # frame length, correlation id, tags, throttle time, topics
 _ANSWER_PARTITION = Struct(">ihB")  # index, error code, tags
+_ANSWER_ONE = Struct(">Bihxxx")  # the only partition: count, index, error code, three tag sections
 
 
 def try_read_request(frame: memoryview, position: int, version: int) -> OffsetCommitRequest | None:
     """The request whose body starts at `position`, if it has the one shape."""
-    if version < FIRST_FLEXIBLE:
+    if version < FIRST_FLEXIBLE or len(frame) - position > _BODY_BYTES_MAX:
         return None
+    body = bytes(frame[position:])  # of which slices are cheaper than of a view
     try:
-        group_id, position = _text(frame, position)
-        (generation,) = _GENERATION.unpack_from(frame, position)
-        member_id, position = _text(frame, position + 4)
+        group_id, position = _text(body, 0)
+        (generation,) = _GENERATION.unpack_from(body, position)
+        member_id, position = _text(body, position + 4)
         instance_id = None
-        if frame[position]:
-            instance_id, position = _text(frame, position)
+        if body[position]:
+            instance_id, position = _text(body, position)
         else:
             position += 1
-        if frame[position] != _ONE:
+        if body[position] != _ONE:
             return None
-        topic, position = _topic(frame, position + 1, version)
-        if topic is None or frame[position:] != _NO_TAGS_TWICE:
+        topic, position = _topic(body, position + 1, version)
+        if topic is None or body[position:] != _NO_TAGS_TWICE:
             return None
     except (IndexError, ValueError, StructError):
         return None
@@ -67,30 +71,29 @@ def try_read_request(frame: memoryview, position: int, version: int) -> OffsetCo
     )
 
 
-def _text(frame: memoryview, position: int) -> tuple[str, int]:
+def _text(body: bytes, position: int) -> tuple[str, int]:
     """A string of up to 126 bytes, and where it ends; ValueError if it is null, long or cut."""
-    end = position + frame[position]
-    if not position < end < position + _SHORT or end > len(frame):
+    size = body[position]
+    end = position + size
+    if not 0 < size < _SHORT or end > len(body):
         raise ValueError("not a string of the one shape")
-    return str(frame[position + 1 : end], "utf-8"), end
+    return body[position + 1 : end].decode(), end
 
 
-def _topic(
-    frame: memoryview, position: int, version: int
-) -> tuple[OffsetCommitRequestTopic | None, int]:
+def _topic(body: bytes, position: int, version: int) -> tuple[OffsetCommitRequestTopic | None, int]:
     name, topic_id = "", ZERO_UUID
     if version >= FIRST_WITH_TOPIC_IDS:
-        topic_id = uuid_of(bytes(frame[position : position + 16]))
+        topic_id = uuid_of(body[position : position + 16])
         position += 16
     else:
-        name, position = _text(frame, position)
-    count = frame[position] - 1
+        name, position = _text(body, position)
+    count = body[position] - 1
     position += 1
     end = position + count * _PARTITION.size
-    if not 0 <= count < _SHORT - 1 or end > len(frame):
+    if not 0 <= count < _SHORT - 1 or end > len(body):
         return None, position
     partitions = []
-    for index, offset, epoch, metadata, tags in _PARTITION.iter_unpack(frame[position:end]):
+    for index, offset, epoch, metadata, tags in _PARTITION.iter_unpack(body[position:end]):
         if metadata > 1 or tags:
             return None, position
         partitions.append(
@@ -111,16 +114,23 @@ def try_encode_response(
     if version < FIRST_FLEXIBLE or len(response.topics) != 1:
         return None
     topic = response.topics[0]
-    count = len(topic.partitions)
     if version >= FIRST_WITH_TOPIC_IDS:
         identity = topic.topic_id.bytes
     else:
         name = topic.name.encode()
         identity = bytes((len(name) + 1 & 0xFF,)) + name
-    if count >= _SHORT - 1 or len(identity) > _SHORT - 1:
+    if len(topic.partitions) >= _SHORT - 1 or len(identity) > _SHORT - 1:
         return None
+    partitions = _answered_partitions(topic.partitions)
+    size = _ANSWER_HEAD.size - 4 + len(identity) + len(partitions)
+    head = _ANSWER_HEAD.pack(size, correlation_id, 0, response.throttle_time_ms, _ONE)
+    return head + identity + partitions
+
+
+def _answered_partitions(partitions: list[OffsetCommitResponsePartition]) -> bytes:
+    """Their count, themselves, and the tag sections behind the topic and the whole."""
+    if len(partitions) == 1:
+        return _ANSWER_ONE.pack(_ONE, partitions[0].partition_index, partitions[0].error_code)
     pack = _ANSWER_PARTITION.pack
-    entries = [pack(one.partition_index, one.error_code, 0) for one in topic.partitions]
-    body = b"".join((identity, bytes((count + 1,)), *entries, _NO_TAGS_TWICE))
-    size = _ANSWER_HEAD.size - 4 + len(body)
-    return _ANSWER_HEAD.pack(size, correlation_id, 0, response.throttle_time_ms, _ONE) + body
+    entries = [pack(one.partition_index, one.error_code, 0) for one in partitions]
+    return b"".join((bytes((len(entries) + 1,)), *entries, _NO_TAGS_TWICE))

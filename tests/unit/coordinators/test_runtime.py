@@ -1,121 +1,22 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from tests.unit.coordinators.toy_shard import REFUSED, ToyShard, refuse
+from tests.unit.coordinators.runtime_host import COMMIT_TIMEOUT_S, INDEX, records_of
+from tests.unit.coordinators.toy_shard import REFUSED, refuse
 from tests.unit.replication.partitions import (
     OWN,
     SECOND,
     SlowLog,
-    content,
     fetched,
     image,
     leader,
     partition,
 )
-from tidemill.coordinators.runtime import CoordinatorRuntime
-from tidemill.core.deferred import Deferred
+from tidemill.coordinators.open_batch import batch_of
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.timers import LoopTimers
 from tidemill.metadata.image import MetadataImage, difference
-from tidemill.testing.manual_clock import ManualClock
-from tidemill.testing.sim_disk import SimDisk
-from tidemill.wire.batch import iter_headers
-from tidemill.wire.records import iter_records
-
-INDEX = 3
-COMMIT_TIMEOUT_S = 5.0
-TURNS = 10
-
-
-class Host:
-    """A runtime of toy shards, with a clock that a test moves."""
-
-    def __init__(self):
-        self.clock = ManualClock()
-        self.image = MetadataImage()
-        self.shards = []
-        self.timers = LoopTimers(self.clock)
-        self.runtime = CoordinatorRuntime(
-            "__toys",
-            self._make_shard,
-            clock=self.clock,
-            timers=self.timers,
-            disk=SimDisk(capacity_bytes=1 << 20),
-            image=lambda: self.image,
-            commit_timeout_s=COMMIT_TIMEOUT_S,
-        )
-
-    def _make_shard(self, current):
-        self.shards.append(ToyShard(current))
-        return self.shards[-1]
-
-    @property
-    def shard(self):
-        return self.shards[-1]
-
-    def put(self, name, value):
-        return outcome(self.runtime.write(INDEX, lambda shard, now: shard.put(name, value), refuse))
-
-    def ask(self, operation):
-        return outcome(self.runtime.write(INDEX, operation, refuse))
-
-    def get(self, name):
-        return outcome(
-            self.runtime.read(INDEX, lambda shard, now: shard.values.get(name, "absent"), refuse)
-        )
-
-    async def load(self):
-        """Let the loader work for some turns of the loop: enough for what is left to load."""
-        task = asyncio.ensure_future(self.runtime.run())
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        task.cancel()
-
-    def pass_time(self, seconds):
-        self.clock.advance(seconds)
-        self.timers._turn()  # the loop's own clock does not move with ours
-
-
-class Outcome(list):
-    """What came back: empty while it is parked."""
-
-
-def outcome(answer):
-    heard = Outcome()
-    if isinstance(answer, Deferred):
-        answer.then(heard.append)
-    else:
-        heard.append(answer)
-    return heard
-
-
-@pytest.fixture
-def host(run):
-    """Tests are coroutines on a loop of their own: `host(test)`."""
-
-    def start(body):
-        async def main():
-            made = Host()
-            try:
-                await body(made)
-            finally:
-                made.timers.stop()
-
-        run(main())
-
-    return start
-
-
-def records_of(part):
-    data = content(part)
-    return [
-        (record.key, record.value)
-        for position, header in iter_headers(data)
-        for record in iter_records(memoryview(data)[position:], header)
-    ]
+from tidemill.replication.partition import ACKS_ALL
 
 
 def test_a_write_is_appended_replayed_and_answered(host):
@@ -123,8 +24,11 @@ def test_a_write_is_appended_replayed_and_answered(host):
         part = leader()
         host.runtime.lead(INDEX, part)
 
-        assert host.put("a", "1") == ["put a"]
+        answer = host.put("a", "1")
         assert host.shard.values == {"a": "1"}
+        assert (answer, records_of(part)) == ([], [])
+        await host.end_turn()
+        assert answer == ["put a"]
         assert records_of(part) == [(b"a", b"1")]
 
     host(body)
@@ -156,6 +60,7 @@ def test_I28_an_answer_waits_until_its_records_are_committed(host):
         host.runtime.lead(INDEX, part)
 
         answer = host.put("a", "1")
+        await host.end_turn()
         assert answer == []
         fetched(SECOND, part, 1)
         assert answer == ["put a"]
@@ -168,6 +73,7 @@ def test_I28_a_read_does_not_show_what_may_still_be_lost(host):
         part = leader(isr=(OWN, SECOND), flush_before_ack=False)
         host.runtime.lead(INDEX, part)
         host.put("a", "1")
+        await host.end_turn()
 
         seen = host.get("a")
         assert seen == []
@@ -184,6 +90,7 @@ def test_with_group_flush_an_answer_waits_for_the_disk(host):
         host.runtime.lead(INDEX, part)
 
         answer = host.put("a", "1")
+        await host.end_turn()
         assert answer == []
         log.flush()
         part.maybe_advance_marks()
@@ -197,6 +104,7 @@ def test_an_answer_that_waits_too_long_is_refused_as_undecided(host):
         part = leader(isr=(OWN, SECOND))
         host.runtime.lead(INDEX, part)
         answer = host.put("a", "1")
+        await host.end_turn()
         host.pass_time(COMMIT_TIMEOUT_S + 0.1)
         assert answer == [f"{REFUSED}COORDINATOR_NOT_AVAILABLE"]
 
@@ -210,6 +118,7 @@ def test_parked_answers_leave_with_the_records_they_stand_on(host):
         waiting = host.ask(lambda shard, now: shard.wait())
 
         host.put("a", "1")
+        await host.end_turn()
         assert waiting == []
         fetched(SECOND, part, 1)
         assert waiting == ["heard 1"]
@@ -223,6 +132,7 @@ def test_I26_an_answer_that_writes_nothing_waits_for_what_others_wrote(host):
         host.runtime.lead(INDEX, part)
         waiting = host.ask(lambda shard, now: shard.wait())
         host.runtime.write(INDEX, lambda shard, now: shard.put_and_wait("a", "1"), refuse)
+        await host.end_turn()
 
         woke = host.ask(lambda shard, now: shard.wake("a is 1"))
         assert (woke, waiting) == ([], [])
@@ -246,9 +156,11 @@ def test_who_writes_and_parks_is_answered_by_a_later_event(host):
     async def body(host):
         host.runtime.lead(INDEX, leader())
         waiting = host.ask(lambda shard, now: shard.put_and_wait("a", "1"))
+        await host.end_turn()
         assert waiting == []
         assert host.shard.values == {"a": "1"}
         host.put("b", "2")
+        await host.end_turn()
         assert waiting == ["heard 2"]
 
     host(body)
@@ -260,6 +172,7 @@ def test_losing_the_partition_refuses_everyone_who_waits(host):
         host.runtime.lead(INDEX, part)
         parked = host.ask(lambda shard, now: shard.wait())
         uncommitted = host.put("b", "1")
+        await host.end_turn()
         part.become_follower(image(leader=SECOND, epoch=1))
         host.runtime.resign(INDEX)
 
@@ -275,6 +188,7 @@ def test_a_shard_comes_back_from_the_log(host):
         host.runtime.lead(INDEX, part)
         host.put("a", "1")
         host.put("a", "2")
+        await host.end_turn()
         host.runtime.resign(INDEX)
 
         host.runtime.lead(INDEX, part)
@@ -308,6 +222,7 @@ def test_a_load_that_is_overtaken_by_the_next_leader_is_dropped(host):
         part = leader()
         host.runtime.lead(INDEX, part)
         host.put("a", "1")
+        await host.end_turn()
         part.become_leader(image(epoch=1), now=0.0)
         host.runtime.lead(INDEX, part)
         loading = host.shard
@@ -321,10 +236,7 @@ def test_a_load_that_is_overtaken_by_the_next_leader_is_dropped(host):
 def test_a_log_that_makes_no_sense_is_not_served(host):
     async def body(host):
         part = leader()
-        host.runtime.lead(INDEX, part)
-        with pytest.raises(KafkaError):
-            host.put("poison", "1")  # appended, and then no shard can take it
-        part.become_leader(image(epoch=1), now=0.0)
+        part.append(memoryview(batch_of([(b"poison", b"1")], 0)), acks=ACKS_ALL, now_ms=0)
         host.runtime.lead(INDEX, part)
         await host.load()
         with pytest.raises(KafkaError) as refusal:
@@ -382,6 +294,7 @@ def test_shards_hear_of_metadata_also_of_what_changed_while_they_were_loaded(hos
         part = leader()
         host.runtime.lead(INDEX, part)
         host.put("a", "1")
+        await host.end_turn()
         host.runtime.resign(INDEX)
         before, after = host.image, MetadataImage(cluster_id="new")
         host.runtime.lead(INDEX, part)

@@ -155,10 +155,8 @@ class OffsetStore:
             if topic is None:
                 answered.append(_unknown_topic(wanted))
                 continue
-            attempt = _TopicCommit(
-                request.group_id, topic, known.get(topic.name), metadata_bytes_max, now_ms
-            )
-            partitions = [attempt.commit(one, records) for one in wanted.partitions]
+            commit = _TopicCommit(request.group_id, topic, known.get(topic.name), records)
+            partitions = commit.take(wanted.partitions, metadata_bytes_max, now_ms)
             answered.append(
                 OffsetCommitResponseTopic(
                     name=wanted.name, topic_id=wanted.topic_id, partitions=partitions
@@ -171,61 +169,56 @@ class OffsetStore:
 class _TopicCommit:
     """The part of a commit that is about one topic."""
 
-    __slots__ = ("_group_id", "_known", "_metadata_bytes_max", "_now_ms", "_topic", "_topic_id")
+    __slots__ = ("_group_id", "_known", "_records", "_topic")
 
     def __init__(
         self,
         group_id: str,
         topic: TopicImage,
         known: TopicOffsets | None,
-        metadata_bytes_max: int,
-        now_ms: int,
+        records: list[CoordinatorRecord],
     ) -> None:
         self._group_id = group_id
         self._topic = topic
-        self._topic_id = topic.topic_id.bytes
         self._known = known
-        self._metadata_bytes_max = metadata_bytes_max
-        self._now_ms = now_ms
+        self._records = records
 
-    def commit(
-        self, wanted: OffsetCommitRequestPartition, records: list[CoordinatorRecord]
-    ) -> OffsetCommitResponsePartition:
-        """One partition's answer; its record is added if it is taken."""
-        index = wanted.partition_index
-        metadata = wanted.committed_metadata or ""
-        code = self._check(index, wanted.committed_offset, metadata)
-        if code is ErrorCode.NONE:
-            value = encode_offset_value(
-                wanted.committed_offset,
-                wanted.committed_leader_epoch,
-                metadata,
-                self._now_ms,
-                self._topic_id,
-            )
-            records.append(CoordinatorRecord(self._key(index), value))
-        return OffsetCommitResponsePartition(partition_index=index, error_code=code)
-
-    def _check(self, index: int, offset: int, metadata: str) -> ErrorCode:
-        if not 0 <= index < len(self._topic.partitions):
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if offset < 0:
-            return ErrorCode.OFFSET_OUT_OF_RANGE
-        if metadata and self._is_too_large(metadata):
-            return ErrorCode.OFFSET_METADATA_TOO_LARGE
-        return ErrorCode.NONE
-
-    def _is_too_large(self, metadata: str) -> bool:
-        size_max = self._metadata_bytes_max
-        if len(metadata) * _BYTES_PER_CHAR_MAX <= size_max:
-            return False
-        return len(metadata.encode()) > size_max
+    def take(
+        self, wanted: list[OffsetCommitRequestPartition], metadata_bytes_max: int, now_ms: int
+    ) -> list[OffsetCommitResponsePartition]:
+        """The answer for each partition; a record is added for each that is taken."""
+        topic_id = self._topic.topic_id.bytes
+        partition_count = len(self._topic.partitions)
+        answered = []
+        for one in wanted:
+            index = one.partition_index
+            metadata = one.committed_metadata or ""
+            code = ErrorCode.NONE
+            if not 0 <= index < partition_count:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif one.committed_offset < 0:
+                code = ErrorCode.OFFSET_OUT_OF_RANGE
+            elif metadata and _is_too_large(metadata, metadata_bytes_max):
+                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            else:
+                value = encode_offset_value(
+                    one.committed_offset, one.committed_leader_epoch, metadata, now_ms, topic_id
+                )
+                self._records.append(CoordinatorRecord(self._key(index), value))
+            answered.append(OffsetCommitResponsePartition(partition_index=index, error_code=code))
+        return answered
 
     def _key(self, index: int) -> bytes:
         entry = None if self._known is None else self._known.get(index)
         if entry is not None:
             return entry.key
         return offset_commit_key(self._group_id, self._topic.name, index)
+
+
+def _is_too_large(metadata: str, bytes_max: int) -> bool:
+    if len(metadata) * _BYTES_PER_CHAR_MAX <= bytes_max:
+        return False
+    return len(metadata.encode()) > bytes_max
 
 
 def _topic(image: MetadataImage, wanted: OffsetCommitRequestTopic) -> TopicImage | None:
