@@ -45,6 +45,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         settings={
             "spark.ui.enabled": "false",
             "spark.driver.memory": "1g",
+            # A run of the tests is too short for Java's second compiler to pay for itself.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.sql.shuffle.partitions": "2",

@@ -26,6 +26,8 @@ from tidemill.cli.demo_log import DemoLog
 from tidemill.core.rng import SeededRng
 
 DEADLINE_S = 150.0
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a JVM that ends before Java's second compiler has paid for itself."""
 STATUS = re.compile(rb'" (\d{3}) (\d+) "|"status": (\d+), "bytes": (\d+)')
 
 
@@ -168,10 +170,11 @@ class Cluster:
 
     def _start(self, name: str, *args: str) -> None:
         home = Path(pyspark.__file__).parent
+        options = SHORT_LIVED.split()
         with self._log(name.rpartition(".")[2]).open("wb") as log:
             self._started.append(
                 subprocess.Popen(
-                    ["java", "-Xmx256m", "-cp", f"{home}/jars/*", name, *args],
+                    ["java", "-Xmx256m", *options, "-cp", f"{home}/jars/*", name, *args],
                     stdout=log,
                     stderr=log,
                     start_new_session=True,

@@ -6,6 +6,7 @@ defaults, about 100 ms with these.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Mapping
@@ -35,6 +36,14 @@ SETTINGS: Final = {
 }
 """Value and reason of each. The third measure needs no setting: a worker that loads the source
 freezes what the garbage collector would look at after every task."""
+
+_SHARED_KEYS: Final = (
+    "SPARK_LOCAL_DIRS",
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",
+    "SPARK_PYTHON_RUNTIME",
+)
+"""What Spark's runner of a streaming source puts into the environment of its Python process."""
 
 
 def session(
@@ -69,9 +78,29 @@ def session(
     for key, value in {**ours, **given}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    _settle_environment(spark)
     if not quiet:
         say_settings(ours)
     return spark
+
+
+def _settle_environment(spark: SparkSession) -> None:
+    """Make it safe to start two streaming queries of ours at the same time.
+
+    Spark finds our source once per JVM. The environment of its Python processes is one mutable
+    Scala map, without a lock; it goes out with every task, and each query that starts puts
+    `_SHARED_KEYS` into it, from a thread of its own. Two at once can count one key twice. From then
+    on no task of ours can be serialised ("Illegal size 5 of collection, expected 6"), until the JVM
+    ends. If the keys are there already, the same puts change values only, and those are constants.
+    """
+    from pyspark.errors import PySparkException
+
+    with contextlib.suppress(PySparkException):  # not found: reading will say so, with the reason
+        sources = spark._jsparkSession.sessionState().dataSourceManager()
+        environment = sources.lookupDataSource("tidemill").dataSourceCls().envVars()
+        # Twice: the map may also grow when a key is put that it has.
+        for key in _SHARED_KEYS * 2:
+            environment.put(key, environment.get(key) or "")
 
 
 def say_settings(ours: Mapping[str, str]) -> None:

@@ -4,7 +4,12 @@ import zipfile
 from pathlib import Path
 
 from tidemill.spark.package_archive import archive_settings, write_archive
-from tidemill.spark.pipelines.progress import StageProgress, from_report, progress_line
+from tidemill.spark.pipelines.progress import (
+    StageProgress,
+    from_report,
+    is_batch_in_work,
+    progress_line,
+)
 
 REPORT = {
     "batchId": 3,
@@ -18,6 +23,20 @@ REPORT = {
         }
     ],
 }
+
+
+def test_a_query_that_only_looks_for_records_is_not_waited_for():
+    messages = {
+        "Processing new data": True,
+        "No new data but cleaning up state": True,
+        "Getting offsets from PythonMicroBatchStream": False,
+        "Waiting for data to arrive": False,
+    }
+    found = {
+        text: is_batch_in_work({"isTriggerActive": True, "message": text}) for text in messages
+    }
+    assert found == messages
+    assert not is_batch_in_work({"isTriggerActive": False, "message": "Processing new data"})
 
 
 def test_lag_is_the_sum_over_partitions_without_our_private_entry():

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
 
 from tidemill.spark.offset_json import PRIVATE_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["StageProgress", "progress_line", "stage_progress"]
+__all__ = ["StageProgress", "is_batch_in_work", "progress_line", "stage_progress"]
+
+_LOOKING: Final = ("Getting offsets from ", "Waiting for ")
+"""How Spark's message begins while a query looks whether there is anything to do."""
 
 
 @final
@@ -37,6 +40,14 @@ def stage_progress(name: str, query: StreamingQuery) -> StageProgress | None:
         return None
     facts: Mapping[str, object] = json.loads(report.json)
     return from_report(name, facts)
+
+
+def is_batch_in_work(status: Mapping[str, object]) -> bool:
+    """Whether a stop would cut something off; `status` is the query's.
+
+    A trigger is active nearly all the time: our source waits for news inside it.
+    """
+    return bool(status["isTriggerActive"]) and not str(status["message"]).startswith(_LOOKING)
 
 
 def from_report(name: str, facts: Mapping[str, object]) -> StageProgress:

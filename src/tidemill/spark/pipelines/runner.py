@@ -30,7 +30,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, UserError
 from tidemill.spark.pipelines.config_file import Configured
 from tidemill.spark.pipelines.pipeline import Job, Stage
-from tidemill.spark.pipelines.progress import StageProgress, stage_progress
+from tidemill.spark.pipelines.progress import StageProgress, is_batch_in_work, stage_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -181,7 +181,7 @@ class Runner:
         deadline = self._clock.monotonic() + wait_s
         for query in self._queries.values():
             with contextlib.suppress(PySparkException, Py4JError, OSError):
-                while query.isActive and query.status["isTriggerActive"]:
+                while query.isActive and is_batch_in_work(query.status):
                     if self._clock.monotonic() >= deadline:
                         break
                     query.awaitTermination(_POLL_S)
