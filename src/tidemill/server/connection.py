@@ -45,9 +45,9 @@ buffer holds megabytes, so this costs a reading client nothing; and below it not
 """
 WRITE_LOW_WATER_BYTES = WRITE_HIGH_WATER_BYTES // 4
 SHORT_REQUEST_BYTES = 4 * KIB
-"""A longer one names many things and is likely costly; but for Produce, whose API key is 0."""
-KEY_BYTE_AT = LENGTH_BYTES + 1
-"""The low byte of the API key; the high one is 0 for every API that is served."""
+"""A longer one names many things or brings many records: it may take milliseconds. libuv reads up
+to 32 times in one turn while there is something, so that one busy producer could take 100 of them.
+"""
 
 
 # Why no request may start now: bits of `_holds`.
@@ -191,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
                 end = receive.next_request_end(data, position)
                 if not end:
                     break
-                is_long = end - position > SHORT_REQUEST_BYTES and data[position + KEY_BYTE_AT]
+                is_long = end - position > SHORT_REQUEST_BYTES
                 if (position or is_long or self._is_costly) and turns.is_over():
                     self._holds |= TURN
                     turns.wait(self)

@@ -34,6 +34,7 @@ from tidemill.wire.generated.describe_groups import (
 )
 from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidemill.wire.generated.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidemill.wire.generated.produce import ProduceResponse
 from tidemill.wire.generated.sasl_authenticate import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -124,8 +125,8 @@ class Server:
     """What one listener's connections share, and handlers that do as the test says.
 
     Heartbeat waits until the test answers it; ListGroups runs in steps until the test lets it end;
-    DescribeGroups answers at once, with as many bytes as the test wants; SaslAuthenticate is
-    refused.
+    DescribeGroups answers at once, with as many bytes as the test wants, and Produce with nothing;
+    SaslAuthenticate is refused.
     """
 
     def __init__(self, *, deadlines=None, connections_max=100, **values):
@@ -178,6 +179,12 @@ class Server:
                 handle=self._describe_groups,
                 refuse=lambda request, error: DescribeGroupsResponse(),
             ),
+            Handler(
+                api_key=ApiKey.PRODUCE,
+                versions=(3, 13),
+                handle=self._produce,
+                refuse=lambda request, error: ProduceResponse(),
+            ),
             _handler(ApiKey.SASL_AUTHENTICATE, self._refuse, SaslAuthenticateResponse),
         )
 
@@ -205,6 +212,11 @@ class Server:
         return DescribeGroupsResponse(
             groups=[DescribedGroup(group_id=name) for name in self.group_ids]
         )
+
+    def _produce(self, context, request):
+        self._note(context, request)
+        self.loop._now += self.handler_cost_s
+        return ProduceResponse()
 
     def _refuse(self, context, request):
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM)

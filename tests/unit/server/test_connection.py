@@ -21,6 +21,11 @@ from tidemill.server.memory_pool import MemoryPool
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.heartbeat import HeartbeatResponse
+from tidemill.wire.generated.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
 
 MIB = 1 << 20
 HUGE = 1 << 40
@@ -291,6 +296,23 @@ async def test_S11_of_long_requests_one_is_served_in_a_turn():
     for _ in range(100):
         await asyncio.sleep(0)
     assert len(server.started) == 10
+
+
+@simulated
+async def test_S11_reads_of_a_busy_producer_in_one_turn_share_its_slice():
+    server = Server()
+    server.handler_cost_s = TURN_S / 4
+    client = server.connect()
+    data = TopicProduceData(
+        name="t", partition_data=[PartitionProduceData(index=0, records=bytes(10_000))]
+    )
+    for _ in range(32):
+        client.send(client.frame(ApiKey.PRODUCE, ProduceRequest(topic_data=[data]), version=9))
+    assert len(server.started) <= 6
+    assert not client.transport.reading
+    for _ in range(300):
+        await asyncio.sleep(0)
+    assert len(server.started) == 32
 
 
 @simulated
