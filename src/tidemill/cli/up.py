@@ -55,9 +55,9 @@ def up(
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    tune_process()
     from tidemill.broker import Broker
 
-    tune_process()
     broker = Broker(config, descriptors_max=raise_descriptor_limit())
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         failed = runner.run(_serve(broker))

@@ -29,7 +29,7 @@ WRITE_STALL_PRESSED_DEADLINE_S = 10.0
 """The same, while answers that nobody takes use up the memory for others' (S40)."""
 WRITE_PROGRESS_BYTES_MIN = MIB
 """A peer that takes so much within that time is slow, not stalled (S9)."""
-TURN_S = 0.01
+TURN_S = 0.02
 """What requests beyond the first of a read may take of one turn of the loop, together (S10)."""
 SLOW_REQUESTS_MAX = 32
 """Requests in several steps that run at the same time: each may hold a long answer (S11)."""

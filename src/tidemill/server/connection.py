@@ -192,7 +192,8 @@ class Connection(asyncio.BufferedProtocol):
                 if not end:
                     break
                 is_long = end - position > SHORT_REQUEST_BYTES
-                if (position or is_long or self._is_costly) and turns.is_over():
+                asks = position or is_long or self._is_costly
+                if asks and turns.is_over(for_long=is_long):
                     self._holds |= TURN
                     turns.wait(self)
                     break
