@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from tidemill.hot import compiled_modules, record_encode, record_walk
-from tidemill.wire.batch import BatchPolicy, validate_produced
+from tidemill.wire.produced_batch import BatchPolicy, validate_produced
 from tidemill.wire.records import Record, build_batch
 
 RECORDS = 10_000

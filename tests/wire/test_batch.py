@@ -6,22 +6,24 @@ import pytest
 
 from tests.unit.hot.flavours import FLAVOURS, load
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.wire import batch, compression, records
+from tidemill.wire import compression, produced_batch, records
 from tidemill.wire.batch import (
     HEADER_BYTES,
-    BatchPolicy,
     CorruptBatch,
-    InvalidRecords,
     assign_offsets,
     iter_headers,
-    prepare_produced,
     read_header,
     rebuild,
     recompress,
     seal,
     stamp_append_time,
-    validate_produced,
     verify,
+)
+from tidemill.wire.produced_batch import (
+    BatchPolicy,
+    InvalidRecords,
+    prepare_produced,
+    validate_produced,
 )
 from tidemill.wire.records import Record, build_batch, iter_records
 
@@ -49,7 +51,7 @@ def walker(request, monkeypatch):
     """Every test of a batch runs with the compiled and with the plain walk."""
     module = load(request.param, "record_walk")
     for name in ("walk", "keyless", "timestamps_outside"):
-        monkeypatch.setattr(batch, name, getattr(module, name))
+        monkeypatch.setattr(produced_batch, name, getattr(module, name))
     monkeypatch.setattr(records, "record_walk", module)
 
 

@@ -8,8 +8,9 @@ import pytest
 
 from tests.unit.hot.flavours import FLAVOURS, load
 from tidemill.core.errors import KafkaError
-from tidemill.wire import batch, compression, records
-from tidemill.wire.batch import HEADER_BYTES, BatchPolicy, seal, validate_produced
+from tidemill.wire import compression, produced_batch, records
+from tidemill.wire.batch import HEADER_BYTES, seal
+from tidemill.wire.produced_batch import BatchPolicy, validate_produced
 from tidemill.wire.records import Record, build_batch, iter_records
 
 NOW_MS = 1_700_000_000_000
@@ -20,7 +21,7 @@ POLICY = BatchPolicy()
 def flavour(request, monkeypatch):
     module = load(request.param, "record_walk")
     for name in ("walk", "keyless", "timestamps_outside"):
-        monkeypatch.setattr(batch, name, getattr(module, name))
+        monkeypatch.setattr(produced_batch, name, getattr(module, name))
     monkeypatch.setattr(records, "record_walk", module)
     return request.param
 

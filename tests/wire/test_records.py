@@ -8,15 +8,14 @@ from tests.unit.hot.flavours import FLAVOURS, load
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire import compression, records
 from tidemill.wire.batch import (
-    BatchPolicy,
     CorruptBatch,
     assign_offsets,
     read_header,
     seal,
     stamp_append_time,
-    validate_produced,
     verify,
 )
+from tidemill.wire.produced_batch import BatchPolicy, validate_produced
 from tidemill.wire.records import Record, build_batch, find_timestamp, iter_records
 
 ANY_TIME = BatchPolicy(timestamp_after_max_ms=2**63 - 1)

@@ -8,7 +8,8 @@ import pytest
 from aiokafka.record import default_records as aiokafka_records
 
 from tidemill.wire import compression
-from tidemill.wire.batch import BatchPolicy, assign_offsets, read_header, validate_produced
+from tidemill.wire.batch import assign_offsets, read_header
+from tidemill.wire.produced_batch import BatchPolicy, validate_produced
 from tidemill.wire.records import Record, build_batch, iter_records
 
 with warnings.catch_warnings():

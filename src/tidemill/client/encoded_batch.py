@@ -18,11 +18,6 @@ from tidemill.wire.records import build_batch, iter_records
 
 __all__ = ["EncodedBatch", "compressed", "halves"]
 
-_BASE_OFFSET = 0
-_LEADER_EPOCH = -1
-_MAGIC = 2
-_CRC_TO_COME = 0
-
 
 @final
 @dataclass(slots=True)
@@ -38,24 +33,17 @@ class EncodedBatch:
 
     def seal(self, identity: ProducerIdentity, base_sequence: int) -> None:
         """Write the header; `buffer` is a whole batch from now on."""
-        batches.HEADER.pack_into(
+        batches.write_header(
             self.buffer,
-            0,
-            _BASE_OFFSET,
-            len(self.buffer) - batches.LOG_OVERHEAD_BYTES,
-            _LEADER_EPOCH,
-            _MAGIC,
-            _CRC_TO_COME,
-            batches.attributes_of(self.codec, transactional=False, control=False),
-            self.record_count - 1,
-            self.base_timestamp,
-            self.max_timestamp,
-            identity.producer_id,
-            identity.epoch,
-            base_sequence,
-            self.record_count,
+            attributes=batches.attributes_of(self.codec, transactional=False, control=False),
+            last_offset_delta=self.record_count - 1,
+            base_timestamp=self.base_timestamp,
+            max_timestamp=self.max_timestamp,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=base_sequence,
+            record_count=self.record_count,
         )
-        batches.seal(self.buffer)
 
 
 def compressed(buffer: bytearray, codec: int) -> bytearray:

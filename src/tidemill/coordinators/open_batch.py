@@ -12,15 +12,7 @@ from typing import final
 from tidemill.coordinators.shard import CoordinatorRecord, Reply
 from tidemill.core.limits import KIB
 from tidemill.hot import record_encode
-from tidemill.wire.batch import (
-    HEADER,
-    HEADER_BYTES,
-    LOG_OVERHEAD_BYTES,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    seal,
-)
+from tidemill.wire.batch import HEADER_BYTES, write_header
 
 __all__ = ["OpenBatch", "batch_of", "record_bytes"]
 
@@ -28,8 +20,6 @@ BATCH_BYTES_MAX = 64 * KIB
 """What shares a batch. More is gained by sharing among many small ones than among a few large."""
 RECORD_OVERHEAD_BYTES_MAX = 32
 """Lengths and deltas around a key and a value."""
-_NO_EPOCH = -1
-_MAGIC = 2
 
 
 def record_bytes(records: Sequence[CoordinatorRecord]) -> int:
@@ -50,24 +40,13 @@ def batch_of(records: Sequence[CoordinatorRecord], now_ms: int) -> bytearray:
     batch = bytearray(HEADER_BYTES)
     batch += section
     count = len(records)
-    HEADER.pack_into(
+    write_header(
         batch,
-        0,
-        0,
-        len(batch) - LOG_OVERHEAD_BYTES,
-        _NO_EPOCH,
-        _MAGIC,
-        0,
-        0,
-        count - 1,
-        now_ms,
-        now_ms,
-        NO_PRODUCER_ID,
-        NO_PRODUCER_EPOCH,
-        NO_SEQUENCE,
-        count,
+        last_offset_delta=count - 1,
+        base_timestamp=now_ms,
+        max_timestamp=now_ms,
+        record_count=count,
     )
-    seal(batch)
     return batch
 
 

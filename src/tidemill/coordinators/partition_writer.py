@@ -7,7 +7,7 @@ from typing import Protocol
 
 from tidemill.coordinators.loading import ReadablePartition
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
-from tidemill.wire.batch import BatchPolicy
+from tidemill.wire.produced_batch import BatchPolicy
 
 __all__ = ["PartitionWriter", "Waiter", "append_all", "check_writable", "meaning_of"]
 

@@ -26,14 +26,8 @@ from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
 from tidemill.replication.watermark import agreed_offset
 from tidemill.storage.disk import Buffer
 from tidemill.storage.log import LogSlice, PartitionLog
-from tidemill.wire.batch import (
-    BatchHeader,
-    BatchPolicy,
-    assign_offsets,
-    iter_headers,
-    prepare_produced,
-    verify,
-)
+from tidemill.wire.batch import BatchHeader, assign_offsets, iter_headers, verify
+from tidemill.wire.produced_batch import BatchPolicy, prepare_produced
 
 __all__ = ["Appended", "FlushRequests", "Partition", "PartitionSettings"]
 

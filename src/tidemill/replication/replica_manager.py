@@ -22,7 +22,7 @@ from tidemill.metadata.topic_config import TopicConfig
 from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
 from tidemill.replication.unopened import Unopened
 from tidemill.storage.log import FOREVER, LogConfig, PartitionLog
-from tidemill.wire.batch import BatchPolicy
+from tidemill.wire.produced_batch import BatchPolicy
 
 __all__ = ["LogStore", "ReplicaManager", "log_config_of", "settings_of"]
 

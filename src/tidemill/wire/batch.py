@@ -11,12 +11,8 @@ big-endian, 61 bytes before the records:
 
 Theory of operation. The checksum covers everything from the attributes on, so that a leader may
 write base offset and leader epoch into a client's bytes and keep the client's checksum (T24).
-`validate_produced` is the one gate for a client's batch: whatever passes may be stored, copied and
-handed to any consumer. Stored batches passed it once; for them `read_header` and `verify` suffice.
-
-The header's max timestamp must be what the records say, because time index, retention and
-ListOffsets believe it. Some clients leave it at its initial value, so a wrong one is not refused:
-it is put right, with a new checksum, as Kafka does.
+A client's batch goes through the gate of `produced_batch`; for one that is stored `read_header` and
+`verify` suffice.
 """
 
 from __future__ import annotations
@@ -28,34 +24,37 @@ from typing import Literal, final
 from crc32c import crc32c
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import RECORD_ERRORS_MAX
-from tidemill.hot.record_walk import keyless, timestamps_outside, walk
 from tidemill.wire import compression
 
 __all__ = [
+    "ATTRIBUTES_AT",
+    "CODEC_MASK",
+    "CONTROL",
     "HEADER",
     "HEADER_BYTES",
+    "LOG_APPEND_TIME",
     "LOG_OVERHEAD_BYTES",
+    "MAGIC",
+    "MAGIC_AT",
     "NO_PRODUCER_EPOCH",
     "NO_PRODUCER_ID",
     "NO_SEQUENCE",
     "NO_TIMESTAMP",
+    "TRANSACTIONAL",
     "BatchHeader",
-    "BatchPolicy",
     "CorruptBatch",
-    "InvalidRecords",
     "assign_offsets",
     "attributes_of",
     "iter_headers",
-    "prepare_produced",
+    "mend_max_timestamp",
     "read_header",
     "rebuild",
     "recompress",
     "records_section",
     "seal",
     "stamp_append_time",
-    "validate_produced",
     "verify",
+    "write_header",
 ]
 
 HEADER = Struct(
@@ -83,29 +82,28 @@ NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 
-_MAGIC = 2
-_MAGIC_AT = 16
+MAGIC = 2
+MAGIC_AT = 16
 _CRC_AT = 17
-_ATTRIBUTES_AT = 21
+ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP_AT = 35
 _OFFSET = Struct(">q")
 _LEADER_EPOCH_AT = 12
 _LEADER_EPOCH = Struct(">i")
 _CRC = Struct(">I")
+_CRC_TO_COME = 0
 _ATTRIBUTES = Struct(">h")
 _TIMESTAMP = Struct(">q")
 _BATCH_LENGTH_AT = 8
 _BATCH_LENGTH = Struct(">i")
 
-_CODEC_MASK = 0x07
-_LOG_APPEND_TIME = 0x08
-_TRANSACTIONAL = 0x10
-_CONTROL = 0x20
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
 _HAS_HORIZON = 0x40
-_CLIENT_BITS = _CODEC_MASK | _LOG_APPEND_TIME | _TRANSACTIONAL | _CONTROL
 
 _SEQUENCES = 1 << 31
-_TIMESTAMP_MAX = (1 << 63) - 1
 
 
 @final
@@ -114,15 +112,6 @@ class CorruptBatch(KafkaError):
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, detail)
-
-
-@final
-class InvalidRecords(KafkaError):
-    """A batch refused for some of its records: (index in the batch, why), at most 100 (T25)."""
-
-    def __init__(self, code: ErrorCode, detail: str, record_errors: list[tuple[int, str]]) -> None:
-        super().__init__(code, detail)
-        self.record_errors = record_errors
 
 
 @final
@@ -195,15 +184,15 @@ class BatchHeader:
     @property
     def codec(self) -> int:
         """A number of `wire.compression`."""
-        return self.attributes & _CODEC_MASK
+        return self.attributes & CODEC_MASK
 
     @property
     def is_transactional(self) -> bool:
-        return self.attributes & _TRANSACTIONAL != 0
+        return self.attributes & TRANSACTIONAL != 0
 
     @property
     def is_control(self) -> bool:
-        return self.attributes & _CONTROL != 0
+        return self.attributes & CONTROL != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -215,7 +204,7 @@ class BatchHeader:
 
     @property
     def timestamp_type(self) -> Literal["create", "append"]:
-        return "append" if self.attributes & _LOG_APPEND_TIME else "create"
+        return "append" if self.attributes & LOG_APPEND_TIME else "create"
 
     @property
     def last_sequence(self) -> int:
@@ -223,37 +212,6 @@ class BatchHeader:
         if self.base_sequence < 0:
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) % _SEQUENCES
-
-
-@final
-class BatchPolicy:
-    """What a topic's configuration says about batches; built once per configuration."""
-
-    __slots__ = (
-        "compression",
-        "max_message_bytes",
-        "require_keys",
-        "timestamp_after_max_ms",
-        "timestamp_before_max_ms",
-        "timestamp_type",
-    )
-
-    def __init__(
-        self,
-        *,
-        max_message_bytes: int = 1_048_588,
-        timestamp_type: Literal["create", "append"] = "create",
-        timestamp_before_max_ms: int = _TIMESTAMP_MAX,
-        timestamp_after_max_ms: int = 3_600_000,
-        require_keys: bool = False,
-        compression: str = "producer",
-    ) -> None:
-        self.max_message_bytes = max_message_bytes
-        self.timestamp_type = timestamp_type
-        self.timestamp_before_max_ms = timestamp_before_max_ms
-        self.timestamp_after_max_ms = timestamp_after_max_ms
-        self.require_keys = require_keys
-        self.compression = compression
 
 
 def read_header(buf: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
@@ -265,7 +223,7 @@ def read_header(buf: bytes | bytearray | memoryview, position: int = 0) -> Batch
         raise CorruptBatch(f"a batch header is {HEADER_BYTES} bytes, {len(buf) - position} left")
     header = BatchHeader(*HEADER.unpack_from(buf, position))
     if (
-        header.magic != _MAGIC
+        header.magic != MAGIC
         or header.batch_length < HEADER_BYTES - LOG_OVERHEAD_BYTES
         or header.base_offset < 0
         or header.last_offset_delta < 0
@@ -298,7 +256,7 @@ def verify(view: memoryview, header: BatchHeader) -> None:
     """Check the checksum of a stored or fetched batch that starts at `view[0]`."""
     if len(view) < header.size_bytes:
         raise CorruptBatch(f"{len(view)} bytes of a batch of {header.size_bytes}")
-    actual = crc32c(view[_ATTRIBUTES_AT : header.size_bytes])
+    actual = crc32c(view[ATTRIBUTES_AT : header.size_bytes])
     if actual != header.crc:
         raise CorruptBatch(f"checksum is {actual:#010x}, the batch says {header.crc:#010x}")
 
@@ -306,160 +264,8 @@ def verify(view: memoryview, header: BatchHeader) -> None:
 def records_section(view: memoryview, header: BatchHeader) -> bytes | bytearray | memoryview:
     """The records of a batch, decompressed under the cap where they are compressed."""
     section = view[HEADER_BYTES : header.size_bytes]
-    codec = header.attributes & _CODEC_MASK
+    codec = header.attributes & CODEC_MASK
     return section if codec == compression.NONE else compression.decompress(codec, section)
-
-
-def prepare_produced(
-    view: memoryview, policy: BatchPolicy, now_ms: int
-) -> tuple[memoryview, BatchHeader]:
-    """Validate a client's batch and bring it into the form that the topic stores.
-
-    The view is the same one, patched, unless the topic asks for another codec.
-    """
-    header = validate_produced(view, policy, now_ms)
-    if policy.compression != "producer":
-        codec = compression.CODEC_IDS[policy.compression]
-        if codec != header.codec:
-            view = memoryview(recompress(view, codec))
-            header = read_header(view)
-            if header.size_bytes > policy.max_message_bytes:
-                raise _too_large(header.size_bytes, policy.max_message_bytes)
-    if policy.timestamp_type == "append":
-        stamp_append_time(view, now_ms)
-        header = read_header(view)
-    return view, header
-
-
-def validate_produced(view: memoryview, policy: BatchPolicy, now_ms: int) -> BatchHeader:
-    """Everything a leader must know about a client's batch before it appends it (S23).
-
-    `view` holds exactly one batch (T23) and is writable: a wrong max timestamp is mended in it.
-    Raises KafkaError; nothing has been changed then.
-    """
-    header = _parse_produced(view)
-    size = header.size_bytes
-    if size > policy.max_message_bytes:
-        raise _too_large(size, policy.max_message_bytes)
-    if size != len(view):
-        raise _wrong_size(size, len(view))
-    if crc32c(view[_ATTRIBUTES_AT:]) != header.crc:
-        raise CorruptBatch("the checksum does not match the batch")
-    _check_produced_fields(header)
-    codec = header.attributes & _CODEC_MASK
-    if codec:
-        section: bytes | bytearray | memoryview = compression.decompress(codec, view[HEADER_BYTES:])
-        start = 0
-    else:
-        section = view
-        start = HEADER_BYTES
-    try:
-        lowest, highest, null_keys = walk(section, start, len(section), header.record_count)
-    except ValueError as err:
-        raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
-    if null_keys and policy.require_keys:
-        raise _keyless_records(section, start, header.record_count)
-    max_timestamp = header.base_timestamp + highest
-    if policy.timestamp_type == "create":
-        min_timestamp = header.base_timestamp + lowest
-        low = max(0, now_ms - policy.timestamp_before_max_ms)
-        high = min(_TIMESTAMP_MAX, now_ms + policy.timestamp_after_max_ms)
-        if min_timestamp < low or max_timestamp > high:
-            _check_timestamps(section, start, header, low=low, high=high)
-        if max_timestamp != header.max_timestamp:
-            _mend_max_timestamp(view, header, max_timestamp)
-    return header
-
-
-def _parse_produced(view: memoryview) -> BatchHeader:
-    if len(view) > _MAGIC_AT and view[_MAGIC_AT] in (0, 1):
-        detail = f"message format {view[_MAGIC_AT]} is too old: only record batches (magic 2)"
-        raise KafkaError(ErrorCode.INVALID_RECORD, detail)
-    if not len(view):
-        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
-    if len(view) < HEADER_BYTES:
-        raise CorruptBatch(f"a batch header is {HEADER_BYTES} bytes, {len(view)} came")
-    header = BatchHeader(*HEADER.unpack_from(view))
-    if header.magic != _MAGIC:
-        raise KafkaError(ErrorCode.INVALID_RECORD, f"unknown message format {header.magic}")
-    return header
-
-
-def _check_produced_fields(header: BatchHeader) -> None:
-    """What the checksum does not show: fields that contradict each other or are not a client's."""
-    attributes = header.attributes
-    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        detail = f"{header.record_count} records with last delta {header.last_offset_delta}"
-        raise KafkaError(ErrorCode.INVALID_RECORD, detail)
-    if attributes & ~_CODEC_MASK:
-        _check_flags(header)
-    if attributes & _CODEC_MASK and not compression.is_known(attributes & _CODEC_MASK):
-        detail = f"no codec has the number {attributes & _CODEC_MASK}"
-        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, detail)
-    if header.producer_id != NO_PRODUCER_ID and (
-        header.producer_id < 0 or header.producer_epoch < 0 or header.base_sequence < 0
-    ):
-        raise KafkaError(
-            ErrorCode.INVALID_RECORD,
-            f"producer {header.producer_id} with epoch {header.producer_epoch} "
-            f"and sequence {header.base_sequence}",
-        )
-
-
-def _check_flags(header: BatchHeader) -> None:
-    if header.attributes & _CONTROL:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a client cannot write control batches")
-    if header.attributes & ~_CLIENT_BITS:
-        detail = f"unknown attributes {header.attributes & 0xFFFF:#06x}"
-        raise KafkaError(ErrorCode.INVALID_RECORD, detail)
-    if header.attributes & _LOG_APPEND_TIME:
-        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time")
-    if header.attributes & _TRANSACTIONAL and header.producer_id < 0:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch without producer id")
-
-
-def _keyless_records(
-    section: bytes | bytearray | memoryview, start: int, count: int
-) -> InvalidRecords:
-    indexes = keyless(section, start, len(section), count, RECORD_ERRORS_MAX)
-    why = "a record of a compacted topic needs a key"
-    return InvalidRecords(ErrorCode.INVALID_RECORD, why, [(index, why) for index in indexes])
-
-
-def _check_timestamps(
-    section: bytes | bytearray | memoryview, start: int, header: BatchHeader, *, low: int, high: int
-) -> None:
-    """The slow look at each record: a timestamp of -1 means none, and is allowed (S24)."""
-    indexes = timestamps_outside(
-        section,
-        start,
-        len(section),
-        header.record_count,
-        header.base_timestamp,
-        low,
-        high,
-        RECORD_ERRORS_MAX,
-    )
-    if indexes:
-        why = f"timestamp is not within {low}..{high}"
-        errors = [(index, why) for index in indexes]
-        raise InvalidRecords(ErrorCode.INVALID_TIMESTAMP, why, errors)
-
-
-def _mend_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> None:
-    _TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, max_timestamp)
-    header.max_timestamp = max_timestamp
-    header.crc = seal(view)
-
-
-def _too_large(size: int, limit: int) -> KafkaError:
-    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes, at most {limit}")
-
-
-def _wrong_size(size: int, got: int) -> KafkaError:
-    if HEADER_BYTES <= size < got:
-        return KafkaError(ErrorCode.INVALID_RECORD, "more than one record batch")
-    return CorruptBatch(f"the batch says {size} bytes, {got} came")
 
 
 def assign_offsets(view: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
@@ -470,22 +276,64 @@ def assign_offsets(view: memoryview | bytearray, base_offset: int, leader_epoch:
 
 def stamp_append_time(view: memoryview | bytearray, now_ms: int) -> None:
     """Make `now_ms` the time of every record (`message.timestamp.type=LogAppendTime`, T24)."""
-    attributes = _ATTRIBUTES.unpack_from(view, _ATTRIBUTES_AT)[0]
-    _ATTRIBUTES.pack_into(view, _ATTRIBUTES_AT, attributes | _LOG_APPEND_TIME)
+    attributes = _ATTRIBUTES.unpack_from(view, ATTRIBUTES_AT)[0]
+    _ATTRIBUTES.pack_into(view, ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     _TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, now_ms)
     seal(view)
 
 
+def mend_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> None:
+    """Write what the records say into a header that says something else."""
+    _TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, max_timestamp)
+    header.max_timestamp = max_timestamp
+    header.crc = seal(view)
+
+
 def attributes_of(codec: int, *, transactional: bool, control: bool) -> int:
     """The attribute bits of a batch with create time."""
-    return codec | (_TRANSACTIONAL if transactional else 0) | (_CONTROL if control else 0)
+    return codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
 
 
 def seal(view: memoryview | bytearray) -> int:
     """Compute and write the checksum of the one batch in `view`."""
-    crc = crc32c(memoryview(view)[_ATTRIBUTES_AT:])
+    crc = crc32c(memoryview(view)[ATTRIBUTES_AT:])
     _CRC.pack_into(view, _CRC_AT, crc)
     return crc
+
+
+def write_header(
+    out: bytearray,
+    *,
+    record_count: int,
+    last_offset_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    attributes: int = 0,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+) -> None:
+    """Make a whole batch of the records in `out[HEADER_BYTES:]`, the checksum included."""
+    HEADER.pack_into(
+        out,
+        0,
+        base_offset,
+        len(out) - LOG_OVERHEAD_BYTES,
+        leader_epoch,
+        MAGIC,
+        _CRC_TO_COME,
+        attributes,
+        last_offset_delta,
+        base_timestamp,
+        max_timestamp,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    )
+    seal(out)
 
 
 def rebuild(
@@ -503,31 +351,26 @@ def rebuild(
     """
     codec = header.codec if record_count else compression.NONE
     packed = compression.compress(codec, records)
-    attributes = (header.attributes & ~(_CODEC_MASK | _HAS_HORIZON)) | codec
+    attributes = (header.attributes & ~(CODEC_MASK | _HAS_HORIZON)) | codec
     base_timestamp = header.base_timestamp
     if delete_horizon_ms is not None:
         attributes |= _HAS_HORIZON
         base_timestamp = delete_horizon_ms
     out = bytearray(HEADER_BYTES + len(packed))
     out[HEADER_BYTES:] = packed
-    HEADER.pack_into(
+    write_header(
         out,
-        0,
-        header.base_offset,
-        len(out) - LOG_OVERHEAD_BYTES,
-        header.partition_leader_epoch,
-        _MAGIC,
-        0,
-        attributes,
-        header.last_offset_delta,
-        base_timestamp,
-        max_timestamp,
-        header.producer_id,
-        header.producer_epoch,
-        header.base_sequence,
-        record_count,
+        base_offset=header.base_offset,
+        leader_epoch=header.partition_leader_epoch,
+        attributes=attributes,
+        last_offset_delta=header.last_offset_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=header.producer_id,
+        producer_epoch=header.producer_epoch,
+        base_sequence=header.base_sequence,
+        record_count=record_count,
     )
-    seal(out)
     return out
 
 
@@ -539,6 +382,6 @@ def recompress(view: memoryview, codec: int) -> bytearray:
     out[:HEADER_BYTES] = view[:HEADER_BYTES]
     out[HEADER_BYTES:] = packed
     _BATCH_LENGTH.pack_into(out, _BATCH_LENGTH_AT, len(out) - LOG_OVERHEAD_BYTES)
-    _ATTRIBUTES.pack_into(out, _ATTRIBUTES_AT, (header.attributes & ~_CODEC_MASK) | codec)
+    _ATTRIBUTES.pack_into(out, ATTRIBUTES_AT, (header.attributes & ~CODEC_MASK) | codec)
     seal(out)
     return out

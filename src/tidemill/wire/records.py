@@ -142,24 +142,19 @@ def build_batch(
     packed = compression.compress(codec, record_encode.encode(rows))
     out = bytearray(batches.HEADER_BYTES + len(packed))
     out[batches.HEADER_BYTES :] = packed
-    batches.HEADER.pack_into(
+    batches.write_header(
         out,
-        0,
-        base_offset,
-        len(out) - batches.LOG_OVERHEAD_BYTES,
-        leader_epoch,
-        2,
-        0,
-        batches.attributes_of(codec, transactional=transactional, control=control),
-        next_delta - 1,
-        base_timestamp,
-        max_timestamp,
-        producer_id,
-        producer_epoch,
-        base_sequence,
-        len(rows),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        attributes=batches.attributes_of(codec, transactional=transactional, control=control),
+        last_offset_delta=next_delta - 1,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=len(rows),
     )
-    batches.seal(out)
     return out
 
 

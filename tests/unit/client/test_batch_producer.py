@@ -16,13 +16,14 @@ from tidemill.core.ids import TopicPartition
 from tidemill.hot.record_encode import encode
 from tidemill.wire import compression
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import HEADER_BYTES, BatchPolicy, read_header, validate_produced
+from tidemill.wire.batch import HEADER_BYTES, read_header
 from tidemill.wire.generated.produce import (
     LeaderIdAndEpoch,
     PartitionProduceResponse,
     ProduceResponse,
     TopicProduceResponse,
 )
+from tidemill.wire.produced_batch import BatchPolicy, validate_produced
 
 
 def batch(*values: bytes, partition: int = 0, topic: str = "t", codec: int = 0) -> EncodedBatch:

@@ -11,7 +11,7 @@ from tidemill.replication.partition import ACKS_ALL, Appended, Partition, Partit
 from tidemill.storage.disk import Buffer
 from tidemill.storage.log import LogConfig, PartitionLog
 from tidemill.storage.memory_log import MemoryPartitionLog
-from tidemill.wire.batch import BatchPolicy
+from tidemill.wire.produced_batch import BatchPolicy
 from tidemill.wire.records import Record, build_batch
 
 NAME = TopicPartition("t", 0)

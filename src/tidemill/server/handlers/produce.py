@@ -30,7 +30,7 @@ from tidemill.server.context import RequestContext
 from tidemill.server.handler import Answer, FastCodec, Handler
 from tidemill.server.leader_hints import leader_endpoints, leader_hint
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import InvalidRecords
+from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL
 from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
     BatchIndexAndErrorMessage,
@@ -44,6 +44,7 @@ from tidemill.wire.generated.produce import (
     TopicProduceResponse,
 )
 from tidemill.wire.produce_fast import try_encode_response, try_read_request
+from tidemill.wire.produced_batch import InvalidRecords
 
 __all__ = ["HANDLER"]
 
@@ -54,9 +55,7 @@ FIRST_WITH_ZSTD = 7
 FIRST_WITH_LEADER_HINTS = 10
 FIRST_WITH_TOPIC_IDS = 13
 NO_OFFSET = -1
-_ATTRIBUTES_LOW_BYTE_AT = 22
-_CODEC_MASK = 0x07
-_TRANSACTIONAL_BIT = 0x10
+_ATTRIBUTES_LOW_BYTE_AT = ATTRIBUTES_AT + 1
 
 
 @final
@@ -200,9 +199,9 @@ def _checked_records(version: int, data: PartitionProduceData) -> memoryview:
         raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
     if len(records) > _ATTRIBUTES_LOW_BYTE_AT:
         attributes = records[_ATTRIBUTES_LOW_BYTE_AT]
-        if version < FIRST_WITH_ZSTD and attributes & _CODEC_MASK == ZSTD:
+        if version < FIRST_WITH_ZSTD and attributes & CODEC_MASK == ZSTD:
             raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7")
-        if attributes & _TRANSACTIONAL_BIT:
+        if attributes & TRANSACTIONAL:
             raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
     return records
 

@@ -1,0 +1,228 @@
+"""HOT PATH. The gate for a client's batch: what passes may be stored and handed to any consumer.
+
+Budget: a one-record batch in 4 us, checksum apart; `bench/hot_walk.py` prints it.
+
+The header's max timestamp must be what the records say, because time index, retention and
+ListOffsets believe it. Some clients leave it at its initial value, so a wrong one is not refused:
+it is put right, with a new checksum, as Kafka does.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, final
+
+from crc32c import crc32c
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import RECORD_ERRORS_MAX
+from tidemill.hot.record_walk import keyless, timestamps_outside, walk
+from tidemill.wire import compression
+from tidemill.wire.batch import (
+    ATTRIBUTES_AT,
+    CODEC_MASK,
+    CONTROL,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    MAGIC,
+    MAGIC_AT,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL,
+    BatchHeader,
+    CorruptBatch,
+    mend_max_timestamp,
+    read_header,
+    recompress,
+    stamp_append_time,
+)
+
+__all__ = ["BatchPolicy", "InvalidRecords", "prepare_produced", "validate_produced"]
+
+_CLIENT_BITS = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
+_TIMESTAMP_MAX = (1 << 63) - 1
+
+
+@final
+class InvalidRecords(KafkaError):
+    """A batch refused for some of its records: (index in the batch, why), at most 100 (T25)."""
+
+    def __init__(self, code: ErrorCode, detail: str, record_errors: list[tuple[int, str]]) -> None:
+        super().__init__(code, detail)
+        self.record_errors = record_errors
+
+
+@final
+class BatchPolicy:
+    """What a topic's configuration says about batches; built once per configuration."""
+
+    __slots__ = (
+        "compression",
+        "max_message_bytes",
+        "require_keys",
+        "timestamp_after_max_ms",
+        "timestamp_before_max_ms",
+        "timestamp_type",
+    )
+
+    def __init__(
+        self,
+        *,
+        max_message_bytes: int = 1_048_588,
+        timestamp_type: Literal["create", "append"] = "create",
+        timestamp_before_max_ms: int = _TIMESTAMP_MAX,
+        timestamp_after_max_ms: int = 3_600_000,
+        require_keys: bool = False,
+        compression: str = "producer",
+    ) -> None:
+        self.max_message_bytes = max_message_bytes
+        self.timestamp_type = timestamp_type
+        self.timestamp_before_max_ms = timestamp_before_max_ms
+        self.timestamp_after_max_ms = timestamp_after_max_ms
+        self.require_keys = require_keys
+        self.compression = compression
+
+
+def prepare_produced(
+    view: memoryview, policy: BatchPolicy, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """Validate a client's batch and bring it into the form that the topic stores.
+
+    The view is the same one, patched, unless the topic asks for another codec.
+    """
+    header = validate_produced(view, policy, now_ms)
+    if policy.compression != "producer":
+        codec = compression.CODEC_IDS[policy.compression]
+        if codec != header.codec:
+            view = memoryview(recompress(view, codec))
+            header = read_header(view)
+            if header.size_bytes > policy.max_message_bytes:
+                raise _too_large(header.size_bytes, policy.max_message_bytes)
+    if policy.timestamp_type == "append":
+        stamp_append_time(view, now_ms)
+        header = read_header(view)
+    return view, header
+
+
+def validate_produced(view: memoryview, policy: BatchPolicy, now_ms: int) -> BatchHeader:
+    """Everything a leader must know about a client's batch before it appends it (S23).
+
+    `view` holds exactly one batch (T23) and is writable: a wrong max timestamp is mended in it.
+    Raises KafkaError; nothing has been changed then.
+    """
+    header = _parse_produced(view)
+    size = header.size_bytes
+    if size > policy.max_message_bytes:
+        raise _too_large(size, policy.max_message_bytes)
+    if size != len(view):
+        raise _wrong_size(size, len(view))
+    if crc32c(view[ATTRIBUTES_AT:]) != header.crc:
+        raise CorruptBatch("the checksum does not match the batch")
+    _check_produced_fields(header)
+    codec = header.attributes & CODEC_MASK
+    if codec:
+        section: bytes | bytearray | memoryview = compression.decompress(codec, view[HEADER_BYTES:])
+        start = 0
+    else:
+        section = view
+        start = HEADER_BYTES
+    try:
+        lowest, highest, null_keys = walk(section, start, len(section), header.record_count)
+    except ValueError as err:
+        raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+    if null_keys and policy.require_keys:
+        raise _keyless_records(section, start, header.record_count)
+    max_timestamp = header.base_timestamp + highest
+    if policy.timestamp_type == "create":
+        min_timestamp = header.base_timestamp + lowest
+        low = max(0, now_ms - policy.timestamp_before_max_ms)
+        high = min(_TIMESTAMP_MAX, now_ms + policy.timestamp_after_max_ms)
+        if min_timestamp < low or max_timestamp > high:
+            _check_timestamps(section, start, header, low=low, high=high)
+        if max_timestamp != header.max_timestamp:
+            mend_max_timestamp(view, header, max_timestamp)
+    return header
+
+
+def _parse_produced(view: memoryview) -> BatchHeader:
+    if len(view) > MAGIC_AT and view[MAGIC_AT] in (0, 1):
+        detail = f"message format {view[MAGIC_AT]} is too old: only record batches (magic 2)"
+        raise KafkaError(ErrorCode.INVALID_RECORD, detail)
+    if not len(view):
+        raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
+    if len(view) < HEADER_BYTES:
+        raise CorruptBatch(f"a batch header is {HEADER_BYTES} bytes, {len(view)} came")
+    header = BatchHeader(*HEADER.unpack_from(view))
+    if header.magic != MAGIC:
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"unknown message format {header.magic}")
+    return header
+
+
+def _check_produced_fields(header: BatchHeader) -> None:
+    """What the checksum does not show: fields that contradict each other or are not a client's."""
+    attributes = header.attributes
+    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
+        detail = f"{header.record_count} records with last delta {header.last_offset_delta}"
+        raise KafkaError(ErrorCode.INVALID_RECORD, detail)
+    if attributes & ~CODEC_MASK:
+        _check_flags(header)
+    if attributes & CODEC_MASK and not compression.is_known(attributes & CODEC_MASK):
+        detail = f"no codec has the number {attributes & CODEC_MASK}"
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, detail)
+    if header.producer_id != NO_PRODUCER_ID and (
+        header.producer_id < 0 or header.producer_epoch < 0 or header.base_sequence < 0
+    ):
+        raise KafkaError(
+            ErrorCode.INVALID_RECORD,
+            f"producer {header.producer_id} with epoch {header.producer_epoch} "
+            f"and sequence {header.base_sequence}",
+        )
+
+
+def _check_flags(header: BatchHeader) -> None:
+    if header.attributes & CONTROL:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a client cannot write control batches")
+    if header.attributes & ~_CLIENT_BITS:
+        detail = f"unknown attributes {header.attributes & 0xFFFF:#06x}"
+        raise KafkaError(ErrorCode.INVALID_RECORD, detail)
+    if header.attributes & LOG_APPEND_TIME:
+        raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time")
+    if header.attributes & TRANSACTIONAL and header.producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch without producer id")
+
+
+def _keyless_records(
+    section: bytes | bytearray | memoryview, start: int, count: int
+) -> InvalidRecords:
+    indexes = keyless(section, start, len(section), count, RECORD_ERRORS_MAX)
+    why = "a record of a compacted topic needs a key"
+    return InvalidRecords(ErrorCode.INVALID_RECORD, why, [(index, why) for index in indexes])
+
+
+def _check_timestamps(
+    section: bytes | bytearray | memoryview, start: int, header: BatchHeader, *, low: int, high: int
+) -> None:
+    """The slow look at each record: a timestamp of -1 means none, and is allowed (S24)."""
+    indexes = timestamps_outside(
+        section,
+        start,
+        len(section),
+        header.record_count,
+        header.base_timestamp,
+        low,
+        high,
+        RECORD_ERRORS_MAX,
+    )
+    if indexes:
+        why = f"timestamp is not within {low}..{high}"
+        errors = [(index, why) for index in indexes]
+        raise InvalidRecords(ErrorCode.INVALID_TIMESTAMP, why, errors)
+
+
+def _too_large(size: int, limit: int) -> KafkaError:
+    return KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"a batch of {size} bytes, at most {limit}")
+
+
+def _wrong_size(size: int, got: int) -> KafkaError:
+    if HEADER_BYTES <= size < got:
+        return KafkaError(ErrorCode.INVALID_RECORD, "more than one record batch")
+    return CorruptBatch(f"the batch says {size} bytes, {got} came")
