@@ -1,7 +1,7 @@
 """Tidemill without its work: batches are acknowledged (acks=1) unseen and never kept.
 
 What is left is the wire, the event loop and the driver. Side by side with a real broker it tells
-how fast the driver and the machine could go at most, and so which ratio any broker could reach.
+about how fast the driver lets any broker be on that machine.
 
     python -m bench.null_broker up --listen HOST:PORT --data-dir DIR
 """

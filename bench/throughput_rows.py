@@ -47,7 +47,7 @@ def produce(
 
 
 def ceiling(lab: Lab, row: str, title: str, *, size: int) -> list[Outcome]:
-    """A broker that does nothing, against Kafka: no broker can have a higher ratio here."""
+    """A broker that does nothing, against Kafka: about the highest ratio the driver allows."""
     nothing = _producing(lab, "nothing", size=size, acks="1")
     theirs = _producing(lab, "kafka", size=size, acks="1") if lab.has_kafka else None
     samples = lab.compare(nothing, theirs)

@@ -16,7 +16,13 @@ from tidemill.wire.batch import (
     verify,
 )
 from tidemill.wire.produced_batch import BatchPolicy, validate_produced
-from tidemill.wire.records import Record, build_batch, find_timestamp, iter_records
+from tidemill.wire.records import (
+    Record,
+    build_batch,
+    build_pair_batch,
+    find_timestamp,
+    iter_records,
+)
 
 ANY_TIME = BatchPolicy(timestamp_after_max_ms=2**63 - 1)
 
@@ -137,3 +143,10 @@ def test_records_compare_by_content():
     assert Record(b"a", headers=[("h", None)]) == Record(b"a", headers=(("h", None),))
     assert Record(b"a") != Record(b"b")
     assert Record(b"a") != b"a"
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_batch_of_pairs_is_what_build_batch_makes_of_them(count: int) -> None:
+    pairs = [(b"key %d" % n, None if n == 1 else b"value") for n in range(count)]
+    records = [Record(value, key=key, timestamp=7) for key, value in pairs]
+    assert build_pair_batch(pairs, 7) == build_batch(records)

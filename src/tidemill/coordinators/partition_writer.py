@@ -51,13 +51,7 @@ class PartitionWriter(ReadablePartition, Protocol):
     @property
     def settings(self) -> WriterSettings: ...
 
-    @property
-    def isr(self) -> tuple[int, ...]: ...
-
-    @property
-    def effective_in_sync_min(self) -> int: ...
-
-    def check_leader(self) -> None: ...
+    def check_writable(self, acks: int) -> None: ...
 
     def append(self, records: memoryview, *, acks: int, now_ms: int) -> Appended: ...
 
@@ -68,9 +62,7 @@ class PartitionWriter(ReadablePartition, Protocol):
 
 def check_writable(partition: PartitionWriter) -> None:
     """KafkaError if `append_all` would be refused whatever the batch."""
-    partition.check_leader()
-    if len(partition.isr) < partition.effective_in_sync_min:
-        raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(partition.isr)} in sync")
+    partition.check_writable(ACKS_ALL)
 
 
 def append_all(partition: PartitionWriter, batch: bytearray, now_ms: int) -> int:

@@ -39,7 +39,7 @@ from typing import Any, Generic, NoReturn, TypeVar, final
 
 from tidemill.coordinators.hosted import Commit, Hosted, park, refuse_replies
 from tidemill.coordinators.loading import replay_log
-from tidemill.coordinators.open_batch import OpenBatch, batch_of, record_bytes
+from tidemill.coordinators.open_batch import OpenBatch, record_bytes
 from tidemill.coordinators.partition_writer import (
     PartitionWriter,
     append_all,
@@ -53,6 +53,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, TidemillEr
 from tidemill.core.timers import LoopTimers
 from tidemill.metadata.image import Delta, MetadataImage, difference
 from tidemill.storage.disk import Disk
+from tidemill.wire.records import build_pair_batch
 
 __all__ = ["CoordinatorRuntime"]
 
@@ -250,7 +251,7 @@ class CoordinatorRuntime(Generic[S]):
         try:
             batch = self._find_room(hosted, size_bytes, now)
             if batch is None:
-                alone = batch_of(records, now.wall_ms)
+                alone = build_pair_batch(records, now.wall_ms)
                 hosted.appended_offset = append_all(hosted.partition, alone, now.wall_ms)
                 hosted.is_wary = False
         except (KafkaError, StorageFault) as error:

@@ -193,9 +193,7 @@ class Partition:
 
     def append(self, records: memoryview, *, acks: int, now_ms: int) -> Appended:
         """Check one produced batch and append it. KafkaError or StorageFault: nothing happened."""
-        self.check_leader()
-        if acks == ACKS_ALL and len(self._isr) < self.effective_in_sync_min:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self._isr)} in sync")
+        self.check_writable(acks)
         policy = self.settings.policy
         batch, header = prepare_produced(records, policy, now_ms)
         if header.size_bytes > self.settings.segment_bytes:
@@ -234,6 +232,12 @@ class Partition:
         else:
             self._appended_waiters.add(waiter)
         return waiter
+
+    def check_writable(self, acks: int) -> None:
+        """KafkaError if an append with these acks would be refused, whatever the batch."""
+        self.check_leader()
+        if acks == ACKS_ALL and len(self._isr) < self.effective_in_sync_min:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self._isr)} in sync")
 
     def check_leader(self) -> None:
         if self.offline:

@@ -14,7 +14,14 @@ from tidemill.hot import record_encode, record_walk
 from tidemill.wire import batch as batches
 from tidemill.wire import compression
 
-__all__ = ["Header", "Record", "build_batch", "find_timestamp", "iter_records"]
+__all__ = [
+    "Header",
+    "Record",
+    "build_batch",
+    "build_pair_batch",
+    "find_timestamp",
+    "iter_records",
+]
 
 Header = tuple[str, bytes | None]
 
@@ -153,6 +160,25 @@ def build_batch(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
+        record_count=len(rows),
+    )
+    return out
+
+
+def build_pair_batch(
+    pairs: Sequence[tuple[bytes | None, bytes | None]], timestamp: int
+) -> bytearray:
+    """Keys and values of one time as one plain batch: half of what `build_batch` takes."""
+    rows: list[record_encode.Row] = [
+        (delta, 0, key, value, []) for delta, (key, value) in enumerate(pairs)
+    ]
+    out = bytearray(batches.HEADER_BYTES)
+    out += record_encode.encode(rows)
+    batches.write_header(
+        out,
+        last_offset_delta=len(rows) - 1,
+        base_timestamp=timestamp,
+        max_timestamp=timestamp,
         record_count=len(rows),
     )
     return out

@@ -13,10 +13,10 @@ from tests.unit.replication.partitions import (
     leader,
     partition,
 )
-from tidemill.coordinators.open_batch import batch_of
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.image import MetadataImage, difference
 from tidemill.replication.partition import ACKS_ALL
+from tidemill.wire.records import build_pair_batch
 
 
 def test_a_write_is_appended_replayed_and_answered(host):
@@ -236,7 +236,7 @@ def test_a_load_that_is_overtaken_by_the_next_leader_is_dropped(host):
 def test_a_log_that_makes_no_sense_is_not_served(host):
     async def body(host):
         part = leader()
-        part.append(memoryview(batch_of([(b"poison", b"1")], 0)), acks=ACKS_ALL, now_ms=0)
+        part.append(memoryview(build_pair_batch([(b"poison", b"1")], 0)), acks=ACKS_ALL, now_ms=0)
         host.runtime.lead(INDEX, part)
         await host.load()
         with pytest.raises(KafkaError) as refusal:
