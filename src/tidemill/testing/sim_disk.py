@@ -19,19 +19,28 @@ from __future__ import annotations
 import asyncio
 import posixpath
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar, final
 
 from tidemill.core.errors import DiskFull, StorageFault, UserError, invariant
 from tidemill.core.rng import Rng
 from tidemill.storage.disk import Buffer, DiskFile, DiskSpace
+from tidemill.testing.sim_media import (
+    Fate,
+    Media,
+    MediaDirectory,
+    MediaFile,
+    NameChange,
+    Node,
+    normal_path,
+    path_parts,
+    used_bytes,
+)
 
-__all__ = ["PAGE_BYTES", "SECTOR_BYTES", "SimDisk", "SimulatedCrash"]
+__all__ = ["SimDisk", "SimulatedCrash"]
 
 T = TypeVar("T")
 
-PAGE_BYTES = 4096
-SECTOR_BYTES = 512
 BOUNDLESS_BYTES = 1 << 60
 """What a disk without a capacity says that it has."""
 
@@ -42,177 +51,6 @@ CallHook = Callable[["SimDisk", str, str], None]
 
 class SimulatedCrash(BaseException):
     """The process is gone. Not an `Exception`: no handler of the dead process may catch it."""
-
-
-@final
-@dataclass(slots=True, eq=False)
-class _File:
-    """A file's bytes, now and after a power loss."""
-
-    current: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
-    pending_pages: set[int] = field(default_factory=set)
-    size_is_pending: bool = False
-    changed_ms: int = 0
-
-    def write(self, data: Buffer, position: int) -> None:
-        end = position + len(data)
-        if end > len(self.current):
-            self.current.extend(bytes(end - len(self.current)))
-        if end > len(self.durable):
-            self.size_is_pending = True
-        self.current[position:end] = data
-        self._mark(position, end)
-
-    def resize(self, size: int) -> None:
-        old = len(self.current)
-        if size < old:
-            del self.current[size:]
-        else:
-            self.current.extend(bytes(size - old))
-        self._mark(min(size, old), max(size, old))
-        self.size_is_pending = self.size_is_pending or size != old
-
-    def sync(self) -> None:
-        if self.size_is_pending:
-            _set_length(self.durable, len(self.current))
-        for page in sorted(self.pending_pages):
-            _copy_range(self.current, self.durable, page * PAGE_BYTES, PAGE_BYTES)
-        self.forget_pending()
-
-    def forget_pending(self) -> None:
-        """What a failed sync does: the pages count as clean and will never be written."""
-        self.pending_pages.clear()
-        self.size_is_pending = False
-
-    def after_crash(self, fate: _Fate) -> _File:
-        image = bytearray(self.durable)
-        size = len(image)
-        if self.size_is_pending:
-            size = fate.size(size, len(self.current))
-        _set_length(image, max(size, len(image), len(self.current)))
-        now = bytearray(self.current)
-        _set_length(now, len(image))
-        for page in sorted(self.pending_pages):
-            for position in fate.sectors_kept(page * PAGE_BYTES):
-                _copy_range(now, image, position, SECTOR_BYTES)
-        del image[size:]
-        return _File(bytearray(image), image, changed_ms=self.changed_ms)
-
-    def _mark(self, start: int, end: int) -> None:
-        if end > start:
-            self.pending_pages.update(range(start // PAGE_BYTES, (end - 1) // PAGE_BYTES + 1))
-
-
-@final
-@dataclass(slots=True)
-class _Change:
-    """One pending change of a directory: `target` names `node` now (None: it is gone)."""
-
-    target: str
-    node: _Node | None
-    source: str | None = None
-
-    def apply(self, names: dict[str, _Node]) -> None:
-        if self.source is not None and names.get(self.source) is self.node:
-            del names[self.source]
-        if self.node is None:
-            names.pop(self.target, None)
-        else:
-            names[self.target] = self.node
-
-
-@final
-@dataclass(slots=True)
-class _Directory:
-    """A directory's names, now and after a power loss."""
-
-    names: dict[str, _Node] = field(default_factory=dict)
-    durable: dict[str, _Node] = field(default_factory=dict)
-    pending: list[_Change] = field(default_factory=list)
-
-    def change(self, change: _Change) -> None:
-        change.apply(self.names)
-        self.pending.append(change)
-
-    def sync(self) -> None:
-        for change in self.pending:
-            change.apply(self.durable)
-        self.pending.clear()
-
-    def after_crash(self, fate: _Fate) -> _Directory:
-        names = dict(self.durable)
-        for change in self.pending:
-            if fate.keeps_change():
-                change.apply(names)
-        survivors = {name: node.after_crash(fate) for name, node in sorted(names.items())}
-        return _Directory(survivors, dict(survivors))
-
-
-_Node = _File | _Directory
-
-
-@final
-class _Fate:
-    """What one power loss keeps. Both extremes are drawn often, the mixtures lie between them."""
-
-    _ALL_LOST, _ALL_KEPT, _KINDS = 0, 1, 4
-
-    def __init__(self, rng: Rng) -> None:
-        self._rng = rng
-        self._kind = rng.below(self._KINDS)
-
-    def size(self, durable: int, current: int) -> int:
-        low, high = sorted((durable, current))
-        return self._draw(durable, current, lambda: low + self._rng.below(high - low + 1))
-
-    def keeps_change(self) -> bool:
-        return self._draw(False, True, lambda: self._rng.below(2) == 0)
-
-    def sectors_kept(self, page_start: int) -> Sequence[int]:
-        whole = range(page_start, page_start + PAGE_BYTES, SECTOR_BYTES)
-        nothing: Sequence[int] = ()
-        return self._draw(nothing, whole, lambda: [at for at in whole if self._rng.below(2) == 0])
-
-    def _draw(self, lost: T, kept: T, by_chance: Callable[[], T]) -> T:
-        """One answer: an extreme where this power loss is an extreme one."""
-        if self._kind == self._ALL_LOST:
-            return lost
-        if self._kind == self._ALL_KEPT:
-            return kept
-        return [lost, kept, by_chance()][self._rng.below(3)]
-
-
-@final
-@dataclass(slots=True)
-class _Media:
-    """What is screwed into the machine; processes come and go."""
-
-    root: _Directory = field(default_factory=_Directory)
-    capacity_bytes: int | None = None
-    used_bytes: int = 0
-    wall_ms: Callable[[], int] = lambda: 0
-    locks: dict[str, _SimFile] = field(default_factory=dict)
-
-    def find(self, path: str) -> _Node | None:
-        node: _Node = self.root
-        for name in _parts(path):
-            if not isinstance(node, _Directory) or name not in node.names:
-                return None
-            node = node.names[name]
-        return node
-
-    def file(self, path: str) -> _File:
-        node = self.find(path)
-        if not isinstance(node, _File):
-            raise StorageFault(f"{path}: no such file")
-        return node
-
-    def directory(self, path: str) -> _Directory:
-        node = self.find(path)
-        if not isinstance(node, _Directory):
-            raise StorageFault(f"{path}: no such directory")
-        return node
 
 
 @final
@@ -237,13 +75,13 @@ class SimDisk:
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """`wall_ms` dates the files."""
-        self._media = _Media(capacity_bytes=capacity_bytes, wall_ms=wall_ms)
+        self._media = Media(capacity_bytes=capacity_bytes, wall_ms=wall_ms)
         self._run_delay_s = run_delay_s
         self.is_resident = is_resident
         """Whether files give views of themselves; without, every read may wait for the disk."""
         self._dead = False
         self._faults: list[_Fault] = []
-        self._mapped: dict[_File, int] = {}
+        self._mapped: dict[MediaFile, int] = {}
         self.calls = 0
         """Changing calls made so far."""
         self.on_call = on_call
@@ -269,9 +107,9 @@ class SimDisk:
     def crash_image(self, rng: Rng) -> SimDisk:
         """What `crash` would return, while this process lives on: one run, many crashes."""
         successor = SimDisk(is_resident=self.is_resident, run_delay_s=self._run_delay_s)
-        root = self._media.root.after_crash(_Fate(rng))
+        root = self._media.root.after_crash(Fate(rng))
         media = self._media
-        successor._media = _Media(root, media.capacity_bytes, _used_bytes(root), media.wall_ms)
+        successor._media = Media(root, media.capacity_bytes, used_bytes(root), media.wall_ms)
         return successor
 
     def restart(self) -> SimDisk:
@@ -317,7 +155,7 @@ class SimDisk:
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         self._check_alive()
-        path = _normal(path)
+        path = normal_path(path)
         if create:
             return _SimFile(self, path, self._create(path))
         return _SimFile(self, path, self._media.file(path))
@@ -341,14 +179,14 @@ class SimDisk:
     def make_directories(self, path: str) -> None:
         self._check_alive()
         parent, walked = self._media.root, ""
-        for name in _parts(path):
+        for name in path_parts(path):
             walked = f"{walked}/{name}"
             child = parent.names.get(name)
             if child is None:
                 self.before_change("make_directories", walked)
-                child = _Directory()
-                parent.change(_Change(name, child))
-            if not isinstance(child, _Directory):
+                child = MediaDirectory()
+                parent.change(NameChange(name, child))
+            if not isinstance(child, MediaDirectory):
                 raise StorageFault(f"{walked}: not a directory")
             parent = child
 
@@ -367,10 +205,10 @@ class SimDisk:
         finally:
             file.close()
         self.rename(temporary, path)
-        self.sync_directory(posixpath.dirname(_normal(path)))
+        self.sync_directory(posixpath.dirname(normal_path(path)))
 
     def rename(self, source: str, target: str) -> None:
-        source, target = _normal(source), _normal(target)
+        source, target = normal_path(source), normal_path(target)
         self.before_change("rename", source)
         node = self._media.find(source)
         if node is None:
@@ -378,35 +216,35 @@ class SimDisk:
         if posixpath.dirname(source) != posixpath.dirname(target):
             raise StorageFault(f"{source}: a rename into another directory is not modelled")
         replaced = self._media.find(target)
-        if isinstance(replaced, _Directory) and replaced.names:
+        if isinstance(replaced, MediaDirectory) and replaced.names:
             raise StorageFault(f"{target}: directory not empty")
         self._release(replaced)
-        if isinstance(node, _File):
+        if isinstance(node, MediaFile):
             self.note_changed(node)
         names = posixpath.basename(target), posixpath.basename(source)
-        self._parent(source).change(_Change(names[0], node, source=names[1]))
+        self._parent(source).change(NameChange(names[0], node, source=names[1]))
 
     def unlink(self, path: str) -> None:
-        path = _normal(path)
+        path = normal_path(path)
         self._check_alive()
         node = self._media.find(path)
         if node is None:
             return
-        if isinstance(node, _Directory):
+        if isinstance(node, MediaDirectory):
             raise StorageFault(f"{path}: is a directory")
         self.before_change("unlink", path)
         self._release(node)
-        self._parent(path).change(_Change(posixpath.basename(path), None))
+        self._parent(path).change(NameChange(posixpath.basename(path), None))
 
     def remove_directory(self, path: str) -> None:
-        path = _normal(path)
+        path = normal_path(path)
         self._check_alive()
         if self._media.find(path) is None:
             return
         if self._media.directory(path).names:
             raise StorageFault(f"{path}: directory not empty")
         self.before_change("remove_directory", path)
-        self._parent(path).change(_Change(posixpath.basename(path), None))
+        self._parent(path).change(NameChange(posixpath.basename(path), None))
 
     def sync_directory(self, path: str) -> None:
         directory = self._media.directory(path)
@@ -422,11 +260,11 @@ class SimDisk:
 
     def lock(self, path: str) -> DiskFile:
         self._check_alive()
-        path = _normal(path)
+        path = normal_path(path)
         if path in self._media.locks:
             raise UserError(f"{path} is locked: another broker uses this directory")
         file = self._media.find(path) or self._create(path)
-        if not isinstance(file, _File):
+        if not isinstance(file, MediaFile):
             raise StorageFault(f"{path}: not a file")
         handle = _SimFile(self, path, file)
         self._media.locks[path] = handle
@@ -466,13 +304,13 @@ class SimDisk:
         self._media.used_bytes += growth_bytes
         return growth_bytes
 
-    def note_changed(self, file: _File) -> None:
+    def note_changed(self, file: MediaFile) -> None:
         file.changed_ms = self._media.wall_ms()
 
-    def note_mapped(self, file: _File) -> None:
+    def note_mapped(self, file: MediaFile) -> None:
         self._mapped[file] = len(file.current)
 
-    def check_cut(self, file: _File, size: int, path: str) -> None:
+    def check_cut(self, file: MediaFile, size: int, path: str) -> None:
         invariant(
             size >= self._mapped.get(file, 0), f"{path}: mapped bytes were cut in place (SIGBUS)"
         )
@@ -485,22 +323,22 @@ class SimDisk:
         if self._dead:
             raise SimulatedCrash
 
-    def _create(self, path: str) -> _File:
+    def _create(self, path: str) -> MediaFile:
         parent = self._parent(path)
         name = posixpath.basename(path)
         if name in parent.names:
             raise StorageFault(f"{path}: file exists")
         self.before_change("create", path)
-        file = _File()
+        file = MediaFile()
         self.note_changed(file)
-        parent.change(_Change(name, file))
+        parent.change(NameChange(name, file))
         return file
 
-    def _parent(self, path: str) -> _Directory:
+    def _parent(self, path: str) -> MediaDirectory:
         return self._media.directory(posixpath.dirname(path))
 
-    def _release(self, node: _Node | None) -> None:
-        if isinstance(node, _File):
+    def _release(self, node: Node | None) -> None:
+        if isinstance(node, MediaFile):
             self._media.used_bytes -= len(node.current)
 
 
@@ -508,7 +346,7 @@ class SimDisk:
 class _SimFile:
     """An open file of one process."""
 
-    def __init__(self, disk: SimDisk, path: str, file: _File) -> None:
+    def __init__(self, disk: SimDisk, path: str, file: MediaFile) -> None:
         self._disk = disk
         self._path = path
         self._file = file
@@ -569,37 +407,10 @@ class _SimFile:
             self._closed = True
             self._disk.unlock(self)
 
-    def belongs_to(self, disk: SimDisk) -> bool:
+    def belongs_to(self, disk: object) -> bool:
         return self._disk is disk
 
     def _check_open(self) -> None:
         self._disk._check_alive()
         if self._closed:
             raise StorageFault(f"{self._path}: file is closed")
-
-
-def _normal(path: str) -> str:
-    return posixpath.normpath(posixpath.join("/", path))
-
-
-def _parts(path: str) -> list[str]:
-    return [name for name in _normal(path).split("/") if name]
-
-
-def _set_length(image: bytearray, size: int) -> None:
-    if size < len(image):
-        del image[size:]
-    else:
-        image.extend(bytes(size - len(image)))
-
-
-def _copy_range(source: bytearray, target: bytearray, start: int, length: int) -> None:
-    end = min(start + length, len(source), len(target))
-    if end > start:
-        target[start:end] = source[start:end]
-
-
-def _used_bytes(node: _Node) -> int:
-    if isinstance(node, _File):
-        return len(node.current)
-    return sum(_used_bytes(child) for child in node.names.values())

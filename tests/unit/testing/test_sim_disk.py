@@ -8,7 +8,8 @@ import pytest
 
 from tidemill.core.errors import DiskFull, InvariantViolation, StorageFault, UserError
 from tidemill.core.rng import SeededRng
-from tidemill.testing.sim_disk import PAGE_BYTES, SECTOR_BYTES, SimDisk, SimulatedCrash
+from tidemill.testing.sim_disk import SimDisk, SimulatedCrash
+from tidemill.testing.sim_media import PAGE_BYTES, SECTOR_BYTES
 
 SEEDS = range(60)
 
