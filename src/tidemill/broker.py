@@ -166,7 +166,7 @@ class Broker:
             broker=lambda other: self.cluster.image.brokers.get(other),
         )
         self._groups = GroupCoordinator(
-            self.config,
+            self.config.groups,
             clock=clock,
             timers=self._timers,
             disk=self._disk,

@@ -21,7 +21,8 @@ from tidemill.testing.compaction_states import (
     unflushed_workload,
 )
 from tidemill.testing.crash_states import CrashExplorer
-from tidemill.testing.mini_broker import BrokenPromise, MiniBroker
+from tidemill.testing.mini_broker import MiniBroker
+from tidemill.testing.promises import BrokenPromise
 from tidemill.testing.sim_disk import SimDisk
 
 pytestmark = pytest.mark.slow

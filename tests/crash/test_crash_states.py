@@ -8,8 +8,7 @@ import pytest
 
 from tidemill.core.rng import SeededRng
 from tidemill.testing.crash_states import CrashExplorer
-from tidemill.testing.mini_broker import (
-    MiniBroker,
+from tidemill.testing.crash_workloads import (
     creation_workload,
     damage_workload,
     failing_disk_workload,
@@ -17,6 +16,7 @@ from tidemill.testing.mini_broker import (
     mixed_workload,
     truncation_workload,
 )
+from tidemill.testing.mini_broker import MiniBroker
 from tidemill.testing.sim_disk import SimDisk
 
 pytestmark = pytest.mark.slow

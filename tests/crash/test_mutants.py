@@ -20,10 +20,7 @@ from tidemill.storage.producer_snapshots import ProducerSnapshots
 from tidemill.storage.recovery import Remembered
 from tidemill.storage.unflushed import FlushWork
 from tidemill.testing.crash_states import CrashExplorer
-from tidemill.testing.mini_broker import (
-    BrokenPromise,
-    MiniBroker,
-    SentBatch,
+from tidemill.testing.crash_workloads import (
     creation_workload,
     damage_workload,
     failing_disk_workload,
@@ -31,6 +28,8 @@ from tidemill.testing.mini_broker import (
     mixed_workload,
     truncation_workload,
 )
+from tidemill.testing.mini_broker import MiniBroker
+from tidemill.testing.promises import BrokenPromise, SentBatch
 from tidemill.testing.sim_disk import SimDisk
 
 pytestmark = pytest.mark.slow

@@ -1,7 +1,7 @@
 """The way to the broker that coordinates one group.
 
 It is asked for by the group's name, kept, and asked for again when it says that it has moved or is
-still reading the offsets topic.
+still reading the offsets topic, or when it cannot be reached.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar, final
 
 from tidemill.client.cluster import Cluster, retry_refusals
-from tidemill.client.errors import check
+from tidemill.client.errors import ClientError, check
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.find_coordinator import (
     FindCoordinatorRequest,
@@ -57,10 +57,16 @@ class GroupCoordinator:
         self, message: Message, response_type: type[R], *, version: int | None = None
     ) -> R:
         """A request for the coordinator; at the highest common version unless one is given."""
-        connection = await self._cluster.connection(await self.broker_id())
-        return await connection.request(
-            message, response_type, timeout_s=self._cluster.request_timeout_s, version=version
-        )
+        broker_id = await self.broker_id()
+        try:
+            connection = await self._cluster.connection(broker_id)
+            return await connection.request(
+                message, response_type, timeout_s=self._cluster.request_timeout_s, version=version
+            )
+        except ClientError:
+            # It may be gone, and then the group has another one.
+            self._broker_id = None
+            raise
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Run `attempt` again while it is refused because the coordinator moves or loads."""

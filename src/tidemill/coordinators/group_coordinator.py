@@ -10,16 +10,15 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TypeVar, final
 
-from tidemill.coordinators.group.group import GroupConfig
 from tidemill.coordinators.group.registry import GroupRoom
 from tidemill.coordinators.group.shard import GroupShard
 from tidemill.coordinators.partition_writer import PartitionWriter
 from tidemill.coordinators.runtime import CoordinatorRuntime
 from tidemill.coordinators.shard import Now, Result
-from tidemill.core.broker_config import BrokerConfig
 from tidemill.core.clock import Clock
 from tidemill.core.deferred import Deferred
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.group_config import GroupConfig
 from tidemill.core.ids import TopicPartition
 from tidemill.core.timers import LoopTimers
 from tidemill.metadata.image import OFFSETS_TOPIC, Delta, MetadataImage
@@ -50,19 +49,18 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        config: GroupConfig,
         *,
         clock: Clock,
         timers: LoopTimers,
         disk: Disk,
         image: Callable[[], MetadataImage],
     ) -> None:
-        settings = GroupConfig.of(config)
-        room = GroupRoom(settings.groups_max)
+        room = GroupRoom(config.groups_max)
         self._image = image
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda current: GroupShard(settings, current, room),
+            lambda current: GroupShard(config, current, room),
             clock=clock,
             timers=timers,
             disk=disk,

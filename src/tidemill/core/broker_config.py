@@ -1,14 +1,14 @@
 """What one broker can be told, with defaults that need no telling.
 
 `broker_config` joins the three sources, file, `--set` flags and code; the later one wins. Keys are
-Kafka's where Kafka has them. The keys of the last group are the defaults of topic keys: a topic
-that does not say otherwise takes them.
+Kafka's where Kafka has them. Those of consumer groups are in `group_config.py`, the defaults of
+topic keys in `topic_defaults.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from tidemill.core.config import (
@@ -21,13 +21,13 @@ from tidemill.core.config import (
     parse_lines,
 )
 from tidemill.core.errors import UserError
+from tidemill.core.group_config import GroupConfig
 from tidemill.core.limits import KIB, MIB
+from tidemill.core.topic_defaults import TopicDefaults
 
 __all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse_endpoint"]
 
-_DAY_MS = 24 * 3600 * 1000
 _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
-_ASSIGNORS = frozenset({"range", "uniform"})
 _PORT_MAX = 65_535
 _BROKER_ID_MAX = 2**31 - 1
 _DESCRIPTORS_RESERVED = 256
@@ -243,175 +243,9 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
 
-    # --- consumer groups -------------------------------------------------------------------------
-    offsets_topic_num_partitions: int = option(
-        50,
-        key="offsets.topic.num.partitions",
-        doc="Partitions of `__consumer_offsets`; fixed once the first group has come.",
-        scope=Scope.CLUSTER,
-        minimum=1,
-        maximum=10_000,
-    )
-    offsets_topic_replication_factor: int = option(
-        3,
-        key="offsets.topic.replication.factor",
-        doc="Replicas of `__consumer_offsets`; fewer if there are fewer brokers when it is made.",
-        scope=Scope.CLUSTER,
-        minimum=1,
-        maximum=32_767,
-    )
-    offsets_topic_segment_bytes: int = option(
-        100 * MIB,
-        key="offsets.topic.segment.bytes",
-        doc="Size of a segment of `__consumer_offsets`: smaller is loaded sooner.",
-        scope=Scope.CLUSTER,
-        unit="bytes",
-        minimum=1 * KIB,
-    )
-    offsets_retention_minutes: int = option(
-        10_080,
-        key="offsets.retention.minutes",
-        doc="How long the offsets of a group are kept after its last member left.",
-        unit="min",
-        minimum=1,
-    )
-    offsets_retention_check_interval_ms: int = option(
-        600_000,
-        key="offsets.retention.check.interval.ms",
-        doc="How often offsets that nobody needs any more are looked for.",
-        unit="ms",
-        minimum=1,
-        maximum=INT64_MAX,
-    )
-    offsets_commit_timeout_ms: int = option(
-        5_000,
-        key="offsets.commit.timeout.ms",
-        doc="How long an answer of a coordinator waits until its records are committed.",
-        unit="ms",
-        minimum=1,
-    )
-    offset_metadata_max_bytes: int = option(
-        4_096,
-        key="offset.metadata.max.bytes",
-        doc="Size of the largest text that a consumer may store with an offset.",
-        unit="bytes",
-    )
-    group_min_session_timeout_ms: int = option(
-        6_000,
-        key="group.min.session.timeout.ms",
-        doc="The shortest session timeout that a member may ask for.",
-        unit="ms",
-    )
-    group_max_session_timeout_ms: int = option(
-        1_800_000,
-        key="group.max.session.timeout.ms",
-        doc="The longest session timeout that a member may ask for.",
-        unit="ms",
-    )
-    group_initial_rebalance_delay_ms: int = option(
-        3_000,
-        key="group.initial.rebalance.delay.ms",
-        doc="How long an empty group waits for more members after its first one came.",
-        unit="ms",
-    )
-    group_max_size: int = option(
-        10_000,
-        key="group.max.size",
-        doc="Members that one group may have.",
-        minimum=1,
-    )
-    groups_max: int = option(
-        100_000,
-        key="tidemill.groups.max",
-        doc="Groups that this broker coordinates; a further one is refused.",
-        minimum=1,
-    )
-    group_consumer_session_timeout_ms: int = option(
-        45_000,
-        key="group.consumer.session.timeout.ms",
-        doc="A member of the consumer protocol that is silent for so long is dropped.",
-        unit="ms",
-        minimum=1,
-    )
-    group_consumer_heartbeat_interval_ms: int = option(
-        5_000,
-        key="group.consumer.heartbeat.interval.ms",
-        doc="How often members of the consumer protocol are told to show up.",
-        unit="ms",
-        minimum=1,
-    )
-    group_consumer_assignors: str = option(
-        "uniform,range",
-        key="group.consumer.assignors",
-        doc="Assignors of the consumer protocol, the first one for members that name none.",
-    )
-
-    # --- defaults of topic keys ------------------------------------------------------------------
-    tidemill_flush: str = option(
-        "group",
-        key="tidemill.flush",
-        doc="Default of the topic key: `group` answers acks=all when the batch is on disk, `os` "
-        "when it is in the page cache.",
-        choices=("group", "os"),
-    )
-    log_flush_interval_messages: int = option(
-        INT64_MAX,
-        key="log.flush.interval.messages",
-        doc="Default of the topic key `flush.messages`.",
-        minimum=1,
-        maximum=INT64_MAX,
-    )
-    log_flush_interval_ms: int = option(
-        INT64_MAX,
-        key="log.flush.interval.ms",
-        doc="Default of the topic key `flush.ms`.",
-        unit="ms",
-        maximum=INT64_MAX,
-    )
-    log_retention_ms: int = option(
-        14 * _DAY_MS,
-        key="log.retention.ms",
-        doc="Default of the topic key `retention.ms`; -1 keeps records for ever.",
-        unit="ms",
-        minimum=-1,
-        maximum=INT64_MAX,
-    )
-    log_retention_bytes: int = option(
-        -1,
-        key="log.retention.bytes",
-        doc="Default of the topic key `retention.bytes`; -1 sets no limit.",
-        unit="bytes",
-        minimum=-1,
-        maximum=INT64_MAX,
-    )
-    log_segment_bytes: int = option(
-        1024 * MIB,
-        key="log.segment.bytes",
-        doc="Default of the topic key `segment.bytes`.",
-        unit="bytes",
-        minimum=1 * KIB,
-    )
-    log_roll_ms: int = option(
-        7 * _DAY_MS,
-        key="log.roll.ms",
-        doc="Default of the topic key `segment.ms`.",
-        unit="ms",
-        minimum=1,
-        maximum=INT64_MAX,
-    )
-    message_max_bytes: int = option(
-        1 * MIB + 12,
-        key="message.max.bytes",
-        doc="Default of the topic key `max.message.bytes`.",
-        unit="bytes",
-    )
-    min_insync_replicas: int = option(
-        1,
-        key="min.insync.replicas",
-        doc="Default of the topic key of the same name.",
-        minimum=1,
-        maximum=32_767,
-    )
+    # --- sections with files of their own --------------------------------------------------------
+    groups: GroupConfig = field(default_factory=GroupConfig)
+    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
 
     @property
     def listen_endpoint(self) -> Endpoint:
@@ -446,7 +280,7 @@ class BrokerConfig:
         """Check what no single key can; UserError names the keys that do not fit together."""
         self._validate_addresses()
         self._validate_sizes()
-        self._validate_groups()
+        self.groups.validate()
 
     def _validate_addresses(self) -> None:
         """Addresses that parse are right, but for one that nobody can connect to."""
@@ -473,28 +307,11 @@ class BrokerConfig:
                 f"response.memory.bytes={self.response_memory_bytes} must hold at least one answer "
                 f"of fetch.max.bytes={self.fetch_max_bytes}"
             )
-        if self.message_max_bytes > self.socket_request_max_bytes:
+        message_max_bytes = self.topic_defaults.message_max_bytes
+        if message_max_bytes > self.socket_request_max_bytes:
             raise UserError(
-                f"message.max.bytes={self.message_max_bytes} is more than a request may have "
+                f"message.max.bytes={message_max_bytes} is more than a request may have "
                 f"(socket.request.max.bytes={self.socket_request_max_bytes})"
-            )
-
-    def _validate_groups(self) -> None:
-        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            raise UserError(
-                f"group.min.session.timeout.ms={self.group_min_session_timeout_ms} is more than "
-                f"group.max.session.timeout.ms={self.group_max_session_timeout_ms}"
-            )
-        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
-            raise UserError(
-                "group.consumer.heartbeat.interval.ms must be less than "
-                f"group.consumer.session.timeout.ms={self.group_consumer_session_timeout_ms}"
-            )
-        named = set(self.group_consumer_assignors.split(","))
-        if not named <= _ASSIGNORS:
-            raise UserError(
-                f"group.consumer.assignors={self.group_consumer_assignors}: choose from "
-                f"{', '.join(sorted(_ASSIGNORS))}"
             )
 
 

@@ -5,16 +5,18 @@
         num_partitions: int = option(4, key="num.partitions", doc="...", minimum=1)
 
 A field's `Option` carries the key as users write it, the type (taken from the default), the range,
-the unit, the scope and the text of the reference page, which is generated from it. Values come in
-layers of key -> value (file, flags, code); `build` checks every one of them, and the later layer
-wins. What is wrong is a `UserError` that names the key, the value, and what would be right.
+the unit, the scope and the text of the reference page, which is generated from it. A field that
+defaults to another such class, `field(default_factory=OtherConfig)`, is a section: its keys are
+keys of the whole. Values come in layers of key -> value (file, flags, code); `build` checks every
+one of them, and the later layer wins. What is wrong is a `UserError` that names the key, the value,
+and what would be right.
 """
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from enum import Enum, IntEnum
 from typing import Any, TypeVar, final
 
@@ -198,12 +200,20 @@ def _type_of(default: Value, maximum: float, *, sensitive: bool) -> OptionType:
 
 
 def options_of(config_class: type) -> dict[str, Option]:
-    """The options of a configuration class, by field name, in the order of definition."""
-    return {
-        item.name: item.metadata["option"]
-        for item in fields(config_class)
-        if "option" in item.metadata
-    }
+    """The options of a configuration class, by field (`section.field`), as they are defined."""
+    found: dict[str, Option] = {}
+    for item in fields(config_class):
+        if "option" in item.metadata:
+            found[item.name] = item.metadata["option"]
+        elif section := _section_of(item):
+            inner = options_of(section)
+            found |= {f"{item.name}.{name}": made for name, made in inner.items()}
+    return found
+
+
+def _section_of(item: Field[Any]) -> type | None:
+    made_by: object = item.default_factory
+    return made_by if isinstance(made_by, type) and is_dataclass(made_by) else None
 
 
 def parse_lines(text: str, *, source: str = "configuration") -> dict[str, str]:
@@ -232,15 +242,25 @@ def _split(text: str, *, where: str) -> tuple[str, str]:
 
 def build(config_class: type[_Config], *layers: Mapping[str, object]) -> _Config:
     """Make a configuration from layers of values by key; the later layer wins."""
-    by_key = {made.key: (name, made) for name, made in options_of(config_class).items()}
+    by_key = {made.key: made for made in options_of(config_class).values()}
     values: dict[str, Value] = {}
     for layer in layers:
         for key, raw in layer.items():
             if key not in by_key:
                 raise UserError(f"unknown key {_shown(key)}{nearest_key_hint(key, by_key)}")
-            name, made = by_key[key]
-            values[name] = _parsed(made, raw)
-    return config_class(**values)
+            values[key] = _parsed(by_key[key], raw)
+    return _filled(config_class, values)
+
+
+def _filled(config_class: type[_Config], values: Mapping[str, Value]) -> _Config:
+    """An instance with those of `values`, by key, that the class or a section of it has."""
+    arguments: dict[str, object] = {}
+    for item in fields(config_class):  # type: ignore[arg-type]  # is a dataclass
+        if section := _section_of(item):
+            arguments[item.name] = _filled(section, values)
+        elif "option" in item.metadata and item.metadata["option"].key in values:
+            arguments[item.name] = values[item.metadata["option"].key]
+    return config_class(**arguments)
 
 
 def _parsed(made: Option, raw: object) -> Value:

@@ -14,6 +14,7 @@ from typing import Any, final
 from tidemill.core.broker_config import BrokerConfig
 from tidemill.core.config import Option, OptionType, Value, nearest_key_hint, options_of
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.topic_defaults import TopicDefaults
 from tidemill.metadata.topic_keys import TOPIC_KEYS, Effect, TopicKey
 
 __all__ = [
@@ -87,7 +88,7 @@ class TopicConfig:
 
 _FIELDS = {name: name.replace(".", "_") for name in TOPIC_KEYS}
 _EFFECTIVE = frozenset(TopicConfig.__dataclass_fields__)
-_BROKER_OPTIONS = {made.key: (name, made) for name, made in options_of(BrokerConfig).items()}
+_BROKER_FIELDS = {made.key: name for name, made in options_of(TopicDefaults).items()}
 
 
 def checked_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
@@ -176,7 +177,7 @@ def _altered_list(now: str | None, key: TopicKey, op: AlterOp, text: str | None)
 def topic_defaults(config: BrokerConfig) -> TopicConfig:
     """What a topic without overrides gets on a broker with this configuration."""
     values = {
-        _FIELDS[key.name]: getattr(config, _BROKER_OPTIONS[key.broker_key][0])
+        _FIELDS[key.name]: getattr(config.topic_defaults, _BROKER_FIELDS[key.broker_key])
         for key in TOPIC_KEYS.values()
         if key.broker_key
     }
@@ -228,7 +229,7 @@ def _described(key: TopicKey, override: str | None, config: BrokerConfig) -> Des
         synonyms.append((key.name, override, ConfigSource.DYNAMIC_TOPIC))
     default_key = key.broker_key or key.name
     if key.broker_key:
-        now = getattr(config, _BROKER_OPTIONS[key.broker_key][0])
+        now = getattr(config.topic_defaults, _BROKER_FIELDS[key.broker_key])
         if now != key.option.default:
             synonyms.append((default_key, key.option.render(now), ConfigSource.STATIC_BROKER))
     synonyms.append((default_key, key.option.render(key.option.default), ConfigSource.DEFAULT))

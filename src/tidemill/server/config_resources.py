@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import IntEnum
+from operator import attrgetter
 
 from tidemill.core.broker_config import BrokerConfig
 from tidemill.core.config import Option, options_of
@@ -113,7 +114,7 @@ def _describe_broker(
         detail = f"ask broker {config.node_id} only for its own configuration"
         raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
     return [
-        _described(option, getattr(config, field))
+        _described(option, attrgetter(field)(config))
         for field, option in options_of(BrokerConfig).items()
         if keys is None or option.key in keys
     ]

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple, final
 
 from tidemill.server.context import Services
 
-__all__ = ["count_groups", "count_rebalances", "lags"]
+__all__ = ["Lag", "count_groups", "count_rebalances", "measure_lag"]
 
 OFFSETS_MAX = 20_000
 """Committed offsets that are compared with their logs at one scrape: about 10 ms."""
+
+
+@final
+class Lag(NamedTuple):
+    """Records that groups have yet to read: the most of one offset, and of all together."""
+
+    records_max: int
+    records_sum: int
 
 
 def count_groups(services: Services) -> Counter[str]:
@@ -30,8 +39,16 @@ def count_rebalances(services: Services) -> int:
     return sum(shard.rebalances for shard in services.groups.shards())
 
 
-def lags(services: Services) -> Iterator[int]:
-    """Records behind each committed offset whose partition this broker leads; none if too many."""
+def measure_lag(services: Services) -> Lag:
+    """Compare committed offsets with the partitions that this broker leads; none if too many."""
+    most = total = 0
+    for behind in _lags(services):
+        most = max(most, behind)
+        total += behind
+    return Lag(most, total)
+
+
+def _lags(services: Services) -> Iterator[int]:
     shards = list(services.groups.shards())
     if sum(shard.offset_count for shard in shards) > OFFSETS_MAX:
         return

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 from tidemill.core.errors import ErrorCode
 from tidemill.core.telemetry import Histogram
-from tidemill.server.group_metrics import count_groups, count_rebalances, lags
+from tidemill.server.group_metrics import Lag, count_groups, count_rebalances, measure_lag
 from tidemill.server.listener_state import ListenerState
 from tidemill.wire.api_keys import API_SPECS
 
@@ -22,6 +23,19 @@ Samples = Iterator[tuple[str, float]]
 
 
 @final
+class Scrape:
+    """What one rendering reads; what takes a walk over many things is found out once."""
+
+    def __init__(self, state: ListenerState) -> None:
+        self.listener = state
+        self.services = state.services
+
+    @cached_property
+    def lag(self) -> Lag:
+        return measure_lag(self.services)
+
+
+@final
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One family: its name, kind, help, and where its samples come from."""
@@ -29,28 +43,28 @@ class Metric:
     name: str
     kind: str
     help: str
-    samples: Callable[[ListenerState], Samples]
+    samples: Callable[[Scrape], Samples]
 
 
-def _one(read: Callable[[ListenerState], float]) -> Callable[[ListenerState], Samples]:
-    def samples(state: ListenerState) -> Samples:
-        yield "", read(state)
+def _one(read: Callable[[Scrape], float]) -> Callable[[Scrape], Samples]:
+    def samples(scrape: Scrape) -> Samples:
+        yield "", read(scrape)
 
     return samples
 
 
-def _api_requests(state: ListenerState) -> Samples:
-    for key, counters in sorted(state.services.telemetry.apis.items()):
+def _api_requests(scrape: Scrape) -> Samples:
+    for key, counters in sorted(scrape.services.telemetry.apis.items()):
         yield f'{{api="{API_SPECS[key].name}"}}', counters.requests
 
 
-def _errors(state: ListenerState) -> Samples:
-    for code, count in sorted(state.services.telemetry.error_codes.items()):
+def _errors(scrape: Scrape) -> Samples:
+    for code, count in sorted(scrape.services.telemetry.error_codes.items()):
         yield f'{{code="{ErrorCode(code).name}"}}', count
 
 
-def _api_latency(state: ListenerState) -> Samples:
-    for key, counters in sorted(state.services.telemetry.apis.items()):
+def _api_latency(scrape: Scrape) -> Samples:
+    for key, counters in sorted(scrape.services.telemetry.apis.items()):
         yield from _buckets(counters.latency, f'api="{API_SPECS[key].name}",')
 
 
@@ -66,13 +80,13 @@ def _buckets(histogram: Histogram, labels: str = "") -> Samples:
     yield f"_count{rest}", histogram.count
 
 
-def _groups(state: ListenerState) -> Samples:
-    for name, count in sorted(count_groups(state.services).items()):
+def _groups(scrape: Scrape) -> Samples:
+    for name, count in sorted(count_groups(scrape.services).items()):
         yield f'{{state="{name}"}}', count
 
 
-def _log_bytes(state: ListenerState) -> float:
-    return sum(partition.log.size_bytes for partition in state.services.replicas)
+def _log_bytes(scrape: Scrape) -> float:
+    return sum(partition.log.size_bytes for partition in scrape.services.replicas)
 
 
 METRICS: tuple[Metric, ...] = (
@@ -100,7 +114,7 @@ METRICS: tuple[Metric, ...] = (
         "tidemill_connections",
         "gauge",
         "Open client connections.",
-        _one(lambda s: len(s.connections)),
+        _one(lambda s: len(s.listener.connections)),
     ),
     Metric(
         "tidemill_connections_refused_total",
@@ -118,7 +132,7 @@ METRICS: tuple[Metric, ...] = (
         "tidemill_request_memory_bytes",
         "gauge",
         "Memory held by requests that have not arrived whole.",
-        _one(lambda s: s.request_memory.used_bytes),
+        _one(lambda s: s.listener.request_memory.used_bytes),
     ),
     Metric(
         "tidemill_response_memory_bytes",
@@ -169,13 +183,13 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "The most records that a group has yet to read of a partition, both on this broker; 0 when "
         "there are too many offsets to look at.",
-        _one(lambda s: max(lags(s.services), default=0)),
+        _one(lambda s: s.lag.records_max),
     ),
     Metric(
         "tidemill_group_lag_records_sum",
         "gauge",
         "The same, added up over groups and partitions.",
-        _one(lambda s: sum(lags(s.services))),
+        _one(lambda s: s.lag.records_sum),
     ),
     Metric(
         "tidemill_cleanings_total",
@@ -242,9 +256,10 @@ METRICS: tuple[Metric, ...] = (
 
 def render(state: ListenerState) -> str:
     """All metrics in Prometheus' text format."""
+    scrape = Scrape(state)
     lines = []
     for metric in METRICS:
         lines.append(f"# HELP {metric.name} {metric.help}")
         lines.append(f"# TYPE {metric.name} {metric.kind}")
-        lines += [f"{metric.name}{labels} {value}" for labels, value in metric.samples(state)]
+        lines += [f"{metric.name}{labels} {value}" for labels, value in metric.samples(scrape)]
     return "\n".join(lines) + "\n"

@@ -57,7 +57,7 @@ async def _make(services: Services) -> None:
 
 
 def _spec(services: Services) -> TopicSpec:
-    config = services.config
+    config = services.config.groups
     return TopicSpec(
         name=OFFSETS_TOPIC,
         partitions=config.offsets_topic_num_partitions,

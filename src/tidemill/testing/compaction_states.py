@@ -25,7 +25,9 @@ from tidemill.storage.log import PartitionLog
 from tidemill.storage.log_directory import LogDirectory
 from tidemill.storage.partition_log import FilePartitionLog
 from tidemill.testing.crash_states import offset_of_repetition
-from tidemill.testing.mini_broker import SMALL, A, BrokenPromise, MiniBroker, Promises, SentBatch
+from tidemill.testing.crash_workloads import A
+from tidemill.testing.mini_broker import SMALL, MiniBroker
+from tidemill.testing.promises import BrokenPromise, Promises, SentBatch
 from tidemill.testing.sim_disk import SimDisk
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.records import Record, iter_records

@@ -26,13 +26,8 @@ from tidemill.core.limits import IDEMPOTENCE_WINDOW_BATCHES
 from tidemill.core.rng import SeededRng
 from tidemill.storage.log import PartitionLog
 from tidemill.storage.log_directory import LogDirectory
-from tidemill.testing.mini_broker import (
-    BrokenPromise,
-    MiniBroker,
-    Promises,
-    is_next,
-    open_directory,
-)
+from tidemill.testing.mini_broker import MiniBroker, open_directory
+from tidemill.testing.promises import BrokenPromise, Promises, is_next
 from tidemill.testing.sim_disk import SimDisk, SimulatedCrash
 from tidemill.wire.batch import BatchHeader, iter_headers, read_header
 

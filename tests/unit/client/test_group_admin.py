@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.client.fake_cluster import FakeCluster
+from tests.unit.client.fake_cluster import HANG_UP, SILENCE, FakeCluster
 from tests.unit.client.fake_groups import FakeGroups, FakeMember
 from tests.unit.client.virtual_time import run_virtually
 from tidemill.client.cluster import Cluster
+from tidemill.client.errors import ClientError
 from tidemill.client.group_admin import GroupAdmin
 from tidemill.client.group_description import describe_group
 from tidemill.client.group_offsets import CommittedOffset, GroupOffsets
@@ -120,6 +121,23 @@ def test_F54_requests_go_to_the_coordinator_and_follow_it():
     assert run_virtually(scenario()) == ({FIRST: CommittedOffset(5, "")},) * 2
     asked = [ApiKey.OFFSET_FETCH in dict(b.requests) for b in world.cluster.brokers.values()]
     assert asked == [False, True, True]
+
+
+@pytest.mark.parametrize("reaction", [HANG_UP, SILENCE])
+def test_F54_after_a_coordinator_was_lost_the_group_is_looked_for_again(reaction):
+    world = World(brokers=3)
+    group = world.groups.add("g", coordinator=2, committed={FIRST: 5})
+
+    async def scenario():
+        offsets = GroupOffsets(world.way(), "g")
+        await offsets.fetch([FIRST])
+        world.cluster.brokers[2].handlers[ApiKey.OFFSET_FETCH] = lambda *_: reaction
+        group.coordinator = 3
+        with pytest.raises(ClientError):
+            await offsets.fetch([FIRST])
+        return await offsets.fetch([FIRST])
+
+    assert run_virtually(scenario()) == {FIRST: CommittedOffset(5, "")}
 
 
 def test_lag_is_what_lies_between_the_committed_offset_and_the_end():

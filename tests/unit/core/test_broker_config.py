@@ -13,7 +13,7 @@ def test_F126_a_broker_needs_no_configuration() -> None:
     assert config.listen_endpoint == Endpoint("127.0.0.1", 9092)
     assert config.num_partitions == 4
     assert config.auto_create_topics_enable
-    assert config.tidemill_flush == "group"
+    assert config.topic_defaults.tidemill_flush == "group"
     assert config.max_connections >= 15_000
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -27,6 +27,15 @@ class Kiln:
     glaze: str = option("clear", key="kiln.glaze", doc="Glaze.", choices=("clear", "blue"))
     shelves: tuple[str, ...] = option(("a",), key="kiln.shelves", doc="Shelves.")
     secret: str = option("", key="kiln.secret", doc="Password.", sensitive=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pottery:
+    """A configuration with a section."""
+
+    wheels: int = option(1, key="wheels", doc="Wheels.")
+    kiln: Kiln = field(default_factory=Kiln)
+    clay: str = option("red", key="clay", doc="Clay.")
 
 
 def test_without_values_every_key_has_its_default() -> None:
@@ -125,6 +134,17 @@ def test_lines_are_read_with_comments_blanks_and_equal_signs_in_values() -> None
 def test_a_line_without_key_and_value_is_refused_with_its_number(line: str) -> None:
     with pytest.raises(UserError, match=r"kiln\.properties, line 2: expected key=value"):
         parse_lines(f"# first\n{line}", source="kiln.properties")
+
+
+def test_the_keys_of_a_section_are_keys_of_the_whole() -> None:
+    made = build(Pottery, {"kiln.doors": 3, "wheels": 2}, {"kiln.doors": 4})
+    assert made == Pottery(wheels=2, kiln=Kiln(doors=4))
+    assert build(Pottery) == Pottery()
+
+
+def test_the_options_of_a_section_stand_where_the_section_does() -> None:
+    names = list(options_of(Pottery))
+    assert names == ["wheels", *(f"kiln.{name}" for name in options_of(Kiln)), "clay"]
 
 
 def test_flags_are_read_as_assignments() -> None:

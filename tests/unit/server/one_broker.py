@@ -6,7 +6,7 @@ A request goes the whole way that bytes go: encoded, parsed, dispatched, answere
 from __future__ import annotations
 
 import asyncio
-import inspect
+from collections.abc import Coroutine
 from dataclasses import replace
 
 from tidemill.coordinators.group_coordinator import GroupCoordinator
@@ -127,7 +127,7 @@ class OneBroker:
         self.cluster = Cluster(self.session, self.config, SeededRng(1))
         self.timers = LoopTimers(self.clock)
         self.groups = GroupCoordinator(
-            self.config,
+            self.config.groups,
             clock=self.clock,
             timers=self.timers,
             disk=self.disk,
@@ -186,7 +186,7 @@ class OneBroker:
     def call(self, request, version):
         """The answer to a request, both as bytes in between."""
         answer, bound = self.start(request, version)
-        if inspect.iscoroutine(answer):
+        if isinstance(answer, Coroutine):
             answer = self.run(answer)
         if isinstance(answer, Deferred):
             answer = value_of(answer)

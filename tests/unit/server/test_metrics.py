@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from types import SimpleNamespace
 
 from tests.unit.server.memory_peer import Server, settle, simulated
 from tidemill.server.metrics import METRICS, render
@@ -35,10 +37,28 @@ class NoLogs:
     def __len__(self):
         return 0
 
+    def find(self, topic, index):
+        return None
+
 
 class NoGroups:
     def shards(self):
         return iter(())
+
+
+class WalkedShard:
+    """A shard with one committed offset, which knows how often it was gone through."""
+
+    offset_count = 1
+    rebalances = 0
+    walks = 0
+
+    def count_states(self):
+        return Counter(Empty=1)
+
+    def committed(self):
+        self.walks += 1
+        yield "t", 0, 5
 
 
 async def page_of(server):
@@ -87,6 +107,17 @@ async def test_a_histogram_rises_to_its_count_and_its_bounds_are_exact():
     assert dict(buckets)[0.004096] == 3
     assert samples[f"{name}_count", None] == 5
     assert abs(samples[f"{name}_sum", None] - 1000.503001) < 1e-9
+
+
+@simulated
+async def test_committed_offsets_are_gone_through_once_for_each_scrape():
+    server = Server()
+    shard = WalkedShard()
+    server.services.replicas = NoLogs()
+    server.services.groups = SimpleNamespace(shards=lambda: iter([shard]))
+    for scrapes in (1, 2):
+        render(server.state)
+        assert shard.walks == scrapes
 
 
 @simulated

@@ -1,4 +1,4 @@
-"""What tests of compaction share: keyed batches, a small compacted log, a whole cleaning."""
+"""What tests of compaction share: keyed batches, a compacted log, a whole cleaning, a start."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tidemill.storage.disk import Disk
 from tidemill.storage.file_cache import FileCache
 from tidemill.storage.log import LogConfig
 from tidemill.storage.partition_log import FilePartitionLog
+from tidemill.storage.recovery import Remembered, recover
 from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers, read_header
 from tidemill.wire.records import Record, build_batch, iter_records
@@ -68,6 +69,13 @@ def seal(log: FilePartitionLog) -> None:
     flush(log)
 
 
+def filled(log: FilePartitionLog) -> None:
+    """Several values of each of four keys, all of which may be cleaned."""
+    for number in range(30):
+        put(log, (b"k%d" % (number % 4), b"%d" % number))
+    seal(log)
+
+
 def clean(
     disk: Disk,
     log: FilePartitionLog,
@@ -106,6 +114,27 @@ def records(log: FilePartitionLog) -> list[Record]:
 
 def pairs(log: FilePartitionLog) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(record.offset, record.key, record.value) for record in records(log)]
+
+
+def headers_of(log: FilePartitionLog) -> list[tuple[int, int, int]]:
+    """(base offset, last offset, record count) of every batch."""
+    return [(h.base_offset, h.last_offset, h.record_count) for _, h in iter_headers(drain(log))]
+
+
+def reopened(disk: Disk, log: FilePartitionLog, recovery_point: int = 0) -> FilePartitionLog:
+    """The log as a start after an unclean end finds it."""
+    files = FileCache(disk)
+    state, report = recover(
+        disk,
+        files,
+        PATH,
+        Remembered(recovery_point=recovery_point),
+        index_interval_bytes=200,
+        now_ms=NOW_MS,
+    )
+    assert report.cut is None
+    assert not report.damage
+    return FilePartitionLog(disk, files, PATH, log.config, state)
 
 
 def newest(written: Sequence[Pair]) -> dict[bytes | None, bytes | None]:

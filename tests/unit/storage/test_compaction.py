@@ -1,17 +1,25 @@
+"""Which records a cleaning keeps, and what it writes of them."""
+
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
 from tests.unit.storage.batches import NOW_MS, drain, flush, read
-from tests.unit.storage.compacting import CONFIG, PATH, clean, make_log, pairs, put, records, seal
-from tidemill.core.errors import KafkaError, StorageFault
-from tidemill.storage.compaction import Compaction, LogChanged
-from tidemill.storage.file_cache import FileCache
+from tests.unit.storage.compacting import (
+    CONFIG,
+    PATH,
+    clean,
+    headers_of,
+    make_log,
+    pairs,
+    put,
+    records,
+    reopened,
+    seal,
+)
 from tidemill.storage.partition_log import FilePartitionLog
-from tidemill.storage.recovery import Remembered, recover
 from tidemill.testing.sim_disk import SimDisk
 from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers, read_header
@@ -26,27 +34,6 @@ def disk() -> SimDisk:
 @pytest.fixture
 def log(disk: SimDisk) -> FilePartitionLog:
     return make_log(disk)
-
-
-def headers_of(log: FilePartitionLog) -> list[tuple[int, int, int]]:
-    """(base offset, last offset, record count) of every batch."""
-    return [(h.base_offset, h.last_offset, h.record_count) for _, h in iter_headers(drain(log))]
-
-
-def reopened(disk: SimDisk, log: FilePartitionLog, recovery_point: int = 0) -> FilePartitionLog:
-    """The log as a start after an unclean end finds it."""
-    files = FileCache(disk)
-    state, report = recover(
-        disk,
-        files,
-        PATH,
-        Remembered(recovery_point=recovery_point),
-        index_interval_bytes=200,
-        now_ms=NOW_MS,
-    )
-    assert report.cut is None
-    assert not report.damage
-    return FilePartitionLog(disk, files, PATH, log.config, state)
 
 
 def test_I35_the_newest_record_of_each_key_stays_at_its_offset(
@@ -134,7 +121,7 @@ def test_an_empty_key_is_a_key(disk: SimDisk, log: FilePartitionLog) -> None:
     assert pairs(log) == [(1, b"", b"2")]
 
 
-# --- tombstones -----------------------------------------------------------------------------------
+# --- tombstones ----------------------------------------------------------------------------------
 
 
 def test_I35_a_tombstone_removes_its_key_and_stays_itself(
@@ -206,7 +193,7 @@ def test_a_key_that_comes_back_replaces_its_tombstone(disk: SimDisk, log: FilePa
     assert [pair[1:] for pair in pairs(log)] == [(b"a", b"2")]
 
 
-# --- what stays although it is empty --------------------------------------------------------------
+# --- what stays although it is empty -------------------------------------------------------------
 
 
 def test_I18_a_retry_is_recognised_after_compaction_without_a_snapshot(
@@ -263,301 +250,3 @@ def test_every_segment_still_ends_where_the_next_one_begins(
     found = reopened(disk, log)
     assert found.log_end_offset == log.log_end_offset
     assert pairs(found) == pairs(log)
-
-
-# --- segments -------------------------------------------------------------------------------------
-
-
-def test_segments_that_got_small_are_merged(disk: SimDisk, log: FilePartitionLog) -> None:
-    for number in range(100):
-        put(log, (b"a", b"%d" % number))
-    seal(log)
-    before = len(log.segments)
-    clean(disk, log)
-    seal(log)
-    clean(disk, log)
-    assert before > 10
-    assert len(log.segments) <= 6
-    assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
-
-
-def test_a_merged_segment_is_not_larger_than_segment_bytes(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
-    for number in range(100):
-        put(log, (b"k%d" % number, b"v"))
-    seal(log)
-    for _ in range(3):
-        clean(disk, log)
-        seal(log)
-    big = [s.size_bytes for s in log.segments if s.base_offset < 100 and s.next_offset <= 100]
-    assert max(big) <= CONFIG.segment_bytes
-
-
-def test_a_segment_in_which_nothing_changes_keeps_its_file(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
-    for number in range(8):
-        put(log, (b"k%d" % number, b"v" * 30))
-    seal(log)
-    row = list(log.segments)
-    clean(disk, log)
-    assert next(iter(log.segments)) is row[0]
-
-
-def test_reading_by_offset_finds_the_next_record_that_is_left(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
-    for number in range(40):
-        put(log, (b"k%d" % (number % 2), b"%d" % number))
-    seal(log)
-    clean(disk, log)
-    for offset in range(38):
-        first = next(header for _, header in iter_headers(read(log, offset)))
-        assert first.last_offset >= offset
-    assert pairs(log)[0][0] == 38
-
-
-def test_time_lookup_skips_what_is_gone(disk: SimDisk, log: FilePartitionLog) -> None:
-    put(log, (b"a", b"1"), (b"b", b"1"), producer=(1, 0, 0))
-    put(log, (b"a", b"2"), producer=(1, 0, 2))
-    put(log, (b"b", b"2"), producer=(1, 0, 3))
-    put(log, (b"a", b"3"))
-    seal(log)
-    clean(disk, log)
-    found = log.offset_by_time(NOW_MS, end_offset=log.log_end_offset)
-    assert found is not None
-    assert (found.offset, found.timestamp_ms) == (3, NOW_MS + 3)
-
-
-def test_a_reader_with_a_view_of_an_old_segment_keeps_its_bytes(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
-    for number in range(20):
-        put(log, (b"a", b"%d" % number))
-    seal(log)
-    view = log.segments.oldest.file().try_resident_view(0, log.segments.oldest.size_bytes)
-    assert view is not None
-    before = bytes(view)
-    clean(disk, log)
-    assert bytes(view) == before
-
-
-def test_a_read_that_was_begun_before_the_swap_ends_well_after_it(disk: SimDisk) -> None:
-    disk.is_resident = False
-    log = make_log(disk)
-    written = b"".join(put(log, (b"a", b"%d" % number)) for number in range(4))
-    seal(log)
-    log.segments.oldest.drop_index()
-    found = log.read(0, max_bytes=len(written), end_offset=4)
-    assert found.load is not None
-    clean(disk, log)
-    assert b"".join(found.load()) == written
-
-
-def test_the_index_of_a_cleaned_segment_is_stored(disk: SimDisk, log: FilePartitionLog) -> None:
-    for number in range(30):
-        put(log, (b"k%d" % (number // 2), b"v"))
-    seal(log)
-    clean(disk, log)
-    names = disk.list_names(PATH)
-    bases = [f"{segment.base_offset:020d}" for segment in log.segments if segment.is_closed]
-    assert f"{bases[0]}.index" in names
-    assert not [name for name in names if name.endswith((".cleaned", ".swap", ".deleted"))]
-    segment = log.segments.oldest
-    fresh = reopened(disk, log)
-    assert fresh.segments.oldest.load_index().offsets.positions == (
-        segment.load_index().offsets.positions
-    )
-
-
-# --- the clean point and bounds -------------------------------------------------------------------
-
-
-def test_a_cleaning_goes_on_where_the_last_one_ended(disk: SimDisk, log: FilePartitionLog) -> None:
-    put(log, (b"a", b"1"))
-    seal(log)
-    clean(disk, log)
-    point = log.clean_point.offset
-    assert point > 0
-    assert clean(disk, log) is None
-    assert reopened(disk, log).clean_point.offset == point
-
-
-def test_a_lost_or_damaged_clean_point_costs_only_work(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
-    put(log, (b"a", b"1"))
-    put(log, (b"a", b"2"))
-    seal(log)
-    clean(disk, log)
-    disk.flip_bit(f"{PATH}/clean-point", 20)
-    found = reopened(disk, log)
-    assert found.clean_point.offset == 0
-    put(found, (b"a", b"3"))
-    seal(found)
-    clean(disk, found)
-    assert [pair[1:] for pair in pairs(found)] == [(b"a", b"3")]
-
-
-def test_a_cut_below_the_clean_point_takes_it_away(disk: SimDisk, log: FilePartitionLog) -> None:
-    for number in range(30):
-        put(log, (b"k%d" % number, b"v"))
-    seal(log)
-    clean(disk, log)
-    log.truncate_to(5)
-    assert log.clean_point.offset == 0
-    assert "clean-point" not in disk.list_names(PATH)
-
-
-def test_I35_keys_that_do_not_fit_the_buffer_are_cleaned_in_several_passes(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
-    for version in range(2):
-        for number in range(120):
-            put(log, (b"k%d" % number, b"%d" % version))
-    seal(log)
-    passes = 0
-    while clean(disk, log, buffer_bytes=64 * 24) is not None:
-        passes += 1
-    assert passes > 4
-    assert [pair[1:] for pair in pairs(log)] == [(b"k%d" % n, b"1") for n in range(120)]
-
-
-def test_one_batch_with_more_keys_than_the_buffer_holds_is_cleaned_too(disk: SimDisk) -> None:
-    log = make_log(disk)
-    put(log, *((b"k%d" % (number % 150), b"%d" % (number // 150)) for number in range(300)))
-    seal(log)
-    passes = 0
-    while clean(disk, log, buffer_bytes=64 * 24) is not None:
-        passes += 1
-    assert passes > 2
-    assert [pair[1:] for pair in pairs(log)] == [(b"k%d" % n, b"1") for n in range(150)]
-
-
-def test_a_lag_keeps_young_segments_from_being_cleaned(disk: SimDisk) -> None:
-    log = make_log(disk, replace(CONFIG, min_compaction_lag_ms=100))
-    put(log, (b"a", b"1"))
-    put(log, (b"a", b"2"))
-    seal(log)
-    assert clean(disk, log, now_ms=NOW_MS + 50) is None
-    assert clean(disk, log, now_ms=NOW_MS + 200) is not None
-    assert pairs(log) == [(1, b"a", b"2")]
-
-
-def test_a_log_that_is_not_dirty_enough_is_due_after_the_longest_lag(disk: SimDisk) -> None:
-    log = make_log(disk, replace(CONFIG, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=100))
-    put(log, (b"a", b"1"))
-    seal(log)
-    clean(disk, log)
-    put(log, (b"a", b"2"))
-    seal(log)
-    assert clean(disk, log, now_ms=NOW_MS + 50) is None
-    assert clean(disk, log, now_ms=NOW_MS + 200) is not None
-
-
-def test_the_longest_lag_also_closes_the_active_segment(disk: SimDisk) -> None:
-    log = make_log(disk, replace(CONFIG, max_compaction_lag_ms=100))
-    put(log, (b"a", b"1"), now_ms=NOW_MS)
-    put(log, (b"a", b"2"), now_ms=NOW_MS + 101)
-    assert len(log.segments) == 2
-
-
-# --- interruptions --------------------------------------------------------------------------------
-
-
-def test_a_damaged_segment_is_not_cleaned(disk: SimDisk, log: FilePartitionLog) -> None:
-    for number in range(10):
-        put(log, (b"a", b"%d" % number))
-    seal(log)
-    segment = log.segments.oldest
-    disk.flip_bit(segment.path, segment.size_bytes - 3)
-    with pytest.raises(KafkaError, match="checksum"):
-        clean(disk, log)
-    assert log.segments.oldest is segment
-    assert not [name for name in disk.list_names(PATH) if name.endswith(".cleaned")]
-
-
-def job_of(disk: SimDisk, log: FilePartitionLog) -> Compaction:
-    segments = log.compactable_segments(log.log_end_offset)
-    return Compaction(disk, log, segments, secret=5, dedupe_buffer_bytes=1 << 16, now_ms=NOW_MS)
-
-
-def run_into_change(running: Iterator[Callable[[], None]]) -> None:
-    try:
-        for step in running:
-            step()
-    except (LogChanged, StorageFault):
-        pass
-
-
-def filled(log: FilePartitionLog) -> None:
-    for number in range(30):
-        put(log, (b"k%d" % (number % 4), b"%d" % number))
-    seal(log)
-
-
-def test_a_cut_at_any_moment_of_a_cleaning_wins(disk: SimDisk) -> None:
-    steps = 0
-    while True:
-        here = SimDisk()
-        log = make_log(here)
-        filled(log)
-        before = {pair[0]: pair for pair in pairs(log) if pair[0] < 12}
-        job = job_of(here, log)
-        running = job.steps()
-        try:
-            for _ in range(steps):
-                next(running)()
-        except StopIteration:
-            break
-        log.truncate_to(12)
-        run_into_change(running)
-        assert job.log_has_changed
-        assert log.log_end_offset <= 12
-        found = {pair[0]: pair for pair in pairs(log)}
-        assert found.items() <= before.items()
-        assert {key for _, key, _ in found.values()} <= {b"k0", b"k1", b"k2", b"k3"}
-        assert pairs(reopened(here, log)) == pairs(log)
-        steps += 1
-    assert steps > 10
-
-
-def test_a_cleaning_that_is_given_up_at_any_moment_leaves_a_whole_log(disk: SimDisk) -> None:
-    steps = 0
-    while True:
-        here = SimDisk()
-        log = make_log(here)
-        filled(log)
-        expected = {key: value for _, key, value in pairs(log)}
-        running = job_of(here, log).steps()
-        try:
-            for _ in range(steps):
-                next(running)()
-        except StopIteration:
-            break
-        running.close()
-        log.settle_swap()
-        assert {key: value for _, key, value in pairs(log)} == expected
-        assert pairs(reopened(here, log)) == pairs(log)
-        steps += 1
-    assert steps > 10
-
-
-def test_retention_by_start_offset_works_beside_compaction(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
-    filled(log)
-    clean(disk, log)
-    log.advance_start(log.log_end_offset)
-    dropped = log.apply_retention(now_ms=NOW_MS, high_watermark=log.flushed_offset)
-    assert dropped > 0
-
-
-def test_age_and_size_drop_nothing_from_a_topic_that_only_compacts(disk: SimDisk) -> None:
-    log = make_log(disk, replace(CONFIG, retention_ms=1, retention_bytes=1))
-    filled(log)
-    later = NOW_MS + 10**9
-    assert log.apply_retention(now_ms=later, high_watermark=log.flushed_offset) == 0
-    log.set_config(replace(log.config, deletes=True))
-    assert log.apply_retention(now_ms=later, high_watermark=log.flushed_offset) > 0

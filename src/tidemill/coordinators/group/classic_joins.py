@@ -13,10 +13,11 @@ from tidemill.coordinators.group.classic_members import ClassicMember
 from tidemill.coordinators.group.classic_messages import join_refusal, listed_members
 from tidemill.coordinators.group.classic_rounds import Rounds
 from tidemill.coordinators.group.classic_states import ClassicState
-from tidemill.coordinators.group.group import Caller, GroupConfig
+from tidemill.coordinators.group.group import Caller
 from tidemill.coordinators.group.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from tidemill.coordinators.shard import Now, Parked, Reply, Result
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.group_config import GroupConfig
 from tidemill.core.limits import (
     CLASSIC_PROTOCOLS_MAX,
     GROUP_RECORD_BYTES_MAX,
@@ -124,7 +125,8 @@ class Joins:
 
     def _check_session_timeout(self, join: Join) -> None:
         timeout_ms = join.request.session_timeout_ms
-        low, high = self._config.session_timeout_ms_min, self._config.session_timeout_ms_max
+        low = self._config.group_min_session_timeout_ms
+        high = self._config.group_max_session_timeout_ms
         if not low <= timeout_ms <= high:
             raise KafkaError(
                 ErrorCode.INVALID_SESSION_TIMEOUT, f"{timeout_ms} ms is not in {low} to {high} ms"
@@ -136,13 +138,13 @@ class Joins:
         members = self._rounds.members
         if self._rounds.state is ClassicState.PREPARING_REBALANCE:
             joined = known is not None and known.join is not None
-            return joined or members.joined < self._config.group_size_max
-        return known is not None or len(members) < self._config.group_size_max
+            return joined or members.joined < self._config.group_max_size
+        return known is not None or len(members) < self._config.group_max_size
 
     def _turn_away(self, join: Join, known: ClassicMember | None) -> Result[JoinGroupResponse]:
         code = ErrorCode.GROUP_MAX_SIZE_REACHED
         if known is None:
-            raise KafkaError(code, f"{self._config.group_size_max} members")
+            raise KafkaError(code, f"{self._config.group_max_size} members")
         effects = self._rounds.remove([known], join.now)
         response = join.refusal(code, join.member_id)
         return Result(response, effects.records, effects.replies)

@@ -145,7 +145,7 @@ class Rounds:
         hold_ms = self._pace.wait_ms(now.monotonic_ms)
         self._extension_ms = None
         if first:
-            delay_ms = self._surroundings.config.initial_rebalance_delay_ms
+            delay_ms = self._surroundings.config.group_initial_rebalance_delay_ms
             self._extension_ms = max(timeout_ms - delay_ms, 0) if delay_ms else None
             self._newcomers = False
             hold_ms = timeout_ms = max(delay_ms, hold_ms)
@@ -187,7 +187,8 @@ class Rounds:
         """Let the first round wait for more, if more came since it last did (T40)."""
         if not self._extension_ms or not self._newcomers:
             return False
-        delay_ms = min(self._surroundings.config.initial_rebalance_delay_ms, self._extension_ms)
+        config = self._surroundings.config
+        delay_ms = min(config.group_initial_rebalance_delay_ms, self._extension_ms)
         self._extension_ms -= delay_ms
         self._newcomers = False
         self._deadlines.set(self._rebalance_key, now.monotonic_ms + delay_ms)

@@ -231,7 +231,7 @@ class ConsumerGroup:
         check_heartbeat(request, version, config.consumer_assignors)
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request, now)
-        place = place_of(self._members, request, caller.fresh_member_id, config.group_size_max)
+        place = place_of(self._members, request, caller.fresh_member_id, config.group_max_size)
         return self._go_on(request, caller, place, now)
 
     def _changes_nothing(
@@ -384,7 +384,7 @@ class ConsumerGroup:
 
         Who must give something up hears of it by a heartbeat, and so does who waits for it.
         """
-        usual_ms = self._surroundings.config.consumer_heartbeat_interval_ms
+        usual_ms = self._surroundings.config.group_consumer_heartbeat_interval_ms
         if not is_changing and now.wall_ms - self._targets.made_ms >= usual_ms:
             return usual_ms
         quick_ms = max(QUICK_HEARTBEAT_MS, len(self._members) * QUICK_HEARTBEAT_MS_PER_MEMBER)
@@ -420,7 +420,7 @@ class ConsumerGroup:
     # --- deadlines -------------------------------------------------------------------------------
 
     def _extend_session(self, member_id: str, now: Now) -> None:
-        timeout_ms = self._surroundings.config.consumer_session_timeout_ms
+        timeout_ms = self._surroundings.config.group_consumer_session_timeout_ms
         key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id)
         self._surroundings.deadlines.set(key, now.monotonic_ms + timeout_ms)
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, Self, final
+from typing import Any, NamedTuple, Protocol, final
 
 from tidemill.coordinators.deadlines import Deadlines
 from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Result
-from tidemill.core.broker_config import BrokerConfig
+from tidemill.core.group_config import GroupConfig
 from tidemill.metadata.image import Delta, MetadataImage
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "DeadlineKey",
     "DeadlineKind",
     "Group",
-    "GroupConfig",
     "GroupType",
     "Surroundings",
 ]
@@ -74,40 +73,6 @@ class CommitIdentity(NamedTuple):
     generation: int
     """The generation of a classic group, the member epoch of a consumer group; -1: no member."""
     instance_id: str | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupConfig:
-    """The broker's keys that groups obey."""
-
-    session_timeout_ms_min: int
-    session_timeout_ms_max: int
-    initial_rebalance_delay_ms: int
-    group_size_max: int
-    groups_max: int
-    offset_metadata_bytes_max: int
-    offsets_retention_ms: int
-    offsets_check_interval_ms: int
-    consumer_session_timeout_ms: int
-    consumer_heartbeat_interval_ms: int
-    consumer_assignors: tuple[str, ...]
-
-    @classmethod
-    def of(cls, config: BrokerConfig) -> Self:
-        return cls(
-            session_timeout_ms_min=config.group_min_session_timeout_ms,
-            session_timeout_ms_max=config.group_max_session_timeout_ms,
-            initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-            group_size_max=config.group_max_size,
-            groups_max=config.groups_max,
-            offset_metadata_bytes_max=config.offset_metadata_max_bytes,
-            offsets_retention_ms=config.offsets_retention_minutes * 60_000,
-            offsets_check_interval_ms=config.offsets_retention_check_interval_ms,
-            consumer_session_timeout_ms=config.group_consumer_session_timeout_ms,
-            consumer_heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
-            consumer_assignors=tuple(config.group_consumer_assignors.split(",")),
-        )
 
 
 @final

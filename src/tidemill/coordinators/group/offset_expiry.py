@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import final
 
-from tidemill.coordinators.group.group import Group, GroupConfig
+from tidemill.coordinators.group.group import Group
 from tidemill.coordinators.group.offsets import CommittedOffset, OffsetStore
 from tidemill.coordinators.shard import CoordinatorRecord, Now
+from tidemill.core.group_config import GroupConfig
 from tidemill.metadata.image import DeletedTopic, MetadataImage
 
 __all__ = ["OffsetExpiry"]
@@ -45,7 +46,7 @@ class OffsetExpiry:
         self._regular_at_ms: int | None = None
 
     def loaded(self, now: Now) -> None:
-        self._regular_at_ms = now.monotonic_ms + self._config.offsets_check_interval_ms
+        self._regular_at_ms = now.monotonic_ms + self._config.offsets_retention_check_interval_ms
 
     def topics_deleted(self, topics: Iterable[DeletedTopic]) -> None:
         """Offsets of these are hidden from now on, and go with the next sweep."""
@@ -87,7 +88,9 @@ class OffsetExpiry:
         due_ms = self._regular_at_ms
         self._is_regular = due_ms is not None and due_ms <= now.monotonic_ms
         if self._is_regular:
-            self._regular_at_ms = now.monotonic_ms + self._config.offsets_check_interval_ms
+            self._regular_at_ms = (
+                now.monotonic_ms + self._config.offsets_retention_check_interval_ms
+            )
 
     def _maybe_finish(self) -> None:
         if not self._to_look_at:

@@ -24,7 +24,6 @@ from tidemill.coordinators.group.group import (
     Caller,
     CommitIdentity,
     DeadlineKey,
-    GroupConfig,
     GroupType,
     Surroundings,
 )
@@ -35,6 +34,7 @@ from tidemill.coordinators.group.records import decode_key, decode_value, is_off
 from tidemill.coordinators.group.registry import AnyGroup, GroupRegistry, GroupRoom, is_simple
 from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Result
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.group_config import GroupConfig
 from tidemill.metadata.image import Delta, MetadataImage, difference
 from tidemill.wire.generated.consumer_group_describe import DescribedGroup as ConsumerDescription
 from tidemill.wire.generated.consumer_group_heartbeat import (
@@ -301,7 +301,7 @@ class GroupShard:
         response, records = self._offsets.commit(
             request,
             image=self._surroundings.image,
-            metadata_bytes_max=self._config.offset_metadata_bytes_max,
+            metadata_bytes_max=self._config.offset_metadata_max_bytes,
             now_ms=now.wall_ms,
         )
         return Result(response, records)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
+
 from tidemill.coordinators.deadlines import Deadlines
 from tidemill.coordinators.group.classic import ClassicGroup
 from tidemill.coordinators.group.group import (
     Caller,
     CommitIdentity,
-    GroupConfig,
     Surroundings,
 )
 from tidemill.coordinators.group.records import decode_key, decode_value
 from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Result
-from tidemill.core.broker_config import BrokerConfig
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.group_config import GroupConfig
 from tidemill.metadata.image import MetadataImage
 from tidemill.wire.generated.consumer_protocol_subscription import ConsumerProtocolSubscription
 from tidemill.wire.generated.group_metadata_record import GroupMetadataKey, GroupMetadataValue
@@ -45,7 +46,7 @@ EXPIRIES_MAX = 100
 def config(**changed: Any) -> GroupConfig:
     """Kafka's defaults but for the initial delay, which only some tests are about."""
     keys = {"group_initial_rebalance_delay_ms": 0} | changed
-    return GroupConfig.of(BrokerConfig(**keys))
+    return GroupConfig(**keys)
 
 
 def subscription(*topics: str) -> bytes:
@@ -301,3 +302,19 @@ class Desk:
             self.sync(client, plan if client.leads else None)
         assert self.group.state_name == "Stable"
         return list(clients)
+
+
+def joined(*names: str) -> tuple[Desk, list[Client]]:
+    """A group in which a generation has begun and no plan has been made; the first leads."""
+    desk = Desk(config(group_initial_rebalance_delay_ms=1))
+    clients = [Client(name) for name in names]
+    for client in clients:
+        desk.send_join(client, version=3)
+    desk.advance(2)
+    assert desk.group.state_name == "CompletingRebalance"
+    return desk, clients
+
+
+def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
+    """What is done in this context has to end with this error."""
+    return pytest.raises(KafkaError, match=code.name)

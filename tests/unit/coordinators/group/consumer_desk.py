@@ -6,7 +6,7 @@ the answer. It can lose its memory and load the log again, as it is or compacted
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
 
 from tidemill.coordinators.deadlines import Deadlines
@@ -15,13 +15,12 @@ from tidemill.coordinators.group.group import (
     Caller,
     CommitIdentity,
     DeadlineKey,
-    GroupConfig,
     Surroundings,
 )
 from tidemill.coordinators.group.records import decode_key, decode_value
 from tidemill.coordinators.shard import CoordinatorRecord, Now, Result
-from tidemill.core.broker_config import BrokerConfig
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.group_config import GroupConfig
 from tidemill.metadata.image import Delta, ImageDraft, MetadataImage, PartitionImage, TopicImage
 from tidemill.metadata.topic_config import TopicConfig
 from tidemill.wire.generated import consumer_group_heartbeat as wire
@@ -33,10 +32,9 @@ SESSION_MS = 10_000
 INTERVAL_MS = 3_000
 REBALANCE_MS = 20_000
 WALL_MS = 1_700_000_000_000
-CONFIG = replace(
-    GroupConfig.of(BrokerConfig()),
-    consumer_session_timeout_ms=SESSION_MS,
-    consumer_heartbeat_interval_ms=INTERVAL_MS,
+CONFIG = GroupConfig(
+    group_consumer_session_timeout_ms=SESSION_MS,
+    group_consumer_heartbeat_interval_ms=INTERVAL_MS,
 )
 TOPIC_CONFIG = TopicConfig()
 

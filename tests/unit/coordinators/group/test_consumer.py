@@ -435,7 +435,7 @@ def test_group_of_another_broker_is_planned_anew_if_topics_changed_meanwhile(
 
 @pytest.mark.slow
 def test_S41_join_of_five_hundred_rewrites_only_the_rows_that_changed() -> None:
-    desk = ConsumerDesk({"t": 500}, replace(CONFIG, group_size_max=500))
+    desk = ConsumerDesk({"t": 500}, replace(CONFIG, group_max_size=500))
     clients = [Client(desk, f"m{number}", ["t"]) for number in range(500)]
     for client in clients:
         client.beat()

@@ -159,7 +159,7 @@ def test_T48_member_keeps_its_instance_id_when_it_joins_again(
 
 
 def test_S38_group_that_is_full_takes_nobody_but_those_it_has() -> None:
-    desk = ConsumerDesk({"t": 4}, replace(CONFIG, group_size_max=2))
+    desk = ConsumerDesk({"t": 4}, replace(CONFIG, group_max_size=2))
     desk.beat(join_request("m"))
     desk.beat(join_request("n", instance_id="i"))
     assert desk.refusal(join_request("o")) is ErrorCode.GROUP_MAX_SIZE_REACHED
