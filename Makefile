@@ -15,10 +15,13 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := install --require-hashes --no-deps
 
 HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd)
+PATH_MODULES := $(shell grep '^    "tidemill' src/tidemill/core/compiled.py | grep -v hot | tr -d ' ",' | tr . /)
+PATH_SOURCES := $(PATH_MODULES:%=src/%.py) src/tidemill/core/compiled.py
+PATH_BUILT := $(wildcard src/tidemill__mypyc.*.so $(PATH_MODULES:%=src/%.*.so))
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
-.PHONY: help setup setup-spark demo test check lint unit bench interop coverage lock generate format clean
+.PHONY: help setup setup-spark plain fresh demo test check lint bench interop coverage lock generate format clean
 
 help:
 	@echo 'make setup      .venv with the broker and what its tests need'
@@ -29,6 +32,7 @@ help:
 	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools'
 	@echo 'make bench      measure, side by side with Apache Kafka'
 	@echo 'make coverage   which branches the tests miss'
+	@echo 'make plain      remove the compiled request path: the sources run, for working on them'
 	@echo 'make format     let ruff lay out the code'
 	@echo 'make generate   write the message classes again from the protocol schema'
 	@echo 'make lock       pin the dependencies again (requirements/*.txt)'
@@ -38,7 +42,7 @@ help:
 # Each step leaves a stamp, so that a second run takes no time, and a changed lock, project file or
 # hot loop repeats just the steps that depend on it.
 
-setup: $(STAMPS)/hot
+setup: $(STAMPS)/hot $(STAMPS)/request-path
 
 $(STAMPS)/venv: tools/setup_env
 	@PYTHON=$(PYTHON) tools/setup_env base
@@ -63,6 +67,19 @@ $(STAMPS)/hot: $(STAMPS)/project $(HOT_SOURCES)
 		echo 'setup: building the hot loops'; $(BIN)/python setup.py --quiet build_ext --inplace; fi
 	@touch $@
 
+$(STAMPS)/request-path: $(STAMPS)/project $(PATH_SOURCES)
+	@if [[ -n "$$(find $(PATH_SOURCES) -newer $(STAMPS)/project)" || -z "$(PATH_BUILT)" ]]; then \
+		echo 'setup: compiling the request path'; $(BIN)/python setup.py --quiet build_ext --inplace; fi
+	@touch $@
+
+plain:
+	@rm -f $(PATH_BUILT) $(STAMPS)/request-path
+
+# What is older than its source must not run; the source can, without a minute of compiling.
+fresh: $(STAMPS)/hot
+	@if [[ -n "$$(find $(PATH_SOURCES) -newer $(firstword $(PATH_BUILT) Makefile))" ]]; then \
+		rm -f $(PATH_BUILT) $(STAMPS)/request-path; fi
+
 # Spark comes as a source archive of 456 MB without a wheel; it is packed on the pinned build tools.
 setup-spark: setup $(STAMPS)/spark
 
@@ -85,19 +102,19 @@ demo: setup-spark
 bench: setup-spark $(STAMPS)/bench
 	@$(BIN)/python -m bench $(BENCH_OPTIONS)
 
-lint: setup-spark
+lint: $(STAMPS)/hot $(STAMPS)/spark
 	@$(BIN)/ruff format --check --quiet $(LINTED) || \
 		{ echo 'format: run `make format`'; exit 1; }
 	@$(BIN)/ruff check --quiet $(LINTED)
 	@$(BIN)/mypy --no-error-summary
 
-check: lint
+check: lint fresh
 	@$(BIN)/pytest -q -n $(TEST_JOBS) -m 'not slow and not e2e and not interop' \
 		tests/tidy tests/unit tests/wire
 
 # The tests first, their outcome last: the summary and the table of what is proven are written
 # even when tests fail, and the exit code stays that of the tests.
-test: lint
+test: setup-spark lint
 	@mkdir -p build && rm -f build/tests.xml
 	@status=0; $(BIN)/pytest -q -n $(TEST_JOBS) --dist loadgroup --junitxml=build/tests.xml || status=$$?; \
 		$(BIN)/python tools/requirement_table.py build/tests.xml build/requirement_table.md; \
@@ -128,5 +145,5 @@ lock:
 
 clean:
 	@rm -rf build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage*
-	@rm -f src/tidemill/hot/*.so $(STAMPS)/project
+	@rm -f src/tidemill/hot/*.so $(PATH_BUILT) $(STAMPS)/project $(STAMPS)/request-path
 	@find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -7,12 +7,13 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from bench import kafka, qbench
-from tidemill.hot import compiled_modules
+from tidemill.core.compiled import HOT_LOOPS, REQUEST_PATH, is_compiled
 
 __all__ = ["facts"]
 
@@ -35,12 +36,17 @@ def facts(*, with_kafka: bool, options: str) -> dict[str, Any]:
         "versions": {
             "python": platform.python_version(),
             "uvloop": importlib.metadata.version("uvloop"),
-            "hot_loops": "compiled" if all(compiled_modules().values()) else "plain Python",
+            "hot_loops": _flavour(HOT_LOOPS),
+            "request_path": _flavour(REQUEST_PATH),
             "librdkafka": qbench.librdkafka_version(),
             "kafka": kafka.VERSION if with_kafka else "",
             "java": kafka.java_version() if with_kafka else "",
         },
     }
+
+
+def _flavour(modules: Iterable[str]) -> str:
+    return "compiled" if all(map(is_compiled, modules)) else "plain Python"
 
 
 def _commit() -> str:

@@ -9,7 +9,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from tidemill.hot import compiled_modules, record_encode, record_walk
+from tidemill.core.compiled import is_compiled
+from tidemill.hot import record_encode, record_walk
 from tidemill.wire.produced_batch import BatchPolicy, validate_produced
 from tidemill.wire.records import Record, build_batch
 
@@ -24,7 +25,7 @@ def main() -> None:
     policy = BatchPolicy()
     walk_s = _best_s(lambda: record_walk.walk(section, 0, len(section), RECORDS), 1)
     one_s = _best_s(lambda: validate_produced(batch, policy, NOW_MS), 1_000)
-    kind = "compiled" if compiled_modules()["record_walk"] else "pure Python"
+    kind = "compiled" if is_compiled("tidemill.hot.record_walk") else "pure Python"
     sys.stdout.write(f"walk, {kind}: {RECORDS / walk_s / 1e6:.1f} M records/s\n")
     sys.stdout.write(f"validate a one-record batch: {one_s * 1e6:.2f} us\n")
 

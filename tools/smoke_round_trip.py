@@ -1,7 +1,7 @@
 """One record in and out of an installed Tidemill, through its own commands.
 
-Run it with the Python of the environment to try; "compiled" or "plain" says how the hot loops must
-have been built there:
+Run it with the Python of the environment to try; "compiled" or "plain" says what it must find
+there:
 
     VENV/bin/python tools/smoke_round_trip.py compiled
 """
@@ -27,7 +27,7 @@ RECORD = "what goes in comes out"
 
 
 def main() -> None:
-    _check_hot_loops(sys.argv[1])
+    _check_flavour(sys.argv[1])
     with tempfile.TemporaryDirectory() as data_dir, _start(data_dir) as broker:
         try:
             bootstrap = _wait_ready(broker)
@@ -38,16 +38,13 @@ def main() -> None:
     print(f"smoke: one record through {bootstrap}, clean stop")
 
 
-def _check_hot_loops(expected: str) -> None:
-    from tidemill.hot import compiled_modules
+def _check_flavour(expected: str) -> None:
+    from tidemill.core.compiled import HOT_LOOPS, REQUEST_PATH, is_compiled
 
-    wrong = [
-        name
-        for name, is_built in compiled_modules().items()
-        if is_built != (expected == "compiled")
-    ]
+    modules = (*HOT_LOOPS, *REQUEST_PATH)
+    wrong = [name for name in modules if is_compiled(name) != (expected == "compiled")]
     if wrong:
-        _fail(f"these hot loops are not {expected}: {', '.join(wrong)}")
+        _fail(f"these modules are not {expected}: {', '.join(wrong)}")
 
 
 def _start(data_dir: str) -> subprocess.Popen[str]:

@@ -10,7 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,10 +22,10 @@ from tidemill.cli.text import print_json, print_table
 from tidemill.client.connection import Connection
 from tidemill.client.errors import BrokerUnreachable, ClientError
 from tidemill.core.broker_config import parse_endpoint
+from tidemill.core.compiled import HOT_LOOPS, REQUEST_PATH, is_compiled
 from tidemill.core.errors import TidemillError
 from tidemill.core.limits import MIB
 from tidemill.core.net import AsyncioNet
-from tidemill.hot import compiled_modules
 
 __all__ = ["Finding", "Status", "doctor"]
 
@@ -70,7 +70,8 @@ def doctor(data_dir: str, listen: str, as_json: bool) -> None:
     checks: list[Callable[[], Finding]] = [
         _check_python,
         _check_compiler,
-        _check_compiled,
+        lambda: _check_compiled("compiled loops", HOT_LOOPS),
+        lambda: _check_compiled("compiled request path", REQUEST_PATH),
         _check_descriptors,
         lambda: _check_disk(data_dir),
         lambda: asyncio.run(_check_port(listen)),
@@ -102,17 +103,16 @@ def _check_compiler() -> Finding:
     path = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
     if path is not None:
         return Finding("compiler", Status.OK, path)
-    advice = "without a C compiler the loops over records stay slow: apt install gcc python3-dev"
+    advice = "without a C compiler loops and request path stay slow: apt install gcc python3-dev"
     return Finding("compiler", Status.NOTE, "none", advice)
 
 
-def _check_compiled() -> Finding:
-    modules = compiled_modules()
-    slow = [name for name, is_compiled in modules.items() if not is_compiled]
+def _check_compiled(name: str, modules: Sequence[str]) -> Finding:
+    slow = [module for module in modules if not is_compiled(module)]
     if not slow:
-        return Finding("compiled loops", Status.OK, f"all {len(modules)}")
-    advice = "these run as plain Python, many times slower; `make setup` compiles them"
-    return Finding("compiled loops", Status.NOTE, f"not: {', '.join(slow)}", advice)
+        return Finding(name, Status.OK, f"all {len(modules)} modules")
+    advice = "they run as plain Python, slower; with a C compiler `make setup` compiles them"
+    return Finding(name, Status.NOTE, f"{len(slow)} of {len(modules)} modules are not", advice)
 
 
 def _check_descriptors() -> Finding:

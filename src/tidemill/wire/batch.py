@@ -165,8 +165,13 @@ class BatchHeader:
         self.record_count = record_count
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)}" for name in self.__slots__)
-        return f"BatchHeader({fields})"
+        return (
+            f"BatchHeader(base_offset={self.base_offset}, batch_length={self.batch_length}, "
+            f"magic={self.magic}, attributes={self.attributes:#x}, "
+            f"record_count={self.record_count}, last_offset_delta={self.last_offset_delta}, "
+            f"producer_id={self.producer_id}, producer_epoch={self.producer_epoch}, "
+            f"base_sequence={self.base_sequence})"
+        )
 
     @property
     def size_bytes(self) -> int:

@@ -17,7 +17,7 @@ def healthy(monkeypatch):
         raise BrokerUnreachable("refused")
 
     monkeypatch.setattr(doctor_module.Connection, "open", refused)
-    monkeypatch.setattr(doctor_module, "compiled_modules", lambda: {"varint": True})
+    monkeypatch.setattr(doctor_module, "is_compiled", lambda module: True)
     monkeypatch.setattr(doctor_module, "_java_version", lambda path: 21)
     monkeypatch.setattr(doctor_module.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(doctor_module.resource, "getrlimit", lambda which: (65_536, 65_536))
@@ -41,17 +41,19 @@ def test_the_table_lists_every_check(tmp_path):
     result = tidemill("doctor", "--data-dir", str(tmp_path))
 
     names = [line.split("  ")[0] for line in result.stdout.splitlines()[1:]]
-    assert names[:4] == ["python", "compiler", "compiled loops", "open files"]
+    assert names[:3] == ["python", "compiler", "compiled loops"]
+    assert names[3:5] == ["compiled request path", "open files"]
 
 
 @pytest.mark.usefixtures("healthy")
-def test_loops_that_are_not_compiled_are_a_note_and_no_failure(monkeypatch):
-    monkeypatch.setattr(doctor_module, "compiled_modules", lambda: {"varint": False})
+@pytest.mark.parametrize("check", ["compiled loops", "compiled request path"])
+def test_what_is_not_compiled_is_a_note_and_no_failure(monkeypatch, check):
+    monkeypatch.setattr(doctor_module, "is_compiled", lambda module: False)
 
     found, exit_code = findings()
 
-    assert found["compiled loops"]["status"] == "note"
-    assert "make setup" in found["compiled loops"]["advice"]
+    assert found[check]["status"] == "note"
+    assert "make setup" in found[check]["advice"]
     assert exit_code == 0
 
 

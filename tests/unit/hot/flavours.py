@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from tidemill import hot
+from tidemill.core.compiled import is_compiled
 
 FLAVOURS = ("compiled", "pure")
 HOT_FOLDER = Path(hot.__file__).parent
@@ -22,7 +23,7 @@ def load(flavour: str, name: str) -> ModuleType:
 
 
 def _load_compiled(name: str) -> ModuleType:
-    if not hot.compiled_modules()[name]:
+    if not is_compiled(f"tidemill.hot.{name}"):
         if os.environ.get("CI") == "true":
             pytest.fail(f"tidemill.hot.{name} is not compiled")
         pytest.skip(f"tidemill.hot.{name} is not compiled")

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.unit.server.cold_log import ColdLog
 from tests.unit.server.memory_peer import MemoryTransport, settle
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import PARKED_PARTITIONS_MAX
@@ -13,7 +14,6 @@ from tidemill.server.connection import Connection
 from tidemill.server.dispatch import Dispatcher
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.listener_state import Deadlines, ListenerState
-from tidemill.storage.log import LogSlice
 from tidemill.wire.api_keys import API_SPECS, ApiKey
 from tidemill.wire.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from tidemill.wire.generated.produce import (
@@ -171,11 +171,9 @@ def cold(reading, monkeypatch):
     """Reading a partition needs the disk; what it brings, a test says."""
 
     def with_load(load):
-        def read(offset, *, max_bytes, end_offset, at_least_one):
-            return LogSlice((), min(max_bytes, 50_000), load)
-
         reading.broker.append("t", 1000)
-        monkeypatch.setattr(reading.broker.partition("t"), "read", read)
+        partition = reading.broker.partition("t")
+        partition.log = ColdLog(partition.log, load, size_bytes=50_000)
 
         async def run(operation):
             await asyncio.sleep(0)

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import pytest
 
+from tests.unit.server.cold_log import ColdLog
 from tests.unit.server.one_broker import NOW_MS
 from tidemill.core.deferred import Deferred
 from tidemill.core.errors import ErrorCode
 from tidemill.server.authorizer import Operation
 from tidemill.server.handlers import fetch
 from tidemill.server.partition_access import PARTITIONS_PER_SLICE
-from tidemill.storage.log import LogSlice
 from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.generated.fetch import (
@@ -292,8 +292,8 @@ def test_S11_who_names_very_many_partitions_without_news_is_told_to_wait(many):
 
 
 def test_S11_a_fetch_in_turns_reads_what_is_not_in_memory(many):
-    log = many.partition("orders", 3).log
-    log.read = lambda *_arguments, **_keywords: LogSlice((), 4, load=lambda: [b"cold"])
+    partition = many.partition("orders", 3)
+    partition.log = ColdLog(partition.log, lambda: [b"cold"], size_bytes=4)
     data = many.call(_of_many(many, 0), 12).responses[0].partitions[3]
     assert bytes(data.records) == b"cold"
     assert many.services.response_memory.used_bytes == 0
