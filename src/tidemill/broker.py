@@ -37,7 +37,6 @@ from tidemill.replication.loop_watch import watch_loop
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.authorizer import AllowAll
-from tidemill.server.context import Services
 from tidemill.server.dispatch import Dispatcher
 from tidemill.server.fetch_sessions import FetchSessions
 from tidemill.server.handlers import HANDLERS
@@ -49,6 +48,7 @@ from tidemill.server.metrics import render
 from tidemill.server.producer_ids import ProducerIds
 from tidemill.server.quotas import Quotas
 from tidemill.server.ready_queue import ReadyQueue
+from tidemill.server.services import Services
 from tidemill.storage.disk import Disk, OsDisk
 from tidemill.storage.log_directory import LogDirectory
 

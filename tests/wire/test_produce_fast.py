@@ -26,6 +26,7 @@ from tidemill.wire.produce_fast import try_encode_response, try_read_request
 
 SPEC = API_SPECS[ApiKey.PRODUCE]
 VERSIONS = range(3, 14)
+FAST_VERSIONS = range(5, 14)
 TOPIC_ID = UUID(int=0x1234)
 
 
@@ -53,12 +54,12 @@ def test_the_fast_reader_reads_what_the_generated_one_reads(version: int, size: 
     frame = _encoded(_request(version, records=b"r" * size), version)
     fast = try_read_request(frame, 0, version)
     reader = Reader(frame)
-    assert (fast is None) == (version < 9)
+    assert (fast is None) == (version not in FAST_VERSIONS)
     if fast is not None:
         assert fast == ProduceRequest.read(reader, version)
 
 
-@pytest.mark.parametrize("version", range(9, 14))
+@pytest.mark.parametrize("version", FAST_VERSIONS)
 def test_any_other_shape_is_left_to_the_generated_reader(version: int):
     two_partitions = _request(version)
     two_partitions.topic_data[0].partition_data.append(PartitionProduceData(index=4, records=b"x"))
@@ -75,7 +76,7 @@ def test_any_other_shape_is_left_to_the_generated_reader(version: int):
         assert try_read_request(_encoded(other, version), 0, version) is None
 
 
-@pytest.mark.parametrize("version", range(9, 14))
+@pytest.mark.parametrize("version", FAST_VERSIONS)
 def test_a_cut_or_padded_request_is_left_to_the_generated_reader(version: int):
     frame = _encoded(_request(version), version)
     for end in range(len(frame)):
@@ -84,7 +85,7 @@ def test_a_cut_or_padded_request_is_left_to_the_generated_reader(version: int):
     assert try_read_request(padded, 0, version) is None
 
 
-@given(data=st.data(), version=st.sampled_from(range(9, 14)))
+@given(data=st.data(), version=st.sampled_from(FAST_VERSIONS))
 def test_a_changed_byte_never_makes_the_two_readers_disagree(data: st.DataObject, version: int):
     frame = bytearray(_encoded(_request(version), version))
     place = data.draw(st.integers(0, len(frame) - 1))
@@ -115,21 +116,22 @@ def test_the_fast_writer_writes_what_the_generated_one_writes(version: int, code
     response = _response(version, error_code=code)
     fast = try_encode_response(response, version, 42)
     slow = encode_response(response, spec=SPEC, version=version, correlation_id=42)
-    assert (fast is None) == (version < 9)
+    assert (fast is None) == (version not in FAST_VERSIONS)
     if fast is not None:
         assert fast == b"".join(bytes(chunk) for chunk in slow)
 
 
-def test_an_answer_with_words_or_hints_is_left_to_the_generated_writer():
-    hinted = _response(10)
+@pytest.mark.parametrize("version", FAST_VERSIONS)
+def test_an_answer_with_words_or_hints_is_left_to_the_generated_writer(version: int):
+    hinted = _response(version)
     hinted.node_endpoints = [NodeEndpoint(node_id=1, host="h", port=1)]
-    two = _response(10)
+    two = _response(version)
     two.responses[0].partition_responses.append(PartitionProduceResponse(index=1))
     for response in (
-        _response(10, error_message="no"),
-        _response(10, record_errors=[BatchIndexAndErrorMessage(batch_index=0)]),
-        _response(10, current_leader=LeaderIdAndEpoch(leader_id=1, leader_epoch=1)),
+        _response(version, error_message="no"),
+        _response(version, record_errors=[BatchIndexAndErrorMessage(batch_index=0)]),
+        _response(version, current_leader=LeaderIdAndEpoch(leader_id=1, leader_epoch=1)),
         hinted,
         two,
     ):
-        assert try_encode_response(response, 10, 1) is None
+        assert try_encode_response(response, version, 1) is None

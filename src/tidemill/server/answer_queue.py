@@ -16,8 +16,8 @@ from typing import Any, final
 from tidemill.core.deferred import Deferred
 from tidemill.core.limits import KIB, REQUEST_BYTES_IN_FLIGHT_MAX, REQUESTS_IN_FLIGHT_MAX
 from tidemill.core.telemetry import ApiCounters
-from tidemill.server.context import Services
 from tidemill.server.dispatch import BoundHandler
+from tidemill.server.services import Services
 from tidemill.wire.primitives import Buffer
 
 __all__ = ["JOIN_BYTES_MAX", "AnswerQueue", "Reply"]

@@ -1,69 +1,19 @@
-"""What a handler may know and use: the request's own facts, and the broker's services.
-
-Handlers see the layers below only through `Services`; `RequestContext` adds who asks and how.
-"""
+"""One request's own facts: who asks, how, and through what the handler may work."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Protocol, final
 
-from tidemill.coordinators.group_coordinator import GroupCoordinator
-from tidemill.core.broker_config import BrokerConfig, Endpoint
-from tidemill.core.clock import Clock
+from tidemill.core.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
-from tidemill.core.lifecycle import Supervisor
-from tidemill.core.logs import RateLimit
-from tidemill.core.net import Net
-from tidemill.core.rng import Rng
-from tidemill.core.telemetry import Telemetry
-from tidemill.core.timers import LoopTimers
-from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image import BrokerImage, MetadataImage
-from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.server.authorizer import Authorizer, Operation, Resource, ResourceType
-from tidemill.server.fetch_sessions import FetchSessions
-from tidemill.server.memory_pool import MemoryPool
-from tidemill.server.producer_ids import ProducerIds
-from tidemill.server.quotas import Quotas
-from tidemill.server.ready_queue import ReadyQueue
-from tidemill.storage.disk import Disk
-from tidemill.storage.log_directory import LogDirectory
+from tidemill.server.authorizer import Operation, Resource, ResourceType
+from tidemill.server.services import Services
 
 ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
-__all__ = ["Peer", "RequestContext", "Services"]
-
-
-@final
-@dataclass(slots=True, kw_only=True)
-class Services:
-    """Everything of the broker that handlers work with; built once by the composition root."""
-
-    config: BrokerConfig
-    clock: Clock
-    rng: Rng
-    net: Net
-    disk: Disk
-    cluster: Cluster
-    replicas: ReplicaManager
-    groups: GroupCoordinator
-    directory: LogDirectory
-    checkpoint: Callable[[], Awaitable[None]]
-    """Make durable where logs start; raises StorageFault."""
-    telemetry: Telemetry
-    authorizer: Authorizer
-    timers: LoopTimers
-    sessions: FetchSessions
-    producer_ids: ProducerIds
-    quotas: Quotas
-    response_memory: MemoryPool
-    supervisor: Supervisor
-    ready: ReadyQueue
-    fault_log: RateLimit = field(default_factory=RateLimit)
-    """Faults of the disk come with every request; the operator hears of them once a minute."""
+__all__ = ["Peer", "RequestContext"]
 
 
 _FORBIDDEN = {

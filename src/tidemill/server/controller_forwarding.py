@@ -7,7 +7,7 @@ from typing import TypeVar
 from tidemill.client.connection import Connection
 from tidemill.client.errors import ClientError
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.server.context import Services
+from tidemill.server.services import Services
 from tidemill.wire.message import Message
 
 __all__ = ["ask_controller"]

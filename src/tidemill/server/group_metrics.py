@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple, final
 
-from tidemill.server.context import Services
+from tidemill.server.services import Services
 
 __all__ = ["Lag", "count_groups", "count_rebalances", "measure_lag"]
 

@@ -18,10 +18,10 @@ from tidemill.core.limits import (
     WRITE_STALL_PRESSED_DEADLINE_S,
 )
 from tidemill.core.logs import RateLimit, shown
-from tidemill.server.context import Services
 from tidemill.server.dispatch import Dispatcher
 from tidemill.server.memory_pool import MemoryPool
 from tidemill.server.receive_buffer import Scratch
+from tidemill.server.services import Services
 from tidemill.server.token_buckets import TokenBuckets
 from tidemill.server.turns import Turns
 

@@ -11,8 +11,8 @@ from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.limits import MIB
 from tidemill.metadata.controller import TopicSpec
 from tidemill.metadata.image import OFFSETS_TOPIC
-from tidemill.server.context import Services
 from tidemill.server.controller_forwarding import ask_controller
+from tidemill.server.services import Services
 from tidemill.wire.generated.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,

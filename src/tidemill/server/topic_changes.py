@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.metadata.controller import TopicResult
-from tidemill.server.context import RequestContext, Services
+from tidemill.server.context import RequestContext
 from tidemill.server.pacing import Pacer
+from tidemill.server.services import Services
 
 __all__ = ["change_topics", "check_controller", "wait_usable"]
 

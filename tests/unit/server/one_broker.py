@@ -20,7 +20,7 @@ from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller import TopicSpec
 from tidemill.metadata.memory_store import MemoryCoordServer
 from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.server.context import RequestContext, Services
+from tidemill.server.context import RequestContext
 from tidemill.server.dispatch import Dispatcher
 from tidemill.server.fetch_sessions import FetchSessions
 from tidemill.server.handlers import HANDLERS
@@ -28,6 +28,7 @@ from tidemill.server.memory_pool import MemoryPool
 from tidemill.server.producer_ids import ProducerIds
 from tidemill.server.quotas import Quotas
 from tidemill.server.ready_queue import ReadyQueue
+from tidemill.server.services import Services
 from tidemill.storage.log import LogConfig
 from tidemill.storage.memory_log import MemoryPartitionLog
 from tidemill.testing.sim_disk import SimDisk
