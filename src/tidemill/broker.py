@@ -18,6 +18,7 @@ from tidemill.coordinators.group_coordinator import GroupCoordinator
 from tidemill.core.broker_config import BrokerConfig, Endpoint
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import StorageFault, UserError
+from tidemill.core.event_loop import report_broken_invariants
 from tidemill.core.ids import BrokerId
 from tidemill.core.lifecycle import Supervisor
 from tidemill.core.net import AsyncioNet, Net
@@ -109,6 +110,7 @@ class Broker:
         """Serve; the address that clients reach. UserError says what only a person can mend."""
         config = self.config
         self._supervisor = Supervisor(self._fail)
+        report_broken_invariants(asyncio.get_running_loop(), self._fail)
         self._timers = LoopTimers(self._clock)
         self._listener = Listener(self._net)
         bound = await self._listener.bind(config.listen_endpoint)
