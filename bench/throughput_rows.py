@@ -29,7 +29,8 @@ __all__ = [
 ]
 
 STALL_SHARE = 0.999
-STALL_OBSERVATIONS = 1_000
+STALL_OBSERVATIONS = 4_000
+"""One in a thousand of them is not one alone."""
 STALL_RUNS_MAX = 100
 STALL_SIZES = (100, 1_000)
 FLUSH_BAR = Bar(">=", 0.5)
