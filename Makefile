@@ -17,7 +17,7 @@ LOCKED := install --require-hashes --no-deps
 HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd)
 PATH_MODULES := $(shell grep '^    "tidemill' src/tidemill/core/compiled.py | grep -v hot | tr -d ' ",' | tr . /)
 PATH_SOURCES := $(PATH_MODULES:%=src/%.py) src/tidemill/core/compiled.py
-PATH_BUILT := $(wildcard src/tidemill__mypyc.*.so $(PATH_MODULES:%=src/%.*.so))
+PATH_BUILT := $(shell find src -name '*.so' -not -path '*/hot/*')
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
@@ -68,7 +68,8 @@ $(STAMPS)/hot: $(STAMPS)/project $(HOT_SOURCES)
 	@touch $@
 
 $(STAMPS)/request-path: $(STAMPS)/project $(PATH_SOURCES)
-	@if [[ -n "$$(find $(PATH_SOURCES) -newer $(STAMPS)/project)" || -z "$(PATH_BUILT)" ]]; then \
+	@if [[ -n "$$(find $(PATH_SOURCES) -newer $(STAMPS)/project)" || \
+		-z "$$(find src -name 'tidemill__mypyc.*')" ]]; then \
 		echo 'setup: compiling the request path'; $(BIN)/python setup.py --quiet build_ext --inplace; fi
 	@touch $@
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import runpy
 import sys
 from pathlib import Path
+from sysconfig import get_config_var
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
@@ -60,11 +61,14 @@ class BuildCompiled(build_ext):
 
     def copy_extensions_to_source(self) -> None:
         super().copy_extensions_to_source()
-        for built in self.get_output_mapping().values():
-            if Path(built).exists():
-                # A source may be newer and the same, after a checkout of it: no reason to compile
-                # it again, but what is compared with it by date must know.
-                Path(built).touch()
+        built = {Path(self.get_ext_fullpath(ext.name)).resolve() for ext in self.extensions}
+        for path in SOURCE.resolve().rglob(f"*{get_config_var('EXT_SUFFIX')}"):
+            if path in built:
+                # A source may be newer and still the same, after a checkout: no reason to compile
+                # it again, but the dates must say that it was looked at.
+                path.touch()
+            else:
+                path.unlink()  # its module is no longer compiled, and the library lacks its code
 
 
 def _hot_loops() -> list[Extension]:

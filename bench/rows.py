@@ -11,7 +11,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
-from bench import group_rows, latency_rows, life_rows, scale_rows, spark_rows, throughput_rows
+from bench import (
+    backlog_rows,
+    group_rows,
+    latency_rows,
+    life_rows,
+    scale_rows,
+    spark_rows,
+    throughput_rows,
+)
 from bench.judgement import Bar, Held, Outcome
 from bench.lab import Lab
 
@@ -167,7 +175,7 @@ ROWS = (
     Row(key="memory", title="memory", measure=life_rows.memory, quick=True),
     _recovery("recovery-1g", gigabytes=1),
     _recovery("recovery-10g", gigabytes=10, large=True),
-    Row(key="backlog", title="produce onto a backlog", measure=scale_rows.backlog, large=True),
+    Row(key="backlog", title="a backlog", measure=backlog_rows.backlog, large=True),
     Row(
         key="partitions",
         title="produce beside partitions",

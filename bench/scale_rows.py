@@ -1,4 +1,4 @@
-"""What must not slow the broker down: a long backlog, idle partitions and connections, topics."""
+"""What must not slow the broker down: idle partitions and connections, many topics."""
 
 from __future__ import annotations
 
@@ -15,27 +15,14 @@ from bench.wire_client import connect, read_frame, request_frame
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
 
-__all__ = ["backlog", "idle_connections", "idle_partitions", "many_topics_start"]
+__all__ = ["idle_connections", "idle_partitions", "many_topics_start"]
 
-BACKLOG_BAR = Bar(">=", 0.8)
 PARTITIONS_BAR = Bar(">=", 0.8)
 CONNECTION_BAR = Bar("<=", 12, Held.VALUE)
 CONNECTION_LATENCY_BAR = Bar("<=", 2)
 START_BAR = Bar("<=", 5, Held.VALUE)
-RECORD_BYTES = 1_000
 SMALL_RECORD_BYTES = 100
 DESCRIPTORS_RESERVED = 400
-
-
-def backlog(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """Produce into a topic with a long backlog and into one with a short one."""
-    short_gb, long_gb = lab.sizes.backlog_gb
-    lab.need_disk(short_gb + long_gb)
-    with lab.own("tidemill", "tidemill") as (long, short):
-        samples = lab.compare(
-            _producing_onto(lab, long, long_gb), _producing_onto(lab, short, short_gb)
-        )
-    return [_rates(row, f"{title}, {long_gb:g} GB", samples, f"{short_gb:g} GB", BACKLOG_BAR)]
 
 
 def idle_partitions(lab: Lab, row: str, title: str) -> list[Outcome]:
@@ -101,15 +88,6 @@ def idle_connections(lab: Lab, row: str, title: str) -> list[Outcome]:
             bar=CONNECTION_LATENCY_BAR,
         ),
     ]
-
-
-def _producing_onto(lab: Lab, broker: BrokerProcess, gigabytes: float) -> Callable[[], Sample]:
-    broker.start()
-    topic = lab.new_topic(broker)
-    fill = int(gigabytes * 1e9) // RECORD_BYTES
-    lab.qbench(broker, topic, "produce", fill, RECORD_BYTES, 1)
-    count = lab.sizes.records(RECORD_BYTES)
-    return lambda: lab.qbench(broker, topic, "produce", count, RECORD_BYTES, 1)
 
 
 def _producing(lab: Lab, broker: BrokerProcess) -> Callable[[], Sample]:

@@ -23,6 +23,7 @@ __all__ = [
     "answers_api_versions",
     "connect",
     "end_offset_sum",
+    "end_offsets",
     "parse_answer",
     "read_frame",
     "request_frame",
@@ -86,8 +87,8 @@ def answers_api_versions(address: Address) -> bool:
     return parse_answer(frame, ApiVersionsResponse, ApiKey.API_VERSIONS, 0).error_code == 0
 
 
-def end_offset_sum(address: Address, topic: str, partitions: int) -> int | None:
-    """The records of a topic that was never cut; None while a partition is not served."""
+def end_offsets(address: Address, topic: str, partitions: int) -> list[int] | None:
+    """Of each partition, in order; None while one of them is not served."""
     wanted = [
         ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(partitions)
     ]
@@ -101,10 +102,16 @@ def end_offset_sum(address: Address, topic: str, partitions: int) -> int | None:
     except OSError:
         return None
     answer = parse_answer(frame, ListOffsetsResponse, ApiKey.LIST_OFFSETS, _LIST_OFFSETS_VERSION)
-    found = [partition for t in answer.topics for partition in t.partitions]
-    if len(found) != partitions or any(partition.error_code for partition in found):
-        return None
-    return sum(partition.offset for partition in found)
+    found = {
+        p.partition_index: p.offset for t in answer.topics for p in t.partitions if not p.error_code
+    }
+    return [found[index] for index in range(partitions)] if len(found) == partitions else None
+
+
+def end_offset_sum(address: Address, topic: str, partitions: int) -> int | None:
+    """The records of a topic that was never cut; None while a partition is not served."""
+    ends = end_offsets(address, topic, partitions)
+    return None if ends is None else sum(ends)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
