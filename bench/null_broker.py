@@ -8,11 +8,23 @@ about how fast the driver lets any broker be on that machine.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from struct import Struct
 from unittest import mock
 
+from tidemill import broker
 from tidemill.cli.main import main as tidemill
-from tidemill.replication.partition import Appended, Partition
+from tidemill.server.context import RequestContext
+from tidemill.server.handler import Handler
+from tidemill.server.handlers import HANDLERS
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 
 __all__ = ["main"]
 
@@ -20,16 +32,37 @@ _RECORD_COUNT = Struct(">i")
 _RECORD_COUNT_AT = 57
 
 
+class _Nothing:
+    """Answers produce requests with the offsets that their batches would have had."""
+
+    def __init__(self) -> None:
+        self._next_offsets: Counter[tuple[str, int]] = Counter()
+
+    def handle(self, _context: RequestContext, request: ProduceRequest) -> ProduceResponse:
+        response = ProduceResponse()
+        for topic in request.topic_data:
+            entries = []
+            for data in topic.partition_data:
+                assert data.records is not None
+                (count,) = _RECORD_COUNT.unpack_from(data.records, _RECORD_COUNT_AT)
+                partition = (topic.name, data.index)
+                offset = self._next_offsets[partition]
+                entries.append(PartitionProduceResponse(index=data.index, base_offset=offset))
+                self._next_offsets[partition] += count
+            response.responses.append(
+                TopicProduceResponse(name=topic.name, partition_responses=entries)
+            )
+        return response
+
+
 def main() -> None:
-    next_offsets: dict[Partition, int] = {}
+    nothing = _Nothing()
 
-    def append(partition: Partition, records: memoryview, **_: int) -> Appended:
-        (count,) = _RECORD_COUNT.unpack_from(records, _RECORD_COUNT_AT)
-        base_offset = next_offsets.get(partition, 0)
-        next_offsets[partition] = base_offset + count
-        return Appended(base_offset, base_offset + count, -1)
+    def without_work(handler: Handler) -> Handler:
+        is_produce = handler.api_key == ApiKey.PRODUCE
+        return replace(handler, handle=nothing.handle) if is_produce else handler
 
-    with mock.patch.object(Partition, "append", append):
+    with mock.patch.object(broker, "HANDLERS", tuple(map(without_work, HANDLERS))):
         tidemill()
 
 
