@@ -27,11 +27,6 @@ from tidemill.testing.sim_disk import SimDisk
 OTHER_ID = TopicId(UUID(int=8))
 
 
-@pytest.fixture
-def disk() -> SimDisk:
-    return SimDisk()
-
-
 def with_log(disk: SimDisk, batches: int = 10) -> LogDirectory:
     directory = opened(disk)
     fill(directory.create_log(ORDERS, TOPIC_ID, SMALL), batches)

@@ -27,11 +27,6 @@ SIZE = len(batch(0))
 ONE_SEGMENT = LogConfig(segment_bytes=1 << 20, index_interval_bytes=2 * SIZE)
 
 
-@pytest.fixture
-def disk() -> SimDisk:
-    return SimDisk()
-
-
 def promised(disk: SimDisk, batches: int, config: LogConfig = ONE_SEGMENT) -> LogDirectory:
     """A log whose first batches lie below the recovery point."""
     directory = opened(disk)

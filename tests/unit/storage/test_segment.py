@@ -63,11 +63,6 @@ def read(segment: Segment, offset: int, *, max_bytes: int = 1 << 20) -> LogSlice
 
 
 @pytest.fixture
-def disk() -> SimDisk:
-    return SimDisk()
-
-
-@pytest.fixture
 def segment(disk: SimDisk) -> Segment:
     return new_segment(disk, "/log")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from tests.unit.storage.batches import NOW_MS, read
 from tests.unit.storage.compacting import (
     CONFIG,
@@ -21,16 +19,6 @@ from tests.unit.storage.compacting import (
 from tidemill.storage.partition_log import FilePartitionLog
 from tidemill.testing.sim_disk import SimDisk
 from tidemill.wire.batch import iter_headers
-
-
-@pytest.fixture
-def disk() -> SimDisk:
-    return SimDisk()
-
-
-@pytest.fixture
-def log(disk: SimDisk) -> FilePartitionLog:
-    return make_log(disk)
 
 
 def test_segments_that_got_small_are_merged(disk: SimDisk, log: FilePartitionLog) -> None:

@@ -26,16 +26,6 @@ from tidemill.wire.batch import iter_headers, read_header
 from tidemill.wire.records import Record
 
 
-@pytest.fixture
-def disk() -> SimDisk:
-    return SimDisk()
-
-
-@pytest.fixture
-def log(disk: SimDisk) -> FilePartitionLog:
-    return make_log(disk)
-
-
 def test_I35_the_newest_record_of_each_key_stays_at_its_offset(
     disk: SimDisk, log: FilePartitionLog
 ) -> None:

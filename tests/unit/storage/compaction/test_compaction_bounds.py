@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from tests.unit.storage.batches import NOW_MS
 from tests.unit.storage.compacting import (
     CONFIG,
@@ -19,16 +17,6 @@ from tests.unit.storage.compacting import (
 )
 from tidemill.storage.partition_log import FilePartitionLog
 from tidemill.testing.sim_disk import SimDisk
-
-
-@pytest.fixture
-def disk() -> SimDisk:
-    return SimDisk()
-
-
-@pytest.fixture
-def log(disk: SimDisk) -> FilePartitionLog:
-    return make_log(disk)
 
 
 def test_a_cleaning_goes_on_where_the_last_one_ended(disk: SimDisk, log: FilePartitionLog) -> None:

@@ -23,16 +23,6 @@ from tidemill.storage.partition_log import FilePartitionLog
 from tidemill.testing.sim_disk import SimDisk
 
 
-@pytest.fixture
-def disk() -> SimDisk:
-    return SimDisk()
-
-
-@pytest.fixture
-def log(disk: SimDisk) -> FilePartitionLog:
-    return make_log(disk)
-
-
 def test_a_damaged_segment_is_not_cleaned(disk: SimDisk, log: FilePartitionLog) -> None:
     for number in range(10):
         put(log, (b"a", b"%d" % number))

@@ -1,0 +1,14 @@
+"""A compacted log, empty, on the simulated disk."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.storage.compacting import make_log
+from tidemill.storage.partition_log import FilePartitionLog
+from tidemill.testing.sim_disk import SimDisk
+
+
+@pytest.fixture
+def log(disk: SimDisk) -> FilePartitionLog:
+    return make_log(disk)
