@@ -56,7 +56,7 @@ $(STAMPS)/packages: $(STAMPS)/venv requirements/build.txt requirements/runtime.t
 	@touch $@
 
 $(STAMPS)/project: $(STAMPS)/packages $(METADATA)
-	@echo 'setup: installing tidemill'
+	@echo 'setup: installing tidemill; its loops and request path are compiled, about a minute'
 	@$(PIP) install --no-build-isolation --no-deps --editable .
 	@touch $@
 
@@ -79,7 +79,7 @@ plain:
 # What is older than its source must not run; the source can, without a minute of compiling.
 fresh: $(STAMPS)/hot
 	@if [[ -n "$$(find $(PATH_SOURCES) -newer $(firstword $(PATH_BUILT) Makefile))" ]]; then \
-		rm -f $(PATH_BUILT) $(STAMPS)/request-path; fi
+		$(MAKE) --silent plain; fi
 
 # Spark comes as a source archive of 456 MB without a wheel; it is packed on the pinned build tools.
 setup-spark: setup $(STAMPS)/spark
@@ -124,7 +124,8 @@ test: setup-spark lint
 interop: setup
 	@$(BIN)/python -m interop.run $(ONLY)
 
-coverage: setup
+# Interpreted: what is compiled cannot be followed line by line.
+coverage: $(STAMPS)/hot plain
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest -q -m 'not slow and not e2e and not interop' tests/unit tests/wire
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report

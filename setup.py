@@ -21,7 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 SOURCE = Path("src")
 HOT = SOURCE / "tidemill/hot"
-REQUEST_PATH = SOURCE / "tidemill/core/compiled.py"
+LISTS = SOURCE / "tidemill/core/compiled.py"
 BUILDING = {"build", "build_ext", "bdist_wheel", "editable_wheel"}
 
 # Annotations stay documentation (the C types are in the .pxd files), and an index that escapes
@@ -49,7 +49,7 @@ class BuildCompiled(build_ext):
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        self.parallel = 2
+        self.parallel = self.parallel or 2
 
     def build_extensions(self) -> None:
         super().build_extensions()
@@ -98,13 +98,13 @@ def _hot_loops() -> list[Extension]:
 
 def _request_path() -> list[Extension]:
     # The tools of packaging also run this file to read names and versions; mypyc takes seconds.
-    if not BUILDING.intersection(sys.argv) or not REQUEST_PATH.exists():
+    if not BUILDING.intersection(sys.argv) or not LISTS.exists():
         return []
     try:
         from mypyc.build import mypycify
     except ImportError:
         return []
-    names: tuple[str, ...] = runpy.run_path(str(REQUEST_PATH))["REQUEST_PATH"]
+    names: tuple[str, ...] = runpy.run_path(str(LISTS))["REQUEST_PATH"]
     sources = [str(SOURCE / name.replace(".", "/")) + ".py" for name in names]
     extensions: list[Extension] = mypycify(
         [*MYPY_OPTIONS, *sources],

@@ -110,7 +110,8 @@ class Broker:
         """Serve; the address that clients reach. UserError says what only a person can mend."""
         config = self.config
         self._supervisor = Supervisor(self._fail)
-        report_broken_invariants(asyncio.get_running_loop(), self._fail)
+        loop = asyncio.get_running_loop()
+        self._stop_reports = report_broken_invariants(loop, self._fail)
         self._timers = LoopTimers(self._clock)
         self._listener = Listener(self._net)
         bound = await self._listener.bind(config.listen_endpoint)
@@ -309,6 +310,7 @@ class Broker:
         self._timers.stop()
         await self._housekeeping.close()
         await self.cluster.close()
+        self._stop_reports()
 
 
 def _make_durable(disk: Disk, path: str) -> None:

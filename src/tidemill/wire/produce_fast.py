@@ -1,10 +1,10 @@
 """HOT PATH. Produce requests and answers of the commonest shape, read and written in one piece.
 
 Many produce requests carry one batch for one partition. For these the field-by-field codec costs
-twice as much as it need (4.3 against 2.2 us to read, 2.2 against 1.0 us to answer). The functions
-here know that one shape, in the versions that clients of today speak, and answer None for any
-other, however slightly different: then the generated codec does the work, and finds the words for
-what is wrong. Tests hold both against each other.
+twice as much as it need (version 7, compiled: 3.9 against 2.1 us to read, 1.8 against 0.8 us to
+answer). The functions here know that one shape, in the versions that clients of today speak, and
+answer None for any other, however slightly different: then the generated codec does the work, and
+finds the words for what is wrong. Tests hold both against each other.
 
     tid null | acks i16 | timeout i32 | 1 topic | name or id | 1 partition
     | index i32 | records length | records

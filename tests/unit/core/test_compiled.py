@@ -66,6 +66,14 @@ def test_the_list_can_be_read_without_the_package():
     assert not [name for name in imports if name.startswith("tidemill")]
 
 
+PROJECT = """
+[project]
+name = "tidemill"
+version = "0"
+
+[tool.setuptools.packages.find]
+where = ["src"]
+"""
 FAILING_COMPILER = "#!/bin/sh\nexit 1\n"
 COMPILER_THAT_FAILS_ON_THE_LIBRARY = """#!/bin/sh
 case "$*" in *__native_tidemill.*) exit 1 ;; esac
@@ -74,7 +82,11 @@ exec cc "$@"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("compiler", [FAILING_COMPILER, COMPILER_THAT_FAILS_ON_THE_LIBRARY])
+@pytest.mark.parametrize(
+    "compiler",
+    [FAILING_COMPILER, COMPILER_THAT_FAILS_ON_THE_LIBRARY],
+    ids=["one that fails", "one that fails on the library"],
+)
 def test_a_build_without_a_working_compiler_succeeds_and_leaves_plain_python(tmp_path, compiler):
     # Given the build file, some sources of either kind, and a compiler
     for folder in ("core", "hot"):
@@ -85,6 +97,7 @@ def test_a_build_without_a_working_compiler_succeeds_and_leaves_plain_python(tmp
     few = 'REQUEST_PATH = ("tidemill.core.deferred", "tidemill.core.timers")\n'
     (tmp_path / "src/tidemill/core/compiled.py").write_text(few)
     shutil.copy(CHECKOUT / "setup.py", tmp_path)
+    (tmp_path / "pyproject.toml").write_text(PROJECT)
     (tmp_path / "compiler").write_text(compiler)
     (tmp_path / "compiler").chmod(0o755)
     left = tmp_path / f"src/tidemill/core/left{EXTENSION_SUFFIXES[0]}"
