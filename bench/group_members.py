@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from bench.processes import MeasurementFailed
 from bench.wire_client import Address
-from tidemill.client.connection import Connection
+from tidemill.client.network.broker_connection import Connection
 from tidemill.core.error_codes import ErrorCode
 from tidemill.core.net import AsyncioNet
 from tidemill.wire.generated.consumer_group_heartbeat import (

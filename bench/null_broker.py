@@ -15,9 +15,9 @@ from unittest import mock
 
 from tidemill import broker
 from tidemill.cli.main import main as tidemill
-from tidemill.server.context import RequestContext
-from tidemill.server.handler import Handler
 from tidemill.server.handlers import HANDLERS
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.produce import (
     PartitionProduceResponse,

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tidemill.core.broker_config import BrokerConfig
-from tidemill.core.config import INT64_MAX, Option, OptionType, options_of
-from tidemill.metadata.topic_keys import TOPIC_KEYS, Effect, TopicKey
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.keys import INT64_MAX, Option, OptionType, options_of
+from tidemill.metadata.image.topic_keys import TOPIC_KEYS, Effect, TopicKey
 from tidemill.server.handlers import HANDLERS
-from tidemill.server.metrics import METRICS
+from tidemill.server.metrics.broker_metrics import METRICS
 from tidemill.wire.api_keys import API_SPECS
 
 __all__ = ["main", "pages"]

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tidemill.spark.source import TidemillSource as DefaultSource
+from tidemill.spark.data_source import TidemillSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -14,44 +14,44 @@ import posixpath
 from collections.abc import Callable
 from typing import final
 
-from tidemill.coordinators.group_coordinator import GroupCoordinator
-from tidemill.core.broker_config import BrokerConfig, Endpoint
+from tidemill.coordinators.group.group_coordinator import GroupCoordinator
 from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.errors import StorageFault, UserError
-from tidemill.core.event_loop import report_broken_invariants
 from tidemill.core.ids import BrokerId
-from tidemill.core.lifecycle import Supervisor
+from tidemill.core.loop.event_loop import report_broken_invariants
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.loop.loop_watch import watch_loop
+from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.net import AsyncioNet, Net
 from tidemill.core.rng import Rng, SystemRng
 from tidemill.core.telemetry import Telemetry
-from tidemill.core.timers import LoopTimers
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.image import MetadataImage, PartitionImage, difference
-from tidemill.metadata.sqlite_store import SqliteCoord
-from tidemill.metadata.store import Coord
-from tidemill.replication.cleaner import Cleaner
+from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage, difference
+from tidemill.metadata.producer_ids import ProducerIds
+from tidemill.metadata.store.coord import Coord
+from tidemill.metadata.store.sqlite_store import SqliteCoord
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.follower import Followers
-from tidemill.replication.housekeeping import Housekeeping
 from tidemill.replication.isr_keeper import IsrKeeper
-from tidemill.replication.loop_watch import watch_loop
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.server.authorizer import AllowAll
-from tidemill.server.dispatch import Dispatcher
-from tidemill.server.fetch_sessions import FetchSessions
+from tidemill.server.connection.admission import Deadlines, ListenerState
+from tidemill.server.connection.listener import Listener
+from tidemill.server.fetching.fetch_sessions import FetchSessions
+from tidemill.server.fetching.parked_fetches import ReadyQueue
 from tidemill.server.handlers import HANDLERS
-from tidemill.server.http_page import HttpPage
-from tidemill.server.listener import Listener
-from tidemill.server.listener_state import Deadlines, ListenerState
-from tidemill.server.memory_pool import MemoryPool
-from tidemill.server.metrics import render
-from tidemill.server.producer_ids import ProducerIds
-from tidemill.server.quotas import Quotas
-from tidemill.server.ready_queue import ReadyQueue
-from tidemill.server.services import Services
-from tidemill.storage.disk import Disk, OsDisk
-from tidemill.storage.log_directory import LogDirectory
+from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.server.limits.quotas import Quotas
+from tidemill.server.metrics.broker_metrics import render
+from tidemill.server.metrics.http_page import HttpPage
+from tidemill.server.request.authorizer import AllowAll
+from tidemill.server.request.dispatch import Dispatcher
+from tidemill.server.request.services import Services
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.files.disk import Disk, OsDisk
+from tidemill.upkeep.cleaner import Cleaner
+from tidemill.upkeep.housekeeping import Housekeeping
 
 __all__ = ["Broker"]
 

@@ -23,9 +23,9 @@ from tests.abuse.requests import (
 )
 from tests.abuse.stranger import Stranger, wait_until
 from tidemill.broker import Broker
-from tidemill.core.broker_config import broker_config
+from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import UserError
-from tidemill.server.listener_state import Deadlines
+from tidemill.server.connection.admission import Deadlines
 from tidemill.testing import broker
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
 from tidemill.wire.generated.produce import ProduceRequest

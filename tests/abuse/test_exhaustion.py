@@ -25,7 +25,7 @@ from tests.abuse.requests import (
 from tests.abuse.stranger import Stranger, wait_until
 from tests.abuse.victim import MIB, RESPONSE_MEMORY_BYTES
 from tidemill.core.errors import ErrorCode
-from tidemill.server.quotas import AUTO_CREATE_BURST, AUTO_CREATE_TOPICS_PER_S
+from tidemill.server.limits.quotas import AUTO_CREATE_BURST, AUTO_CREATE_TOPICS_PER_S
 from tidemill.testing import broker
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
 from tidemill.wire.generated.describe_configs import (

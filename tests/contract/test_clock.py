@@ -9,7 +9,7 @@ import pytest
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.rng import SeededRng
 from tidemill.testing.manual_clock import ManualClock, SimClock
-from tidemill.testing.sim_loop import SimLoop
+from tidemill.testing.sim.loop import SimLoop
 
 READS_MAX = 1_000_000
 

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.core.errors import StoreUnavailable
-from tidemill.metadata.memory_store import MemoryCoordServer
-from tidemill.metadata.sqlite_store import SqliteCoord
-from tidemill.metadata.store import (
+from tidemill.metadata.store.coord import (
     Check,
     Coord,
     CoordConflict,
@@ -21,6 +19,8 @@ from tidemill.metadata.store import (
     Put,
     SessionState,
 )
+from tidemill.metadata.store.memory_store import MemoryCoordServer
+from tidemill.metadata.store.sqlite_store import SqliteCoord
 
 Scenario = Callable[[Coord], Awaitable[None]]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidemill.core.errors import StorageFault, UserError
-from tidemill.storage.disk import Disk, OsDisk
-from tidemill.testing.sim_disk import SimDisk
+from tidemill.storage.files.disk import Disk, OsDisk
+from tidemill.testing.sim.disk import SimDisk
 
 
 @pytest.fixture(params=["os", "sim"])

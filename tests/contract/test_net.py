@@ -10,8 +10,8 @@ import pytest
 
 from tidemill.core.net import AsyncioNet, Net, ServerHandle
 from tidemill.core.rng import SeededRng
-from tidemill.testing.sim_loop import SimHost, SimLoop
-from tidemill.testing.sim_net import SimNet
+from tidemill.testing.sim.loop import SimHost, SimLoop
+from tidemill.testing.sim.net import SimNet
 
 HOST = "127.0.0.1"
 WAIT_S = 10.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.storage.batches import (
+from tests.support.batches import (
     NOW_MS,
     append,
     batch,
@@ -20,11 +20,11 @@ from tests.unit.storage.batches import (
     read,
 )
 from tidemill.core.errors import ErrorCode, InvariantViolation, KafkaError
-from tidemill.storage.disk import OsDisk
-from tidemill.storage.file_cache import FileCache
-from tidemill.storage.log import LogConfig, PartitionLog, TimedOffset
-from tidemill.storage.memory_log import MemoryPartitionLog
-from tidemill.storage.partition_log import FilePartitionLog
+from tidemill.storage.files.disk import OsDisk
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.log.interface import LogConfig, PartitionLog, TimedOffset
+from tidemill.storage.log.memory_log import MemoryPartitionLog
+from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.wire import compression
 
 NewLog = Callable[..., PartitionLog]

@@ -8,22 +8,23 @@ from functools import partial
 import pytest
 
 from tidemill.core.rng import SeededRng
-from tidemill.storage import segment_files, segment_sift
-from tidemill.storage.compaction import Compaction
-from tidemill.storage.partition_log import FilePartitionLog
-from tidemill.storage.segment import Segment
-from tidemill.storage.segment_sift import SegmentSift
-from tidemill.testing.compaction_states import (
+from tidemill.storage.compaction import segment_sift
+from tidemill.storage.compaction.cleaning import Compaction
+from tidemill.storage.compaction.segment_sift import SegmentSift
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.log.segment import Segment
+from tidemill.storage.recovery import segment_files
+from tidemill.testing.crash.compaction_states import (
     CompactingBroker,
     KeyPromises,
     check_keys,
     compaction_workload,
     unflushed_workload,
 )
-from tidemill.testing.crash_states import CrashExplorer
-from tidemill.testing.mini_broker import MiniBroker
-from tidemill.testing.promises import BrokenPromise
-from tidemill.testing.sim_disk import SimDisk
+from tidemill.testing.crash.crash_states import CrashExplorer
+from tidemill.testing.crash.mini_broker import MiniBroker
+from tidemill.testing.crash.promises import BrokenPromise
+from tidemill.testing.sim.disk import SimDisk
 
 pytestmark = pytest.mark.slow
 

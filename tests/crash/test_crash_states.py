@@ -7,8 +7,8 @@ from functools import partial
 import pytest
 
 from tidemill.core.rng import SeededRng
-from tidemill.testing.crash_states import CrashExplorer
-from tidemill.testing.crash_workloads import (
+from tidemill.testing.crash.crash_states import CrashExplorer
+from tidemill.testing.crash.crash_workloads import (
     creation_workload,
     damage_workload,
     failing_disk_workload,
@@ -16,8 +16,8 @@ from tidemill.testing.crash_workloads import (
     mixed_workload,
     truncation_workload,
 )
-from tidemill.testing.mini_broker import MiniBroker
-from tidemill.testing.sim_disk import SimDisk
+from tidemill.testing.crash.mini_broker import MiniBroker
+from tidemill.testing.sim.disk import SimDisk
 
 pytestmark = pytest.mark.slow
 

@@ -13,14 +13,15 @@ import pytest
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
-from tidemill.storage import checkpoint, log_directory, recovery
-from tidemill.storage.log_creation import LogCreation
-from tidemill.storage.log_loading import LogLoader
-from tidemill.storage.producer_snapshots import ProducerSnapshots
-from tidemill.storage.recovery import Remembered
-from tidemill.storage.unflushed import FlushWork
-from tidemill.testing.crash_states import CrashExplorer
-from tidemill.testing.crash_workloads import (
+from tidemill.storage.directory import checkpoint, log_directory
+from tidemill.storage.directory.log_creation import LogCreation
+from tidemill.storage.directory.log_loading import LogLoader
+from tidemill.storage.log.unflushed import FlushWork
+from tidemill.storage.recovery import log_recovery as recovery
+from tidemill.storage.recovery.log_recovery import Remembered
+from tidemill.storage.state.producer_snapshots import ProducerSnapshots
+from tidemill.testing.crash.crash_states import CrashExplorer
+from tidemill.testing.crash.crash_workloads import (
     creation_workload,
     damage_workload,
     failing_disk_workload,
@@ -28,9 +29,9 @@ from tidemill.testing.crash_workloads import (
     mixed_workload,
     truncation_workload,
 )
-from tidemill.testing.mini_broker import MiniBroker
-from tidemill.testing.promises import BrokenPromise, SentBatch
-from tidemill.testing.sim_disk import SimDisk
+from tidemill.testing.crash.mini_broker import MiniBroker
+from tidemill.testing.crash.promises import BrokenPromise, SentBatch
+from tidemill.testing.sim.disk import SimDisk
 
 pytestmark = pytest.mark.slow
 

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import CLIENTS, Client
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import CLIENTS, Client
 
 
 @pytest.fixture(scope="session")

@@ -17,8 +17,8 @@ import confluent_kafka
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import KafkaError as AioKafkaError
 
-from tests.e2e.clients import kafka
 from tests.e2e.group_watch import DEADLINE_S, GroupWatch, Log
+from tests.support.clients import kafka
 
 __all__ = ["KINDS", "AioKafkaMember", "ConfluentMember", "KafkaPythonMember", "Kind", "Member"]
 

@@ -11,7 +11,7 @@ from typing import Any, final
 
 import confluent_kafka
 
-from tests.e2e.clients import DEADLINE_S, Confluent
+from tests.support.clients import DEADLINE_S, Confluent
 
 __all__ = ["Acknowledged", "Load", "Log", "Tail", "read_logs"]
 

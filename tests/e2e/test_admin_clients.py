@@ -25,8 +25,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

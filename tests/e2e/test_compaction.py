@@ -8,8 +8,8 @@ from time import monotonic, sleep
 import confluent_kafka
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import DEADLINE_S, Confluent, Message, Sending, create_topic, end_offset
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import DEADLINE_S, Confluent, Message, Sending, create_topic, end_offset
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

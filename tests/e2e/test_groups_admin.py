@@ -14,10 +14,10 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Co
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import Confluent, Message, create_topic, kafka
 from tests.e2e.group_members import KINDS
 from tests.e2e.group_watch import DEADLINE_S, GroupWatch
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import Confluent, Message, create_topic, kafka
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

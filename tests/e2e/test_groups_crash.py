@@ -9,12 +9,12 @@ from typing import Any
 import confluent_kafka
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import Confluent, Message, create_topic
 from tests.e2e.group_members import KINDS, Member
 from tests.e2e.group_watch import DEADLINE_S, GroupWatch, Log
 from tests.e2e.load import Load
 from tests.e2e.member_process import MemberProcess
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import Confluent, Message, create_topic
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

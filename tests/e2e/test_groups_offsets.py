@@ -10,10 +10,10 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
 from tests.e2e.group_members import KINDS, Kind
 from tests.e2e.group_watch import GroupWatch
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess
 
 pytestmark = [
     pytest.mark.e2e,

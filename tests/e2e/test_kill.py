@@ -14,8 +14,10 @@ from time import monotonic
 import confluent_kafka
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import (
+from tests.e2e.cutting_proxy import CuttingProxy
+from tests.e2e.load import Load, Log, Tail, read_logs
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     DEADLINE_S,
     Client,
     Confluent,
@@ -25,8 +27,6 @@ from tests.e2e.clients import (
     create_topic,
     kafka,
 )
-from tests.e2e.cutting_proxy import CuttingProxy
-from tests.e2e.load import Load, Log, Tail, read_logs
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

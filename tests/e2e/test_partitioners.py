@@ -8,8 +8,8 @@ from zlib import crc32
 import confluent_kafka
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     CLIENTS,
     DEADLINE_S,
     AioKafka,

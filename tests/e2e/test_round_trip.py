@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     CLIENTS,
     AioKafka,
     Client,

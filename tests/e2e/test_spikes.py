@@ -13,8 +13,8 @@ from time import monotonic
 import confluent_kafka
 import pytest
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     DEADLINE_S,
     Client,
     Confluent,

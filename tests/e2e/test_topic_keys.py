@@ -14,8 +14,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import (
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import (
     CLIENTS,
     DEADLINE_S,
     AioKafka,

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.unit.coordinators.group.classic_desk import Client, Desk, config
-from tidemill.coordinators.shard import CoordinatorRecord, Result
+from tests.support.classic_desk import Client, Desk, config
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Result
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.join_group import JoinGroupResponse
 from tidemill.wire.generated.sync_group import SyncGroupResponse

@@ -18,9 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.unit.coordinators.group.consumer_desk import Client, ConsumerDesk
-from tidemill.coordinators.group.records import decode_key, decode_value
-from tidemill.coordinators.shard import CoordinatorRecord, Result
+from tests.support.consumer_desk import Client, ConsumerDesk
+from tidemill.coordinators.group.base.records import decode_key, decode_value
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Result
 from tidemill.core.errors import ErrorCode, KafkaError
 
 

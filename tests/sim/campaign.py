@@ -10,10 +10,10 @@ from tests.sim.clients import Worker, drain, patiently
 from tests.sim.faults import Faults
 from tests.sim.history import History
 from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import Cluster
 from tidemill.core.ids import TopicPartition
-from tidemill.testing.sim_world import SimWorld
+from tidemill.testing.sim.world import SimWorld
 
 __all__ = ["Campaign", "run_campaign"]
 

@@ -9,16 +9,16 @@ from typing import TypeVar
 
 from tests.sim.history import History
 from tests.sim.replicas import Brokers
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
-from tidemill.client.consumer import EARLIEST, AtOffset, Consumer
-from tidemill.client.errors import ClientError
-from tidemill.client.offsets import LATEST_TIMESTAMP, LEADER_MOVED, list_offsets
-from tidemill.client.producer import Producer
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.consuming.consumer import EARLIEST, AtOffset, Consumer
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.errors import ClientError
+from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, LEADER_MOVED, list_offsets
+from tidemill.client.producing.producer import Producer
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
-from tidemill.testing.sim_world import SimWorld
+from tidemill.testing.sim.world import SimWorld
 from tidemill.wire.records import Record
 
 __all__ = ["Worker", "drain", "patiently"]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tests.sim.history import History
 from tidemill.core.rng import SeededRng
-from tidemill.testing.sim_world import SimWorld, host_name
+from tidemill.testing.sim.world import SimWorld, host_name
 
 __all__ = ["Faults"]
 

@@ -9,13 +9,13 @@ import pytest
 
 from tests.sim.clients import patiently
 from tests.sim.replicas import eventually, leader_of, replicas_agree
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
-from tidemill.client.group_offsets import GroupOffsets
+from tidemill.client.admin.group_offsets import GroupOffsets
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import Cluster
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.metadata.image import OFFSETS_TOPIC
-from tidemill.testing.sim_world import SimWorld
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
+from tidemill.testing.sim.world import SimWorld
 from tidemill.wire.generated.find_coordinator import (
     FindCoordinatorRequest,
     FindCoordinatorResponse,

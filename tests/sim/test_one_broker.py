@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
-from tidemill.client.producer import Producer
-from tidemill.testing.sim_world import SimWorld
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.producing.producer import Producer
+from tidemill.testing.sim.world import SimWorld
 
 TOPIC = "orders"
 

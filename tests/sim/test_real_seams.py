@@ -10,9 +10,9 @@ import pytest
 from tests.sim.clients import drain
 from tests.sim.history import History
 from tests.sim.replicas import eventually, leader_of, log_bytes, replica, replicas_agree
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
-from tidemill.client.producer import Producer
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.producing.producer import Producer
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.in_process_cluster import InProcessCluster
 

@@ -10,11 +10,11 @@ import pytest
 from tests.sim.clients import drain, patiently
 from tests.sim.history import History
 from tests.sim.replicas import eventually, leader_of, log_bytes, replica, replicas_agree
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
-from tidemill.client.producer import Delivery, Producer
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.producing.producer import Delivery, Producer
 from tidemill.core.ids import TopicPartition
-from tidemill.testing.sim_world import SimWorld, host_name
+from tidemill.testing.sim.world import SimWorld, host_name
 from tidemill.wire.generated.fetch import (
     FetchPartition,
     FetchRequest,

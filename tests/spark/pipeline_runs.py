@@ -21,8 +21,8 @@ from typing import Self
 import pyspark
 from pyarrow import parquet
 
-from tests.e2e.clients import Confluent, Message
-from tidemill.cli.demo_log import DemoLog
+from tests.support.clients import Confluent, Message
+from tidemill.cli.demo.shop_day import DemoLog
 from tidemill.core.rng import SeededRng
 
 DEADLINE_S = 150.0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.e2e.clients import Confluent, Message, Sending
+from tests.support.clients import Confluent, Message, Sending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

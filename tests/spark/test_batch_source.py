@@ -10,10 +10,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as f
 
-from tests.e2e.clients import Confluent, Message, Sending, create_topic
 from tests.spark.queries import load, numbers_of, put
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
+from tests.support.clients import Confluent, Message, Sending, create_topic
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import Cluster
 from tidemill.core.net import AsyncioNet
 from tidemill.wire.api_keys import ApiKey
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.clients import create_topic
 from tests.spark.queries import put
+from tests.support.clients import create_topic
 
 CHECKOUT = Path(__file__).parents[2]
 DEADLINE_S = 100.0

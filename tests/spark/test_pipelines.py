@@ -11,8 +11,6 @@ import pytest
 from pyarrow import dataset
 from pyspark.sql import SparkSession
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import Message
 from tests.spark.pipeline_runs import (
     SHORT_LIVED,
     Cluster,
@@ -24,16 +22,18 @@ from tests.spark.pipeline_runs import (
     traffic,
     without_python_path,
 )
-from tests.unit.spark.topics import create_topic, records_of
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import Message
+from tests.support.spark_topics import create_topic, records_of
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError
 from tidemill.spark import session
 from tidemill.spark.pipelines.catalogue import kind_named
-from tidemill.spark.pipelines.config_file import configure
+from tidemill.spark.pipelines.framework.config_file import configure
+from tidemill.spark.pipelines.framework.runner import Runner
+from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.pipelines.logs.line_parsing import parse_lines
 from tidemill.spark.pipelines.logs.settings import LogSettings
-from tidemill.spark.pipelines.runner import Runner
-from tidemill.spark.pipelines.topic_check import prepare_topics
 from tidemill.testing.embedded import RunningBroker
 
 MINUTE_MS = 60_000

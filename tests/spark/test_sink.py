@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.e2e.broker_process import BrokerProcess
-from tests.e2e.clients import end_offset
-from tests.unit.spark.topics import create_topic, records_of
+from tests.support.broker_process import BrokerProcess
+from tests.support.clients import end_offset
+from tests.support.spark_topics import create_topic, records_of
 from tidemill.testing.embedded import RunningBroker, broker
 from tidemill.wire.compression import CODEC_NAMES
 
@@ -77,7 +77,7 @@ def test_text_goes_by_key_to_where_a_kafka_producer_would_put_it(
     rows = spark.range(0, 3_000, 1, 3).selectExpr("'k' || id % 97 key", "'v' || id value")
     save(rows, running.bootstrap, topic=topic)
 
-    from tidemill.client.partitioners import KeyPartitioner, RoundRobin
+    from tidemill.client.producing.partitioners import KeyPartitioner, RoundRobin
 
     partitioner = KeyPartitioner(RoundRobin())
     records = records_of(running.bootstrap, topic, 5)

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from tests.e2e.clients import create_topic
 from tests.spark.queries import put
+from tests.support.clients import create_topic
 from tidemill.core.errors import UserError
-from tidemill.spark.data_loss import DataLoss
-from tidemill.spark.options import parse_source_options
-from tidemill.spark.planning import OffsetRange
-from tidemill.spark.schema import source_schema
-from tidemill.spark.stream_reader import StreamReader
+from tidemill.spark.options.source_options import parse_source_options
+from tidemill.spark.source.data_loss import DataLoss
+from tidemill.spark.source.planning import OffsetRange
+from tidemill.spark.source.schema import source_schema
+from tidemill.spark.source.stream_reader import StreamReader
 
 Offset = dict[str, object]
 

@@ -7,11 +7,11 @@ import json
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.e2e.clients import create_topic
 from tests.spark.queries import Batches, drain, following, load_stream, put, start
-from tidemill.client.admin import Admin
-from tidemill.client.cluster import Cluster
-from tidemill.client.group_admin import GroupAdmin, PartitionProgress
+from tests.support.clients import create_topic
+from tidemill.client.admin.group_admin import GroupAdmin, PartitionProgress
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import Cluster
 from tidemill.core.net import AsyncioNet
 
 

@@ -15,7 +15,7 @@ from functools import cache
 from tests.tidy.source import Finding, Module, matches
 
 EDGES = ("cli/", "console/", "spark/", "testing/")
-STORES = ("metadata/sqlite_store.py", "metadata/zookeeper_store.py")
+STORES = ("metadata/store/sqlite_store.py", "metadata/zookeeper_store.py")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +71,14 @@ BANS = (
             "multiprocessing.*",
         ),
         methods=("run_in_executor", "to_thread"),
-        allowed=("storage/disk.py", *STORES, "testing/"),
+        allowed=("storage/files/disk.py", *STORES, "testing/"),
         instead="hand the blocking call to `await disk.run(operation)`",
     ),
     Ban(
         rule="R3",
         names=("open", *FILE_CALLS),
-        allowed=("storage/disk.py", *STORES, *EDGES),
-        instead="use the Disk seam (storage/disk.py)",
+        allowed=("storage/files/disk.py", *STORES, *EDGES),
+        instead="use the Disk seam (storage/files/disk.py)",
     ),
     Ban(
         rule="R3",
@@ -93,8 +93,8 @@ BANS = (
     Ban(
         rule="R4",
         names=("uvloop.*",),
-        allowed=("core/event_loop.py",),
-        instead="nothing may depend on uvloop; take the loop from core/event_loop.py",
+        allowed=("core/loop/event_loop.py",),
+        instead="nothing may depend on uvloop; take the loop from core/loop/event_loop.py",
     ),
     Ban(
         rule="R5",
@@ -106,8 +106,8 @@ BANS = (
         rule="R7",
         names=("asyncio.create_task", "asyncio.ensure_future", "asyncio.TaskGroup"),
         methods=("create_task", "ensure_future"),
-        allowed=("core/lifecycle.py",),
-        instead="start it with `Supervisor.spawn` (core/lifecycle.py), which reports its failure",
+        allowed=("core/loop/lifecycle.py",),
+        instead="start it with `Supervisor.spawn` (core/loop/lifecycle.py), which reports failures",
     ),
     Ban(
         rule="R17",
@@ -125,8 +125,8 @@ BANS = (
         rule="house style",
         names=("os.environ", "os.getenv", "os.environb"),
         # Spark tells a process by variables what it is, and is told by one which Python to start.
-        allowed=("cli/", "testing/", "spark/session.py", "spark/range_reading.py"),
-        instead="make it a configuration key (core/config.py); only cli/ reads variables",
+        allowed=("cli/", "testing/", "spark/session.py", "spark/source/range_reading.py"),
+        instead="make it a configuration key (core/config/keys.py); only cli/ reads variables",
     ),
 )
 
@@ -221,7 +221,7 @@ def _dotted(node: ast.Attribute, aliases: dict[str, str]) -> str | None:
     return ".".join([aliases[value.id], *reversed(parts)])
 
 
-CLOSES_WITH_THE_LAST_REFERENCE = ("storage/disk.py",)
+CLOSES_WITH_THE_LAST_REFERENCE = ("storage/files/disk.py",)
 """An evicted file may still be synced or read in a thread: its descriptor goes with the last user,
 and nothing but that happens there."""
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from tests.tidy.source import Finding, Module, imported_names, matches
 
 BELOW_SERVER = {"storage", "metadata", "client", "delivery", "replication", "coordinators"}
+BELOW_BROKER = {*BELOW_SERVER, "upkeep", "server"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
@@ -23,43 +24,49 @@ MAY_IMPORT: dict[str, set[str]] = {
     "delivery": {"core", "wire"},
     "replication": {"core", "wire", "storage", "metadata", "client", "delivery"},
     "coordinators": {"core", "wire", "storage", "metadata", "client", "delivery"},
+    "upkeep": {"core", "wire", "storage", "metadata", "replication"},
     "server": {"core", "wire", *BELOW_SERVER},
-    "broker": {"core", "wire", "server", *BELOW_SERVER},
+    "broker": {"core", "wire", *BELOW_BROKER},
     "cli": {"core", "wire", "client"},
     "console": {"core", "wire", "client"},
     "spark": {"core", "wire", "client"},
-    "testing": {"core", "wire", "server", "broker", *BELOW_SERVER},
+    "testing": {"core", "wire", "broker", *BELOW_BROKER},
 }
 """Beside itself and `hot`, which every package but `core` may import."""
 
 EXCEPTIONS: dict[str, set[str]] = {
-    "cli/up.py": {"broker"},  # starts the broker in this process
-    "cli/log.py": {"storage"},  # reads segment files without a broker
-    "cli/pipeline.py": {"spark"},  # runs pipelines, which are Spark's
-    "cli/demo_pipeline.py": {"spark"},
-    "cli/demo_table.py": {"spark"},
+    "cli/commands/up.py": {"broker"},  # starts the broker in this process
+    "cli/commands/log.py": {"storage"},  # reads segment files without a broker
+    "cli/commands/pipeline.py": {"spark"},  # runs pipelines, which are Spark's
+    "cli/demo/pipeline_demo.py": {"spark"},
+    "cli/demo/minute_table.py": {"spark"},
 }
 
 PURE = (
     "wire/",
     "delivery/",
-    "metadata/controller.py",
-    "metadata/image.py",
-    "metadata/placement.py",
-    "metadata/topic_config.py",
-    "metadata/topic_keys.py",
+    "metadata/controller/controller.py",
+    "metadata/image/metadata_image.py",
+    "metadata/controller/placement.py",
+    "metadata/image/topic_config.py",
+    "metadata/image/topic_keys.py",
     "replication/isr.py",
     "replication/watermark.py",
     "replication/waiters.py",
-    "coordinators/shard.py",
-    "coordinators/deadlines.py",
-    "coordinators/group/",
+    "coordinators/runtime/shard.py",
+    "coordinators/runtime/deadlines.py",
+    "coordinators/group/base/",
+    "coordinators/group/classic/",
+    "coordinators/group/consumer/",
+    "coordinators/group/offsets/",
+    "coordinators/group/registry.py",
+    "coordinators/group/shard.py",
     "core/ids.py",
     "core/errors.py",
     "core/error_codes.py",
-    "core/config.py",
-    "core/broker_config.py",
-    "core/deferred.py",
+    "core/config/keys.py",
+    "core/config/broker_config.py",
+    "core/loop/deferred.py",
     "core/limits.py",
     "hot/",
 )
@@ -71,26 +78,25 @@ IMPURE_MODULES = frozenset(
 IMPURE_SEAMS = ("tidemill.core.clock", "tidemill.core.rng", "tidemill.core.net")
 
 ASYNC_SHELLS = (
-    "core/event_loop.py",
-    "core/lifecycle.py",
+    "core/loop/event_loop.py",
+    "core/loop/lifecycle.py",
     "core/net.py",
-    "core/timers.py",
-    "storage/disk.py",  # `disk.run`, the one door to threads
+    "core/loop/timers.py",
+    "storage/files/disk.py",  # `disk.run`, the one door to threads
     "metadata/cluster.py",
-    "metadata/image_keeper.py",
-    "metadata/sqlite_store.py",
-    "metadata/zookeeper_store.py",
-    "metadata/memory_store.py",
-    "replication/cleaner.py",
+    "metadata/image/image_keeper.py",
+    "metadata/store/sqlite_store.py",
+    "metadata/store/memory_store.py",
+    "upkeep/cleaner.py",
     "replication/follower.py",
     "replication/flusher.py",
-    "replication/housekeeping.py",
+    "upkeep/housekeeping.py",
     "replication/isr_keeper.py",
-    "replication/log_opener.py",
-    "replication/loop_watch.py",
-    "replication/unopened.py",
-    "coordinators/loading.py",
-    "coordinators/runtime.py",
+    "upkeep/log_opener.py",
+    "core/loop/loop_watch.py",
+    "replication/pending_logs.py",
+    "coordinators/runtime/shard_loading.py",
+    "coordinators/runtime/coordinator_runtime.py",
     "server/",
     "client/",
     "broker.py",
@@ -140,7 +146,7 @@ def core_beyond_standard_library(module: Module) -> Iterator[Finding]:
         return
     for node, name in imported_names(module):
         top = name.split(".")[0]
-        if top == "uvloop" and module.path == "core/event_loop.py":
+        if top == "uvloop" and module.path == "core/loop/event_loop.py":
             continue  # the one place that picks the loop
         if top not in sys.stdlib_module_names and top not in {"tidemill", "cython"}:
             yield module.finding(

@@ -11,32 +11,48 @@ from tests.tidy.source import Finding, assert_none, snippet
 from tools.requirement_table import Outcome, meanings, numbers_in_test_name, render
 
 LAYER_CASES = [
-    (layers.wrong_layer, "wire/batch.py", "from tidemill.storage.disk import Disk"),
-    (layers.wrong_layer, "storage/segment.py", "from tidemill.replication import isr"),
-    (layers.wrong_layer, "coordinators/runtime.py", "import tidemill.replication.partition"),
+    (layers.wrong_layer, "wire/batch.py", "from tidemill.storage.files.disk import Disk"),
+    (layers.wrong_layer, "storage/log/segment.py", "from tidemill.replication import isr"),
+    (
+        layers.wrong_layer,
+        "coordinators/runtime/coordinator_runtime.py",
+        "import tidemill.replication.partition",
+    ),
     (layers.wrong_layer, "hot/varint.py", "from tidemill.core.errors import KafkaError"),
     (layers.wrong_layer, "core/ids.py", "from tidemill.hot.varint import read"),
-    (layers.wrong_layer, "cli/topic.py", "def f():\n    from tidemill.broker import Broker"),
-    (layers.wrong_layer, "server/context.py", "from tidemill.testing.clock import ManualClock"),
+    (
+        layers.wrong_layer,
+        "cli/commands/topic.py",
+        "def f():\n    from tidemill.broker import Broker",
+    ),
+    (
+        layers.wrong_layer,
+        "server/request/context.py",
+        "from tidemill.testing.clock import ManualClock",
+    ),
     (layers.wrong_layer, "gateway/mqtt.py", "x = 1"),
-    (layers.core_beyond_standard_library, "core/config.py", "import click"),
+    (layers.core_beyond_standard_library, "core/config/keys.py", "import click"),
     (layers.impure, "wire/frames.py", "import asyncio"),
     (layers.impure, "coordinators/group/shard.py", "from time import monotonic"),
     (layers.impure, "delivery/delay/wheel.py", "from tidemill.core.clock import Clock"),
-    (layers.asyncio_outside_shells, "storage/segment.py", "import asyncio.events"),
+    (layers.asyncio_outside_shells, "storage/log/segment.py", "import asyncio.events"),
     (layers.heavy_library, "cli/text.py", "import rich"),
-    (layers.heavy_library, "server/dispatch.py", "def f():\n    import pyarrow"),
+    (layers.heavy_library, "server/request/dispatch.py", "def f():\n    import pyarrow"),
 ]
 
 CLEAN_LAYER_CASES = [
-    (layers.wrong_layer, "cli/up.py", "from tidemill.broker import Broker"),
+    (layers.wrong_layer, "cli/commands/up.py", "from tidemill.broker import Broker"),
     (layers.wrong_layer, "wire/batch.py", "from tidemill.hot.record_walk import walk"),
-    (layers.wrong_layer, "server/dispatch.py", "from tidemill.replication.partition import P"),
+    (
+        layers.wrong_layer,
+        "server/request/dispatch.py",
+        "from tidemill.replication.partition import P",
+    ),
     (layers.wrong_layer, "__init__.py", "__version__ = '1'"),
-    (layers.core_beyond_standard_library, "core/config.py", "import difflib"),
-    (layers.core_beyond_standard_library, "core/event_loop.py", "import uvloop"),
-    (layers.impure, "storage/segment.py", "import os"),
-    (layers.asyncio_outside_shells, "server/listener.py", "import asyncio"),
+    (layers.core_beyond_standard_library, "core/config/keys.py", "import difflib"),
+    (layers.core_beyond_standard_library, "core/loop/event_loop.py", "import uvloop"),
+    (layers.impure, "storage/log/segment.py", "import os"),
+    (layers.asyncio_outside_shells, "server/connection/listener.py", "import asyncio"),
     (layers.heavy_library, "cli/text.py", "def f():\n    import rich"),
 ]
 
@@ -77,15 +93,15 @@ ALLOWED_CALLS = [
     ("core/clock.py", "import time\ntime.monotonic()"),
     ("core/rng.py", "import secrets\nsecrets.randbits(8)"),
     ("core/net.py", "loop.create_server(f)"),
-    ("core/lifecycle.py", "loop.create_task(f())"),
-    ("storage/disk.py", "import os\nos.fsync(3)\nloop.run_in_executor(None, f)"),
-    ("metadata/sqlite_store.py", "import threading\nthreading.Lock()"),
-    ("core/event_loop.py", "import uvloop\nuvloop.new_event_loop()"),
-    ("cli/produce.py", "open('x')"),
-    ("storage/segment.py", "disk.open('x')\nself._disk.rename('a', 'b')"),
-    ("storage/segment.py", "import posixpath\nposixpath.join('a', 'b')"),
-    ("storage/segment.py", "from uuid import UUID\nUUID(int=0)"),
-    ("server/listener.py", "def f(open):\n    open()"),
+    ("core/loop/lifecycle.py", "loop.create_task(f())"),
+    ("storage/files/disk.py", "import os\nos.fsync(3)\nloop.run_in_executor(None, f)"),
+    ("metadata/store/sqlite_store.py", "import threading\nthreading.Lock()"),
+    ("core/loop/event_loop.py", "import uvloop\nuvloop.new_event_loop()"),
+    ("cli/commands/produce.py", "open('x')"),
+    ("storage/log/segment.py", "disk.open('x')\nself._disk.rename('a', 'b')"),
+    ("storage/log/segment.py", "import posixpath\nposixpath.join('a', 'b')"),
+    ("storage/log/segment.py", "from uuid import UUID\nUUID(int=0)"),
+    ("server/connection/listener.py", "def f(open):\n    open()"),
     ("server/telemetry.py", "from datetime import datetime\ndatetime.fromtimestamp(0)"),
 ]
 
@@ -141,12 +157,12 @@ def test_call_in_its_own_seam_is_allowed(path, text) -> None:
 
 @pytest.mark.parametrize("text", UNORDERED)
 def test_iteration_without_order_is_found(text) -> None:
-    assert list(unordered_iteration(snippet("server/dispatch.py", text)))
+    assert list(unordered_iteration(snippet("server/request/dispatch.py", text)))
 
 
 @pytest.mark.parametrize("text", ORDERED)
 def test_iteration_with_order_is_left_alone(text) -> None:
-    assert not list(unordered_iteration(snippet("server/dispatch.py", text)))
+    assert not list(unordered_iteration(snippet("server/request/dispatch.py", text)))
 
 
 def test_finalizer_is_found() -> None:
@@ -156,22 +172,24 @@ def test_finalizer_is_found() -> None:
 def test_vague_module_name_is_found() -> None:
     assert list(modules.vague_name(snippet("server/utils.py", "")))
     assert list(modules.vague_name(snippet("common/ids.py", "")))
-    assert not list(modules.vague_name(snippet("server/quotas.py", "")))
+    assert not list(modules.vague_name(snippet("server/limits/quotas.py", "")))
 
 
 def test_module_without_all_is_found() -> None:
-    assert list(modules.missing_all(snippet("server/quotas.py", "def f(): ...")))
-    assert not list(modules.missing_all(snippet("server/quotas.py", "__all__ = []\ndef f(): ...")))
+    assert list(modules.missing_all(snippet("server/limits/quotas.py", "def f(): ...")))
+    assert not list(
+        modules.missing_all(snippet("server/limits/quotas.py", "__all__ = []\ndef f(): ..."))
+    )
     assert not list(modules.missing_all(snippet("core/limits.py", "KIB = 1024")))
 
 
 def test_dead_module_is_found_and_a_lazily_named_one_is_not() -> None:
     tree = [
         snippet("cli/main.py", "COMMANDS = {'topic': 'Manage topics.'}"),
-        snippet("cli/topic.py", "from tidemill.client.admin import Admin"),
-        snippet("client/__init__.py", "LAZY = 'tidemill.client.consumer:Consumer'"),
-        snippet("client/consumer.py", ""),
-        snippet("client/admin.py", ""),
+        snippet("cli/commands/topic.py", "from tidemill.client.admin.topic_admin import Admin"),
+        snippet("client/__init__.py", "LAZY = 'tidemill.client.consuming.consumer:Consumer'"),
+        snippet("client/consuming/consumer.py", ""),
+        snippet("client/admin/topic_admin.py", ""),
         snippet("client/forgotten.py", ""),
     ]
     assert [found.path for found in modules.dead_modules(tree)] == [
@@ -181,13 +199,13 @@ def test_dead_module_is_found_and_a_lazily_named_one_is_not() -> None:
 
 def test_unlisted_handler_is_found() -> None:
     tree = [
-        snippet("server/handlers/__init__.py", "from tidemill.server.handlers import produce"),
-        snippet("server/handlers/produce.py", "HANDLER = 1"),
-        snippet("server/handlers/fetch.py", "HANDLER = 1"),
+        snippet("server/handlers/__init__.py", "from tidemill.server.handlers.data import produce"),
+        snippet("server/handlers/data/produce.py", "HANDLER = 1"),
+        snippet("server/handlers/data/fetch.py", "HANDLER = 1"),
         snippet("server/handlers/partition_errors.py", "def f(): ..."),
     ]
     assert [found.path for found in modules.unlisted_handlers(tree)] == [
-        "src/tidemill/server/handlers/fetch.py"
+        "src/tidemill/server/handlers/data/fetch.py"
     ]
 
 

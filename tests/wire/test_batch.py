@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from tests.unit.hot.flavours import FLAVOURS, load
+from tests.support.flavours import FLAVOURS, load
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire import compression, produced_batch, records
 from tidemill.wire.batch import (

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tests.unit.hot.flavours import FLAVOURS, load
+from tests.support.flavours import FLAVOURS, load
 from tidemill.core.errors import KafkaError
 from tidemill.wire import compression, produced_batch, records
 from tidemill.wire.batch import HEADER_BYTES, seal

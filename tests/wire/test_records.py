@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.hot.flavours import FLAVOURS, load
+from tests.support.flavours import FLAVOURS, load
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire import compression, records
 from tidemill.wire.batch import (

@@ -8,7 +8,7 @@ from typing import final
 import click
 
 from tidemill.cli.text import escape
-from tidemill.client.errors import BrokerUnreachable, ClientError
+from tidemill.client.network.errors import BrokerUnreachable, ClientError
 from tidemill.core.errors import (
     ErrorCode,
     KafkaError,

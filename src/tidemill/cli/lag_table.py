@@ -10,9 +10,9 @@ from typing import Any, final
 import click
 
 from tidemill.cli.text import escape, print_table
-from tidemill.client.cluster import Cluster
-from tidemill.client.group_admin import GroupAdmin, PartitionProgress
-from tidemill.client.group_description import GroupDescription, GroupMember, describe_group
+from tidemill.client.admin.group_admin import GroupAdmin, PartitionProgress
+from tidemill.client.admin.group_description import GroupDescription, GroupMember, describe_group
+from tidemill.client.network.cluster_client import Cluster
 from tidemill.core.ids import TopicPartition
 
 __all__ = ["GroupPicture", "group_facts", "print_group", "take_picture"]

@@ -51,7 +51,7 @@ class LazyGroup(click.Group):
             )
         if cmd_name not in _COMMANDS:
             return None
-        module = importlib.import_module(f"tidemill.cli.{cmd_name}")
+        module = importlib.import_module(f"tidemill.cli.commands.{cmd_name}")
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, final
 
 from tidemill.cli.text import escape, escape_bytes
-from tidemill.client.consumer import FetchedRecords
+from tidemill.client.consuming.consumer import FetchedRecords
 from tidemill.core.errors import UserError
 from tidemill.wire.records import Record
 

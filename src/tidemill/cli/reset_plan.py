@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from tidemill.client.cluster import Cluster
-from tidemill.client.consumer import AtOffset, AtTime
-from tidemill.client.group_offsets import CommittedOffset, GroupOffsets
-from tidemill.client.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
+from tidemill.client.admin.group_offsets import CommittedOffset, GroupOffsets
+from tidemill.client.consuming.consumer import AtOffset, AtTime
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.offset_lookup import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
 

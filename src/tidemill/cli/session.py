@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from tidemill.client.cluster import Cluster
-from tidemill.core.broker_config import Endpoint, parse_endpoint
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.core.config.broker_config import Endpoint, parse_endpoint
 from tidemill.core.errors import UserError
 from tidemill.core.net import AsyncioNet, Net
 

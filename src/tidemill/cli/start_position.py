@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime
 
-from tidemill.client.consumer import EARLIEST, LATEST, AtOffset, AtTime, StartPosition
+from tidemill.client.consuming.consumer import EARLIEST, LATEST, AtOffset, AtTime, StartPosition
 from tidemill.core.errors import UserError
 
 __all__ = ["parse_start_position", "parse_time_ms"]

@@ -1,0 +1,1 @@
+"""An asyncio client for `cli`, `spark`, followers and tests. Imports `core` and `wire`."""

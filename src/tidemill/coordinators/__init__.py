@@ -1,0 +1,1 @@
+"""State machines on internal topics. Each reaches its log through a Protocol."""

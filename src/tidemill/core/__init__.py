@@ -1,0 +1,1 @@
+"""The vocabulary of all layers, and the seams Clock, Net and Rng. Standard library only."""

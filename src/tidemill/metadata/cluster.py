@@ -21,15 +21,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar, final
 from uuid import UUID
 
-from tidemill.core.broker_config import BrokerConfig, Endpoint
+from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.rng import Rng
-from tidemill.metadata import nodes
-from tidemill.metadata.controller import ConfigChange, PartitionsSpec, TopicResult, TopicSpec
-from tidemill.metadata.controllership import CAS_ATTEMPTS_MAX, Controllership
-from tidemill.metadata.election import PartitionChange, after_isr_change, restart_unclean
-from tidemill.metadata.image import (
+from tidemill.metadata.controller.controller import (
+    ConfigChange,
+    PartitionsSpec,
+    TopicResult,
+    TopicSpec,
+)
+from tidemill.metadata.controller.controllership import CAS_ATTEMPTS_MAX, Controllership
+from tidemill.metadata.controller.election import PartitionChange, after_isr_change, restart_unclean
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.image_reader import ImageReader
+from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     Delta,
     ImageDraft,
@@ -37,10 +44,8 @@ from tidemill.metadata.image import (
     PartitionImage,
     TopicImage,
 )
-from tidemill.metadata.image_keeper import ImageKeeper
-from tidemill.metadata.image_reader import ImageReader
-from tidemill.metadata.store import Coord, CoordConflict, Create, Op, Put, SessionState
-from tidemill.metadata.topic_config import topic_defaults
+from tidemill.metadata.image.topic_config import topic_defaults
+from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Op, Put, SessionState
 
 __all__ = ["Cluster"]
 

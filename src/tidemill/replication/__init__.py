@@ -1,0 +1,1 @@
+"""Partitions and their roles: what leaders acknowledge and followers copy."""

@@ -15,9 +15,9 @@ from typing import final
 from tidemill.core.clock import Clock
 from tidemill.core.errors import StorageFault
 from tidemill.core.telemetry import Telemetry
-from tidemill.storage.disk import Disk
-from tidemill.storage.flush import DirtyLogs, FlushRound
-from tidemill.storage.log import FOREVER, PartitionLog
+from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.log.interface import FOREVER, PartitionLog
 
 __all__ = ["Flusher"]
 

@@ -16,14 +16,14 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import final
 
-from tidemill.client.connection import Connection
-from tidemill.client.errors import ClientError
+from tidemill.client.network.broker_connection import Connection
+from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
-from tidemill.core.lifecycle import Supervisor
 from tidemill.core.limits import MIB
+from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.net import Net
-from tidemill.metadata.image import BrokerImage, PartitionImage
+from tidemill.metadata.image.metadata_image import BrokerImage, PartitionImage
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.partition import Partition
 from tidemill.wire.generated.fetch import (

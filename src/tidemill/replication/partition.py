@@ -20,12 +20,12 @@ from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.core.ids import TopicPartition
-from tidemill.metadata.image import PartitionImage
+from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.isr import FollowerPosition
 from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
 from tidemill.replication.watermark import agreed_offset
-from tidemill.storage.disk import Buffer
-from tidemill.storage.log import LogSlice, PartitionLog
+from tidemill.storage.files.disk import Buffer
+from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import BatchHeader, assign_offsets, iter_headers, verify
 from tidemill.wire.produced_batch import BatchPolicy, prepare_produced
 

@@ -14,14 +14,14 @@ from typing import Protocol, final
 from uuid import UUID
 
 from tidemill.core.clock import Clock
-from tidemill.core.config import INT64_MAX
+from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
-from tidemill.metadata.image import Delta, PartitionImage, TopicImage
-from tidemill.metadata.topic_config import TopicConfig
+from tidemill.metadata.image.metadata_image import Delta, PartitionImage, TopicImage
+from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
-from tidemill.replication.unopened import Unopened
-from tidemill.storage.log import FOREVER, LogConfig, PartitionLog
+from tidemill.replication.pending_logs import Unopened
+from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
 from tidemill.wire.produced_batch import BatchPolicy
 
 __all__ = ["LogStore", "ReplicaManager", "log_config_of", "settings_of"]

@@ -1,0 +1,1 @@
+"""Connections and the APIs behind them. May use every layer below; nothing below imports it."""

@@ -1,0 +1,1 @@
+"""The durable logs of one data directory. Synchronous: the caller chooses the thread."""

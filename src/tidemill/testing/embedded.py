@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import final
 
 from tidemill.broker import Broker
-from tidemill.core.broker_config import Endpoint, broker_config
-from tidemill.core.event_loop import new_event_loop
+from tidemill.core.config.broker_config import Endpoint, broker_config
+from tidemill.core.loop.event_loop import new_event_loop
 
 __all__ = ["RunningBroker", "broker"]
 

@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Self, final
 
 from tidemill.broker import Broker
-from tidemill.core.broker_config import Endpoint, broker_config
 from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.net import AsyncioNet, Net
-from tidemill.metadata.memory_store import MemoryCoord, MemoryCoordServer
-from tidemill.storage.disk import OsDisk
+from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
+from tidemill.storage.files.disk import OsDisk
 
 __all__ = ["InProcessCluster"]
 

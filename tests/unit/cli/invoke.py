@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click.testing import CliRunner, Result
 
-from tests.unit.client.fake_cluster import FIRST_PORT, HOST, FakeCluster
+from tests.support.fake_cluster import FIRST_PORT, HOST, FakeCluster
 from tidemill.cli.main import cli
 
 BOOTSTRAP = f"{HOST}:{FIRST_PORT}"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.cli.record_format import RecordFormat, record_facts
-from tidemill.client.consumer import FetchedRecords
+from tidemill.client.consuming.consumer import FetchedRecords
 from tidemill.core.errors import UserError
 from tidemill.wire.records import Record
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.cli.start_position import parse_start_position
-from tidemill.client.consumer import EARLIEST, LATEST, AtOffset, AtTime
+from tidemill.client.consuming.consumer import EARLIEST, LATEST, AtOffset, AtTime
 from tidemill.core.errors import UserError
 
 NOW_MS = 1_800_000_000_000

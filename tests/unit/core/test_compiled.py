@@ -92,9 +92,9 @@ def test_a_build_without_a_working_compiler_succeeds_and_leaves_plain_python(tmp
     for folder in ("core", "hot"):
         (tmp_path / "src/tidemill" / folder).mkdir(parents=True)
     loops = ["hot/varint.py", "hot/varint.pxd"] if compiler == FAILING_COMPILER else []
-    for name in ("core/timers.py", "core/deferred.py", "core/clock.py", *loops):
+    for name in ("core/loop/timers.py", "core/loop/deferred.py", "core/clock.py", *loops):
         shutil.copy(PACKAGE / name, tmp_path / "src/tidemill" / name)
-    few = 'REQUEST_PATH = ("tidemill.core.deferred", "tidemill.core.timers")\n'
+    few = 'REQUEST_PATH = ("tidemill.core.loop.deferred", "tidemill.core.loop.timers")\n'
     (tmp_path / "src/tidemill/core/compiled.py").write_text(few)
     shutil.copy(CHECKOUT / "setup.py", tmp_path)
     (tmp_path / "pyproject.toml").write_text(PROJECT)

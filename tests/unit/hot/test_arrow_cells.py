@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.flavours import FLAVOURS, load
 from tests.unit.hot.arrow_layout import binary_cells, list_cells
-from tests.unit.hot.flavours import FLAVOURS, load
 
 pytestmark = pytest.mark.parametrize("flavour", FLAVOURS)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.hot.flavours import load
+from tests.support.flavours import load
 
 
 def test_bytes_are_copied_to_their_place():

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.flavours import FLAVOURS, load
 from tests.unit.hot.arrow_layout import binary_cells, list_cells
-from tests.unit.hot.flavours import FLAVOURS, load
-from tidemill.client.accumulator import ProducerIdentity
-from tidemill.client.encoded_batch import EncodedBatch
+from tidemill.client.producing.accumulator import ProducerIdentity
+from tidemill.client.producing.encoded_batch import EncodedBatch
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.batch import HEADER_BYTES
 from tidemill.wire.records import Record, build_batch

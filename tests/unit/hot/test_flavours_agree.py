@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.hot.flavours import load
+from tests.support.flavours import load
 
 SECTION = bytes(
     load("pure", "record_encode").encode(

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from tests.unit.hot.flavours import FLAVOURS, load
+from tests.support.flavours import FLAVOURS, load
 
 SECRET = int.from_bytes(bytes(range(16)), "little")
 SIPHASH_2_4_128 = [

@@ -5,7 +5,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.hot.flavours import FLAVOURS, load
+from tests.support.flavours import FLAVOURS, load
 
 pytestmark = pytest.mark.parametrize("flavour", FLAVOURS)
 

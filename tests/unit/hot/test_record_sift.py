@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from crc32c import crc32c
 
-from tests.unit.hot.flavours import FLAVOURS, load
+from tests.support.flavours import FLAVOURS, load
 from tidemill.hot.key_offsets import KeyOffsets
 from tidemill.wire import compression
 from tidemill.wire.batch import HEADER_BYTES, iter_headers, read_header, seal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.hot.flavours import FLAVOURS, load
+from tests.support.flavours import FLAVOURS, load
 
 pytestmark = pytest.mark.parametrize("flavour", FLAVOURS)
 

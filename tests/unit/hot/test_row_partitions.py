@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.flavours import FLAVOURS, load
 from tests.unit.hot.arrow_layout import binary_cells
-from tests.unit.hot.flavours import FLAVOURS, load
-from tidemill.client.partitioners import KeyPartitioner, RoundRobin
+from tidemill.client.producing.partitioners import KeyPartitioner, RoundRobin
 
 pytestmark = pytest.mark.parametrize("flavour", FLAVOURS)
 

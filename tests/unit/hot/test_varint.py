@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.hot.flavours import FLAVOURS, load
+from tests.support.flavours import FLAVOURS, load
 
 pytestmark = pytest.mark.parametrize("flavour", FLAVOURS)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidemill.core.broker_config import Endpoint, broker_config
+from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.image import Delta
-from tidemill.metadata.memory_store import MemoryCoord, MemoryCoordServer
+from tidemill.metadata.image.metadata_image import Delta
+from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
 
 
 @dataclass

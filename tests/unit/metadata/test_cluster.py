@@ -9,15 +9,15 @@ from uuid import UUID
 import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
-from tidemill.core.broker_config import Endpoint, broker_config
+from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
 from tidemill.core.rng import SeededRng
-from tidemill.metadata import nodes
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller import ConfigChange, PartitionsSpec, TopicSpec
-from tidemill.metadata.image import DeletedTopic
-from tidemill.metadata.store import Create, Delete, Node, Op, Put
-from tidemill.metadata.topic_config import AlterOp
+from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.metadata_image import DeletedTopic
+from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.store.coord import Create, Delete, Node, Op, Put
 
 
 def test_a_single_broker_registers_is_elected_and_knows_it() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata import nodes
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller import ConfigChange, TopicSpec
-from tidemill.metadata.image import DeletedTopic, PartitionImage
-from tidemill.metadata.store import Op, Put
-from tidemill.metadata.topic_config import AlterOp
+from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.metadata_image import DeletedTopic, PartitionImage
+from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.store.coord import Op, Put
 
 TOPIC = TopicSpec(name="t", assignments={0: [1, 2, 0]}, overrides={"min.insync.replicas": "2"})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.replication.partitions import (
+from tests.support.partitions import (
     NOW_MS,
     OWN,
     SECOND,

@@ -7,10 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.replication.partitions import OWN, SECOND, THIRD, Flushes, append, fetched, image
+from tests.support.partitions import OWN, SECOND, THIRD, Flushes, append, fetched, image
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
-from tidemill.metadata.image import (
+from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     ImageDraft,
     MetadataImage,
@@ -18,12 +18,12 @@ from tidemill.metadata.image import (
     TopicImage,
     unreadable_partition,
 )
-from tidemill.metadata.topic_config import TopicConfig
+from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.isr_keeper import IsrKeeper
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager, log_config_of
-from tidemill.storage.log import FOREVER, LogConfig, PartitionLog
-from tidemill.storage.memory_log import MemoryPartitionLog
+from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
+from tidemill.storage.log.memory_log import MemoryPartitionLog
 from tidemill.testing.manual_clock import ManualClock
 
 ALL = (OWN, SECOND, THIRD)

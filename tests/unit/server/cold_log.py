@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.storage.log import LogSlice
+from tidemill.storage.log.interface import LogSlice
 
 
 class ColdLog:

@@ -9,29 +9,29 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 
-from tidemill.coordinators.group_coordinator import GroupCoordinator
-from tidemill.core.broker_config import Endpoint, broker_config
-from tidemill.core.deferred import Deferred
-from tidemill.core.lifecycle import Supervisor
+from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.core.config.broker_config import Endpoint, broker_config
+from tidemill.core.loop.deferred import Deferred
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
-from tidemill.core.timers import LoopTimers
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.controller import TopicSpec
-from tidemill.metadata.memory_store import MemoryCoordServer
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.producer_ids import ProducerIds
+from tidemill.metadata.store.memory_store import MemoryCoordServer
 from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.server.context import RequestContext
-from tidemill.server.dispatch import Dispatcher
-from tidemill.server.fetch_sessions import FetchSessions
+from tidemill.server.fetching.fetch_sessions import FetchSessions
+from tidemill.server.fetching.parked_fetches import ReadyQueue
 from tidemill.server.handlers import HANDLERS
-from tidemill.server.memory_pool import MemoryPool
-from tidemill.server.producer_ids import ProducerIds
-from tidemill.server.quotas import Quotas
-from tidemill.server.ready_queue import ReadyQueue
-from tidemill.server.services import Services
-from tidemill.storage.log import LogConfig
-from tidemill.storage.memory_log import MemoryPartitionLog
-from tidemill.testing.sim_disk import SimDisk
+from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.server.limits.quotas import Quotas
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.dispatch import Dispatcher
+from tidemill.server.request.services import Services
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.memory_log import MemoryPartitionLog
+from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.api_keys import API_SPECS, load
 from tidemill.wire.headers import encode_request, parse_request_header, parse_response_header
 from tidemill.wire.primitives import Reader

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.testing.sim_disk import SimDisk
+from tidemill.testing.sim.disk import SimDisk
 
 
 @pytest.fixture

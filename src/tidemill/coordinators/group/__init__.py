@@ -1,0 +1,1 @@
+"""The group coordinator: one shard per partition of `__consumer_offsets`."""

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from tidemill.coordinators.group.classic import ClassicGroup
-from tidemill.coordinators.group.consumer import ConsumerGroup
-from tidemill.coordinators.group.group import Surroundings
+from tidemill.coordinators.group.base.group import Surroundings
+from tidemill.coordinators.group.classic.classic_group import ClassicGroup
+from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
     ConsumerGroupCurrentMemberAssignmentKey,

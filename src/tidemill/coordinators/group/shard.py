@@ -16,26 +16,26 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, TypeVar, final
 
-from tidemill.coordinators.deadlines import Deadlines
-from tidemill.coordinators.group.batch_slice import BatchSlice
-from tidemill.coordinators.group.classic import ClassicGroup
-from tidemill.coordinators.group.consumer import ConsumerGroup
-from tidemill.coordinators.group.group import (
+from tidemill.coordinators.group.base.batch_slice import BatchSlice
+from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,
     DeadlineKey,
     GroupType,
     Surroundings,
 )
-from tidemill.coordinators.group.offset_expiry import OffsetExpiry
-from tidemill.coordinators.group.offset_reading import OffsetReading
-from tidemill.coordinators.group.offsets import OffsetStore
-from tidemill.coordinators.group.records import decode_key, decode_value, is_offset_key
+from tidemill.coordinators.group.base.records import decode_key, decode_value, is_offset_key
+from tidemill.coordinators.group.classic.classic_group import ClassicGroup
+from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
+from tidemill.coordinators.group.offsets.committed_offsets import OffsetStore
+from tidemill.coordinators.group.offsets.expiry import OffsetExpiry
+from tidemill.coordinators.group.offsets.reading import OffsetReading
 from tidemill.coordinators.group.registry import AnyGroup, GroupRegistry, GroupRoom, is_simple
-from tidemill.coordinators.shard import CoordinatorRecord, Now, Parked, Result
+from tidemill.coordinators.runtime.deadlines import Deadlines
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Result
+from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.group_config import GroupConfig
-from tidemill.metadata.image import Delta, MetadataImage, difference
+from tidemill.metadata.image.metadata_image import Delta, MetadataImage, difference
 from tidemill.wire.generated.consumer_group_describe import DescribedGroup as ConsumerDescription
 from tidemill.wire.generated.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,

@@ -2,39 +2,47 @@
 
 from __future__ import annotations
 
-from tidemill.server.handler import Handler
-from tidemill.server.handlers import (
-    alter_configs,
+from tidemill.server.handlers.cluster import (
     api_versions,
-    consumer_group_describe,
-    consumer_group_heartbeat,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
     describe_cluster,
-    describe_configs,
-    describe_groups,
     describe_log_dirs,
+    metadata,
+)
+from tidemill.server.handlers.data import (
+    delete_records,
     describe_producers,
     fetch,
+    init_producer_id,
+    list_offsets,
+    offset_for_leader_epoch,
+    produce,
+)
+from tidemill.server.handlers.groups import (
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    delete_groups,
+    describe_groups,
     find_coordinator,
     heartbeat,
-    incremental_alter_configs,
-    init_producer_id,
     join_group,
     leave_group,
     list_groups,
-    list_offsets,
-    metadata,
+    sync_group,
+)
+from tidemill.server.handlers.offsets import (
     offset_commit,
     offset_delete,
     offset_fetch,
-    offset_for_leader_epoch,
-    produce,
-    sync_group,
 )
+from tidemill.server.handlers.topics import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+)
+from tidemill.server.request.handler import Handler
 
 __all__ = ["HANDLERS"]
 

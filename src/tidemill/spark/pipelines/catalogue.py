@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidemill.core.config import build, nearest_key_hint
+from tidemill.core.config.keys import build, nearest_key_hint
 from tidemill.core.errors import UserError
 from tidemill.spark.pipelines.enrich import Enrich, EnrichSettings
+from tidemill.spark.pipelines.framework.pipeline import Kind
 from tidemill.spark.pipelines.logs.log_pipeline import LogPipeline
 from tidemill.spark.pipelines.logs.settings import LogSettings
-from tidemill.spark.pipelines.pipeline import Kind
 
 __all__ = ["PIPELINES", "kind_named"]
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
 
-from tidemill.core.config import option
+from tidemill.core.config.keys import option
 from tidemill.core.errors import UserError
-from tidemill.spark.pipelines.pipeline import Job, Stage, Table, Topics
+from tidemill.spark.pipelines.framework.pipeline import Job, Stage, Table, Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -86,7 +86,7 @@ class Enrich:
         return None
 
     def build(self, job: Job) -> Sequence[Stage]:
-        from tidemill.spark.pipelines.dead_letters import SOURCE_COLUMNS
+        from tidemill.spark.pipelines.framework.dead_letters import SOURCE_COLUMNS
 
         table = self._table(job)
         records = job.read(self._settings.input_topic, "records", columns=SOURCE_COLUMNS)
@@ -136,7 +136,7 @@ class Enrich:
         """Rows as records: key, value, headers and the topic each goes to."""
         from pyspark.sql import functions as F
 
-        from tidemill.spark.pipelines.dead_letters import dead_letter_columns
+        from tidemill.spark.pipelines.framework.dead_letters import dead_letter_columns
 
         settings = self._settings
         reasoned = rows.withColumn("_reason", self._reason())

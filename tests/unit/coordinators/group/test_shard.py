@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.unit.coordinators.group.classic_desk import subscription
-from tests.unit.coordinators.group.shard_desk import (
+from tests.support.classic_desk import subscription
+from tests.support.shard_desk import (
     CHECK_INTERVAL_MS,
     GROUP,
     PARTITION,
@@ -15,12 +15,12 @@ from tests.unit.coordinators.group.shard_desk import (
     refusal,
     topic_image,
 )
-from tidemill.coordinators.group.group import Caller
-from tidemill.coordinators.group.records import encode_tombstone
+from tidemill.coordinators.group.base.group import Caller
+from tidemill.coordinators.group.base.records import encode_tombstone
 from tidemill.coordinators.group.registry import GroupRoom
-from tidemill.coordinators.shard import Parked
+from tidemill.coordinators.runtime.shard import Parked
 from tidemill.core.errors import ErrorCode
-from tidemill.metadata.image import difference
+from tidemill.metadata.image.metadata_image import difference
 from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataKey
 from tidemill.wire.generated.group_metadata_record import GroupMetadataKey
 from tidemill.wire.generated.heartbeat import HeartbeatRequest

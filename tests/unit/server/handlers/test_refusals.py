@@ -5,27 +5,35 @@ from __future__ import annotations
 import pytest
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.server.dispatch import BoundHandler
-from tidemill.server.handlers import (
+from tidemill.server.handlers.cluster import (
+    describe_cluster,
+    describe_log_dirs,
+)
+from tidemill.server.handlers.data import (
+    delete_records,
+    describe_producers,
+    init_producer_id,
+    list_offsets,
+    offset_for_leader_epoch,
+)
+from tidemill.server.handlers.groups import (
+    delete_groups,
+    describe_groups,
+    list_groups,
+)
+from tidemill.server.handlers.offsets import (
+    offset_commit,
+    offset_delete,
+)
+from tidemill.server.handlers.topics import (
     alter_configs,
     create_partitions,
     create_topics,
-    delete_groups,
-    delete_records,
     delete_topics,
-    describe_cluster,
     describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    describe_producers,
     incremental_alter_configs,
-    init_producer_id,
-    list_groups,
-    list_offsets,
-    offset_commit,
-    offset_delete,
-    offset_for_leader_epoch,
 )
+from tidemill.server.request.dispatch import BoundHandler
 from tidemill.wire.api_keys import API_SPECS, load
 from tidemill.wire.generated import alter_configs as alter_messages
 from tidemill.wire.generated import incremental_alter_configs as incremental_messages

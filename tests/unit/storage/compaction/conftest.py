@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.storage.compacting import make_log
-from tidemill.storage.partition_log import FilePartitionLog
-from tidemill.testing.sim_disk import SimDisk
+from tests.support.compacting import make_log
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.testing.sim.disk import SimDisk
 
 
 @pytest.fixture

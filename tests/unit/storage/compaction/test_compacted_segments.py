@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.unit.storage.batches import NOW_MS, read
-from tests.unit.storage.compacting import (
+from tests.support.batches import NOW_MS, read
+from tests.support.compacting import (
     CONFIG,
     PATH,
     clean,
@@ -16,8 +16,8 @@ from tests.unit.storage.compacting import (
     reopened,
     seal,
 )
-from tidemill.storage.partition_log import FilePartitionLog
-from tidemill.testing.sim_disk import SimDisk
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import iter_headers
 
 

@@ -15,8 +15,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, final
 
+from tidemill.spark.pipelines.framework.pipeline import Job, Stage, Table, Topics
 from tidemill.spark.pipelines.logs.settings import LogSettings
-from tidemill.spark.pipelines.pipeline import Job, Stage, Table, Topics
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -74,7 +74,7 @@ class LogPipeline:
     # --- events ----------------------------------------------------------------------------------
 
     def _events(self, job: Job) -> Stage:
-        from tidemill.spark.pipelines.dead_letters import SOURCE_COLUMNS
+        from tidemill.spark.pipelines.framework.dead_letters import SOURCE_COLUMNS
         from tidemill.spark.pipelines.logs.line_parsing import parse_lines
 
         records = job.read(self._settings.input_topic, "events", columns=SOURCE_COLUMNS)
@@ -84,7 +84,7 @@ class LogPipeline:
     def _events_writer(self, job: Job) -> Callable[[DataFrame, int], None]:
         from pyspark.sql import functions as F
 
-        from tidemill.spark.pipelines.dead_letters import dead_letters
+        from tidemill.spark.pipelines.framework.dead_letters import dead_letters
         from tidemill.spark.pipelines.logs.line_parsing import EVENT_COLUMNS
 
         def write(parsed: DataFrame, batch_id: int) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from tidemill.spark.pipelines.framework.pipeline import Table
 from tidemill.spark.pipelines.logs.minutes import Minute
-from tidemill.spark.pipelines.pipeline import Table
 
 __all__ = ["MINUTE_COLUMNS", "minute_row", "minute_table"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from tidemill.core.config import option
+from tidemill.core.config.keys import option
 
 __all__ = ["LogSettings"]
 

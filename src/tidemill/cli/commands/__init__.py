@@ -1,0 +1,1 @@
+"""One file per subcommand; `main.py` imports the one that is called."""

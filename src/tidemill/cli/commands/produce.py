@@ -1,0 +1,136 @@
+"""`tidemill produce`: lines from standard input become records."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import final
+
+import click
+
+from tidemill.cli.lines import read_lines
+from tidemill.cli.session import bootstrap_option, run_client
+from tidemill.cli.text import escape
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.producing.producer import Producer
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.config.keys import parse_assignments
+from tidemill.core.errors import UserError
+from tidemill.wire.compression import CODEC_IDS
+from tidemill.wire.records import Header
+
+__all__ = ["produce"]
+
+_ACKS = {"0": 0, "1": 1, "all": -1}
+_PROGRESS_EVERY_S = 0.25
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What becomes of a line."""
+
+    topic: str
+    partition: int | None
+    key_separator: bytes | None
+    headers: tuple[Header, ...]
+
+    def split(self, line: bytes) -> tuple[bytes | None, bytes]:
+        """Key and value; a line without the separator has no key."""
+        if self.key_separator is None:
+            return None, line
+        key, found, value = line.partition(self.key_separator)
+        return (key, value) if found else (None, line)
+
+
+@final
+class _Progress:
+    """A line on a terminal's standard error that counts, and the one that stays at the end."""
+
+    def __init__(self, clock: Clock, topic: str) -> None:
+        self._clock = clock
+        self._topic = escape(topic)
+        self._started = clock.monotonic()
+        self._shown_at = self._started
+        self._is_shown = sys.stderr.isatty() and not sys.stdin.isatty()
+
+    def tick(self, producer: Producer) -> None:
+        if self._is_shown and self._clock.monotonic() - self._shown_at >= _PROGRESS_EVERY_S:
+            self._shown_at = self._clock.monotonic()
+            click.echo(f"\r{producer.records_acked:,} records", err=True, nl=False)
+
+    def close(self, producer: Producer) -> None:
+        if self._is_shown:
+            click.echo("\r", err=True, nl=False)
+        took_s = max(self._clock.monotonic() - self._started, 1e-9)
+        acked, failed = producer.records_acked, producer.records_failed
+        text = (
+            f"sent {acked:,} records to {self._topic} in {took_s:.1f} s ({acked / took_s:,.0f}/s)"
+        )
+        click.echo(f"{text}, {failed:,} failed" if failed else text, err=True)
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--key-separator", metavar="TEXT", help="What stands between key and value.")
+@click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
+@click.option("--partition", type=click.IntRange(min=0), help="Send to this one only.")
+@click.option("--acks", type=click.Choice(list(_ACKS)), help="Who must have it.  [default: all]")
+@click.option(
+    "--compression",
+    type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
+    default="none",
+    show_default=True,
+    help="Codec of the batches.",
+)
+@click.option("--idempotent", is_flag=True, help="Retries store nothing twice; implies acks=all.")
+@bootstrap_option
+def produce(
+    topic: str,
+    key_separator: str | None,
+    headers: tuple[str, ...],
+    partition: int | None,
+    acks: str | None,
+    compression: str,
+    idempotent: bool,
+    bootstrap: str,
+) -> None:
+    """Send each line of standard input to TOPIC as one record."""
+    if idempotent and acks not in {None, "all"}:
+        raise click.UsageError("--idempotent needs --acks all")
+    if key_separator == "":
+        raise UserError("--key-separator must not be empty")
+    pairs = parse_assignments(headers, source="--header")
+    plan = _Plan(
+        topic=topic,
+        partition=partition,
+        key_separator=key_separator.encode() if key_separator is not None else None,
+        headers=tuple((name, value.encode()) for name, value in pairs.items()),
+    )
+    clock = SystemClock()
+
+    async def work(cluster: Cluster) -> None:
+        producer = Producer(
+            cluster,
+            clock,
+            acks=_ACKS[acks or "all"],
+            idempotent=idempotent,
+            codec=CODEC_IDS[compression],
+        )
+        progress = _Progress(clock, topic)
+        try:
+            async with producer:
+                await _send_lines(producer, plan, progress)
+        finally:
+            progress.close(producer)
+
+    run_client(bootstrap, work)
+
+
+async def _send_lines(producer: Producer, plan: _Plan, progress: _Progress) -> None:
+    async for line in read_lines(sys.stdin.buffer):
+        key, value = plan.split(line)
+        await producer.send(
+            plan.topic, value, key=key, headers=plan.headers, partition=plan.partition
+        )
+        progress.tick(producer)

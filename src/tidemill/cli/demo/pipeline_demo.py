@@ -1,0 +1,249 @@
+"""The demo with Spark: broker, traffic and the pipeline `logs`, each in its own process.
+
+The lines are stamped as if the last twenty minutes were happening again, twenty times faster: so
+minutes finish every few seconds, and the table, which is fed by the pipeline's result topic, grows
+while one looks at it. In the end every line that was sent must be an event or a dead letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import click
+
+from tidemill.cli.demo.minute_table import GrowingTable, growing_table
+from tidemill.cli.demo.own_broker import end_process, own_broker
+from tidemill.cli.demo.shop_day import DemoLog, intensity
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.consuming.consumer import EARLIEST, Consumer
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.producing.producer import Producer
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.config.broker_config import Endpoint
+from tidemill.core.errors import TidemillError
+from tidemill.core.net import AsyncioNet
+from tidemill.core.rng import SeededRng
+from tidemill.spark.pipelines.logs.minutes import Minute, count_events, minute_from_json
+
+__all__ = ["PipelineResult", "closing_words", "run_pipeline"]
+
+TOPIC = "web-logs"
+MINUTES_TOPIC = "web-logs.minutes"
+DEAD_TOPIC = "web-logs.dead"
+PARTITIONS = 4
+SEED = 20_261
+SPEED = 20
+"""Seconds of the log in one second of the demo."""
+
+_LATE_S = 20
+_SPARK_START_S = 90.0
+_SPARK_STOP_S = 40.0
+_DRAIN_S = 60.0
+_POLL_S = 0.05
+_BURST_LINES = 2_000
+_WINDOW_MS = 60_000
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class PipelineResult:
+    """What came out of it."""
+
+    sent: int
+    events: int
+    dead: int
+    windows: int
+    seconds: float
+    report: str
+
+
+def closing_words(result: PipelineResult, directory: Path) -> str:
+    """What happened, and what to do next."""
+    program = Path(sys.executable).parent / "tidemill"
+    tidemill = str(program) if program.exists() else "tidemill"
+    events = directory / "logs-output" / "events"
+    look = f"import pyarrow.dataset as d; print(d.dataset('{events}').head(5).to_pylist())"
+    return (
+        f"sent {result.sent:,} lines; {result.events:,} became events, "
+        f"{result.dead:,} broken ones dead letters: all accounted for "
+        f"({result.seconds:.0f} s with everything)\n"
+        f"report of {result.windows} minutes: {result.report}\n\n"
+        "look further:\n"
+        f"  {tidemill} pipeline report {directory / 'logs.toml'}\n"
+        f'  {sys.executable} -c "{look}"\n'
+        f"  {tidemill} pipeline init logs     # your own: edit logs.toml, start `{tidemill} up`\n"
+        f"  rm -r {directory}     # when you have seen enough"
+    )
+
+
+async def run_pipeline(directory: Path, *, seconds: float, rate: int) -> PipelineResult:
+    """The whole demo; results stay in `directory`, which is there."""
+    clock = SystemClock()
+    started = clock.monotonic()
+    async with own_broker() as endpoint, Cluster(AsyncioNet(), [endpoint]) as cluster:
+        for topic, partitions in ((TOPIC, PARTITIONS), (MINUTES_TOPIC, 1), (DEAD_TOPIC, 1)):
+            await Admin(cluster).create_topic(topic, partitions=partitions)
+        click.echo(f"broker on {endpoint}; starting Spark (about ten seconds)", err=True)
+        async with _pipeline(endpoint, directory) as process:
+            await _wait_running(process, directory / "pipeline.log", clock)
+            click.echo(
+                f"Spark runs. The log of {seconds * SPEED / 60:.0f} minutes is played in "
+                f"{seconds:.0f} s: {SPEED} times faster than life.",
+                err=True,
+            )
+            show = _Show(cluster, directory, process, clock, seconds=seconds, rate=rate)
+            with growing_table() as table:
+                sent, events, dead = await show.play(table)
+        if process.returncode != 0:
+            raise TidemillError(f"the pipeline ended with {process.returncode}: {_log(directory)}")
+    report = directory / "logs-output" / "report.html"
+    took_s = clock.monotonic() - started
+    return PipelineResult(sent, events, dead, show.windows, took_s, str(report))
+
+
+@final
+class _Show:
+    """Traffic in, finished minutes out, until everything sent is accounted for."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        directory: Path,
+        process: asyncio.subprocess.Process,
+        clock: Clock,
+        *,
+        seconds: float,
+        rate: int,
+    ) -> None:
+        self._cluster = cluster
+        self._directory = directory
+        self._events = str(directory / "logs-output" / "events")
+        self._process = process
+        self._clock = clock
+        self._seconds = seconds
+        self._rate = rate
+        self._log = DemoLog(SeededRng(SEED))
+        self._began_ms = clock.wall_ms() - int(seconds * SPEED * 1000)
+        self._sent = 0
+        self._due = 0.0
+        self.windows = 0
+
+    async def play(self, table: GrowingTable) -> tuple[int, int, int]:
+        """Lines sent, events and dead letters."""
+        minutes = Consumer(self._cluster, max_wait_ms=20)
+        await minutes.assign(MINUTES_TOPIC, EARLIEST)
+        async with Producer(self._cluster, self._clock) as producer:
+            started = before = self._clock.monotonic()
+            while (now := self._clock.monotonic()) - started < self._seconds:
+                await self._send(producer, (now - started) / self._seconds, now - before)
+                before = now
+                await self._take(minutes, table)
+                table.say(f"{self._sent:,} lines sent")
+            await producer.flush()
+        return await self._drain(minutes, table)
+
+    async def _send(self, producer: Producer, share: float, elapsed_s: float) -> None:
+        self._due = min(self._due + elapsed_s * self._rate * intensity(share), _BURST_LINES)
+        count = int(self._due)
+        self._due -= count
+        event_ms = self._began_ms + int(share * self._seconds * SPEED * 1000)
+        for _ in range(count):
+            key, value, _ = self._log.line(event_ms, share)
+            await producer.send(TOPIC, value, key=key)
+        self._sent += count
+
+    async def _take(self, minutes: Consumer, table: GrowingTable) -> None:
+        if self._process.returncode is not None:
+            raise TidemillError(f"the pipeline has ended: {_log(self._directory)}")
+        for fetched in await minutes.poll(_POLL_S):
+            for record in fetched.records:
+                table.add(_minute(record.value))
+                self.windows += 1
+
+    async def _drain(self, minutes: Consumer, table: GrowingTable) -> tuple[int, int, int]:
+        """Wait until all lines are accounted for, and all windows that can close have."""
+        last_ms = self._began_ms + int(self._seconds * SPEED * 1000) - _LATE_S * 1000
+        expected = last_ms // _WINDOW_MS - self._began_ms // _WINDOW_MS
+        deadline = self._clock.monotonic() + _DRAIN_S
+        while True:
+            await self._take(minutes, table)
+            events, dead = count_events(self._events), await self._dead()
+            table.say(f"{self._sent:,} lines sent, {events + dead:,} processed")
+            if events + dead == self._sent and self.windows >= expected - 1:
+                return self._sent, events, dead
+            if self._clock.monotonic() > deadline:
+                raise TidemillError(
+                    f"of {self._sent} lines {events} became events and {dead} dead letters; "
+                    f"{self.windows} of {expected} windows: {_log(self._directory)}"
+                )
+
+    async def _dead(self) -> int:
+        latest = -1
+        ends = await Admin(self._cluster).list_offsets(DEAD_TOPIC, latest)
+        return sum(end.offset for end in ends.values())
+
+
+def _minute(value: bytes | memoryview | None) -> Minute:
+    return minute_from_json(json.loads(bytes(value or b"{}")))
+
+
+@contextlib.asynccontextmanager
+async def _pipeline(broker: Endpoint, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """`tidemill pipeline run`, as a user would start it; ended by SIGTERM."""
+    config = directory / "logs.toml"
+    config.write_text(_config(broker, directory), encoding="utf-8")
+    with (directory / "pipeline.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "tidemill.cli.main", "pipeline", "run", str(config)),
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches us, and we end it
+        )
+    try:
+        yield process
+    finally:
+        await end_process(process, _SPARK_STOP_S)
+
+
+def _config(broker: Endpoint, directory: Path) -> str:
+    values = {
+        "pipeline": "logs",
+        "bootstrap": str(broker),
+        "input.topic": TOPIC,
+        "minutes.topic": MINUTES_TOPIC,
+        "dead.topic": DEAD_TOPIC,
+        "output.dir": str(directory / "logs-output"),
+        "checkpoint.dir": str(directory / "checkpoints"),
+    }
+    # A minute is too short for Java's second compiler to pay for itself.
+    values["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
+    numbers = {"trigger.s": 2, "window.late.s": _LATE_S, "state.partitions": 2}
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in (values | numbers).items()]
+    return "# The demo's settings; `tidemill pipeline describe logs` explains them.\n" + "".join(
+        lines
+    )
+
+
+async def _wait_running(process: asyncio.subprocess.Process, log: Path, clock: Clock) -> None:
+    deadline = clock.monotonic() + _SPARK_START_S
+    while "logs: running" not in _text(log):
+        if process.returncode is not None or clock.monotonic() > deadline:
+            raise TidemillError(f"the pipeline did not start: {_log(log.parent)}")
+        await asyncio.sleep(_POLL_S)
+
+
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace")
+
+
+def _log(directory: Path) -> str:
+    path = directory / "pipeline.log"
+    lines = _text(path).strip().splitlines()
+    return f"{lines[-1] if lines else 'it said nothing'} (see {path})"

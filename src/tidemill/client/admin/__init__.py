@@ -1,0 +1,1 @@
+"""Topics and consumer groups as an administrator sees them."""

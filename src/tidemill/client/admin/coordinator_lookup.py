@@ -1,0 +1,98 @@
+"""The way to the broker that coordinates one group.
+
+It is asked for by the group's name, kept, and asked for again when it says that it has moved or is
+still reading the offsets topic, or when it cannot be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar, final
+
+from tidemill.client.network.cluster_client import Cluster, retry_refusals
+from tidemill.client.network.errors import ClientError, check
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.wire.generated.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from tidemill.wire.message import Message
+
+__all__ = ["GroupCoordinator"]
+
+R = TypeVar("R", bound=Message)
+T = TypeVar("T")
+
+_GROUP_KEY_TYPE: Final = 0
+_FIND_VERSION: Final = 4
+"""The first that takes several keys; later ones add error codes only."""
+
+_MOVED: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+"""Refusals that pass once the group's partition has a leader that has read it."""
+
+
+@final
+class GroupCoordinator:
+    """Requests about one group, sent to whichever broker coordinates it."""
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._broker_id: int | None = None
+
+    async def broker_id(self) -> int:
+        """The broker that was the coordinator when it was last asked for."""
+        if self._broker_id is None:
+            self._broker_id = await self._find()
+        return self._broker_id
+
+    async def ask(
+        self, message: Message, response_type: type[R], *, version: int | None = None
+    ) -> R:
+        """A request for the coordinator; at the highest common version unless one is given."""
+        broker_id = await self.broker_id()
+        try:
+            connection = await self._cluster.connection(broker_id)
+            return await connection.request(
+                message, response_type, timeout_s=self._cluster.request_timeout_s, version=version
+            )
+        except ClientError:
+            # It may be gone, and then the group has another one.
+            self._broker_id = None
+            raise
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Run `attempt` again while it is refused because the coordinator moves or loads."""
+
+        async def once() -> T:
+            try:
+                return await attempt()
+            except KafkaError as refusal:
+                if refusal.code in _MOVED:
+                    self._broker_id = None
+                raise
+
+        return await retry_refusals(once, _MOVED)
+
+    async def _find(self) -> int:
+        request = FindCoordinatorRequest(key_type=_GROUP_KEY_TYPE, coordinator_keys=[self._group])
+        connection = await self._cluster.any_connection()
+        response = await connection.request(
+            request,
+            FindCoordinatorResponse,
+            timeout_s=self._cluster.request_timeout_s,
+            version=_FIND_VERSION,
+        )
+        for found in response.coordinators:
+            check(found.error_code, found.error_message)
+            if found.node_id not in self._cluster.metadata.brokers:
+                await self._cluster.refresh([])
+            return found.node_id
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self._group}")

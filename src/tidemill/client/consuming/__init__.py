@@ -1,0 +1,1 @@
+"""The consumer: fetches partitions that the caller names."""

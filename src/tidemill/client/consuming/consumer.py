@@ -1,0 +1,382 @@
+"""Reads partitions that the caller names, from the offset, time or end that the caller names.
+
+Theory of operation. Each leader has at most one Fetch in flight, for all the partitions it leads. A
+poll waits for the first answer, moves the positions past what came (batch headers suffice for
+that), sends the next Fetch, and only then opens the records: the broker works while we decode.
+
+Answers hold whole stored batches: the first may begin before the position, the last may be cut off
+(T31). Records of a batch that come before the position are left out, a cut batch is fetched again,
+control batches are skipped. `poll` hands out records and does not look at transactions
+(read_uncommitted); `poll_batches` hands out what came, for who decodes batches in another way.
+
+With `read_between` a partition is read up to an offset and then let go. As its end comes near, a
+Fetch asks for about as many bytes as are still wanted, judged by those that came: without that a
+short range in a long log would cost a full answer each time.
+
+A lost connection or a leader that moved is retried until `retry_s` have gone by without an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from tidemill.client.network.cluster_client import Backoff, Cluster
+from tidemill.client.network.errors import ClientError, check, error_code
+from tidemill.client.network.offset_lookup import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    LEADER_MOVED,
+    list_offsets,
+)
+from tidemill.core.errors import ErrorCode, KafkaError, TidemillError
+from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import KIB, MIB
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.batch import BatchHeader, iter_headers, verify
+from tidemill.wire.generated.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from tidemill.wire.records import Record, iter_records
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "AtOffset",
+    "AtTime",
+    "Consumer",
+    "FetchedBatches",
+    "FetchedRecords",
+    "StartPosition",
+]
+
+_VERSION_BY_NAME_MAX = 12
+"""From 13 on Fetch names topics by id only."""
+
+_RANGE_SLACK_BYTES = 64 * KIB
+_RANGE_FIRST_FETCH_BYTES = 1 * MIB
+"""Asked for while nothing is known of the size of a range's records."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AtOffset:
+    """Start with this offset."""
+
+    offset: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """Start with the first record of this time or later; at the end if there is none."""
+
+    timestamp_ms: int
+
+
+StartPosition = AtOffset | AtTime
+EARLIEST: Final = AtTime(EARLIEST_TIMESTAMP)
+LATEST: Final = AtTime(LATEST_TIMESTAMP)
+
+
+@final
+@dataclass(slots=True)
+class FetchedRecords:
+    """Records of one partition, in order."""
+
+    topic: str
+    partition: int
+    records: list[Record]
+    high_watermark: int
+
+
+@final
+@dataclass(slots=True)
+class FetchedBatches:
+    """Batches of one partition as they came, not opened and not verified yet."""
+
+    partition: TopicPartition
+    batches: list[tuple[memoryview, BatchHeader]]
+    from_offset: int
+    """Where reading was: records before it are left out."""
+    high_watermark: int
+    aborted: list[AbortedTransaction]
+    """With read_committed: aborted transactions whose batches may be among these."""
+
+
+@final
+@dataclass(slots=True)
+class _Range:
+    """How far a partition is read, and what its offsets have weighed so far."""
+
+    stop: int
+    offsets_read: int = 0
+    bytes_read: int = 0
+
+    def bytes_left(self, position: int) -> int:
+        if self.offsets_read == 0:
+            return _RANGE_FIRST_FETCH_BYTES
+        return (self.stop - position) * self.bytes_read // self.offsets_read + _RANGE_SLACK_BYTES
+
+
+@final
+class Consumer:
+    """Follows an explicit assignment. Give it a `Cluster` of its own: its fetches wait."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        *,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        fetch_bytes_max: int = 16 * MIB,
+        partition_bytes_max: int = 1 * MIB,
+        retry_s: float = 30.0,
+        isolation_level: int = 0,
+        read_ahead: bool = True,
+    ) -> None:
+        self.positions: dict[TopicPartition, int] = {}
+        """The next offset to be returned, for every assigned partition."""
+        self._cluster = cluster
+        self._max_wait_ms = max_wait_ms
+        self._min_bytes = min_bytes
+        self._fetch_bytes_max = fetch_bytes_max
+        self._partition_bytes_max = partition_bytes_max
+        self._retry_s = retry_s
+        self._isolation_level = isolation_level
+        self._read_ahead = read_ahead
+        """Whether the next Fetch goes out before the records of this one are looked at."""
+        self._ranges: dict[TopicPartition, _Range] = {}
+        """Of partitions that are read up to an offset; the others have no end."""
+        self._in_flight: dict[int, asyncio.Future[FetchResponse]] = {}
+        """By leader; at most one Fetch each."""
+        self._failing_since: float | None = None
+        self._backoff = Backoff()
+
+    async def assign(
+        self, topic: str, start: StartPosition, partitions: Iterable[int] | None = None
+    ) -> None:
+        """Add partitions of a topic, all of them unless told which, to what `poll` reads."""
+        info = await self._cluster.topic(topic)
+        indexes = sorted(info.partitions if partitions is None else partitions)
+        for index in indexes:
+            if index not in info.partitions:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}-{index}")
+        self.positions |= await self._resolve([TopicPartition(topic, i) for i in indexes], start)
+
+    async def _resolve(
+        self, partitions: list[TopicPartition], start: StartPosition
+    ) -> dict[TopicPartition, int]:
+        if isinstance(start, AtOffset):
+            return dict.fromkeys(partitions, start.offset)
+        asked = dict.fromkeys(partitions, start.timestamp_ms)
+        found = {
+            p: listed.offset for p, listed in (await list_offsets(self._cluster, asked)).items()
+        }
+        if late := [partition for partition, offset in found.items() if offset < 0]:
+            ends = await list_offsets(self._cluster, dict.fromkeys(late, LATEST_TIMESTAMP))
+            found |= {partition: listed.offset for partition, listed in ends.items()}
+        return found
+
+    def read_between(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Add partitions to be read from one offset up to, not including, another.
+
+        Each leaves `positions` when it has been read. The caller has made their leaders known
+        (`Cluster.refresh`).
+        """
+        for partition, (start, stop) in ranges.items():
+            if start < stop:
+                self.positions[partition] = start
+                self._ranges[partition] = _Range(stop)
+
+    def skip_to(self, partition: TopicPartition, offset: int | None) -> None:
+        """Go on at a later offset; None, or one at the end of its range, lets the partition go."""
+        wanted = self._ranges.get(partition)
+        if offset is None or (wanted is not None and offset >= wanted.stop):
+            self._ranges.pop(partition, None)
+            del self.positions[partition]
+        else:
+            self.positions[partition] = offset
+
+    async def poll(self, timeout_s: float) -> list[FetchedRecords]:
+        """What has arrived, waiting up to `timeout_s` for the first answer; may be empty."""
+        return [_open(fetched) for fetched in await self.poll_batches(timeout_s)]
+
+    async def poll_batches(self, timeout_s: float) -> list[FetchedBatches]:
+        """As `poll`, but batches as they came."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            await self._fetch_from_idle_leaders()
+            slices = await self._next_answers(deadline)
+        except (ClientError, KafkaError) as error:
+            await self._recover(error)
+            return []
+        if slices and self._read_ahead:
+            # A fault here is met again by the next poll; what has come must be handed out first.
+            with contextlib.suppress(ClientError, KafkaError):
+                await self._fetch_from_idle_leaders()
+        self._failing_since = None
+        self._backoff.reset()
+        return slices
+
+    # --- fetching --------------------------------------------------------------------------------
+
+    async def _fetch_from_idle_leaders(self) -> None:
+        for broker_id, partitions in self._by_leader().items():
+            if broker_id in self._in_flight:
+                continue
+            connection = await self._cluster.connection(broker_id)
+            self._in_flight[broker_id] = connection.request_nowait(
+                self._request(partitions),
+                FetchResponse,
+                timeout_s=self._max_wait_ms / 1000 + self._cluster.request_timeout_s,
+                version=min(connection.version_of(ApiKey.FETCH), _VERSION_BY_NAME_MAX),
+            )
+
+    def _by_leader(self) -> dict[int, list[TopicPartition]]:
+        leaders: dict[int, list[TopicPartition]] = {}
+        for partition in self.positions:
+            leader = self._cluster.metadata.leader(*partition)
+            if leader is None:
+                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
+            leaders.setdefault(leader.broker_id, []).append(partition)
+        return leaders
+
+    def _request(self, partitions: list[TopicPartition]) -> FetchRequest:
+        topics: dict[str, FetchTopic] = {}
+        for partition in partitions:
+            wanted = FetchPartition(
+                partition=partition.partition,
+                fetch_offset=self.positions[partition],
+                partition_max_bytes=self._bytes_wanted(partition),
+            )
+            name = partition.topic
+            topics.setdefault(name, FetchTopic(topic=name)).partitions.append(wanted)
+        return FetchRequest(
+            max_wait_ms=self._max_wait_ms,
+            min_bytes=self._min_bytes,
+            max_bytes=self._fetch_bytes_max,
+            isolation_level=self._isolation_level,
+            topics=list(topics.values()),
+        )
+
+    def _bytes_wanted(self, partition: TopicPartition) -> int:
+        wanted = self._ranges.get(partition)
+        if wanted is None:
+            return self._partition_bytes_max
+        return min(self._partition_bytes_max, wanted.bytes_left(self.positions[partition]))
+
+    async def _next_answers(self, deadline: float) -> list[FetchedBatches]:
+        now = asyncio.get_running_loop().time()
+        if not self._in_flight:
+            return []
+        await asyncio.wait(
+            list(self._in_flight.values()),
+            timeout=max(0.0, deadline - now),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        done = [(leader, future) for leader, future in self._in_flight.items() if future.done()]
+        for leader, _ in done:
+            del self._in_flight[leader]
+        return self._take_all([future for _, future in done])
+
+    def _take_all(self, answers: list[asyncio.Future[FetchResponse]]) -> list[FetchedBatches]:
+        """Whatever data came; a fault beside data is left for the next fetch to meet again."""
+        slices: list[FetchedBatches] = []
+        fault: TidemillError | None = None
+        for answer in answers:
+            try:
+                for partition, data in self._partitions(answer.result()):
+                    slices += self._take(partition, data)
+            except (ClientError, KafkaError) as error:
+                fault = error
+        if fault is not None and not slices:
+            raise fault
+        return slices
+
+    def _partitions(
+        self, response: FetchResponse
+    ) -> Iterator[tuple[TopicPartition, PartitionData]]:
+        check(response.error_code, "fetch")
+        for topic in response.responses:
+            for data in topic.partitions:
+                partition = TopicPartition(topic.topic, data.partition_index)
+                if partition in self.positions:
+                    yield partition, data
+
+    def _check_partition(self, partition: TopicPartition, data: PartitionData) -> None:
+        code = error_code(data.error_code)
+        if code is ErrorCode.NONE:
+            return
+        hint = data.current_leader
+        if hint is None or not self._cluster.metadata.apply_leader_hint(
+            *partition, hint.leader_id, hint.leader_epoch
+        ):
+            self._cluster.metadata.forget_leader(*partition)
+        position = self.positions[partition]
+        raise KafkaError(code, f"{partition} at offset {position}")
+
+    def _take(self, partition: TopicPartition, data: PartitionData) -> list[FetchedBatches]:
+        self._check_partition(partition, data)
+        view = memoryview(data.records or b"")
+        position = self.positions[partition]
+        batches = [
+            (view[start : start + header.size_bytes], header)
+            for start, header in iter_headers(view)
+            if header.next_offset > position
+        ]
+        if not batches:
+            return []
+        self._advance(partition, batches)
+        aborted = data.aborted_transactions or []
+        return [FetchedBatches(partition, batches, position, data.high_watermark, aborted)]
+
+    def _advance(
+        self, partition: TopicPartition, batches: list[tuple[memoryview, BatchHeader]]
+    ) -> None:
+        position = batches[-1][1].next_offset
+        wanted = self._ranges.get(partition)
+        if wanted is not None:
+            wanted.offsets_read += position - batches[0][1].base_offset
+            wanted.bytes_read += sum(len(view) for view, _ in batches)
+        self.skip_to(partition, position)
+
+    # --- faults ----------------------------------------------------------------------------------
+
+    async def _recover(self, error: TidemillError) -> None:
+        """Wait a little and learn the leaders anew, or give up and raise `error`."""
+        now = asyncio.get_running_loop().time()
+        self._failing_since = now if self._failing_since is None else self._failing_since
+        passing = isinstance(error, ClientError) or (
+            isinstance(error, KafkaError)
+            and (error.code.retriable or error.code in LEADER_MOVED)
+            and error.code is not ErrorCode.CORRUPT_MESSAGE
+        )
+        if not passing or now - self._failing_since >= self._retry_s:
+            raise error
+        await asyncio.sleep(self._backoff.next_s())
+        try:
+            await self._cluster.refresh({partition.topic for partition in self.positions})
+        except ClientError:
+            return  # the next poll meets the same fault, and counts it
+
+
+def _open(piece: FetchedBatches) -> FetchedRecords:
+    records: list[Record] = []
+    for view, header in piece.batches:
+        verify(view, header)
+        if not header.is_control:
+            records += iter_records(view, header)
+    if records and records[0].offset < piece.from_offset:
+        records = [record for record in records if record.offset >= piece.from_offset]
+    return FetchedRecords(
+        piece.partition.topic, piece.partition.partition, records, piece.high_watermark
+    )

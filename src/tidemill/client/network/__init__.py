@@ -1,0 +1,1 @@
+"""Connections to brokers, the metadata that routes requests, and offset lookups."""

@@ -1,0 +1,1 @@
+"""Producers: records or encoded batches to their leaders."""

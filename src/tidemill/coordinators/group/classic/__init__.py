@@ -1,0 +1,1 @@
+"""Groups of the classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup. Pure."""

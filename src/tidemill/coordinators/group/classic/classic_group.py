@@ -1,0 +1,295 @@
+"""The classic consumer group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
+
+Here is what each request may do in each state; `classic_joins` has the first of them,
+`classic_rounds` the rebalances themselves and what is kept where. A refusal is a KafkaError, raised
+before anything has changed but the session of a member that is in order.
+
+Who a request is from is checked in one place (`ClassicMembers.identify`), its generation in another
+(`_current`, R13). A static member's old id is told that it was fenced, anyone else that it is not
+known: the first must stop, the second may join anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from tidemill.coordinators.group.base.group import (
+    Caller,
+    CommitIdentity,
+    DeadlineKey,
+    DeadlineKind,
+    GroupType,
+    Surroundings,
+)
+from tidemill.coordinators.group.base.records import group_metadata_tombstone
+from tidemill.coordinators.group.classic.joins import Join, Joins
+from tidemill.coordinators.group.classic.members import ClassicMember
+from tidemill.coordinators.group.classic.messages import described_members, sync_refusal
+from tidemill.coordinators.group.classic.rounds import Rounds
+from tidemill.coordinators.group.classic.states import ClassicState
+from tidemill.coordinators.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Reply, Result
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata.image.metadata_image import Delta
+from tidemill.wire.generated.describe_groups import DescribedGroup
+from tidemill.wire.generated.group_metadata_record import GroupMetadataValue
+from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
+from tidemill.wire.generated.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+
+__all__ = ["ClassicGroup"]
+
+_LEAVE_SEVERAL_SINCE = 3
+
+
+@final
+class ClassicGroup:
+    """One group whose leader makes the plan."""
+
+    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
+        self._rounds = Rounds(group_id, surroundings)
+        self._joins = Joins(self._rounds, surroundings.config)
+        self._deadlines = surroundings.deadlines
+
+    # --- what the shard may ask ------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> str:
+        return self._rounds.group_id
+
+    @property
+    def group_type(self) -> GroupType:
+        return GroupType.CLASSIC
+
+    @property
+    def protocol_type(self) -> str:
+        return self._rounds.protocol_type
+
+    @property
+    def state_name(self) -> str:
+        return self._rounds.state.value
+
+    @property
+    def generation(self) -> int:
+        return self._rounds.generation
+
+    @property
+    def is_empty(self) -> bool:
+        return self._rounds.state is ClassicState.EMPTY
+
+    @property
+    def empty_since_ms(self) -> int:
+        """Meaningful in an empty group only; -1 if it never had a member."""
+        return self._rounds.recorded_ms
+
+    def subscribes_to(self, topic: str) -> bool:
+        """Unless all subscriptions can be read, any topic may be meant."""
+        rounds = self._rounds
+        if self.is_empty:
+            return False
+        if rounds.protocol_type != CONSUMER_PROTOCOL_TYPE or rounds.protocol_name is None:
+            return True
+        topics = rounds.members.topics(rounds.protocol_name)
+        return topics is None or topic in topics
+
+    def describe(self) -> DescribedGroup:
+        """For DescribeGroups; between two plans, metadata and assignments are nobody's."""
+        rounds = self._rounds
+        protocol = rounds.protocol_name if rounds.state is ClassicState.STABLE else None
+        return DescribedGroup(
+            group_id=rounds.group_id,
+            group_state=self.state_name,
+            protocol_type=rounds.protocol_type,
+            protocol_data=protocol or "",
+            members=described_members(rounds.members, protocol),
+        )
+
+    def parked(self) -> Sequence[Parked[Any]]:
+        waiting = ((member.join, member.sync) for member in self._rounds.members)
+        return [parked for pair in waiting for parked in pair if parked is not None]
+
+    # --- requests --------------------------------------------------------------------------------
+
+    def join(
+        self, request: JoinGroupRequest, caller: Caller, *, version: int, now: Now
+    ) -> Result[JoinGroupResponse]:
+        return self._joins.join(Join.of(request, caller, version=version, now=now))
+
+    def sync(self, request: SyncGroupRequest, *, now: Now) -> Result[SyncGroupResponse]:
+        """A member asks for its part of the plan; the leader brings the plan along."""
+        rounds = self._rounds
+        member = self._current(request.member_id, request.group_instance_id, request.generation_id)
+        self._check_protocol(request)
+        if rounds.state is ClassicState.PREPARING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        rounds.touch(member, now)
+        if rounds.state is ClassicState.STABLE:
+            rounds.synced(member)
+            return Result(self._assigned(member.assignment))
+        if member.member_id == rounds.members.leader_id:
+            return self._plan(request, member, now)
+        return self._park_sync(member)
+
+    def heartbeat(self, request: HeartbeatRequest, *, now: Now) -> Result[HeartbeatResponse]:
+        member = self._current(request.member_id, request.group_instance_id, request.generation_id)
+        self._rounds.touch(member, now)
+        if self._rounds.state is ClassicState.PREPARING_REBALANCE:
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+        return Result(HeartbeatResponse())
+
+    def leave(
+        self, request: LeaveGroupRequest, *, version: int, now: Now
+    ) -> Result[LeaveGroupResponse]:
+        """One member goes or, from version 3 on, several go at once, each with an answer."""
+        if version < _LEAVE_SEVERAL_SINCE:
+            codes, effects = self._leave([MemberIdentity(member_id=request.member_id)], now)
+            response = LeaveGroupResponse(error_code=codes[0])
+        else:
+            codes, effects = self._leave(request.members, now)
+            response = LeaveGroupResponse(
+                members=[
+                    MemberResponse(
+                        member_id=who.member_id,
+                        group_instance_id=who.group_instance_id,
+                        error_code=code,
+                    )
+                    for who, code in zip(request.members, codes, strict=True)
+                ]
+            )
+        return Result(response, effects.records, effects.replies)
+
+    def check_commit(self, who: CommitIdentity, now: Now) -> None:
+        rounds = self._rounds
+        if who.generation < 0:
+            if self.is_empty:
+                return
+            if not who.member_id and not who.instance_id:
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members")
+        member = self._current(who.member_id, who.instance_id, who.generation)
+        rounds.touch(member, now)
+        if rounds.state is ClassicState.COMPLETING_REBALANCE:
+            # It has no plan of this generation yet, so what it read belongs to the one before.
+            raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
+
+    def check_fetch(self, who: CommitIdentity) -> None:
+        """Everyone may read: a classic consumer asks before it knows its generation (T45)."""
+
+    # --- what requests have in common ------------------------------------------------------------
+
+    def _current(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
+        """A member that is up to date. KafkaError: it is none, or lives in another generation."""
+        member = self._rounds.members.identify(member_id, instance_id)
+        if generation != self._rounds.generation:
+            raise KafkaError(
+                ErrorCode.ILLEGAL_GENERATION, f"{generation} is not {self._rounds.generation}"
+            )
+        return member
+
+    def _check_protocol(self, request: SyncGroupRequest) -> None:
+        rounds = self._rounds
+        wanted = (request.protocol_type, request.protocol_name)
+        for named, actual in zip(wanted, (rounds.protocol_type, rounds.protocol_name), strict=True):
+            if named is not None and named != actual:
+                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{named!r}")
+
+    # --- the plan --------------------------------------------------------------------------------
+
+    def _plan(
+        self, request: SyncGroupRequest, leader: ClassicMember, now: Now
+    ) -> Result[SyncGroupResponse]:
+        """The leader's plan goes to the log; everyone who waits for it hears of it with that."""
+        rounds = self._rounds
+        plan = {entry.member_id: entry.assignment for entry in request.assignments}
+        record = rounds.record(now, members=rounds.members, leader_id=leader.member_id, plan=plan)
+        replies: list[Reply] = []
+        for member in rounds.members:
+            parked, member.sync = member.sync, None
+            if parked is not None:
+                rounds.touch(member, now)
+                replies.append((parked, self._assigned(plan.get(member.member_id, b""))))
+        return Result(self._assigned(plan.get(leader.member_id, b"")), [record], replies)
+
+    def _park_sync(self, member: ClassicMember) -> Result[SyncGroupResponse]:
+        replies = self._rounds.refuse([member], ErrorCode.REBALANCE_IN_PROGRESS)
+        member.sync = Parked(sync_refusal)
+        self._rounds.synced(member)
+        return Result(member.sync, replies=replies)
+
+    def _assigned(self, assignment: bytes) -> SyncGroupResponse:
+        return SyncGroupResponse(
+            protocol_type=self._rounds.protocol_type,
+            protocol_name=self._rounds.protocol_name,
+            assignment=assignment,
+        )
+
+    # --- goings ----------------------------------------------------------------------------------
+
+    def _leave(
+        self, leaving: Sequence[MemberIdentity], now: Now
+    ) -> tuple[list[ErrorCode], Result[None]]:
+        gone: dict[str, ClassicMember] = {}
+        codes = [self._farewell(who, gone) for who in leaving]
+        if gone:
+            return codes, self._rounds.remove(list(gone.values()), now)
+        return codes, Result(None, replies=self._rounds.maybe_end_joining(now))
+
+    def _farewell(self, who: MemberIdentity, gone: dict[str, ClassicMember]) -> ErrorCode:
+        """Note one who leaves. An id that was only given out is taken back at once."""
+        members = self._rounds.members
+        member_id = who.member_id
+        if not member_id and who.group_instance_id:  # an administrator knows no member ids
+            member_id = members.id_of_instance(who.group_instance_id) or ""
+        if member_id in members.pending:
+            self._rounds.uninvite(member_id)
+            return ErrorCode.NONE
+        try:
+            member = members.identify(member_id, who.group_instance_id)
+        except KafkaError as refusal:
+            return refusal.code
+        if member_id in gone:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        gone[member_id] = member
+        return ErrorCode.NONE
+
+    def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
+        rounds = self._rounds
+        if key in self._deadlines:
+            return Result(None)  # what came due just before moved it
+        if key.kind is DeadlineKind.SESSION:
+            member = rounds.members.get(key.member_id)
+            return Result(None) if member is None else rounds.silent(member, now)
+        if key.kind is DeadlineKind.PENDING_JOIN:
+            rounds.members.pending.pop(key.member_id, None)
+            return Result(None, replies=rounds.maybe_end_joining(now))
+        if key.kind is DeadlineKind.REBALANCE:
+            return rounds.joining_timed_out(now)
+        return rounds.sync_timed_out(now)
+
+    def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
+        """Nothing: a classic consumer watches its topics itself, and joins again."""
+        return Result(None)
+
+    # --- the log ---------------------------------------------------------------------------------
+
+    def replay_metadata(self, value: GroupMetadataValue | None) -> None:
+        """What the log says of the group; None: it was deleted."""
+        if value is None:
+            self._rounds.forget_everything()
+        else:
+            self._rounds.replay(value)
+
+    def loaded(self, now: Now) -> None:
+        self._rounds.loaded(now)
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        """None if the log never heard of the group, as with consumers that only commit."""
+        if self._rounds.generation == 0:
+            return []
+        return [group_metadata_tombstone(self.group_id)]

@@ -1,0 +1,278 @@
+"""JoinGroup in a classic group: who may come in, and whether everyone has to rebalance for it.
+
+A client comes in one of four ways: with nothing (it gets an id and comes again, from v4 on), with
+an id that was given out and not used yet, as a member, or as a static member that was away and only
+knows its instance id. The last two may find the group as they left it; all else needs a round.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, final
+
+from tidemill.coordinators.group.base.group import Caller
+from tidemill.coordinators.group.classic.members import ClassicMember
+from tidemill.coordinators.group.classic.messages import join_refusal, listed_members
+from tidemill.coordinators.group.classic.rounds import Rounds
+from tidemill.coordinators.group.classic.states import ClassicState
+from tidemill.coordinators.group.classic.subscription import (
+    CONSUMER_PROTOCOL_TYPE,
+    subscribed_topics,
+)
+from tidemill.coordinators.runtime.shard import Now, Parked, Reply, Result
+from tidemill.core.config.group_config import GroupConfig
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import (
+    CLASSIC_PROTOCOLS_MAX,
+    GROUP_RECORD_BYTES_MAX,
+    SUBSCRIPTION_BYTES_MAX,
+)
+from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
+
+__all__ = ["Join", "Joins"]
+
+_MEMBER_ID_REQUIRED_SINCE = 4
+_SKIP_ASSIGNMENT_SINCE = 9
+
+
+class Join(NamedTuple):
+    """A JoinGroup request with all that its version and its sender say about it."""
+
+    request: JoinGroupRequest
+    caller: Caller
+    version: int
+    now: Now
+    protocols: dict[str, bytes]
+
+    @classmethod
+    def of(cls, request: JoinGroupRequest, caller: Caller, *, version: int, now: Now) -> Join:
+        """KafkaError: it offers more than a member may (S41)."""
+        offered = request.protocols
+        if len(offered) > CLASSIC_PROTOCOLS_MAX:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(offered)} protocols")
+        if sum(len(protocol.metadata) for protocol in offered) > SUBSCRIPTION_BYTES_MAX:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"metadata of more than {SUBSCRIPTION_BYTES_MAX} bytes"
+            )
+        protocols = {protocol.name: protocol.metadata for protocol in offered}
+        return cls(request, caller, version, now, protocols)
+
+    @property
+    def member_id(self) -> str:
+        return self.request.member_id
+
+    @property
+    def instance_id(self) -> str | None:
+        """An empty one is none: it could not tell two members apart."""
+        return self.request.group_instance_id or None
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """Version 0 has none, and means the session timeout."""
+        timeout_ms = self.request.rebalance_timeout_ms
+        return timeout_ms if timeout_ms >= 0 else self.request.session_timeout_ms
+
+    def member(self, member_id: str) -> ClassicMember:
+        """The sender as a member of this id."""
+        return ClassicMember(
+            member_id,
+            group_id=self.request.group_id,
+            instance_id=self.instance_id,
+            client_id=self.caller.client_id,
+            client_host=self.caller.client_host,
+            session_timeout_ms=self.request.session_timeout_ms,
+            rebalance_timeout_ms=self.rebalance_timeout_ms,
+            protocols=self.protocols,
+        )
+
+    def parked(self, member_id: str) -> Parked[JoinGroupResponse]:
+        return Parked(join_refusal(member_id, self.version))
+
+    def refusal(self, code: ErrorCode, member_id: str) -> JoinGroupResponse:
+        return join_refusal(member_id, self.version)(code)
+
+
+@final
+class Joins:
+    """Decides about one JoinGroup after another."""
+
+    def __init__(self, rounds: Rounds, config: GroupConfig) -> None:
+        self._rounds = rounds
+        self._config = config
+
+    def join(self, join: Join) -> Result[JoinGroupResponse]:
+        """The answer, or a parked one. KafkaError: refused."""
+        self._check_session_timeout(join)
+        former = self._former_self(join)
+        known = former or self._rounds.members.get(join.member_id)
+        if not self._has_room(known):
+            return self._turn_away(join, known)
+        self._check_protocols(join)
+        self._check_record_size(join, known)
+        if former is not None:
+            return self._return(join, former)
+        if not join.member_id:
+            return self._come_in(join)
+        if join.instance_id is None and join.member_id in self._rounds.members.pending:
+            self._rounds.uninvite(join.member_id)
+            return self._admit(join, join.member_id)
+        return self._rejoin(join)
+
+    def _former_self(self, join: Join) -> ClassicMember | None:
+        """The static member that the sender was before it went away, if it says so."""
+        if join.member_id or join.instance_id is None:
+            return None
+        members = self._rounds.members
+        return members.get(members.id_of_instance(join.instance_id) or "")
+
+    # --- refusals --------------------------------------------------------------------------------
+
+    def _check_session_timeout(self, join: Join) -> None:
+        timeout_ms = join.request.session_timeout_ms
+        low = self._config.group_min_session_timeout_ms
+        high = self._config.group_max_session_timeout_ms
+        if not low <= timeout_ms <= high:
+            raise KafkaError(
+                ErrorCode.INVALID_SESSION_TIMEOUT, f"{timeout_ms} ms is not in {low} to {high} ms"
+            )
+
+    def _has_room(self, known: ClassicMember | None) -> bool:
+        """Members count; in a joining phase those who joined do, so that a limit that was lowered
+        drops whoever joins last."""
+        members = self._rounds.members
+        if self._rounds.state is ClassicState.PREPARING_REBALANCE:
+            joined = known is not None and known.join is not None
+            return joined or members.joined < self._config.group_max_size
+        return known is not None or len(members) < self._config.group_max_size
+
+    def _turn_away(self, join: Join, known: ClassicMember | None) -> Result[JoinGroupResponse]:
+        code = ErrorCode.GROUP_MAX_SIZE_REACHED
+        if known is None:
+            raise KafkaError(code, f"{self._config.group_max_size} members")
+        effects = self._rounds.remove([known], join.now)
+        response = join.refusal(code, join.member_id)
+        return Result(response, effects.records, effects.replies)
+
+    def _check_protocols(self, join: Join) -> None:
+        rounds = self._rounds
+        if rounds.state is ClassicState.EMPTY:
+            suits = bool(join.request.protocol_type and join.protocols)
+        else:
+            suits = join.request.protocol_type == rounds.protocol_type
+            suits = suits and rounds.members.support.has_common(join.protocols)
+        if not suits:
+            raise KafkaError(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL,
+                f"{join.request.protocol_type!r} with {len(join.protocols)} protocols",
+            )
+
+    def _check_record_size(self, join: Join, known: ClassicMember | None) -> None:
+        """One member's metadata must not make a record that the log refuses for all (S41)."""
+        before = 0 if known is None else known.metadata_bytes
+        added = max(map(len, join.protocols.values())) - before
+        if self._rounds.members.metadata_bytes + added > GROUP_RECORD_BYTES_MAX:
+            raise KafkaError(
+                ErrorCode.GROUP_MAX_SIZE_REACHED,
+                f"metadata of all members of more than {GROUP_RECORD_BYTES_MAX} bytes",
+            )
+
+    # --- newcomers -------------------------------------------------------------------------------
+
+    def _come_in(self, join: Join) -> Result[JoinGroupResponse]:
+        """A client that nobody knows. A dynamic one first has to show that it hears us (KIP-394):
+        a client that gives up and tries again would else leave a dead member behind each time."""
+        member_id = join.caller.fresh_member_id
+        if join.instance_id is None and join.version >= _MEMBER_ID_REQUIRED_SINCE:
+            self._rounds.invite(member_id, join.request.session_timeout_ms, join.now)
+            return Result(join.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
+        return self._admit(join, member_id)
+
+    def _admit(self, join: Join, member_id: str) -> Result[JoinGroupResponse]:
+        rounds = self._rounds
+        if rounds.state is ClassicState.EMPTY:
+            rounds.protocol_type = join.request.protocol_type
+        member = join.member(member_id)
+        rounds.members.add(member)
+        return self._park(join, member)
+
+    # --- members ---------------------------------------------------------------------------------
+
+    def _rejoin(self, join: Join) -> Result[JoinGroupResponse]:
+        rounds = self._rounds
+        member = rounds.members.identify(join.member_id, join.instance_id)
+        if self._needs_no_round(member, join):
+            rounds.touch(member, join.now)
+            return Result(rounds.joined_response(member))
+        rounds.members.offer(member, join.protocols)
+        member.session_timeout_ms = join.request.session_timeout_ms
+        member.rebalance_timeout_ms = join.rebalance_timeout_ms
+        return self._park(join, member)
+
+    def _needs_no_round(self, member: ClassicMember, join: Join) -> bool:
+        """The member may have missed our answer: unchanged, it just hears it again (T41).
+
+        A leader that joins a stable group again asks for a round: it saw topics change.
+        """
+        rounds = self._rounds
+        if not member.offers_the_same(join.protocols):
+            return False
+        if rounds.state is ClassicState.STABLE:
+            return member.member_id != rounds.members.leader_id
+        return rounds.state is ClassicState.COMPLETING_REBALANCE
+
+    def _park(
+        self, join: Join, member: ClassicMember, replies: list[Reply] | None = None
+    ) -> Result[JoinGroupResponse]:
+        parked = join.parked(member.member_id)
+        replies = (replies or []) + self._rounds.park_join(member, parked, join.now)
+        others = [reply for reply in replies if reply[0] is not parked]
+        own = [response for answered, response in replies if answered is parked]
+        return Result(own[0] if own else parked, replies=others)
+
+    # --- static members --------------------------------------------------------------------------
+
+    def _return(self, join: Join, former: ClassicMember) -> Result[JoinGroupResponse]:
+        """A static member is back under a new id (T42)."""
+        member = join.member(join.caller.fresh_member_id)
+        if self._rounds.state is ClassicState.STABLE and self._wants_the_same(member, former):
+            return self._resume(join, member, former)
+        return self._park(join, member, self._rounds.replace(former, member))
+
+    def _wants_the_same(self, member: ClassicMember, former: ClassicMember) -> bool:
+        """Whether the plan still suits it: same protocols, same topics.
+
+        Metadata may differ in what the member owns: after a restart, nothing.
+        """
+        if list(member.protocols) != list(former.protocols):
+            return False
+        name = self._rounds.protocol_name
+        if self._rounds.protocol_type != CONSUMER_PROTOCOL_TYPE or name is None:
+            return True
+        topics = subscribed_topics(member.protocols[name])
+        return topics == subscribed_topics(former.protocols[name])
+
+    def _resume(
+        self, join: Join, member: ClassicMember, former: ClassicMember
+    ) -> Result[JoinGroupResponse]:
+        """No round: the record tells the log of the new id, and its replay this group."""
+        rounds = self._rounds
+        led = rounds.members.leader_id
+        leads = led == former.member_id
+        after = [member if other is former else other for other in rounds.members]
+        plan = {other.member_id: other.assignment for other in rounds.members}
+        plan[member.member_id] = former.assignment
+        leader_id = member.member_id if leads else led or ""
+        record = rounds.record(join.now, members=after, leader_id=leader_id, plan=plan)
+        rounds.expect(member, join.now)
+        may_skip = join.version >= _SKIP_ASSIGNMENT_SINCE
+        response = JoinGroupResponse(
+            generation_id=rounds.generation,
+            protocol_type=rounds.protocol_type,
+            protocol_name=rounds.protocol_name,
+            # A client that cannot be told to skip the plan must not find itself to be the leader:
+            # it would make one, for a generation that has it already (KIP-814).
+            leader=leader_id if may_skip else led or "",
+            skip_assignment=may_skip and leads,
+            member_id=member.member_id,
+            members=listed_members(after, rounds.protocol_name or "") if may_skip and leads else [],
+        )
+        return Result(response, [record])

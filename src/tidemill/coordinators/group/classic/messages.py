@@ -1,0 +1,86 @@
+"""What a classic group says to its members, to the curious, and to the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from tidemill.coordinators.group.classic.members import ClassicMember
+from tidemill.core.error_codes import ErrorCode
+from tidemill.wire.generated.describe_groups import DescribedGroupMember
+from tidemill.wire.generated.group_metadata_record import MemberMetadata
+from tidemill.wire.generated.join_group import JoinGroupResponse, JoinGroupResponseMember
+from tidemill.wire.generated.sync_group import SyncGroupResponse
+
+__all__ = [
+    "described_members",
+    "join_refusal",
+    "listed_members",
+    "recorded_members",
+    "sync_refusal",
+]
+
+_PROTOCOL_NAME_NULLABLE_SINCE = 7
+
+
+def join_refusal(member_id: str, version: int) -> Callable[[ErrorCode], JoinGroupResponse]:
+    """How a JoinGroup of this version says no."""
+    name = None if version >= _PROTOCOL_NAME_NULLABLE_SINCE else ""
+
+    def refuse(code: ErrorCode) -> JoinGroupResponse:
+        return JoinGroupResponse(error_code=code, member_id=member_id, protocol_name=name)
+
+    return refuse
+
+
+def sync_refusal(code: ErrorCode) -> SyncGroupResponse:
+    return SyncGroupResponse(error_code=code)
+
+
+def listed_members(
+    members: Iterable[ClassicMember], protocol: str
+) -> list[JoinGroupResponseMember]:
+    """For the leader, who makes the plan; nobody else gets the list (T41)."""
+    return [
+        JoinGroupResponseMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            metadata=member.protocols[protocol],
+        )
+        for member in members
+    ]
+
+
+def recorded_members(
+    members: Iterable[ClassicMember], protocol: str, plan: Mapping[str, bytes]
+) -> list[MemberMetadata]:
+    """For the log. Whoever the plan does not name has nothing to do."""
+    return [
+        MemberMetadata(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            rebalance_timeout=member.rebalance_timeout_ms,
+            session_timeout=member.session_timeout_ms,
+            subscription=member.protocols[protocol],
+            assignment=plan.get(member.member_id, b""),
+        )
+        for member in members
+    ]
+
+
+def described_members(
+    members: Iterable[ClassicMember], protocol: str | None
+) -> list[DescribedGroupMember]:
+    """For DescribeGroups; without a protocol, neither metadata nor assignment mean anything."""
+    return [
+        DescribedGroupMember(
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=b"" if protocol is None else member.protocols[protocol],
+            member_assignment=b"" if protocol is None else member.assignment,
+        )
+        for member in members
+    ]

@@ -1,0 +1,482 @@
+"""A group whose plan the coordinator makes: the consumer protocol (KIP-848, T48).
+
+Theory of operation. Three epochs chase each other. Whatever changes the plan (a member comes, goes
+or subscribes differently, a topic appears or grows) raises the *group epoch*. The next heartbeat of
+anyone finds it above the *target epoch* and makes a new target assignment. Every member whose
+*member epoch* is not the target's is led there in steps, each in the answer to one of its own
+heartbeats (reconciliation.py). So nobody ever waits for anybody else's answer, and a heartbeat that
+changes nothing writes nothing.
+
+Hard state is what the records say (consumer_records.py): handlers only return records, replaying
+them is what changes the group. Soft state are the deadlines, and whether topics may have changed
+since the group epoch was set. A member's session ends its life; a member that was told to give up
+partitions and does not is fenced after its own rebalance timeout. Only heartbeats are signs of
+life.
+
+A static member that leaves for a while keeps its place, and its session goes on running. Whoever
+comes with its instance id within that time takes over its partitions; nothing moves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, final
+from uuid import UUID
+
+from tidemill.coordinators.group.base.group import (
+    Caller,
+    CommitIdentity,
+    DeadlineKey,
+    DeadlineKind,
+    GroupType,
+    Surroundings,
+)
+from tidemill.coordinators.group.base.rebalance_pace import RebalancePace
+from tidemill.coordinators.group.consumer.assignors import NOTHING, Partitions
+from tidemill.coordinators.group.consumer.heartbeat_request import (
+    JOIN_EPOCH,
+    UNCHANGED_TIMEOUT,
+    check_heartbeat,
+    is_full,
+    metadata_after,
+)
+from tidemill.coordinators.group.consumer.heartbeat_sender import (
+    Place,
+    leaver,
+    place_of,
+    unknown_member,
+)
+from tidemill.coordinators.group.consumer.members import (
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    ConsumerMember,
+    ConsumerMembers,
+)
+from tidemill.coordinators.group.consumer.messages import described_member, heartbeat_assignment
+from tidemill.coordinators.group.consumer.reconciliation import (
+    CurrentAssignment,
+    MemberState,
+    reconcile,
+)
+from tidemill.coordinators.group.consumer.records import (
+    MemberMetadata,
+    current_of,
+    current_record,
+    group_record,
+    group_tombstones,
+    member_record,
+    member_tombstones,
+    metadata_of,
+    target_epoch_record,
+    target_of,
+    target_record,
+)
+from tidemill.coordinators.group.consumer.targets import (
+    ConsumerTargets,
+    preferred_assignor,
+    topics_hash,
+)
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Result
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import QUICK_HEARTBEAT_MS, QUICK_HEARTBEAT_MS_PER_MEMBER
+from tidemill.metadata.image.metadata_image import Delta
+from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+)
+from tidemill.wire.generated.consumer_group_describe import DescribedGroup
+from tidemill.wire.generated.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from tidemill.wire.generated.consumer_group_member_metadata_record import (
+    ConsumerGroupMemberMetadataValue,
+)
+from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataValue
+from tidemill.wire.generated.consumer_group_target_assignment_member_record import (
+    ConsumerGroupTargetAssignmentMemberValue,
+)
+from tidemill.wire.generated.consumer_group_target_assignment_metadata_record import (
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
+
+__all__ = ["ConsumerGroup"]
+
+CONSUMER_PROTOCOL_TYPE = "consumer"
+
+
+class _Target(NamedTuple):
+    """What a member is to have, and in which epoch."""
+
+    epoch: int
+    partitions: Partitions
+
+
+@final
+class ConsumerGroup:
+    """See the module's head."""
+
+    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
+        self._group_id = group_id
+        self._surroundings = surroundings
+        self._members = ConsumerMembers()
+        self._targets = ConsumerTargets()
+        self._pace = RebalancePace()
+        self._epoch = 0
+        self._topics_hash = 0
+        """Of the topics subscribed to, as they were when the group epoch was set."""
+        self._topics_may_have_changed = False
+        """Soft: the hash is to be looked at again."""
+
+    # --- what the shard asks ---------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> str:
+        return self._group_id
+
+    @property
+    def group_type(self) -> GroupType:
+        return GroupType.CONSUMER
+
+    @property
+    def protocol_type(self) -> str:
+        return CONSUMER_PROTOCOL_TYPE
+
+    @property
+    def state_name(self) -> str:
+        if not self._members:
+            return "Empty"
+        if self._epoch > self._targets.epoch:
+            return "Assigning"
+        if all(member.is_reconciled_to(self._targets.epoch) for member in self._members):
+            return "Stable"
+        return "Reconciling"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._members
+
+    @property
+    def empty_since_ms(self) -> int:
+        return self._targets.made_ms
+
+    def subscribes_to(self, topic: str) -> bool:
+        return self._members.subscribes_to(topic)
+
+    def check_commit(self, who: CommitIdentity, now: Now) -> None:
+        """Nobody's session is extended: of this protocol only heartbeats are signs of life."""
+        if who.generation < 0 and not self._members:
+            return
+        self._check_epoch(who)
+
+    def check_fetch(self, who: CommitIdentity) -> None:
+        if who.generation < 0 and not who.member_id:
+            return
+        self._check_epoch(who)
+
+    def _check_epoch(self, who: CommitIdentity) -> None:
+        member = self._members.get(who.member_id)
+        if member is None:
+            raise unknown_member(who.member_id)
+        if who.generation != member.current.member_epoch:
+            detail = f"the member's epoch is {member.current.member_epoch}, not {who.generation}"
+            raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, detail)
+
+    def tombstones(self) -> list[CoordinatorRecord]:
+        return group_tombstones(self._group_id, self._members.ids())
+
+    def loaded(self, now: Now) -> None:
+        self._topics_may_have_changed = True
+        for member in self._members:
+            self._extend_session(member.member_id, now)
+            if member.current.state is MemberState.UNREVOKED_PARTITIONS:
+                self._expect_revocation(member.member_id, member.metadata, now)
+
+    def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
+        member = self._members.get(key.member_id)
+        if member is None:
+            return Result(None)
+        is_late = member.current.state is MemberState.UNREVOKED_PARTITIONS
+        if key.kind is DeadlineKind.SESSION or (key.kind is DeadlineKind.REBALANCE and is_late):
+            return Result(None, self._fence(member, now))
+        return Result(None)
+
+    def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
+        """Acted upon with the next heartbeat: until then nobody could be told."""
+        names = (*delta.topics_changed, *(one.name for one in delta.topics_deleted))
+        if any(self._members.subscribes_to(name) for name in names):
+            self._topics_may_have_changed = True
+        return Result(None)
+
+    def parked(self) -> list[Parked[Any]]:
+        return []
+
+    def describe(self) -> DescribedGroup:
+        image = self._surroundings.image
+        return DescribedGroup(
+            group_id=self._group_id,
+            group_state=self.state_name,
+            group_epoch=self._epoch,
+            assignment_epoch=self._targets.epoch,
+            assignor_name=preferred_assignor(
+                (member.metadata for member in self._members),
+                self._surroundings.config.consumer_assignors,
+            ),
+            members=[
+                described_member(member, self._targets.of(member.member_id), image)
+                for member in self._members
+            ],
+        )
+
+    # --- heartbeats ------------------------------------------------------------------------------
+
+    def heartbeat(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat: join, go on, or leave. KafkaError: see T48."""
+        member = self._members.get(request.member_id)
+        if member is not None and self._changes_nothing(request, caller, member):
+            self._extend_session(member.member_id, now)
+            return Result(self._response(member.member_id, member.current.member_epoch, now=now))
+        config = self._surroundings.config
+        check_heartbeat(request, version, config.consumer_assignors)
+        if request.member_epoch < JOIN_EPOCH:
+            return self._leave(request, now)
+        place = place_of(self._members, request, caller.fresh_member_id, config.group_max_size)
+        return self._go_on(request, caller, place, now)
+
+    def _changes_nothing(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, member: ConsumerMember
+    ) -> bool:
+        """The common heartbeat: "still here", from a member that has all that it is to have."""
+        metadata = member.metadata
+        return (
+            request.member_epoch == member.current.member_epoch > JOIN_EPOCH
+            and request.topic_partitions is None
+            and request.subscribed_topic_names is None
+            and request.rebalance_timeout_ms == UNCHANGED_TIMEOUT
+            and not request.subscribed_topic_regex
+            and request.server_assignor is None
+            and request.rack_id is None
+            and request.instance_id == metadata.instance_id
+            and caller.client_id == metadata.client_id
+            and caller.client_host == metadata.client_host
+            and self._epoch == self._targets.epoch
+            and not self._topics_may_have_changed
+            and member.is_reconciled_to(self._targets.epoch)
+        )
+
+    def _go_on(
+        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, place: Place, now: Now
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """Take in what the member says, make a target if one is due, lead the member to it."""
+        member = place.member
+        records: list[CoordinatorRecord] = []
+        if place.replaced is not None:
+            records += member_tombstones(self._group_id, place.replaced.member_id)
+        metadata = metadata_after(request, caller, member.metadata)
+        if not place.is_known or metadata != member.metadata:
+            records.append(member_record(self._group_id, member.member_id, metadata))
+        epoch = self._next_epoch(place, metadata, records)
+        target = self._next_target(place, metadata, epoch, records, now)
+        current = self._reconciled(place, target, request)
+        if not place.is_known or current != member.current:
+            records.append(current_record(self._group_id, member.member_id, current))
+            if current.state is MemberState.UNREVOKED_PARTITIONS:
+                self._expect_revocation(member.member_id, metadata, now)
+        self._extend_session(member.member_id, now)
+        tells_all = (
+            is_full(request)
+            or request.member_epoch != member.current.member_epoch
+            or current.assigned != member.current.assigned
+        )
+        response = self._response(
+            member.member_id,
+            current.member_epoch,
+            current.assigned if tells_all else None,
+            now=now,
+            is_changing=epoch != self._targets.epoch,
+        )
+        return Result(response, records)
+
+    def _next_epoch(
+        self, place: Place, metadata: MemberMetadata, records: list[CoordinatorRecord]
+    ) -> int:
+        """The group epoch, raised if there is something new to plan for."""
+        raises = self._epoch == 0 or metadata.topics != place.member.metadata.topics
+        if not raises and not self._topics_may_have_changed:
+            return self._epoch
+        topics = self._members.topics_if(without=place.former, with_topics=metadata.topics)
+        new_hash = topics_hash(topics, self._surroundings.image)
+        if new_hash == self._topics_hash:
+            self._topics_may_have_changed = False
+            if not raises:
+                return self._epoch
+        return self._raise_epoch(new_hash, records)
+
+    def _raise_epoch(self, new_hash: int, records: list[CoordinatorRecord]) -> int:
+        epoch = self._epoch + 1
+        records.append(group_record(self._group_id, epoch, new_hash))
+        self._surroundings.rebalances += 1
+        return epoch
+
+    def _next_target(
+        self,
+        place: Place,
+        metadata: MemberMetadata,
+        epoch: int,
+        records: list[CoordinatorRecord],
+        now: Now,
+    ) -> _Target:
+        """What the member is to have; a new target for everyone if the group epoch is ahead."""
+        member_id, former_id = place.member.member_id, place.former.member_id
+        if epoch == self._targets.epoch or self._must_wait(now):
+            target = self._targets.of(former_id)
+            if place.replaced is not None:
+                records.append(target_record(self._group_id, member_id, target))
+            return _Target(self._targets.epoch, target)
+        members = {one.member_id: one.metadata for one in self._members}
+        members.pop(former_id, None)
+        members[member_id] = metadata
+        rows = self._targets.made_for(
+            members,
+            assignors=self._surroundings.config.consumer_assignors,
+            image=self._surroundings.image,
+            heirs={member_id: former_id},
+        )
+        for one, row in rows.items():
+            if row is not self._targets.of(one):
+                records.append(target_record(self._group_id, one, row))
+        records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
+        self._pace.count(now.monotonic_ms)
+        return _Target(epoch, rows[member_id])
+
+    def _must_wait(self, now: Now) -> bool:
+        """Whether a new target would be one too many: the old one holds meanwhile (S41)."""
+        return self._targets.epoch > 0 and self._pace.wait_ms(now.monotonic_ms) > 0
+
+    def _reconciled(
+        self, place: Place, target: _Target, request: ConsumerGroupHeartbeatRequest
+    ) -> CurrentAssignment:
+        free_or_own = {None, place.member.member_id, place.former.member_id}
+
+        def is_free(topic_id: UUID, partition: int) -> bool:
+            return self._members.owner(topic_id, partition) in free_or_own
+
+        current = place.member.current
+        if place.member.is_away:
+            current = current._replace(member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
+        return reconcile(
+            current,
+            target=target.partitions,
+            target_epoch=target.epoch,
+            owned=request.topic_partitions,
+            is_free=is_free,
+        )
+
+    def _response(
+        self,
+        member_id: str,
+        member_epoch: int,
+        assigned: Partitions | None = None,
+        *,
+        now: Now,
+        is_changing: bool = False,
+    ) -> ConsumerGroupHeartbeatResponse:
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member_id,
+            member_epoch=member_epoch,
+            heartbeat_interval_ms=self._pace_ms(now, is_changing=is_changing),
+            assignment=None if assigned is None else heartbeat_assignment(assigned),
+        )
+
+    def _pace_ms(self, now: Now, *, is_changing: bool) -> int:
+        """When the member is to show up again: sooner for a while after a new target was made.
+
+        Who must give something up hears of it by a heartbeat, and so does who waits for it.
+        """
+        usual_ms = self._surroundings.config.group_consumer_heartbeat_interval_ms
+        if not is_changing and now.wall_ms - self._targets.made_ms >= usual_ms:
+            return usual_ms
+        quick_ms = max(QUICK_HEARTBEAT_MS, len(self._members) * QUICK_HEARTBEAT_MS_PER_MEMBER)
+        return min(usual_ms, quick_ms)
+
+    # --- leaving ---------------------------------------------------------------------------------
+
+    def _leave(
+        self, request: ConsumerGroupHeartbeatRequest, now: Now
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        member = leaver(self._members, request)
+        if request.member_epoch == LEAVE_EPOCH:
+            records = self._fence(member, now)
+        else:
+            away = member.current._replace(
+                member_epoch=STATIC_LEAVE_EPOCH, state=MemberState.STABLE, revoking=NOTHING
+            )
+            records = [current_record(self._group_id, member.member_id, away)]
+        response = ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=request.member_epoch
+        )
+        return Result(response, records)
+
+    def _fence(self, member: ConsumerMember, now: Now) -> list[CoordinatorRecord]:
+        """The member goes; its partitions are free, and the next heartbeat plans without it."""
+        records = member_tombstones(self._group_id, member.member_id)
+        topics = self._members.topics_if(without=member)
+        epoch = self._raise_epoch(topics_hash(topics, self._surroundings.image), records)
+        if len(self._members) == 1:
+            records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
+        return records
+
+    # --- deadlines -------------------------------------------------------------------------------
+
+    def _extend_session(self, member_id: str, now: Now) -> None:
+        timeout_ms = self._surroundings.config.group_consumer_session_timeout_ms
+        key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id)
+        self._surroundings.deadlines.set(key, now.monotonic_ms + timeout_ms)
+
+    def _expect_revocation(self, member_id: str, metadata: MemberMetadata, now: Now) -> None:
+        key = DeadlineKey(self._group_id, DeadlineKind.REBALANCE, member_id)
+        self._surroundings.deadlines.set(key, now.monotonic_ms + metadata.rebalance_timeout_ms)
+
+    def _drop_deadline(self, kind: DeadlineKind, member_id: str) -> None:
+        self._surroundings.deadlines.drop(DeadlineKey(self._group_id, kind, member_id))
+
+    # --- replay ----------------------------------------------------------------------------------
+
+    def replay_group_metadata(self, value: ConsumerGroupMetadataValue | None) -> None:
+        self._epoch = 0 if value is None else value.epoch
+        self._topics_hash = 0 if value is None else value.metadata_hash
+
+    def replay_member_metadata(
+        self, member_id: str, value: ConsumerGroupMemberMetadataValue | None
+    ) -> None:
+        if value is not None:
+            self._members.put_metadata(member_id, metadata_of(value))
+            return
+        self._members.drop(member_id)
+        self._drop_deadline(DeadlineKind.SESSION, member_id)
+        self._drop_deadline(DeadlineKind.REBALANCE, member_id)
+
+    def replay_target_metadata(
+        self, value: ConsumerGroupTargetAssignmentMetadataValue | None
+    ) -> None:
+        self._targets.epoch = 0 if value is None else value.assignment_epoch
+        self._targets.made_ms = 0 if value is None else value.assignment_timestamp
+
+    def replay_target_member(
+        self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None
+    ) -> None:
+        if value is None:
+            self._targets.rows.pop(member_id, None)
+        else:
+            self._targets.rows[member_id] = target_of(value)
+
+    def replay_current_assignment(
+        self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None
+    ) -> None:
+        if value is None:
+            self._members.drop_current(member_id)
+            return
+        current = current_of(value)
+        self._members.put_current(member_id, current)
+        if current.state is not MemberState.UNREVOKED_PARTITIONS:
+            self._drop_deadline(DeadlineKind.REBALANCE, member_id)

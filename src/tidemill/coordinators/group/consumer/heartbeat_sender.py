@@ -1,0 +1,140 @@
+"""Where in a consumer group a heartbeat belongs: who sends it, and whether they may (T48, I15).
+
+A member id belongs to one instance id, or to none, for as long as it is known. An instance id
+belongs to one member at a time: another one may have it only after its holder left for a while, and
+then takes over everything, or after the holder is gone.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidemill.coordinators.group.consumer.heartbeat_request import JOIN_EPOCH
+from tidemill.coordinators.group.consumer.members import ConsumerMember, ConsumerMembers
+from tidemill.coordinators.group.consumer.reconciliation import is_within
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+
+__all__ = ["Place", "leaver", "place_of", "unknown_member"]
+
+
+class Place(NamedTuple):
+    """A sender and what is known of them."""
+
+    member: ConsumerMember
+    """Whoever sent the heartbeat, as they were before it."""
+    is_known: bool
+    """Whether the group has records of this member."""
+    replaced: ConsumerMember | None = None
+    """The former holder of the instance id, which goes."""
+
+    @property
+    def former(self) -> ConsumerMember:
+        """Whose place it was before this heartbeat; perhaps nobody's yet."""
+        return self.replaced or self.member
+
+
+def place_of(
+    members: ConsumerMembers,
+    request: ConsumerGroupHeartbeatRequest,
+    fresh_member_id: str,
+    size_max: int,
+) -> Place:
+    """KafkaError if the sender has no place in the group."""
+    member_id = request.member_id or fresh_member_id
+    if request.instance_id is not None:
+        place = _static_place(members, request, member_id, request.instance_id)
+    else:
+        place = _dynamic_place(members, request, member_id)
+    is_one_more = not place.is_known and place.replaced is None
+    if is_one_more and len(members) >= size_max:
+        detail = f"the group has {size_max} members (group.max.size)"
+        raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
+    return place
+
+
+def leaver(members: ConsumerMembers, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
+    """Who leaves; KafkaError if they are not there."""
+    if request.instance_id is not None:
+        return _holder(members, request.member_id, request.instance_id)
+    member = members.get(request.member_id)
+    if member is None:
+        raise unknown_member(request.member_id)
+    return member
+
+
+def unknown_member(member_id: str) -> KafkaError:
+    return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of the group")
+
+
+def _dynamic_place(
+    members: ConsumerMembers, request: ConsumerGroupHeartbeatRequest, member_id: str
+) -> Place:
+    member = members.get(member_id)
+    if member is None:
+        if request.member_epoch != JOIN_EPOCH:
+            raise unknown_member(member_id)
+        return Place(ConsumerMember(member_id), is_known=False)
+    if request.member_epoch == JOIN_EPOCH and member.metadata.instance_id is not None:
+        raise _other_instance(member)
+    _check_epoch(member, request)
+    return Place(member, is_known=True)
+
+
+def _static_place(
+    members: ConsumerMembers,
+    request: ConsumerGroupHeartbeatRequest,
+    member_id: str,
+    instance_id: str,
+) -> Place:
+    if request.member_epoch != JOIN_EPOCH:
+        member = _holder(members, member_id, instance_id)
+        _check_epoch(member, request)
+        return Place(member, is_known=True)
+    holder, known = members.holder(instance_id), members.get(member_id)
+    if known is not None:
+        if known is not holder:
+            raise _other_instance(known)
+        return Place(known, is_known=True)
+    if holder is None:
+        return Place(ConsumerMember(member_id), is_known=False)
+    if not holder.is_away:
+        detail = f"instance {instance_id} is held by member {holder.member_id}"
+        raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, detail)
+    successor = ConsumerMember(member_id, holder.metadata, holder.current)
+    return Place(successor, is_known=False, replaced=holder)
+
+
+def _holder(members: ConsumerMembers, member_id: str, instance_id: str) -> ConsumerMember:
+    """The member, if it holds the instance id that it comes with."""
+    holder = members.holder(instance_id)
+    if holder is None:
+        raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no instance {instance_id}")
+    if holder.member_id != member_id:
+        detail = f"instance {instance_id} is held by member {holder.member_id}"
+        raise KafkaError(ErrorCode.FENCED_INSTANCE_ID, detail)
+    return holder
+
+
+def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
+    """FENCED_MEMBER_EPOCH if the member is not where the group knows it to be.
+
+    One epoch behind is right if the last answer was lost, and then the member cannot own more than
+    that answer told. Epoch 0 is right at any time: the member starts over and owns nothing.
+    """
+    current = member.current
+    if request.member_epoch in (JOIN_EPOCH, current.member_epoch):
+        return
+    is_one_behind = request.member_epoch == current.previous_epoch < current.member_epoch
+    if is_one_behind and is_within(request.topic_partitions, current.assigned):
+        return
+    detail = (
+        f"the member's epoch is {current.member_epoch}, not {request.member_epoch}: "
+        "give up all partitions and join again"
+    )
+    raise KafkaError(ErrorCode.FENCED_MEMBER_EPOCH, detail)
+
+
+def _other_instance(member: ConsumerMember) -> KafkaError:
+    detail = f"member {member.member_id} came with another instance id, or with none"
+    return KafkaError(ErrorCode.INVALID_REQUEST, detail)

@@ -1,0 +1,147 @@
+"""How a member of a consumer group is led from what it has to what it is to have (KIP-848, I26).
+
+A partition changes hands in two steps. Its old owner is told an assignment without it and stays in
+its epoch until it no longer lists the partition as owned; only then is the partition free, and the
+new owner, which has been waiting in the new epoch, is told.
+
+                         told to give up          stopped listing them, or has
+                         partitions               nothing to give up
+    STABLE ------------------------> UNREVOKED -----------------+
+      |  ^                                                      |
+      |  |   all of the target is free                          v
+      |  +----------------------------------------------- next epoch
+      |                                                         |
+      +-- new target, nothing to give up ---> UNRELEASED <------+
+                                              some of the target is still another's
+
+Who gives nothing up in time is fenced by the group's deadline, which frees the partitions too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from tidemill.coordinators.group.consumer.assignors import NOTHING, Partitions
+from tidemill.wire.generated.consumer_group_heartbeat import RequestTopicPartitions
+
+__all__ = ["CurrentAssignment", "MemberState", "Owned", "is_within", "reconcile"]
+
+Owned = Sequence[RequestTopicPartitions] | None
+"""What a member says it owns; None: it says nothing, so nothing has changed."""
+
+
+class MemberState(IntEnum):
+    """How far a member is; the numbers are those of Kafka's records."""
+
+    STABLE = 0
+    UNREVOKED_PARTITIONS = 1
+    """It has to give up partitions before it may go on."""
+    UNRELEASED_PARTITIONS = 2
+    """It waits for partitions that others have to give up."""
+
+
+class CurrentAssignment(NamedTuple):
+    """What a member was told, and when."""
+
+    member_epoch: int = 0
+    previous_epoch: int = 0
+    """Its epoch before; a member whose last answer was lost still comes with this one."""
+    state: MemberState = MemberState.STABLE
+    assigned: Partitions = NOTHING
+    revoking: Partitions = NOTHING
+    """What it was told to give up and may still be reading."""
+
+
+def reconcile(
+    current: CurrentAssignment,
+    *,
+    target: Partitions,
+    target_epoch: int,
+    owned: Owned,
+    is_free: Callable[[UUID, int], bool],
+) -> CurrentAssignment:
+    """The member's next step towards its target; the same object if there is none.
+
+    `is_free`: nobody else has the partition or may still be reading it.
+    """
+    if current.state is MemberState.STABLE and current.member_epoch == target_epoch:
+        return current
+    if current.state is MemberState.UNREVOKED_PARTITIONS and _lists_any(owned, current.revoking):
+        return current
+    kept, given_up = _split(current.assigned, target)
+    if given_up and _lists_any(owned, given_up):
+        return CurrentAssignment(
+            member_epoch=current.member_epoch,
+            previous_epoch=current.member_epoch,
+            state=MemberState.UNREVOKED_PARTITIONS,
+            assigned=kept,
+            revoking=given_up,
+        )
+    assigned, complete = _take_free(kept, target, is_free)
+    state = MemberState.STABLE if complete else MemberState.UNRELEASED_PARTITIONS
+    if (target_epoch, state, assigned) == (current.member_epoch, current.state, current.assigned):
+        return current
+    return CurrentAssignment(
+        member_epoch=target_epoch,
+        previous_epoch=current.member_epoch,
+        state=state,
+        assigned=assigned,
+    )
+
+
+def is_within(owned: Owned, assigned: Partitions) -> bool:
+    """Whether a member owns no more than it was told; False if it does not say."""
+    if owned is None:
+        return False
+    return all(
+        partition in assigned.get(one.topic_id, ()) for one in owned for partition in one.partitions
+    )
+
+
+def _lists_any(owned: Owned, partitions: Partitions) -> bool:
+    if owned is None:
+        return True
+    for one in owned:
+        wanted = partitions.get(one.topic_id)
+        if wanted is not None and not set(wanted).isdisjoint(one.partitions):
+            return True
+    return False
+
+
+def _split(assigned: Partitions, target: Partitions) -> tuple[Partitions, Partitions]:
+    """What of the assignment is in the target, and what is not."""
+    kept: dict[UUID, tuple[int, ...]] = {}
+    given_up: dict[UUID, tuple[int, ...]] = {}
+    for topic_id, partitions in assigned.items():
+        wanted = target.get(topic_id, ())
+        if wanted == partitions:
+            kept[topic_id] = partitions
+            continue
+        among = frozenset(wanted)
+        _put(kept, topic_id, tuple(one for one in partitions if one in among))
+        _put(given_up, topic_id, tuple(one for one in partitions if one not in among))
+    return kept, given_up
+
+
+def _take_free(
+    kept: Partitions, target: Partitions, is_free: Callable[[UUID, int], bool]
+) -> tuple[Mapping[UUID, tuple[int, ...]], bool]:
+    """What of the target the member can have now, and whether that is all of it."""
+    assigned: dict[UUID, tuple[int, ...]] = {}
+    complete = True
+    for topic_id, wanted in target.items():
+        has = kept.get(topic_id, ())
+        if has != wanted:
+            among = frozenset(has)
+            has = tuple(one for one in wanted if one in among or is_free(topic_id, one))
+            complete = complete and len(has) == len(wanted)
+        _put(assigned, topic_id, has)
+    return assigned, complete
+
+
+def _put(into: dict[UUID, tuple[int, ...]], topic_id: UUID, partitions: tuple[int, ...]) -> None:
+    if partitions:
+        into[topic_id] = partitions

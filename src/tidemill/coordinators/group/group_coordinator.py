@@ -1,0 +1,122 @@
+"""The group coordinator of one broker: which partition a group belongs to, and who asks its shard.
+
+A group belongs to the partition of `__consumer_offsets` that its name hashes to (F54), and whoever
+leads that partition coordinates the group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import TypeVar, final
+
+from tidemill.coordinators.group.registry import GroupRoom
+from tidemill.coordinators.group.shard import GroupShard
+from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
+from tidemill.coordinators.runtime.partition_writer import PartitionWriter
+from tidemill.coordinators.runtime.shard import Now, Result
+from tidemill.core.clock import Clock
+from tidemill.core.config.group_config import GroupConfig
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.core.loop.deferred import Deferred
+from tidemill.core.loop.timers import LoopTimers
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, Delta, MetadataImage
+from tidemill.storage.files.disk import Disk
+
+__all__ = ["GroupCoordinator", "java_hash"]
+
+R = TypeVar("R")
+
+_HASHES_MAX = 10_000
+"""Names whose hash is remembered; computing one takes about a microsecond for ten letters."""
+
+
+@lru_cache(_HASHES_MAX)
+def java_hash(text: str) -> int:
+    """Java's `String.hashCode` without its sign, over UTF-16 code units as Java counts them."""
+    units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
+    value = 0
+    for unit in units:
+        value = (value * 31 + unit) & 0xFFFFFFFF
+    # As Kafka does it: the absolute value, and 0 for the one number that has none.
+    return 0 if value == 1 << 31 else min(value, (1 << 32) - value)
+
+
+@final
+class GroupCoordinator:
+    """See the module's head."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        *,
+        clock: Clock,
+        timers: LoopTimers,
+        disk: Disk,
+        image: Callable[[], MetadataImage],
+    ) -> None:
+        room = GroupRoom(config.groups_max)
+        self._image = image
+        self.runtime = CoordinatorRuntime(
+            OFFSETS_TOPIC,
+            lambda current: GroupShard(config, current, room),
+            clock=clock,
+            timers=timers,
+            disk=disk,
+            image=image,
+            commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
+        )
+
+    def partition_of(self, group_id: str) -> int:
+        """Where the group's state lives; COORDINATOR_NOT_AVAILABLE before the topic is made."""
+        topic = self._image().topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return java_hash(group_id) % len(topic.partitions)
+
+    def write(
+        self,
+        group_id: str,
+        operation: Callable[[GroupShard, Now], Result[R]],
+        refuse: Callable[[ErrorCode], R],
+    ) -> R | Deferred[R]:
+        """Run an operation on the group's shard; see `CoordinatorRuntime.write`."""
+        return self.runtime.write(self._own_partition(group_id), operation, refuse)
+
+    def read(
+        self,
+        group_id: str,
+        operation: Callable[[GroupShard, Now], R],
+        refuse: Callable[[ErrorCode], R],
+    ) -> R | Deferred[R]:
+        """Look at the group's shard; see `CoordinatorRuntime.read`."""
+        return self.runtime.read(self._own_partition(group_id), operation, refuse)
+
+    def shards(self) -> Iterator[GroupShard]:
+        return self.runtime.shards()
+
+    @property
+    def is_loading(self) -> bool:
+        return self.runtime.is_loading
+
+    def _own_partition(self, group_id: str) -> int:
+        topic = self._image().topics.get(OFFSETS_TOPIC)
+        if topic is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return java_hash(group_id) % len(topic.partitions)
+
+    # --- following the image ---------------------------------------------------------------------
+
+    def role_changed(self, name: TopicPartition, partition: PartitionWriter | None) -> None:
+        """This broker leads a partition, in its present epoch, or (None) does not."""
+        if name.topic != OFFSETS_TOPIC:
+            return
+        if partition is None:
+            self.runtime.resign(name.partition)
+        else:
+            self.runtime.lead(name.partition, partition)
+
+    def metadata_changed(self, delta: Delta) -> None:
+        if delta.topics_changed or delta.topics_deleted:
+            self.runtime.metadata_changed(delta)

@@ -1,0 +1,1 @@
+"""Committed offsets: checked, written, read and expired. Pure."""

@@ -1,0 +1,1 @@
+"""Hosts the shards of any coordinator: load, append, replay, answer when committed."""

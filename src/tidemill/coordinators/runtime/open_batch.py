@@ -1,0 +1,58 @@
+"""What one turn of the loop brings to one partition of a coordinator, on its way into one batch.
+
+HOT PATH: every offset commit comes here, and most batches have one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Reply
+from tidemill.core.limits import KIB
+from tidemill.wire.batch import HEADER_BYTES
+from tidemill.wire.records import build_pair_batch
+
+__all__ = ["OpenBatch", "record_bytes"]
+
+BATCH_BYTES_MAX = 64 * KIB
+"""What shares a batch. More is gained by sharing among many small ones than among a few large."""
+RECORD_OVERHEAD_BYTES_MAX = 32
+"""Lengths and deltas around a key and a value."""
+
+
+def record_bytes(records: Sequence[CoordinatorRecord]) -> int:
+    """How much of a batch they take, at most."""
+    size = 0
+    for key, value in records:
+        size += RECORD_OVERHEAD_BYTES_MAX + len(key)
+        if value is not None:
+            size += len(value)
+    return size
+
+
+@final
+class OpenBatch:
+    """Records that the shard knows and the log does not, and the answers that stand on them."""
+
+    __slots__ = ("_bytes_left", "_records", "now_ms", "replies")
+
+    def __init__(self, message_bytes_max: int, now_ms: int) -> None:
+        """`message_bytes_max`: the largest batch that the topic takes."""
+        self._bytes_left = min(BATCH_BYTES_MAX, message_bytes_max) - HEADER_BYTES
+        self._records: list[CoordinatorRecord] = []
+        self.now_ms = now_ms
+        """The time of all its records."""
+        self.replies: list[Reply] = []
+        """In the order in which they were asked for."""
+
+    def has_room(self, size_bytes: int) -> bool:
+        return size_bytes <= self._bytes_left
+
+    def add(self, records: Sequence[CoordinatorRecord], size_bytes: int) -> None:
+        """Take in all that one event brought; there must be room for it."""
+        self._bytes_left -= size_bytes
+        self._records += records
+
+    def build(self) -> bytearray:
+        return build_pair_batch(self._records, self.now_ms)

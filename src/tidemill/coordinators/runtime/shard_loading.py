@@ -1,0 +1,67 @@
+"""Replays a partition's log into a shard, in slices that leave the loop to others in between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tidemill.coordinators.runtime.shard import Shard
+from tidemill.storage.files.disk import Buffer, Disk
+from tidemill.storage.log.interface import LogSlice, PartitionLog
+from tidemill.wire.batch import iter_headers, verify
+from tidemill.wire.records import iter_records
+
+__all__ = ["ReadablePartition", "replay_log"]
+
+READ_BYTES = 1 << 20
+RECORDS_PER_SLICE = 256
+"""Records replayed before others get a turn of the loop: about 2 ms."""
+
+
+class ReadablePartition(Protocol):
+    """Where the records come from."""
+
+    @property
+    def log(self) -> PartitionLog: ...
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool
+    ) -> LogSlice: ...
+
+
+async def replay_log(
+    partition: ReadablePartition, shard: Shard, disk: Disk, *, is_wanted: Callable[[], bool]
+) -> int:
+    """Replay all that the log holds; the number of records. Stops early when no longer wanted.
+
+    KafkaError, ProtocolViolation or StorageFault: the log cannot be read or makes no sense.
+    """
+    count = 0
+    log = partition.log
+    offset = log.log_start_offset
+    while offset < log.log_end_offset and is_wanted():
+        found = partition.read(
+            offset, max_bytes=READ_BYTES, end_offset=log.log_end_offset, at_least_one=True
+        )
+        chunks: Sequence[Buffer] = found.chunks
+        if found.load is not None:
+            chunks = await disk.run(found.load)
+        replayed = 0
+        for chunk in chunks:
+            view = memoryview(chunk)
+            for position, header in iter_headers(view):
+                batch = view[position : position + header.size_bytes]
+                verify(batch, header)
+                offset = header.next_offset
+                for record in () if header.is_control else iter_records(batch, header):
+                    shard.replay(record.key or b"", record.value)
+                    replayed += 1
+                    if replayed % RECORDS_PER_SLICE == 0:
+                        await asyncio.sleep(0)
+                        if not is_wanted():
+                            return count + replayed
+        count += replayed
+        if not chunks:
+            break  # what is left was compacted away
+    return count

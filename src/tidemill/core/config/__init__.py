@@ -1,0 +1,1 @@
+"""Configuration: what a key is, and the keys of the broker, of groups and of topics."""

@@ -1,0 +1,333 @@
+"""What one broker can be told, with defaults that need no telling.
+
+`broker_config` joins the three sources, file, `--set` flags and code; the later one wins. Keys are
+Kafka's where Kafka has them. Those of consumer groups are in `group_config.py`, the defaults of
+topic keys in `topic_defaults.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from tidemill.core.config.group_config import GroupConfig
+from tidemill.core.config.keys import (
+    INT32_MAX,
+    INT64_MAX,
+    Scope,
+    build,
+    option,
+    parse_assignments,
+    parse_lines,
+)
+from tidemill.core.config.topic_defaults import TopicDefaults
+from tidemill.core.errors import UserError
+from tidemill.core.limits import KIB, MIB
+
+__all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse_endpoint"]
+
+_ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
+_PORT_MAX = 65_535
+_BROKER_ID_MAX = 2**31 - 1
+_DESCRIPTORS_RESERVED = 256
+"""Kept for the listener, the coordination store, log files and whatever a library opens (S13)."""
+
+
+class Endpoint(NamedTuple):
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoint(text: str, *, key: str) -> Endpoint:
+    """HOST:PORT, an IPv6 address in brackets; a leading `PLAINTEXT://` is understood."""
+    bare = text.removeprefix("PLAINTEXT://")
+    host, colon, port = bare.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise UserError(f"{key}={text}: write an IPv6 address in brackets, as in [::1]:9092")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
+        raise UserError(f"{key}={text}: expected HOST:PORT with a port from 0 to {_PORT_MAX}")
+    return Endpoint(host, int(port))
+
+
+@final
+class DescriptorPlan(NamedTuple):
+    """How a process's file descriptors are shared out."""
+
+    connections: int
+    files: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """Everything one broker reads at start; `broker_config` makes it and has it validated."""
+
+    # --- identity and addresses ------------------------------------------------------------------
+    node_id: int = option(
+        0,
+        key="node.id",
+        doc="The number of this broker in the cluster; no two brokers may have the same.",
+        maximum=_BROKER_ID_MAX,
+    )
+    broker_rack: str = option(
+        "", key="broker.rack", doc="Where this broker stands; told to clients that ask."
+    )
+    listeners: str = option(
+        "127.0.0.1:9092",
+        key="listeners",
+        doc="HOST:PORT to accept clients on, an IPv6 address in brackets. Port 0 takes a free one.",
+    )
+    advertised_listeners: str = option(
+        "",
+        key="advertised.listeners",
+        doc="HOST:PORT that clients are told to connect to; port 0 stands for the port of "
+        "`listeners`. Empty: the same as `listeners`; if that is every address of the machine, a "
+        "client is told the one it came in by. Brokers of a cluster need one that the others can "
+        "reach.",
+    )
+    metrics_listen: str = option(
+        "",
+        key="metrics.listen",
+        doc="HOST:PORT of the HTTP page with metrics and health. Empty: there is none.",
+    )
+    data_dir: str = option(
+        "./data", key="data.dir", doc="Where logs and the embedded coordination store live."
+    )
+
+    # --- topics ----------------------------------------------------------------------------------
+    num_partitions: int = option(
+        4,
+        key="num.partitions",
+        doc="Partitions of a new topic whose creator does not say how many.",
+        scope=Scope.CLUSTER,
+        minimum=1,
+        maximum=10_000,
+    )
+    default_replication_factor: int = option(
+        1,
+        key="default.replication.factor",
+        doc="Replicas of a new topic whose creator does not say how many.",
+        scope=Scope.CLUSTER,
+        minimum=1,
+        maximum=32_767,
+    )
+    auto_create_topics_enable: bool = option(
+        True,
+        key="auto.create.topics.enable",
+        doc="Whether a client that asks for an unknown topic by name gets it made.",
+    )
+    partitions_per_broker_max: int = option(
+        20_000,
+        key="partitions.per.broker.max",
+        doc="Replicas that one broker may hold; topics that need more are refused.",
+        scope=Scope.CLUSTER,
+        minimum=1,
+        maximum=1_000_000,
+    )
+
+    # --- connections and requests ----------------------------------------------------------------
+    max_connections: int = option(
+        16_384,
+        key="max.connections",
+        doc="Open client connections; less if the process may not have so many descriptors.",
+        minimum=1,
+    )
+    max_connections_per_ip: int = option(
+        16_384,
+        key="max.connections.per.ip",
+        doc="Open client connections from one address.",
+        minimum=1,
+    )
+    max_connection_creation_rate_per_ip: int = option(
+        INT32_MAX,
+        key="max.connection.creation.rate.per.ip",
+        doc="New connections per second from one address, in bursts of one second's worth; more "
+        "are closed at once. The default sets no limit.",
+        minimum=1,
+    )
+    connections_max_idle_ms: int = option(
+        600_000,
+        key="connections.max.idle.ms",
+        doc="A connection without a request for this long is closed.",
+        unit="ms",
+        minimum=1_000,
+        maximum=INT64_MAX,
+    )
+    socket_request_max_bytes: int = option(
+        100 * MIB,
+        key="socket.request.max.bytes",
+        doc="Size of the largest request; a larger one closes its connection.",
+        unit="bytes",
+        minimum=1 * KIB,
+    )
+    request_memory_bytes: int = option(
+        256 * MIB,
+        key="request.memory.bytes",
+        doc="Memory for requests that are being received or worked on, over all connections; "
+        "reading pauses beyond it.",
+        unit="bytes",
+        minimum=1 * MIB,
+        maximum=INT64_MAX,
+    )
+    response_memory_bytes: int = option(
+        256 * MIB,
+        key="response.memory.bytes",
+        doc="Memory for answers that were not sent yet, over all connections.",
+        unit="bytes",
+        minimum=1 * MIB,
+        maximum=INT64_MAX,
+    )
+    fetch_max_bytes: int = option(
+        55 * MIB,
+        key="fetch.max.bytes",
+        doc="Size of the largest answer to a fetch, whatever the client asks for.",
+        unit="bytes",
+        minimum=1 * KIB,
+    )
+    fetch_sessions_max: int = option(
+        1_000,
+        key="fetch.sessions.max",
+        doc="Incremental fetch sessions kept; the least used one makes room for a new one.",
+        minimum=0,
+        maximum=100_000,
+    )
+    file_descriptors_max: int = option(
+        4_096,
+        key="file.descriptors.max",
+        doc="Log and index files kept open; less if the process may not have so many descriptors.",
+        minimum=64,
+        maximum=1_000_000,
+    )
+
+    # --- background work -------------------------------------------------------------------------
+    log_retention_check_interval_ms: int = option(
+        300_000,
+        key="log.retention.check.interval.ms",
+        doc="How often old segments are looked for.",
+        unit="ms",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+
+    log_cleaner_backoff_ms: int = option(
+        15_000,
+        key="log.cleaner.backoff.ms",
+        doc="How long compaction rests when no log is dirty enough.",
+        unit="ms",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    log_cleaner_dedupe_buffer_size: int = option(
+        128 * MIB,
+        key="log.cleaner.dedupe.buffer.size",
+        doc="Memory for the keys of one cleaning, 32 bytes each; with more keys than fit it takes "
+        "several passes.",
+        unit="bytes",
+        minimum=64 * KIB,
+        maximum=INT64_MAX,
+    )
+    log_cleaner_io_max_bytes_per_second: int = option(
+        INT64_MAX,
+        key="log.cleaner.io.max.bytes.per.second",
+        doc="Bytes that compaction may read and write per second.",
+        unit="bytes/s",
+        minimum=1 * KIB,
+        maximum=INT64_MAX,
+    )
+
+    # --- sections with files of their own --------------------------------------------------------
+    groups: GroupConfig = field(default_factory=GroupConfig)
+    topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
+
+    @property
+    def listen_endpoint(self) -> Endpoint:
+        """Where to accept clients."""
+        return parse_endpoint(self.listeners, key="listeners")
+
+    @property
+    def metrics_endpoint(self) -> Endpoint | None:
+        """Where to serve metrics, if at all."""
+        return (
+            parse_endpoint(self.metrics_listen, key="metrics.listen")
+            if self.metrics_listen
+            else None
+        )
+
+    def advertised_endpoint(self, bound_port: int) -> Endpoint:
+        """What clients are told, once the listener has its port."""
+        if not self.advertised_listeners:
+            return Endpoint(self.listen_endpoint.host, bound_port)
+        host, port = parse_endpoint(self.advertised_listeners, key="advertised.listeners")
+        return Endpoint(host, port or bound_port)
+
+    def descriptor_plan(self, descriptors: int) -> DescriptorPlan:
+        """Share out what the process may open: a quarter to files at most, the rest to clients."""
+        files = min(self.file_descriptors_max, descriptors // 4)
+        free = descriptors - files - _DESCRIPTORS_RESERVED
+        if free < 1:
+            raise UserError(f"a limit of {descriptors} open files is too low; see `ulimit -n`")
+        return DescriptorPlan(connections=min(self.max_connections, free), files=files)
+
+    def validate(self) -> None:
+        """Check what no single key can; UserError names the keys that do not fit together."""
+        self._validate_addresses()
+        self._validate_sizes()
+        self.groups.validate()
+
+    def _validate_addresses(self) -> None:
+        """Addresses that parse are right, but for one that nobody can connect to."""
+        parse_endpoint(self.listeners, key="listeners")
+        if self.metrics_listen:
+            parse_endpoint(self.metrics_listen, key="metrics.listen")
+        if not self.advertised_listeners:
+            return
+        advertised = parse_endpoint(self.advertised_listeners, key="advertised.listeners")
+        if advertised.host in _ANY_ADDRESS:
+            raise UserError(
+                f"advertised.listeners={self.advertised_listeners}: clients cannot connect to "
+                "every address; name one"
+            )
+
+    def _validate_sizes(self) -> None:
+        if self.request_memory_bytes < self.socket_request_max_bytes:
+            raise UserError(
+                f"request.memory.bytes={self.request_memory_bytes} must hold at least one request "
+                f"of socket.request.max.bytes={self.socket_request_max_bytes}"
+            )
+        if self.response_memory_bytes < self.fetch_max_bytes:
+            raise UserError(
+                f"response.memory.bytes={self.response_memory_bytes} must hold at least one answer "
+                f"of fetch.max.bytes={self.fetch_max_bytes}"
+            )
+        message_max_bytes = self.topic_defaults.message_max_bytes
+        if message_max_bytes > self.socket_request_max_bytes:
+            raise UserError(
+                f"message.max.bytes={message_max_bytes} is more than a request may have "
+                f"(socket.request.max.bytes={self.socket_request_max_bytes})"
+            )
+
+
+def broker_config(
+    *,
+    file_text: str = "",
+    file_name: str = "configuration",
+    flags: Iterable[str] = (),
+    values: Mapping[str, object] | None = None,
+) -> BrokerConfig:
+    """The configuration from a file's text, `key=value` flags and code; the later wins (F125)."""
+    made = build(
+        BrokerConfig,
+        parse_lines(file_text, source=file_name),
+        parse_assignments(flags),
+        values or {},
+    )
+    made.validate()
+    return made

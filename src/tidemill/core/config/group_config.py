@@ -1,0 +1,157 @@
+"""The keys of consumer groups and of the topic that holds their state; a section of `BrokerConfig`.
+
+The group coordinator is handed this section as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.config.keys import INT64_MAX, Scope, option
+from tidemill.core.errors import UserError
+from tidemill.core.limits import KIB, MIB
+
+__all__ = ["GroupConfig"]
+
+_ASSIGNORS = frozenset({"range", "uniform"})
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """What groups obey; a field is named as its key."""
+
+    # --- `__consumer_offsets` --------------------------------------------------------------------
+    offsets_topic_num_partitions: int = option(
+        50,
+        key="offsets.topic.num.partitions",
+        doc="Partitions of `__consumer_offsets`; fixed once the first group has come.",
+        scope=Scope.CLUSTER,
+        minimum=1,
+        maximum=10_000,
+    )
+    offsets_topic_replication_factor: int = option(
+        3,
+        key="offsets.topic.replication.factor",
+        doc="Replicas of `__consumer_offsets`; fewer if there are fewer brokers when it is made.",
+        scope=Scope.CLUSTER,
+        minimum=1,
+        maximum=32_767,
+    )
+    offsets_topic_segment_bytes: int = option(
+        100 * MIB,
+        key="offsets.topic.segment.bytes",
+        doc="Size of a segment of `__consumer_offsets`: smaller is loaded sooner.",
+        scope=Scope.CLUSTER,
+        unit="bytes",
+        minimum=1 * KIB,
+    )
+
+    # --- committed offsets -----------------------------------------------------------------------
+    offsets_retention_minutes: int = option(
+        10_080,
+        key="offsets.retention.minutes",
+        doc="How long the offsets of a group are kept after its last member left.",
+        unit="min",
+        minimum=1,
+    )
+    offsets_retention_check_interval_ms: int = option(
+        600_000,
+        key="offsets.retention.check.interval.ms",
+        doc="How often offsets that nobody needs any more are looked for.",
+        unit="ms",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    offsets_commit_timeout_ms: int = option(
+        5_000,
+        key="offsets.commit.timeout.ms",
+        doc="How long an answer of a coordinator waits until its records are committed.",
+        unit="ms",
+        minimum=1,
+    )
+    offset_metadata_max_bytes: int = option(
+        4_096,
+        key="offset.metadata.max.bytes",
+        doc="Size of the largest text that a consumer may store with an offset.",
+        unit="bytes",
+    )
+
+    # --- members ---------------------------------------------------------------------------------
+    group_min_session_timeout_ms: int = option(
+        6_000,
+        key="group.min.session.timeout.ms",
+        doc="The shortest session timeout that a member may ask for.",
+        unit="ms",
+    )
+    group_max_session_timeout_ms: int = option(
+        1_800_000,
+        key="group.max.session.timeout.ms",
+        doc="The longest session timeout that a member may ask for.",
+        unit="ms",
+    )
+    group_initial_rebalance_delay_ms: int = option(
+        3_000,
+        key="group.initial.rebalance.delay.ms",
+        doc="How long an empty group waits for more members after its first one came.",
+        unit="ms",
+    )
+    group_max_size: int = option(
+        10_000,
+        key="group.max.size",
+        doc="Members that one group may have.",
+        minimum=1,
+    )
+    groups_max: int = option(
+        100_000,
+        key="tidemill.groups.max",
+        doc="Groups that this broker coordinates; a further one is refused.",
+        minimum=1,
+    )
+    group_consumer_session_timeout_ms: int = option(
+        45_000,
+        key="group.consumer.session.timeout.ms",
+        doc="A member of the consumer protocol that is silent for so long is dropped.",
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_heartbeat_interval_ms: int = option(
+        5_000,
+        key="group.consumer.heartbeat.interval.ms",
+        doc="How often members of the consumer protocol are told to show up.",
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_assignors: str = option(
+        "uniform,range",
+        key="group.consumer.assignors",
+        doc="Assignors of the consumer protocol, the first one for members that name none.",
+    )
+
+    @property
+    def offsets_retention_ms(self) -> int:
+        return self.offsets_retention_minutes * 60_000
+
+    @property
+    def consumer_assignors(self) -> tuple[str, ...]:
+        """Their names, the default first."""
+        return tuple(self.group_consumer_assignors.split(","))
+
+    def validate(self) -> None:
+        """Check what no single key can; UserError names the keys that do not fit together."""
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise UserError(
+                f"group.min.session.timeout.ms={self.group_min_session_timeout_ms} is more than "
+                f"group.max.session.timeout.ms={self.group_max_session_timeout_ms}"
+            )
+        if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
+            raise UserError(
+                "group.consumer.heartbeat.interval.ms must be less than "
+                f"group.consumer.session.timeout.ms={self.group_consumer_session_timeout_ms}"
+            )
+        if not set(self.consumer_assignors) <= _ASSIGNORS:
+            raise UserError(
+                f"group.consumer.assignors={self.group_consumer_assignors}: choose from "
+                f"{', '.join(sorted(_ASSIGNORS))}"
+            )

@@ -1,0 +1,88 @@
+"""What a topic takes that does not say otherwise; a section of `BrokerConfig`.
+
+Each key here is the default of a topic key, which `metadata/image/topic_keys.py` names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.config.keys import INT64_MAX, option
+from tidemill.core.limits import KIB, MIB
+
+__all__ = ["TopicDefaults"]
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """The broker's keys that stand behind topic keys; a field is named as its key."""
+
+    tidemill_flush: str = option(
+        "group",
+        key="tidemill.flush",
+        doc="Default of the topic key: `group` answers acks=all when the batch is on disk, `os` "
+        "when it is in the page cache.",
+        choices=("group", "os"),
+    )
+    log_flush_interval_messages: int = option(
+        INT64_MAX,
+        key="log.flush.interval.messages",
+        doc="Default of the topic key `flush.messages`.",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    log_flush_interval_ms: int = option(
+        INT64_MAX,
+        key="log.flush.interval.ms",
+        doc="Default of the topic key `flush.ms`.",
+        unit="ms",
+        maximum=INT64_MAX,
+    )
+    log_retention_ms: int = option(
+        14 * _DAY_MS,
+        key="log.retention.ms",
+        doc="Default of the topic key `retention.ms`; -1 keeps records for ever.",
+        unit="ms",
+        minimum=-1,
+        maximum=INT64_MAX,
+    )
+    log_retention_bytes: int = option(
+        -1,
+        key="log.retention.bytes",
+        doc="Default of the topic key `retention.bytes`; -1 sets no limit.",
+        unit="bytes",
+        minimum=-1,
+        maximum=INT64_MAX,
+    )
+    log_segment_bytes: int = option(
+        1024 * MIB,
+        key="log.segment.bytes",
+        doc="Default of the topic key `segment.bytes`.",
+        unit="bytes",
+        minimum=1 * KIB,
+    )
+    log_roll_ms: int = option(
+        7 * _DAY_MS,
+        key="log.roll.ms",
+        doc="Default of the topic key `segment.ms`.",
+        unit="ms",
+        minimum=1,
+        maximum=INT64_MAX,
+    )
+    message_max_bytes: int = option(
+        1 * MIB + 12,
+        key="message.max.bytes",
+        doc="Default of the topic key `max.message.bytes`.",
+        unit="bytes",
+    )
+    min_insync_replicas: int = option(
+        1,
+        key="min.insync.replicas",
+        doc="Default of the topic key of the same name.",
+        minimum=1,
+        maximum=32_767,
+    )

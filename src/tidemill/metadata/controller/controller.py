@@ -1,0 +1,262 @@
+"""What the controller decides about topics: image + request -> the topics as they shall be. Pure.
+
+Each `plan_` function looks at one topic and answers with its next `TopicImage`, or refuses with the
+KafkaError that the client gets. Writing it down is the caller's work (`cluster.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import final
+from uuid import UUID
+
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TOPIC_NAME_CHARS_MAX, ZERO_UUID, is_legal_topic_name
+from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX
+from tidemill.metadata.controller.election import new_partition
+from tidemill.metadata.controller.placement import Load, count_replicas, place
+from tidemill.metadata.image.metadata_image import MetadataImage, TopicImage
+from tidemill.metadata.image.topic_config import (
+    AlterOp,
+    TopicConfig,
+    altered_overrides,
+    checked_overrides,
+    resolve,
+)
+
+__all__ = [
+    "ConfigChange",
+    "PartitionsSpec",
+    "TopicPlanner",
+    "TopicResult",
+    "TopicSpec",
+]
+
+_DEFAULT = -1
+"""Partition counts and replication factors: take the broker's default (T21)."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSpec:
+    """A topic as a client wants it."""
+
+    name: str
+    partitions: int = _DEFAULT
+    replication_factor: int = _DEFAULT
+    assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """Replicas by partition, where the client chooses them itself."""
+    overrides: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsSpec:
+    """How many partitions a topic shall have."""
+
+    name: str
+    count: int
+    assignments: Sequence[Sequence[int]] | None = None
+    """Replicas of the new partitions, where the client chooses them itself."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """Changes of one topic's keys; `replace_all` drops every override first (AlterConfigs)."""
+
+    name: str
+    changes: Sequence[tuple[str, AlterOp, str | None]]
+    replace_all: bool = False
+
+
+@final
+@dataclass(slots=True)
+class TopicResult:
+    """What became of one topic of a request, in the order of the request."""
+
+    name: str
+    topic: TopicImage | None = None
+    """The topic as it is now; None if the request was refused."""
+    code: ErrorCode = ErrorCode.NONE
+    detail: str = ""
+    topic_id: UUID = ZERO_UUID
+
+    def refuse(self, error: KafkaError) -> None:
+        self.topic = None
+        self.code = error.code
+        self.detail = error.detail
+
+
+@final
+class TopicPlanner:
+    """The decisions of one request; each sees what the ones before it took."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        load: dict[int, Load],
+        config: BrokerConfig,
+        defaults: TopicConfig,
+    ) -> None:
+        self._image = image
+        self._config = config
+        self._defaults = defaults
+        self._load = load
+        """Of all live brokers; grows with what is planned."""
+        self._names = set[str]()
+        """Topics that this request makes."""
+        self._spellings: dict[str, str] | None = None
+        self._partitions_left = PARTITIONS_PER_REQUEST_MAX
+
+    def plan_topic(self, spec: TopicSpec, topic_id: UUID) -> TopicImage:
+        """The new topic. Nothing of the plan is kept if it is refused."""
+        self._check_name(spec.name)
+        overrides = checked_overrides(spec.overrides)
+        replicas = self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
+        self._names.add(spec.name)
+        if self._spellings is not None:
+            self._spellings[_collision_key(spec.name)] = spec.name
+        return TopicImage(
+            name=spec.name,
+            topic_id=topic_id,
+            partitions=tuple(new_partition(one) for one in replicas),
+            overrides=overrides,
+            config=resolve(overrides, self._defaults),
+        )
+
+    def plan_partitions(self, spec: PartitionsSpec) -> TopicImage:
+        """The topic with more partitions; there is no way to fewer."""
+        topic = _existing(self._image, spec.name)
+        more = spec.count - len(topic.partitions)
+        if more <= 0:
+            detail = f"{spec.name} has {len(topic.partitions)} partitions; {spec.count} is not more"
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, detail)
+        if spec.assignments is None:
+            replicas = self._place(more, topic.replication_factor)
+        else:
+            if len(spec.assignments) != more:
+                detail = f"{len(spec.assignments)} assignments for {more} new partitions"
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+            replicas = self._check_assignments(spec.assignments, topic.replication_factor)
+        added = tuple(new_partition(one) for one in replicas)
+        return replace(topic, partitions=topic.partitions + added)
+
+    def plan_config(self, change: ConfigChange) -> TopicImage:
+        """The topic with other overrides."""
+        topic = _existing(self._image, change.name)
+        before = {} if change.replace_all else topic.overrides
+        overrides = altered_overrides(before, change.changes)
+        changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
+        if changed.config.min_insync_replicas == topic.config.min_insync_replicas:
+            return changed
+        # Who is in the elr was decided under the old minimum (see election.py).
+        return replace(changed, partitions=tuple(replace(p, elr=()) for p in topic.partitions))
+
+    def _check_name(self, name: str) -> None:
+        if not is_legal_topic_name(name):
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} of a-z A-Z 0-9 . _ - "
+                "and is neither . nor ..",
+            )
+        if name in self._names or name in self._image.topics:
+            raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        other = self._collision(name)
+        if other is not None:
+            raise KafkaError(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"{name} and the topic {other} would share the names of their metrics: "
+                "'.' and '_' count as the same",
+            )
+
+    def _collision(self, name: str) -> str | None:
+        key = _collision_key(name)
+        if "_" not in key:
+            return None
+        if self._spellings is None:
+            names = (*self._image.topics, *self._names)
+            self._spellings = {_collision_key(one): one for one in names}
+        return self._spellings.get(key)
+
+    def _placed_replicas(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
+        partitions, factor = spec.partitions, spec.replication_factor
+        if partitions == _DEFAULT:
+            partitions = self._config.num_partitions
+        if factor == _DEFAULT:
+            factor = self._config.default_replication_factor
+        if partitions < 1:
+            detail = f"{partitions} partitions; at least 1, or -1 for the default"
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, detail)
+        if factor < 1:
+            detail = f"{factor} replicas; at least 1, or -1 for the default"
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
+        return self._place(partitions, factor)
+
+    def _place(self, partitions: int, factor: int) -> tuple[tuple[int, ...], ...]:
+        if factor > len(self._load):
+            detail = f"{factor} replicas need as many brokers; {len(self._load)} are live"
+            raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
+        self._check_count(partitions)
+        replicas = place(
+            self._image.brokers, self._load, partitions=partitions, replication_factor=factor
+        )
+        return self._kept(replicas)
+
+    def _chosen_replicas(self, spec: TopicSpec) -> tuple[tuple[int, ...], ...]:
+        if spec.partitions != _DEFAULT or spec.replication_factor != _DEFAULT:
+            detail = "give either assignments or numbers of partitions and replicas"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+        if sorted(spec.assignments) != list(range(len(spec.assignments))):
+            detail = "partitions are numbered from 0 without gaps"
+            raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+        ordered = [spec.assignments[index] for index in range(len(spec.assignments))]
+        return self._check_assignments(ordered, len(ordered[0]))
+
+    def _check_assignments(
+        self, assignments: Sequence[Sequence[int]], factor: int
+    ) -> tuple[tuple[int, ...], ...]:
+        self._check_count(len(assignments))
+        for replicas in assignments:
+            if not replicas or len(replicas) != factor or len(set(replicas)) != len(replicas):
+                detail = "every partition needs the same number of replicas, each on its own broker"
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+            unknown = [one for one in replicas if one not in self._load]
+            if unknown:
+                detail = f"broker {unknown[0]} is not live"
+                raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+        chosen = tuple(tuple(one) for one in assignments)
+        for one in chosen:
+            count_replicas(self._load, one)
+        return self._kept(chosen)
+
+    def _check_count(self, partitions: int) -> None:
+        if partitions > self._partitions_left:
+            detail = f"more than {PARTITIONS_PER_REQUEST_MAX} new partitions in one request"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
+
+    def _kept(self, replicas: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        """Take the new partitions into account, or refuse them and take their load away again."""
+        most = self._config.partitions_per_broker_max
+        touched = sorted({one for assigned in replicas for one in assigned})
+        full = [one for one in touched if self._load[one].replicas > most]
+        if full:
+            for one in replicas:
+                count_replicas(self._load, one, -1)
+            detail = f"broker {full[0]} would hold more than {most} partitions"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
+        self._partitions_left -= len(replicas)
+        return replicas
+
+
+def _existing(image: MetadataImage, name: str) -> TopicImage:
+    topic = image.topic(name)
+    if topic is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such topic")
+    return topic
+
+
+def _collision_key(name: str) -> str:
+    return name.replace(".", "_")

@@ -1,0 +1,331 @@
+"""Being the controller: the shell around the pure decisions of `controller.py` and `election.py`.
+
+- Every write is a multi with a check of the controller epoch's node (I33). A deposed controller's
+  writes fail, whatever it believes.
+- A write that failed, or whose outcome is unknown, puts the image in doubt: before the next write
+  everything is read again, and what a half-made topic left behind is swept away.
+
+All methods are called with the cluster's lock held.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar, final
+from uuid import UUID
+
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import NO_LEADER
+from tidemill.metadata.controller.controller import (
+    ConfigChange,
+    PartitionsSpec,
+    TopicPlanner,
+    TopicResult,
+    TopicSpec,
+)
+from tidemill.metadata.controller.election import PartitionChange, reconcile
+from tidemill.metadata.controller.placement import ClusterLoad
+from tidemill.metadata.controller.store_writes import (
+    alter_ops,
+    altered_topic,
+    change_op,
+    changed_partition,
+    create_ops,
+    in_multis,
+)
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.metadata_image import (
+    Delta,
+    ImageDraft,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Delete, Node, Op, Put
+
+__all__ = ["CAS_ATTEMPTS_MAX", "Controllership"]
+
+CAS_ATTEMPTS_MAX = 10
+"""How often a compare-and-set is tried again on fresh data before somebody is told to wait."""
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Request = TypeVar("_Request", bound=_Named)
+
+
+@final
+class Controllership:
+    """What this broker may do while it is the controller, and how it becomes it."""
+
+    def __init__(
+        self,
+        coord: Coord,
+        keeper: ImageKeeper,
+        config: BrokerConfig,
+        defaults: TopicConfig,
+        alarm: Callable[[str], None],
+    ) -> None:
+        self._coord = coord
+        self._keeper = keeper
+        self._config = config
+        self._defaults = defaults
+        self._alarm = alarm
+        self._load = ClusterLoad()
+        self._in_doubt = False
+        self._all_unserved = True
+        self._unserved: set[str] = set()
+        """Topics, or all, that changed since leaders were last looked after."""
+        keeper.subscribe(self._follow)
+        self.term: int | None = None
+        """The term in which this broker is the controller, as far as it knows."""
+
+    @property
+    def _image(self) -> MetadataImage:
+        return self._keeper.image
+
+    def _follow(self, delta: Delta) -> None:
+        self._load.follow(delta)
+        if delta.brokers_changed:
+            self._all_unserved = True
+        if self.term is not None:
+            self._unserved.update(delta.topics_changed)
+
+    # --- office ----------------------------------------------------------------------------------
+
+    def step_down(self) -> None:
+        self.term = None
+
+    async def campaign(self) -> None:
+        """Become the controller, unless somebody else does."""
+        epoch = await self._coord.get(nodes.CONTROLLER_EPOCH)
+        if epoch is None:
+            self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; nobody can become the controller")
+            return
+        term = epoch.version + 1
+        value = nodes.encode_controller(self._config.node_id, term)
+        try:
+            await self._coord.multi(
+                [
+                    Create(nodes.CONTROLLER, value, ephemeral=True),
+                    Put(nodes.CONTROLLER_EPOCH, nodes.encode_counter(term), epoch.version),
+                ]
+            )
+        except CoordConflict:
+            self._keeper.mark("/")
+            return
+        self.term = term
+        self._in_doubt = True
+        self._all_unserved = True
+
+    async def serve(self) -> None:
+        """React to the newest image: settle what is in doubt, elect where a leader is missing."""
+        for _ in range(CAS_ATTEMPTS_MAX):
+            if self.term is None:
+                return
+            try:
+                await self.settle(self.term)
+                await self._elect(self.term)
+            except CoordConflict as conflict:
+                self.conflict(conflict)
+            else:
+                return
+
+    async def _elect(self, term: int) -> None:
+        image = self._image
+        if self._all_unserved:
+            changes = reconcile(image)
+        else:
+            names = sorted(self._unserved & image.topics.keys())
+            changes = reconcile(image, [image.topics[name] for name in names])
+        await self.change_partitions(changes, term=term)
+        self._all_unserved = False
+        self._unserved.clear()
+
+    async def settle(self, term: int) -> None:
+        """Read everything and remove what half-made topics left, if a write left us in doubt."""
+        if not self._in_doubt:
+            return
+        await self._keeper.load()
+        await self._sweep(await self._coord.scan(nodes.PARTITIONS), term=term)
+        self._in_doubt = False
+
+    def conflict(self, conflict: CoordConflict) -> None:
+        """Draw the conclusion from a write that did not fit."""
+        self._keeper.mark("/")
+        if conflict.path == nodes.CONTROLLER_EPOCH:
+            self.step_down()
+
+    async def _sweep(self, partitions: Iterable[tuple[str, Node]], *, term: int) -> None:
+        """Delete the partitions of topics that do not exist; never those of one we cannot read."""
+        if not self._keeper.topics_readable:
+            return
+        strays = [Delete(path, node.version) for path, node in partitions if self._is_stray(path)]
+        await self._write(strays, term=term)
+
+    def _is_stray(self, path: str) -> bool:
+        place = nodes.partition_of(path)
+        if place is None:
+            return False
+        topic = self._image.topic_by_id(place[0])
+        return topic is None or place[1] >= len(topic.partitions)
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def _write(self, ops: Sequence[Op], *, term: int) -> None:
+        """All ops, in order, in multis of bounded size, each good only in `term`."""
+        guard = Check(nodes.CONTROLLER_EPOCH, term)
+        try:
+            for some in in_multis(ops):
+                await self._coord.multi([guard, *some])
+        except BaseException:
+            self._in_doubt = True
+            raise
+
+    async def change_partitions(self, changes: Sequence[PartitionChange], *, term: int) -> None:
+        """Write and publish partition states; also for brokers that are not the controller."""
+        for some in in_multis(changes):
+            await self._write([change_op(change) for change in some], term=term)
+            self._publish(some)
+
+    def _publish(self, changes: Iterable[PartitionChange]) -> None:
+        by_topic: dict[UUID, dict[int, PartitionImage]] = {}
+        for change in changes:
+            by_topic.setdefault(change.topic_id, {})[change.partition] = changed_partition(change)
+            if _is_unclean(change):
+                place = f"{self._image.names[change.topic_id]}-{change.partition}"
+                self._alarm(f"{place}: broker {change.after.leader} leads without being in sync")
+        draft = ImageDraft(self._image)
+        for topic_id, changed in by_topic.items():
+            draft.put_partitions(topic_id, changed)
+        self._keeper.publish(draft)
+
+    # --- topics ----------------------------------------------------------------------------------
+
+    async def create_topics(
+        self,
+        specs: Sequence[TopicSpec],
+        topic_ids: Sequence[UUID],
+        *,
+        validate_only: bool,
+        term: int,
+    ) -> list[TopicResult]:
+        planner = self._planner()
+        ids = dict(zip((spec.name for spec in specs), topic_ids, strict=True))
+
+        def plan(spec: TopicSpec) -> TopicImage:
+            # Made already, by an attempt of this request whose end we did not see?
+            made = self._image.topic_by_id(ids[spec.name])
+            return made or planner.plan_topic(spec, ids[spec.name])
+
+        results = _planned(specs, plan)
+        if not validate_only:
+            await self._create([result.topic for result in results if result.topic], term=term)
+        return results
+
+    async def delete_topics(self, topics: Sequence[str | UUID], *, term: int) -> list[TopicResult]:
+        results = [_deletion(self._image, topic) for topic in topics]
+        gone = {result.topic.name: result.topic for result in results if result.topic}
+        await self._delete(list(gone.values()), term=term)
+        return results
+
+    async def create_partitions(
+        self, specs: Sequence[PartitionsSpec], *, validate_only: bool, term: int
+    ) -> list[TopicResult]:
+        results = _planned(specs, self._planner().plan_partitions)
+        if not validate_only:
+            await self._alter(results, term=term)
+        return results
+
+    async def alter_topic_configs(
+        self, changes: Sequence[ConfigChange], *, validate_only: bool, term: int
+    ) -> list[TopicResult]:
+        results = _planned(changes, self._planner().plan_config)
+        if not validate_only:
+            await self._alter(results, term=term)
+        return results
+
+    def _planner(self) -> TopicPlanner:
+        return TopicPlanner(self._image, self._load.copy(), self._config, self._defaults)
+
+    async def _create(self, topics: Sequence[TopicImage], *, term: int) -> None:
+        new = [topic for topic in topics if topic.topic_id not in self._image.names]
+        await self._write([op for topic in new for op in create_ops(topic)], term=term)
+        draft = ImageDraft(self._image)
+        for topic in new:
+            draft.put_topic(topic)
+        self._keeper.publish(draft)
+
+    async def _delete(self, topics: Sequence[TopicImage], *, term: int) -> None:
+        gone = [Delete(nodes.topic_path(topic.name), topic.version) for topic in topics]
+        await self._write(gone, term=term)
+        draft = ImageDraft(self._image)
+        for topic in topics:
+            draft.drop_topic(topic.name)
+        self._keeper.publish(draft)
+        for topic in topics:
+            found = await self._coord.scan(nodes.partitions_prefix(topic.topic_id))
+            try:
+                await self._sweep(found, term=term)
+            except CoordConflict as conflict:
+                # The topic is gone all the same; what is left goes when the doubt is settled.
+                self.conflict(conflict)
+
+    async def _alter(self, results: Iterable[TopicResult], *, term: int) -> None:
+        ops: list[Op] = []
+        draft = ImageDraft(self._image)
+        for result in results:
+            if result.topic is not None:
+                before = self._image.topics[result.name]
+                ops += alter_ops(before, result.topic)
+                result.topic = altered_topic(before, result.topic)
+                draft.put_topic(result.topic)
+        await self._write(ops, term=term)
+        self._keeper.publish(draft)
+
+
+def _planned(
+    requests: Sequence[_Request], plan: Callable[[_Request], TopicImage]
+) -> list[TopicResult]:
+    """One result per request, in order; a topic that is named twice is refused both times."""
+    times = Counter(request.name for request in requests)
+    results: list[TopicResult] = []
+    for request in requests:
+        result = TopicResult(request.name)
+        try:
+            if times[request.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names it more than once")
+            result.topic = plan(request)
+            result.topic_id = result.topic.topic_id
+        except KafkaError as error:
+            result.refuse(error)
+        results.append(result)
+    return results
+
+
+def _deletion(image: MetadataImage, wanted: str | UUID) -> TopicResult:
+    if isinstance(wanted, UUID):
+        topic, missing = image.topic_by_id(wanted), ErrorCode.UNKNOWN_TOPIC_ID
+        result = TopicResult("", topic_id=wanted)
+    else:
+        topic, missing = image.topic(wanted), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        result = TopicResult(wanted)
+    if topic is None:
+        result.refuse(KafkaError(missing, "no such topic"))
+    else:
+        result.name, result.topic_id, result.topic = topic.name, topic.topic_id, topic
+    return result
+
+
+def _is_unclean(change: PartitionChange) -> bool:
+    leader = change.after.leader
+    if leader in {NO_LEADER, change.before.leader}:
+        return False
+    return leader not in change.before.isr and leader not in change.before.elr

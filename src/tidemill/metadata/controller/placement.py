@@ -1,0 +1,93 @@
+"""Where the replicas of new partitions go. Pure.
+
+Each new partition takes the brokers that have least to do, counting what was placed a moment ago:
+first a leader (fewest leaderships, then fewest replicas), then followers (a rack that has none of
+this partition yet, then fewest replicas). Ties go to the lower id, so the same image always gives
+the same answer. No broker ever holds two replicas of a partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.metadata.image.metadata_image import BrokerImage, Delta, TopicImage
+
+__all__ = ["ClusterLoad", "Load", "count_replicas", "place"]
+
+
+@final
+@dataclass(slots=True)
+class Load:
+    """What one broker is there for, by assignment: the first replica is the preferred leader."""
+
+    leaders: int = 0
+    replicas: int = 0
+
+
+@final
+class ClusterLoad:
+    """The load of every live broker, kept up to date by what changed."""
+
+    def __init__(self) -> None:
+        self._load: dict[int, Load] = {}
+
+    def follow(self, delta: Delta) -> None:
+        """Go along with the image."""
+        if delta.brokers_changed:
+            self._load = {broker_id: Load() for broker_id in sorted(delta.after.brokers)}
+            self._count(delta.after.topics.values(), 1)
+            return
+        names = [*delta.topics_changed, *(gone.name for gone in delta.topics_deleted)]
+        for name in dict.fromkeys(names):
+            before, after = delta.before.topic(name), delta.after.topic(name)
+            self._count([before] if before else [], -1)
+            self._count([after] if after else [], 1)
+
+    def copy(self) -> dict[int, Load]:
+        """The load by broker, to plan with."""
+        return {
+            broker_id: Load(leaders=load.leaders, replicas=load.replicas)
+            for broker_id, load in self._load.items()
+        }
+
+    def _count(self, topics: Iterable[TopicImage], sign: int) -> None:
+        for topic in topics:
+            for partition in topic.partitions:
+                count_replicas(self._load, partition.replicas, sign)
+
+
+def count_replicas(load: Mapping[int, Load], replicas: Iterable[int], sign: int = 1) -> None:
+    """Add one partition to the load, or take it away again."""
+    for position, broker_id in enumerate(replicas):
+        if broker_id in load:
+            load[broker_id].replicas += sign
+            load[broker_id].leaders += sign if position == 0 else 0
+
+
+def place(
+    brokers: Mapping[int, BrokerImage],
+    load: Mapping[int, Load],
+    *,
+    partitions: int,
+    replication_factor: int,
+) -> tuple[tuple[int, ...], ...]:
+    """Replicas for each new partition. `load` is left as it will be with them in place."""
+    assert 1 <= replication_factor <= len(load)
+    return tuple(_place_one(brokers, load, replication_factor) for _ in range(partitions))
+
+
+def _place_one(
+    brokers: Mapping[int, BrokerImage], load: Mapping[int, Load], replication_factor: int
+) -> tuple[int, ...]:
+    leader = min(load, key=lambda one: (load[one].leaders, load[one].replicas, one))
+    chosen = [leader]
+    racks = {brokers[leader].rack}
+    while len(chosen) < replication_factor:
+        free = (one for one in load if one not in chosen)
+        follower = min(free, key=lambda one: (brokers[one].rack in racks, load[one].replicas, one))
+        chosen.append(follower)
+        racks.add(brokers[follower].rack)
+    count_replicas(load, chosen)
+    return tuple(chosen)

@@ -1,0 +1,97 @@
+"""Changes of topics and partitions as operations on the store. Pure.
+
+Order matters, since a long list is cut into several multis: partitions are made before the topic
+node that makes them count. Versions matter too: `_written` images carry those that their nodes have
+once the operations are through, so that an image can be updated without reading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from tidemill.core.errors import invariant
+from tidemill.core.ids import NO_LEADER
+from tidemill.core.limits import COORD_OPS_PER_MULTI_MAX
+from tidemill.metadata.controller.election import PartitionChange
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.metadata_image import PartitionImage, TopicImage
+from tidemill.metadata.store.coord import Create, Op, Put
+
+__all__ = [
+    "alter_ops",
+    "altered_topic",
+    "change_op",
+    "changed_partition",
+    "create_ops",
+    "in_multis",
+]
+
+_T = TypeVar("_T")
+
+
+def in_multis(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+    """Slices that fit into one multi, together with its guard."""
+    step = COORD_OPS_PER_MULTI_MAX - 1
+    for start in range(0, len(items), step):
+        yield items[start : start + step]
+
+
+def create_ops(topic: TopicImage) -> list[Op]:
+    """Make a topic and its partitions."""
+    return [*_partition_creates(topic, 0), Create(nodes.topic_path(topic.name), _encoded(topic))]
+
+
+def alter_ops(before: TopicImage, after: TopicImage) -> list[Op]:
+    """Turn one state of a topic into another with as many partitions or more."""
+    changed = [
+        change_op(PartitionChange(before.topic_id, index, old, new))
+        for index, (old, new) in enumerate(zip(before.partitions, after.partitions, strict=False))
+        if old != new
+    ]
+    added = _partition_creates(after, len(before.partitions))
+    return [*changed, *added, Put(nodes.topic_path(before.name), _encoded(after), before.version)]
+
+
+def altered_topic(before: TopicImage, after: TopicImage) -> TopicImage:
+    """`after` as it is once `alter_ops` are written."""
+    kept = [
+        replace(new, partition_epoch=old.partition_epoch + 1) if old != new else old
+        for old, new in zip(before.partitions, after.partitions, strict=False)
+    ]
+    added = after.partitions[len(before.partitions) :]
+    return replace(after, partitions=(*kept, *added), version=before.version + 1)
+
+
+def change_op(change: PartitionChange) -> Op:
+    """Write a partition's next state if it still is in the one before (I14)."""
+    _check(change.before, change.after)
+    path = nodes.partition_path(change.topic_id, change.partition)
+    return Put(path, nodes.encode_partition(change.after), change.before.partition_epoch)
+
+
+def changed_partition(change: PartitionChange) -> PartitionImage:
+    """The partition as it is once `change_op` is written."""
+    return replace(change.after, partition_epoch=change.before.partition_epoch + 1)
+
+
+def _check(before: PartitionImage, after: PartitionImage) -> None:
+    """The last look before anything is written (I11)."""
+    rises = after.leader_epoch > before.leader_epoch
+    invariant(rises or after.leader_epoch == before.leader_epoch, "a leader epoch went back")
+    invariant(rises or after.leader == before.leader, "a new leader without a new epoch")
+    invariant(after.leader == NO_LEADER or after.leader in after.isr, "a leader outside the isr")
+
+
+def _partition_creates(topic: TopicImage, start: int) -> list[Op]:
+    return [
+        Create(nodes.partition_path(topic.topic_id, index), nodes.encode_partition(partition))
+        for index, partition in enumerate(topic.partitions)
+        if index >= start
+    ]
+
+
+def _encoded(topic: TopicImage) -> bytes:
+    replicas = tuple(partition.replicas for partition in topic.partitions)
+    return nodes.encode_topic(topic.topic_id, replicas, topic.overrides)

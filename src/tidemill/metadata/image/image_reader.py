@@ -1,0 +1,196 @@
+"""From stored nodes to images.
+
+The store may hold what we did not write (S46). A node that does not pass its check raises an alarm
+and changes nothing: where the image already had that topic, partition or broker, it stays as it
+was; where it did not, it stays unknown. In particular a topic whose node went bad is not a deleted
+topic, and its partitions are not strays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.errors import KafkaError
+from tidemill.core.ids import NO_LEADER
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.metadata_image import (
+    BrokerImage,
+    ImageDraft,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    unreadable_partition,
+)
+from tidemill.metadata.image.nodes import BadNode, StoredTopic
+from tidemill.metadata.image.topic_config import TopicConfig, checked_overrides, resolve
+from tidemill.metadata.store.coord import Node
+
+__all__ = ["ImageReader", "StoredNodes", "partitions_by_topic"]
+
+Nodes = Sequence[tuple[str, Node]]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredNodes:
+    """Everything under our prefixes, as scanned."""
+
+    controller: Node | None
+    brokers: Nodes
+    topics: Nodes
+    partitions: Nodes
+
+
+@final
+class ImageReader:
+    """Puts what nodes say into a draft."""
+
+    def __init__(self, defaults: TopicConfig, alarm: Callable[[str], None]) -> None:
+        self._defaults = defaults
+        self._alarm = alarm
+        self.unreadable_topics: set[str] = set()
+        """Paths of topics whose nodes are bad now: their partitions only look like strays."""
+
+    def read_all(self, base: MetadataImage, stored: StoredNodes, draft: ImageDraft) -> None:
+        """Make the draft what the store holds."""
+        self.read_controller(stored.controller, draft)
+        self._read_brokers(base, stored.brokers, draft)
+        by_topic = partitions_by_topic(stored.partitions)
+        self.unreadable_topics.clear()
+        seen: set[str] = set()
+        for path, node in stored.topics:
+            seen.add(path)
+            topic = self.stored_topic(path, node)
+            if topic is not None:
+                self.read_topic(topic, by_topic.get(str(topic.topic_id), {}), draft)
+        for name in base.topics:
+            if nodes.topic_path(name) not in seen:
+                draft.drop_topic(name)
+
+    def read_controller(self, node: Node | None, draft: ImageDraft) -> None:
+        if node is None:
+            draft.set_controller(NO_LEADER, draft.controller_epoch)
+            return
+        try:
+            draft.set_controller(*nodes.decode_controller(nodes.CONTROLLER, node))
+        except BadNode as bad:
+            self._alarm(str(bad))
+
+    def read_broker(self, path: str, node: Node | None, draft: ImageDraft) -> None:
+        broker_id = nodes.broker_id_of(path)
+        if broker_id is None:
+            self._alarm(f"{path!a}: not one of ours")
+        elif node is None:
+            draft.drop_broker(broker_id)
+        else:
+            broker = self._decoded_broker(path, node)
+            if broker is not None:
+                draft.put_broker(broker)
+
+    def stored_topic(self, path: str, node: Node) -> StoredTopic | None:
+        """What a topic's node says, if it says anything."""
+        try:
+            stored = nodes.decode_topic(path, node)
+        except BadNode as bad:
+            self._alarm(str(bad))
+            self.unreadable_topics.add(path)
+            return None
+        self.unreadable_topics.discard(path)
+        return stored
+
+    def read_topic(
+        self, stored: StoredTopic, partitions: Mapping[str, Node], draft: ImageDraft
+    ) -> None:
+        before = draft.topic(stored.name)
+        known = before if before and before.topic_id == stored.topic_id else None
+        decoded = self._partitions(stored, partitions, known.partitions if known else ())
+        if known and known.version == stored.version and known.partitions == decoded:
+            return
+        overrides = self._readable_overrides(stored)
+        draft.put_topic(
+            TopicImage(
+                name=stored.name,
+                topic_id=stored.topic_id,
+                partitions=decoded,
+                overrides=overrides,
+                config=resolve(overrides, self._defaults),
+                version=stored.version,
+            )
+        )
+
+    def read_partitions(self, topic: TopicImage, found: Nodes, draft: ImageDraft) -> None:
+        """Take in partitions of a topic that the draft has."""
+        changed: dict[int, PartitionImage] = {}
+        for path, node in found:
+            place = nodes.partition_of(path)
+            if place is not None and place[1] < len(topic.partitions):
+                old = topic.partitions[place[1]]
+                changed[place[1]] = self._partition(path, node, old.replicas, old)
+        draft.put_partitions(topic.topic_id, changed)
+
+    def _read_brokers(self, base: MetadataImage, found: Nodes, draft: ImageDraft) -> None:
+        seen: set[int | None] = set()
+        for path, node in found:
+            self.read_broker(path, node, draft)
+            seen.add(nodes.broker_id_of(path))
+        for broker_id in base.brokers:
+            if broker_id not in seen:
+                draft.drop_broker(broker_id)
+
+    def _decoded_broker(self, path: str, node: Node) -> BrokerImage | None:
+        try:
+            return nodes.decode_broker(path, node)
+        except BadNode as bad:
+            self._alarm(str(bad))
+            return None
+
+    def _partitions(
+        self, stored: StoredTopic, found: Mapping[str, Node], old: Sequence[PartitionImage]
+    ) -> tuple[PartitionImage, ...]:
+        result: list[PartitionImage] = []
+        for index, replicas in enumerate(stored.replicas):
+            path = nodes.partition_path(stored.topic_id, index)
+            before = old[index] if index < len(old) else None
+            result.append(self._partition(path, found.get(path), replicas, before))
+        return tuple(result)
+
+    def _partition(
+        self,
+        path: str,
+        node: Node | None,
+        replicas: tuple[int, ...],
+        before: PartitionImage | None,
+    ) -> PartitionImage:
+        try:
+            if node is None:
+                raise BadNode(path, "missing")
+            if before is not None and before.partition_epoch == node.version:
+                return before
+            return nodes.decode_partition(path, node, replicas)
+        except BadNode as bad:
+            self._alarm(str(bad))
+            return before or unreadable_partition(replicas)
+
+    def _readable_overrides(self, stored: StoredTopic) -> dict[str, str]:
+        try:
+            return checked_overrides(stored.overrides)
+        except KafkaError as error:
+            self._alarm(f"{nodes.topic_path(stored.name)}: {error.detail}")
+        readable: dict[str, str] = {}
+        for name, text in stored.overrides.items():
+            try:
+                readable.update(checked_overrides({name: text}))
+            except KafkaError:
+                continue
+        return readable
+
+
+def partitions_by_topic(found: Nodes) -> dict[str, dict[str, Node]]:
+    """Partition nodes by the text of their topic id, then by path."""
+    by_topic: dict[str, dict[str, Node]] = {}
+    start = len(nodes.PARTITIONS)
+    for path, node in found:
+        by_topic.setdefault(path[start : path.rfind("/")], {})[path] = node
+    return by_topic

@@ -1,0 +1,318 @@
+"""An immutable picture of the cluster, and the difference between two of them.
+
+Readers hold on to a `MetadataImage` for as long as they like; it never changes. `ImageDraft` makes
+the next one: it takes changes, copies only the maps they touch, and in the end gives the new image
+together with a `Delta` that names what is different. A topic that was deleted and made again under
+the same name shows up as both: its old id deleted, its name changed (I34).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, final
+from uuid import UUID
+
+from tidemill.core.ids import NO_LEADER
+from tidemill.metadata.image.topic_config import TopicConfig
+
+__all__ = [
+    "INTERNAL_TOPICS",
+    "OFFSETS_TOPIC",
+    "BrokerImage",
+    "DeletedTopic",
+    "Delta",
+    "ImageDraft",
+    "MetadataImage",
+    "PartitionImage",
+    "TopicImage",
+    "difference",
+    "unreadable_partition",
+]
+
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerImage:
+    """A broker that is registered now."""
+
+    broker_id: int
+    epoch: int
+    """Rises with every registration, so that a restarted broker is told from its former self."""
+    host: str
+    port: int
+    """Host and port are the advertised ones (T19)."""
+    rack: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionImage:
+    """Who holds a partition and who leads it.
+
+    isr and elr are disjoint subsets of replicas. A leader, where there is one, is in the isr.
+    """
+
+    leader: int
+    """The leading broker, NO_LEADER while there is none."""
+    leader_epoch: int
+    """Rises with every change of leader; no two leaders ever share one (I11)."""
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    """Replicas that have everything below the high watermark."""
+    elr: tuple[int, ...] = ()
+    """Replicas outside the isr that still have everything below the high watermark, because it
+    stood still when they left: the isr was below min.insync.replicas (KIP-966)."""
+    last_known_leader: int = NO_LEADER
+    """Who led last; it may come back when both isr and elr are empty."""
+    partition_epoch: int = 0
+    """The version of the stored node: every change is conditional on it (I14). Negative where the
+    node could not be read; such a partition is left alone."""
+
+    @property
+    def readable(self) -> bool:
+        return self.partition_epoch >= 0
+
+
+def unreadable_partition(replicas: tuple[int, ...]) -> PartitionImage:
+    """Stands in for a partition whose stored state is missing or bad: nobody leads or writes it."""
+    return PartitionImage(
+        leader=NO_LEADER, leader_epoch=-1, replicas=replicas, isr=(), partition_epoch=-1
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicImage:
+    """A topic with its partitions, indexed by partition number."""
+
+    name: str
+    topic_id: UUID
+    partitions: tuple[PartitionImage, ...]
+    overrides: Mapping[str, str] = field(default_factory=dict)
+    """What was set for this topic."""
+    config: TopicConfig
+    """The overrides and the defaults, resolved."""
+    version: int = 0
+    """The version of the stored node."""
+
+    @property
+    def internal(self) -> bool:
+        """Whether the topic holds the broker's own state."""
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def replication_factor(self) -> int:
+        """Replicas of the first partition, which is what Kafka reports for the topic."""
+        return len(self.partitions[0].replicas) if self.partitions else 0
+
+
+class DeletedTopic(NamedTuple):
+    """A topic that is gone; whoever keeps data of it must check the id."""
+
+    name: str
+    topic_id: UUID
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataImage:
+    """What this broker knows of the cluster."""
+
+    cluster_id: str = ""
+    controller_broker_id: int = NO_LEADER
+    controller_epoch: int = 0
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    names: Mapping[UUID, str] = field(default_factory=dict)
+
+    @property
+    def controller_id(self) -> int:
+        """The controller if it is a live broker (T18), else NO_LEADER."""
+        return self.controller_broker_id if self.controller_broker_id in self.brokers else NO_LEADER
+
+    def topic(self, name: str) -> TopicImage | None:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
+        name = self.names.get(topic_id)
+        return None if name is None else self.topics[name]
+
+    def partition(self, name: str, index: int) -> PartitionImage | None:
+        topic = self.topics.get(name)
+        if topic is None or not 0 <= index < len(topic.partitions):
+            return None
+        return topic.partitions[index]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """What is different in `after`. All names are sorted, so that a simulation repeats itself."""
+
+    before: MetadataImage
+    after: MetadataImage
+    topics_changed: tuple[str, ...] = ()
+    """Topics of `after` that are new or not what they were."""
+    topics_deleted: tuple[DeletedTopic, ...] = ()
+    brokers_changed: tuple[int, ...] = ()
+    """Brokers that came, went, or registered anew."""
+    controller_changed: bool = False
+
+    @property
+    def empty(self) -> bool:
+        return not (
+            self.topics_changed
+            or self.topics_deleted
+            or self.brokers_changed
+            or self.controller_changed
+        )
+
+
+@final
+class ImageDraft:
+    """The next image in the making."""
+
+    def __init__(self, base: MetadataImage) -> None:
+        self._base = base
+        self._brokers: dict[int, BrokerImage] | None = None
+        self._topics: dict[str, TopicImage] | None = None
+        self._names: dict[UUID, str] | None = None
+        self._touched: dict[str, None] = {}
+        """Topics that were put or dropped; all others are as in the base."""
+        self._cluster_id = base.cluster_id
+        self._controller = (base.controller_broker_id, base.controller_epoch)
+
+    def set_cluster_id(self, cluster_id: str) -> None:
+        self._cluster_id = cluster_id
+
+    def set_controller(self, broker_id: int, epoch: int) -> None:
+        self._controller = (broker_id, epoch)
+
+    @property
+    def controller_epoch(self) -> int:
+        return self._controller[1]
+
+    def put_broker(self, broker: BrokerImage) -> None:
+        self._own_brokers()[broker.broker_id] = broker
+
+    def drop_broker(self, broker_id: int) -> None:
+        self._own_brokers().pop(broker_id, None)
+
+    def topic(self, name: str) -> TopicImage | None:
+        return (self._base.topics if self._topics is None else self._topics).get(name)
+
+    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
+        name = (self._base.names if self._names is None else self._names).get(topic_id)
+        return None if name is None else self.topic(name)
+
+    def put_topic(self, topic: TopicImage) -> None:
+        topics, names = self._own_topics()
+        old = topics.get(topic.name)
+        if topic is old:
+            return
+        self._touched[topic.name] = None
+        if old is not None and old.topic_id != topic.topic_id:
+            del names[old.topic_id]
+        topics[topic.name] = topic
+        names[topic.topic_id] = topic.name
+
+    def drop_topic(self, name: str) -> None:
+        topics, names = self._own_topics()
+        old = topics.pop(name, None)
+        if old is not None:
+            self._touched[name] = None
+            del names[old.topic_id]
+
+    def put_partitions(self, topic_id: UUID, changed: Mapping[int, PartitionImage]) -> None:
+        """Replace partitions of a known topic; what it does not have is passed over."""
+        topic = self.topic_by_id(topic_id)
+        if topic is None:
+            return
+        partitions = list(topic.partitions)
+        for index, partition in changed.items():
+            if 0 <= index < len(partitions):
+                partitions[index] = partition
+        self.put_topic(replace(topic, partitions=tuple(partitions)))
+
+    def finish(self) -> Delta:
+        """The new image, as a delta against the old one."""
+        base = self._base
+        after = MetadataImage(
+            cluster_id=self._cluster_id,
+            controller_broker_id=self._controller[0],
+            controller_epoch=self._controller[1],
+            brokers=base.brokers if self._brokers is None else self._brokers,
+            topics=base.topics if self._topics is None else self._topics,
+            names=base.names if self._names is None else self._names,
+        )
+        return Delta(
+            before=base,
+            after=after,
+            topics_changed=self._changed_topics(after),
+            topics_deleted=self._deleted_topics(after),
+            brokers_changed=_changed_brokers(base.brokers, after.brokers),
+            controller_changed=self._controller
+            != (base.controller_broker_id, base.controller_epoch),
+        )
+
+    def _changed_topics(self, after: MetadataImage) -> tuple[str, ...]:
+        before = self._base.topics
+        changed = (
+            name
+            for name in self._touched
+            if name in after.topics and before.get(name) != after.topics[name]
+        )
+        return tuple(sorted(changed))
+
+    def _deleted_topics(self, after: MetadataImage) -> tuple[DeletedTopic, ...]:
+        olds = (self._base.topics.get(name) for name in self._touched)
+        gone = (
+            DeletedTopic(old.name, old.topic_id)
+            for old in olds
+            if old is not None and old.topic_id not in after.names
+        )
+        return tuple(sorted(gone))
+
+    def _own_brokers(self) -> dict[int, BrokerImage]:
+        if self._brokers is None:
+            self._brokers = dict(self._base.brokers)
+        return self._brokers
+
+    def _own_topics(self) -> tuple[dict[str, TopicImage], dict[UUID, str]]:
+        if self._topics is None:
+            self._topics = dict(self._base.topics)
+        if self._names is None:
+            self._names = dict(self._base.names)
+        return self._topics, self._names
+
+
+def _changed_brokers(
+    before: Mapping[int, BrokerImage], after: Mapping[int, BrokerImage]
+) -> tuple[int, ...]:
+    if before is after:
+        return ()
+    both = before.keys() | after.keys()
+    return tuple(sorted(one for one in both if before.get(one) != after.get(one)))
+
+
+def difference(before: MetadataImage, after: MetadataImage) -> Delta:
+    """What happened between two images, for whoever missed the deltas in between."""
+    changed = (name for name, topic in after.topics.items() if before.topics.get(name) != topic)
+    gone = (
+        DeletedTopic(topic.name, topic.topic_id)
+        for topic in before.topics.values()
+        if topic.topic_id not in after.names
+    )
+    return Delta(
+        before=before,
+        after=after,
+        topics_changed=tuple(sorted(changed)),
+        topics_deleted=tuple(sorted(gone)),
+        brokers_changed=_changed_brokers(before.brokers, after.brokers),
+        controller_changed=(before.controller_broker_id, before.controller_epoch)
+        != (after.controller_broker_id, after.controller_epoch),
+    )

@@ -1,0 +1,243 @@
+"""A topic's configuration: its overrides checked, resolved, described and changed.
+
+`resolve` turns a topic's overrides into a `TopicConfig` once, when the image changes, so that code
+on the produce and fetch paths reads plain attributes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any, final
+
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.keys import Option, OptionType, Value, nearest_key_hint, options_of
+from tidemill.core.config.topic_defaults import TopicDefaults
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata.image.topic_keys import TOPIC_KEYS, Effect, TopicKey
+
+__all__ = [
+    "AlterOp",
+    "ConfigSource",
+    "DescribedKey",
+    "TopicConfig",
+    "altered_overrides",
+    "checked_overrides",
+    "describe_topic",
+    "resolve",
+    "topic_defaults",
+]
+
+_OVERRIDES_MAX = 128
+"""More keys than exist; a bound on what one request can make us look at."""
+_TEXT_CHARS_SHOWN_MAX = 80
+
+
+def _default(name: str) -> Any:  # noqa: ANN401 - typed by the field it stands for
+    return TOPIC_KEYS[name].option.default
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """The keys that have an effect, resolved for one topic."""
+
+    cleanup_policy: tuple[str, ...] = _default("cleanup.policy")
+    compression_type: str = _default("compression.type")
+    delete_retention_ms: int = _default("delete.retention.ms")
+    file_delete_delay_ms: int = _default("file.delete.delay.ms")
+    flush_messages: int = _default("flush.messages")
+    flush_ms: int = _default("flush.ms")
+    index_interval_bytes: int = _default("index.interval.bytes")
+    max_compaction_lag_ms: int = _default("max.compaction.lag.ms")
+    max_message_bytes: int = _default("max.message.bytes")
+    message_timestamp_after_max_ms: int = _default("message.timestamp.after.max.ms")
+    message_timestamp_before_max_ms: int = _default("message.timestamp.before.max.ms")
+    message_timestamp_type: str = _default("message.timestamp.type")
+    min_cleanable_dirty_ratio: float = _default("min.cleanable.dirty.ratio")
+    min_compaction_lag_ms: int = _default("min.compaction.lag.ms")
+    min_insync_replicas: int = _default("min.insync.replicas")
+    retention_bytes: int = _default("retention.bytes")
+    retention_ms: int = _default("retention.ms")
+    segment_bytes: int = _default("segment.bytes")
+    segment_ms: int = _default("segment.ms")
+    tidemill_flush: str = _default("tidemill.flush")
+    unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
+
+    @property
+    def compacts(self) -> bool:
+        """Whether only the newest record of each key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def deletes(self) -> bool:
+        """Whether age and size drop whole segments."""
+        return "delete" in self.cleanup_policy
+
+    @property
+    def flush_group(self) -> bool:
+        """Whether acks=all waits for the disk."""
+        return self.tidemill_flush == "group"
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether the broker's clock stamps the records."""
+        return self.message_timestamp_type == "LogAppendTime"
+
+
+_FIELDS = {name: name.replace(".", "_") for name in TOPIC_KEYS}
+_EFFECTIVE = frozenset(TopicConfig.__dataclass_fields__)
+_BROKER_FIELDS = {made.key: name for name, made in options_of(TopicDefaults).items()}
+
+
+def checked_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
+    """A topic's own settings, checked and written in one way; KafkaError INVALID_CONFIG."""
+    if len(overrides) > _OVERRIDES_MAX:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"more than {_OVERRIDES_MAX} keys")
+    return {name: _checked(name, text) for name, text in sorted(overrides.items())}
+
+
+def _known(name: str) -> TopicKey:
+    key = TOPIC_KEYS.get(name)
+    if key is None:
+        shown = ascii(name[:_TEXT_CHARS_SHOWN_MAX])
+        detail = f"unknown topic key {shown}{nearest_key_hint(name, TOPIC_KEYS)}"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+    return key
+
+
+def _checked(name: str, text: str | None) -> str:
+    key = _known(name)
+    if text is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} needs a value")
+    try:
+        value = key.option.parse(text)
+    except ValueError as err:
+        detail = f"{name}={text[:_TEXT_CHARS_SHOWN_MAX]!a}: expected {err}"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, detail) from None
+    _refuse(key, value)
+    return key.option.render(value)
+
+
+def _refuse(key: TopicKey, value: Value) -> None:
+    if value == () and key.option.choices:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key.name} needs a value")
+    for part in value if isinstance(value, tuple) else (key.option.render(value),):
+        reason = key.refused_values.get(part)
+        if reason is not None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key.name}={part}: {reason}")
+
+
+class AlterOp(IntEnum):
+    """What IncrementalAlterConfigs asks for one key (T57)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def altered_overrides(
+    overrides: Mapping[str, str], changes: Iterable[tuple[str, AlterOp, str | None]]
+) -> dict[str, str]:
+    """The overrides after the changes, all of them checked; each key may change once."""
+    result: dict[str, str | None] = dict(overrides)
+    seen: set[str] = set()
+    for name, op, text in changes:
+        if name in seen:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{_known(name).name} changes twice")
+        seen.add(name)
+        _alter(result, _known(name), op, text)
+    return checked_overrides(result)
+
+
+def _alter(result: dict[str, str | None], key: TopicKey, op: AlterOp, text: str | None) -> None:
+    match op:
+        case AlterOp.SET:
+            result[key.name] = text
+        case AlterOp.DELETE:
+            result.pop(key.name, None)
+        case AlterOp.APPEND | AlterOp.SUBTRACT:
+            result[key.name] = _altered_list(result.get(key.name), key, op, text)
+
+
+def _altered_list(now: str | None, key: TopicKey, op: AlterOp, text: str | None) -> str:
+    if key.option.type is not OptionType.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key.name} is not a list")
+    old = (key.option.render(key.option.default) if now is None else now).split(",")
+    changed = [item.strip() for item in (text or "").split(",")]
+    if op is AlterOp.APPEND:
+        items = [*old, *(item for item in changed if item not in old)]
+    else:
+        items = [item for item in old if item not in changed]
+    return ",".join(item for item in items if item)
+
+
+def topic_defaults(config: BrokerConfig) -> TopicConfig:
+    """What a topic without overrides gets on a broker with this configuration."""
+    values = {
+        _FIELDS[key.name]: getattr(config.topic_defaults, _BROKER_FIELDS[key.broker_key])
+        for key in TOPIC_KEYS.values()
+        if key.broker_key
+    }
+    return TopicConfig(**values)
+
+
+def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
+    """A topic's configuration from `checked_overrides`; `defaults` itself where there are none."""
+    values: dict[str, Any] = {
+        _FIELDS[name]: TOPIC_KEYS[name].option.parse(text)
+        for name, text in overrides.items()
+        if _FIELDS[name] in _EFFECTIVE
+    }
+    return replace(defaults, **values) if values else defaults
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from; the numbers are those of DescribeConfigs."""
+
+    DYNAMIC_TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+@final
+@dataclass(slots=True)
+class DescribedKey:
+    """One key as DescribeConfigs shows it (T56)."""
+
+    option: Option
+    value: str
+    source: ConfigSource
+    synonyms: list[tuple[str, str, ConfigSource]]
+    """(key, value, source), the one in force first."""
+    doc: str
+
+
+def describe_topic(
+    overrides: Mapping[str, str], config: BrokerConfig, only: Iterable[str] | None = None
+) -> list[DescribedKey]:
+    """A topic's keys with value and origin; those of `only` that exist, or all of them."""
+    wanted = TOPIC_KEYS if only is None else sorted(set(only) & set(TOPIC_KEYS))
+    return [_described(TOPIC_KEYS[name], overrides.get(name), config) for name in wanted]
+
+
+def _described(key: TopicKey, override: str | None, config: BrokerConfig) -> DescribedKey:
+    synonyms: list[tuple[str, str, ConfigSource]] = []
+    if override is not None:
+        synonyms.append((key.name, override, ConfigSource.DYNAMIC_TOPIC))
+    default_key = key.broker_key or key.name
+    if key.broker_key:
+        now = getattr(config.topic_defaults, _BROKER_FIELDS[key.broker_key])
+        if now != key.option.default:
+            synonyms.append((default_key, key.option.render(now), ConfigSource.STATIC_BROKER))
+    synonyms.append((default_key, key.option.render(key.option.default), ConfigSource.DEFAULT))
+    _, value, source = synonyms[0]
+    return DescribedKey(key.option, value, source, synonyms, _doc(key))
+
+
+def _doc(key: TopicKey) -> str:
+    if key.effect is Effect.WORKS:
+        return key.option.doc
+    return f"{key.option.doc} ({key.effect.value}: {key.reason})"

@@ -1,0 +1,366 @@
+"""The table of topic keys: what a topic can be told, and what each key does here.
+
+Every topic key of Kafka 4.3 is in `TOPIC_KEYS`. It *works*; or it is *stored*, kept and shown but
+without effect; or it is *refused*, with the reason. Nothing is silently ignored, and nothing
+outside the table is accepted (S35): no key names a path, a class or a URL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import final
+
+from tidemill.core.config.keys import INT32_MAX, INT64_MAX, Option, OptionType, Scope, Value
+from tidemill.core.limits import KIB, MIB
+
+__all__ = ["TOPIC_KEYS", "Effect", "TopicKey"]
+
+_DAY_MS = 24 * 3600 * 1000
+
+
+class Effect(Enum):
+    """What setting a key does."""
+
+    WORKS = "works"
+    STORED = "stored without effect"
+    REFUSED = "refused"
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicKey:
+    """One topic key. `reason` says why, where the effect is not that it works."""
+
+    option: Option
+    effect: Effect
+    reason: str = ""
+    refused_values: Mapping[str, str] = field(default_factory=dict)
+    """Values that Kafka knows and Tidemill does not: value -> reason."""
+    broker_key: str = ""
+    """The broker key that sets the default, if there is one."""
+
+    @property
+    def name(self) -> str:
+        return self.option.key
+
+
+def _key(
+    name: str,
+    default: Value,
+    doc: str,
+    *,
+    type: OptionType | None = None,
+    unit: str = "",
+    minimum: int | float = 0,
+    maximum: int | float = INT64_MAX,
+    choices: tuple[str, ...] = (),
+    effect: Effect = Effect.WORKS,
+    reason: str = "",
+    refused_values: Mapping[str, str] | None = None,
+    broker_key: str = "",
+) -> TopicKey:
+    made = Option(
+        key=name,
+        type=type or _TYPES[default.__class__],
+        default=default,
+        doc=doc,
+        unit=unit,
+        minimum=minimum,
+        maximum=maximum,
+        choices=choices,
+        scope=Scope.TOPIC,
+    )
+    return TopicKey(
+        option=made,
+        effect=effect,
+        reason=reason,
+        refused_values=refused_values or {},
+        broker_key=broker_key,
+    )
+
+
+_TYPES = {
+    bool: OptionType.BOOLEAN,
+    int: OptionType.LONG,
+    float: OptionType.DOUBLE,
+    str: OptionType.STRING,
+    tuple: OptionType.LIST,
+}
+_NO_TIERS = "there is no tiered storage"
+_NO_RECOMPRESSION_LEVEL = "the broker compresses with each codec's default level"
+_NO_THROTTLE = "replication is not throttled"
+
+_KEYS = (
+    _key(
+        "cleanup.policy",
+        ("delete",),
+        "What happens to old records: `delete` drops whole segments by age and size, `compact` "
+        "keeps the newest record of each key; both may be given.",
+        choices=("delete", "compact"),
+    ),
+    _key(
+        "compression.gzip.level",
+        -1,
+        "Level of gzip when the broker compresses.",
+        type=OptionType.INT,
+        minimum=-1,
+        maximum=9,
+        effect=Effect.STORED,
+        reason=_NO_RECOMPRESSION_LEVEL,
+    ),
+    _key(
+        "compression.lz4.level",
+        9,
+        "Level of lz4 when the broker compresses.",
+        type=OptionType.INT,
+        minimum=1,
+        maximum=17,
+        effect=Effect.STORED,
+        reason=_NO_RECOMPRESSION_LEVEL,
+    ),
+    _key(
+        "compression.type",
+        "producer",
+        "The codec that batches are kept in; `producer` keeps each batch as it came.",
+        choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
+    ),
+    _key(
+        "compression.zstd.level",
+        3,
+        "Level of zstd when the broker compresses.",
+        type=OptionType.INT,
+        minimum=-131_072,
+        maximum=22,
+        effect=Effect.STORED,
+        reason=_NO_RECOMPRESSION_LEVEL,
+    ),
+    _key(
+        "delete.retention.ms",
+        _DAY_MS,
+        "How long a compacted topic keeps the mark of a deleted key after it was first compacted.",
+        unit="ms",
+    ),
+    _key(
+        "file.delete.delay.ms",
+        60_000,
+        "Time between dropping a segment and removing its files.",
+        unit="ms",
+    ),
+    _key(
+        "flush.messages",
+        INT64_MAX,
+        "Start a flush after so many records, whether or not an answer waits for it.",
+        minimum=1,
+        broker_key="log.flush.interval.messages",
+    ),
+    _key(
+        "flush.ms",
+        INT64_MAX,
+        "Start a flush when a record has been unflushed for so long.",
+        unit="ms",
+        broker_key="log.flush.interval.ms",
+    ),
+    _key(
+        "follower.replication.throttled.replicas",
+        (),
+        "Replicas whose copying is slowed down, as partition:broker.",
+        effect=Effect.STORED,
+        reason=_NO_THROTTLE,
+    ),
+    _key(
+        "index.interval.bytes",
+        4096,
+        "Log bytes between two entries of the offset index.",
+        type=OptionType.INT,
+        unit="bytes",
+        maximum=INT32_MAX,
+    ),
+    _key(
+        "leader.replication.throttled.replicas",
+        (),
+        "Replicas whose feeding is slowed down, as partition:broker.",
+        effect=Effect.STORED,
+        reason=_NO_THROTTLE,
+    ),
+    _key(
+        "local.retention.bytes",
+        -2,
+        "Size of what stays on the broker when older segments went to a remote tier.",
+        unit="bytes",
+        minimum=-2,
+        effect=Effect.STORED,
+        reason=_NO_TIERS,
+    ),
+    _key(
+        "local.retention.ms",
+        -2,
+        "Age of what stays on the broker when older segments went to a remote tier.",
+        unit="ms",
+        minimum=-2,
+        effect=Effect.STORED,
+        reason=_NO_TIERS,
+    ),
+    _key(
+        "max.compaction.lag.ms",
+        INT64_MAX,
+        "Longest time that a record of a compacted topic stays uncompacted.",
+        unit="ms",
+        minimum=1,
+    ),
+    _key(
+        "max.message.bytes",
+        1 * MIB + 12,
+        "Size of the largest record batch, as sent (compressed or not).",
+        type=OptionType.INT,
+        unit="bytes",
+        maximum=INT32_MAX,
+        broker_key="message.max.bytes",
+    ),
+    _key(
+        "message.downconversion.enable",
+        True,
+        "Whether old consumers get records in older formats.",
+        effect=Effect.STORED,
+        reason="only the current record format is spoken, as in Kafka 4",
+    ),
+    _key(
+        "message.timestamp.after.max.ms",
+        3_600_000,
+        "How far a record's time may lie ahead of the broker's clock.",
+        unit="ms",
+    ),
+    _key(
+        "message.timestamp.before.max.ms",
+        INT64_MAX,
+        "How far a record's time may lie behind the broker's clock.",
+        unit="ms",
+    ),
+    _key(
+        "message.timestamp.type",
+        "CreateTime",
+        "Whose clock stamps the records: the producer's or the broker's.",
+        choices=("CreateTime", "LogAppendTime"),
+    ),
+    _key(
+        "min.cleanable.dirty.ratio",
+        0.5,
+        "Share of uncompacted bytes from which compaction is worth its work.",
+        maximum=1,
+    ),
+    _key(
+        "min.compaction.lag.ms",
+        0,
+        "Time before a record may be compacted away.",
+        unit="ms",
+    ),
+    _key(
+        "min.insync.replicas",
+        1,
+        "Replicas that must be in sync for acks=all to be accepted.",
+        type=OptionType.INT,
+        minimum=1,
+        maximum=32_767,
+        broker_key="min.insync.replicas",
+    ),
+    _key(
+        "preallocate",
+        False,
+        "Whether a new segment reserves its space at once.",
+        effect=Effect.STORED,
+        reason="segments grow as they are written",
+    ),
+    _key(
+        "remote.log.copy.disable",
+        False,
+        "Stop sending segments to the remote tier.",
+        effect=Effect.STORED,
+        reason=_NO_TIERS,
+    ),
+    _key(
+        "remote.log.delete.on.disable",
+        False,
+        "Remove what is in the remote tier when the tier is turned off.",
+        effect=Effect.STORED,
+        reason=_NO_TIERS,
+    ),
+    _key(
+        "remote.storage.enable",
+        False,
+        "Whether old segments go to a remote tier.",
+        effect=Effect.REFUSED,
+        reason=f"{_NO_TIERS}, and keeping the promise of one would lose data",
+        refused_values={"true": _NO_TIERS},
+    ),
+    _key(
+        "retention.bytes",
+        -1,
+        "Size of a partition from which its oldest segments are dropped; -1 sets no limit.",
+        unit="bytes",
+        minimum=-1,
+        broker_key="log.retention.bytes",
+    ),
+    _key(
+        "retention.ms",
+        14 * _DAY_MS,
+        "Age from which segments are dropped; -1 keeps them for ever.",
+        unit="ms",
+        minimum=-1,
+        broker_key="log.retention.ms",
+    ),
+    _key(
+        "segment.bytes",
+        1024 * MIB,
+        "Size at which a segment is full and the next one begins.",
+        type=OptionType.INT,
+        unit="bytes",
+        minimum=1 * KIB,
+        maximum=INT32_MAX,
+        broker_key="log.segment.bytes",
+    ),
+    _key(
+        "segment.index.bytes",
+        10 * MIB,
+        "Space for the index of a segment.",
+        type=OptionType.INT,
+        unit="bytes",
+        minimum=4,
+        maximum=INT32_MAX,
+        effect=Effect.STORED,
+        reason="indexes grow as they are needed",
+    ),
+    _key(
+        "segment.jitter.ms",
+        0,
+        "Random part of `segment.ms`, so that segments do not all roll at once.",
+        unit="ms",
+        effect=Effect.STORED,
+        reason="rolling is cheap enough not to need spreading",
+    ),
+    _key(
+        "segment.ms",
+        7 * _DAY_MS,
+        "Age at which a segment is closed though it is not full.",
+        unit="ms",
+        minimum=1,
+        broker_key="log.roll.ms",
+    ),
+    _key(
+        "tidemill.flush",
+        "group",
+        "What acks=all waits for: `group` for the disk of every in-sync replica, `os` for the page "
+        "cache of every in-sync replica, which a power cut of all of them at once does not spare.",
+        choices=("group", "os"),
+        broker_key="tidemill.flush",
+    ),
+    _key(
+        "unclean.leader.election.enable",
+        False,
+        "Whether a replica that is not in sync may lead when no other one is left; records can be "
+        "lost then.",
+    ),
+)
+
+TOPIC_KEYS: Mapping[str, TopicKey] = MappingProxyType({key.name: key for key in _KEYS})

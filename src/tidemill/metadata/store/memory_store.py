@@ -1,0 +1,187 @@
+"""The coordination store in memory: one server, several sessions, all in one thread.
+
+For simulations and tests. Nothing happens by itself: a session ends when `expire` says so, loses
+its connection from `suspend` to `resume`, and hears of changes when the `deliver` hook calls. The
+default hook calls at once; a simulator may delay calls or merge them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import final
+
+from tidemill.core.errors import StoreUnavailable
+from tidemill.metadata.store.coord import (
+    Check,
+    Create,
+    Delete,
+    Node,
+    Op,
+    SessionState,
+    Watchers,
+    checked_op,
+)
+
+__all__ = ["MemoryCoord", "MemoryCoordServer"]
+
+Deliver = Callable[[Callable[[], None]], None]
+
+
+def _at_once(call: Callable[[], None]) -> None:
+    call()
+
+
+@final
+class MemoryCoordServer:
+    """What all sessions share."""
+
+    def __init__(self, deliver: Deliver = _at_once) -> None:
+        self._deliver = deliver
+        self._nodes: dict[str, Node] = {}
+        self._paths: list[str] = []
+        self._owners: dict[str, MemoryCoord] = {}
+        """Ephemeral nodes and the sessions that they end with."""
+        self._sessions: list[MemoryCoord] = []
+
+    def session(self) -> MemoryCoord:
+        """A new client; `start` opens its session."""
+        made = MemoryCoord(self)
+        self._sessions.append(made)
+        return made
+
+    def expire(self, session: MemoryCoord) -> None:
+        """End a session from the server's side. A suspended client learns of it on `resume`."""
+        self._drop_ephemerals(session)
+        session._expired()
+
+    def suspend(self, session: MemoryCoord) -> None:
+        """Cut a client off; its session lives on until `expire`."""
+        session._enter(SessionState.SUSPENDED)
+
+    def resume(self, session: MemoryCoord) -> None:
+        """Connect a client again: to its session, or to the news that there is none any more."""
+        session._resumed()
+
+    def get(self, path: str) -> Node | None:
+        return self._nodes.get(path)
+
+    def scan(self, prefix: str) -> list[tuple[str, Node]]:
+        found: list[tuple[str, Node]] = []
+        for path in self._paths[bisect_left(self._paths, prefix) :]:
+            if not path.startswith(prefix):
+                break
+            found.append((path, self._nodes[path]))
+        return found
+
+    def multi(self, session: MemoryCoord, ops: Sequence[Op]) -> None:
+        drafts: dict[str, Node | None] = {}
+        for op in ops:
+            now = drafts[op.path] if op.path in drafts else self._nodes.get(op.path)
+            drafts[op.path] = checked_op(op, now)
+        self._keep(drafts)
+        for op in ops:
+            if isinstance(op, Create) and op.ephemeral:
+                self._owners[op.path] = session
+            elif isinstance(op, Create | Delete):
+                self._owners.pop(op.path, None)
+        self._tell([op.path for op in ops if not isinstance(op, Check)])
+
+    def _keep(self, drafts: dict[str, Node | None]) -> None:
+        for path, node in drafts.items():
+            if node is None:
+                self._remove(path)
+                continue
+            if path not in self._nodes:
+                insort(self._paths, path)
+            self._nodes[path] = node
+
+    def _remove(self, path: str) -> None:
+        if self._nodes.pop(path, None) is not None:
+            del self._paths[bisect_left(self._paths, path)]
+
+    def _drop_ephemerals(self, session: MemoryCoord) -> None:
+        gone = [path for path, owner in self._owners.items() if owner is session]
+        for path in gone:
+            del self._owners[path]
+            self._remove(path)
+        self._tell(gone)
+
+    def _tell(self, paths: Sequence[str]) -> None:
+        for path in dict.fromkeys(paths):
+            for session in self._sessions:
+                self._deliver(partial(session._changed, path))
+
+
+@final
+class MemoryCoord:
+    """One client of a `MemoryCoordServer`."""
+
+    def __init__(self, server: MemoryCoordServer) -> None:
+        self._server = server
+        self._state = SessionState.LOST
+        self._expired_unseen = False
+        self._watchers = Watchers()
+        self._state_callbacks: list[Callable[[SessionState], None]] = []
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    async def start(self) -> None:
+        self._expired_unseen = False
+        self._enter(SessionState.CONNECTED)
+
+    async def get(self, path: str) -> Node | None:
+        self._check()
+        return self._server.get(path)
+
+    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
+        self._check()
+        return self._server.scan(prefix)
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        self._check()
+        self._server.multi(self, ops)
+
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
+        self._watchers.add(prefix, changed)
+
+    def on_state(self, changed: Callable[[SessionState], None]) -> None:
+        self._state_callbacks.append(changed)
+
+    async def close(self) -> None:
+        if self._state is not SessionState.LOST:
+            self._enter(SessionState.LOST)
+            self._server._drop_ephemerals(self)
+
+    def _check(self) -> None:
+        if self._state is not SessionState.CONNECTED:
+            raise StoreUnavailable(f"the session is {self._state.value}")
+
+    def _changed(self, path: str) -> None:
+        if self._state is SessionState.CONNECTED:
+            self._watchers.tell(path)
+
+    def _enter(self, state: SessionState) -> None:
+        if state is self._state:
+            return
+        self._state = state
+        for changed in self._state_callbacks:
+            changed(state)
+
+    def _expired(self) -> None:
+        if self._state is SessionState.SUSPENDED:
+            self._expired_unseen = True
+        else:
+            self._enter(SessionState.LOST)
+
+    def _resumed(self) -> None:
+        if self._state is not SessionState.SUSPENDED:
+            return
+        if self._expired_unseen:
+            self._enter(SessionState.LOST)
+            return
+        self._enter(SessionState.CONNECTED)
+        self._watchers.tell_all()

@@ -1,0 +1,1 @@
+"""Listeners and connections: bytes in, answers out, who is admitted."""

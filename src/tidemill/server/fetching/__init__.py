@@ -1,0 +1,1 @@
+"""What lives longer than one fetch request: sessions and parked fetches."""

@@ -1,0 +1,1 @@
+"""APIs that describe this broker and the cluster."""

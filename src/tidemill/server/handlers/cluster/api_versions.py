@@ -1,0 +1,78 @@
+"""ApiVersions (18), versions 0..4: what this broker serves, straight from the list of handlers.
+
+Version 3 added the client's name and version, and feature levels. A version we do not know is
+answered in the form of version 0 with just our own range, so that the client can try again (T2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from struct import Struct
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Handler, refuse_with_error_code
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+)
+from tidemill.wire.headers import UnsupportedVersion
+
+__all__ = ["VERSIONS", "make_handler", "unsupported_version_answer"]
+
+VERSIONS = (0, 4)
+_CLIENT_SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
+_V0_ANSWER = Struct(">iihihhh")
+FIRST_WITH_CLIENT_SOFTWARE = 3
+
+
+def make_handler(others: Iterable[Handler]) -> Handler:
+    """The answer depends on all handlers, this one included."""
+    ranges = [(int(h.api_key), _advertised_min(h), h.versions[1]) for h in others]
+    ranges.append((int(ApiKey.API_VERSIONS), *VERSIONS))
+    ranges.sort()
+
+    def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        if context.version >= FIRST_WITH_CLIENT_SOFTWARE:
+            _check_client_software(request)
+        return ApiVersionsResponse(
+            api_keys=[
+                ApiVersion(api_key=key, min_version=low, max_version=high)
+                for key, low, high in ranges
+            ]
+        )
+
+    return Handler(
+        api_key=ApiKey.API_VERSIONS,
+        versions=VERSIONS,
+        handle=handle,
+        refuse=refuse_with_error_code(ApiVersionsResponse),
+    )
+
+
+def _advertised_min(handler: Handler) -> int:
+    return handler.versions[0] if handler.advertised_min is None else handler.advertised_min
+
+
+def _check_client_software(request: ApiVersionsRequest) -> None:
+    """Other characters must be refused with INVALID_REQUEST (T4)."""
+    for text in (request.client_software_name, request.client_software_version):
+        if not _CLIENT_SOFTWARE.match(text):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "client software name or version")
+
+
+def unsupported_version_answer(unsupported: UnsupportedVersion) -> bytes | None:
+    """A whole version-0 frame for ApiVersions at an unknown version; None for any other API."""
+    if unsupported.api_key != ApiKey.API_VERSIONS:
+        return None
+    return _V0_ANSWER.pack(
+        _V0_ANSWER.size - 4,
+        unsupported.correlation_id,
+        ErrorCode.UNSUPPORTED_VERSION,
+        1,
+        ApiKey.API_VERSIONS,
+        *VERSIONS,
+    )

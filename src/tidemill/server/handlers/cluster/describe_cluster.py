@@ -1,0 +1,61 @@
+"""DescribeCluster (60), versions 0..2: brokers, controller, and what the asker may do (T20).
+
+v1 which kind of endpoints is wanted; v2 fenced brokers.
+
+Only brokers serve clients here, so asking for controllers' endpoints is MISMATCHED_ENDPOINT_TYPE.
+Addresses are those of the listener that the request came in on (T19).
+
+Left out: fenced brokers; a broker is in the cluster or it is not.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata.image.metadata_image import BrokerImage
+from tidemill.server.request.authorized_operations import authorized_operations
+from tidemill.server.request.authorizer import cluster
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.describe_cluster import (
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+
+__all__ = ["HANDLER"]
+
+ENDPOINTS_OF_BROKERS = 1
+
+
+def handle(context: RequestContext, request: DescribeClusterRequest) -> Answer:
+    if request.endpoint_type != ENDPOINTS_OF_BROKERS:
+        detail = "this is a broker's endpoint; controllers have none of their own"
+        raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, detail)
+    image = context.image
+    return DescribeClusterResponse(
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        brokers=[_broker(context, image.brokers[one]) for one in sorted(image.brokers)],
+        cluster_authorized_operations=authorized_operations(
+            context, cluster(), request.include_cluster_authorized_operations
+        ),
+    )
+
+
+def _broker(context: RequestContext, broker: BrokerImage) -> DescribeClusterBroker:
+    endpoint = context.endpoint_of(broker)
+    return DescribeClusterBroker(
+        broker_id=broker.broker_id,
+        host=endpoint.host,
+        port=endpoint.port,
+        rack=broker.rack or None,
+    )
+
+
+HANDLER = Handler(
+    api_key=ApiKey.DESCRIBE_CLUSTER,
+    versions=(0, 2),
+    handle=handle,
+    refuse=refuse_with_error_code(DescribeClusterResponse),
+)

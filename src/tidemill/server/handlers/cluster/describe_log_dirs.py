@@ -1,0 +1,98 @@
+"""DescribeLogDirs (35), versions 1..5: what lies in this broker's data directory, and how large.
+
+v2 flexible; v3 an error for the whole request; v4 total and usable bytes; v5 cordoned directories.
+
+A broker has one directory. The lag of a replica is how far it is behind the high watermark. A null
+list of topics stands for all; what is not on this broker is left out.
+
+Left out: moving replicas between directories, so nothing is a future replica and nothing cordoned.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.replication.partition import Partition
+from tidemill.server.limits.pacing import Pacer
+from tidemill.server.request.authorizer import Operation, cluster
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
+from tidemill.server.request.partition_access import PARTITIONS_PER_SLICE, counted_code
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+__all__ = ["HANDLER"]
+
+
+def handle(context: RequestContext, request: DescribeLogDirsRequest) -> Answer:
+    if not context.allows(Operation.DESCRIBE, cluster()):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return _describe(context, request)
+
+
+async def _describe(
+    context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    services = context.services
+    result = DescribeLogDirsResult(log_dir=services.config.data_dir)
+    try:
+        space = await services.disk.run(partial(services.disk.space, services.config.data_dir))
+    except StorageFault as fault:
+        result.error_code = counted_code(context, fault)
+    else:
+        result.total_bytes, result.usable_bytes = space.total_bytes, space.usable_bytes
+        await _describe_partitions(context, request, result)
+    return DescribeLogDirsResponse(results=[result])
+
+
+async def _describe_partitions(
+    context: RequestContext, request: DescribeLogDirsRequest, result: DescribeLogDirsResult
+) -> None:
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    pacer = Pacer(PARTITIONS_PER_SLICE)
+    for partition in _wanted(context, request):
+        await pacer.step()
+        name = partition.name.topic
+        described = topics.get(name)
+        if described is None:
+            described = topics[name] = DescribeLogDirsTopic(name=name)
+        described.partitions.append(_partition(partition))
+        if partition.offline:
+            result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
+    # As Kafka does: of a directory that failed nothing is told but that it failed.
+    result.topics = [] if result.error_code else [topics[name] for name in sorted(topics)]
+
+
+def _wanted(context: RequestContext, request: DescribeLogDirsRequest) -> list[Partition]:
+    replicas = context.services.replicas
+    if request.topics is None:
+        return list(replicas)
+    names = dict.fromkeys(
+        (wanted.topic, index) for wanted in request.topics for index in wanted.partitions
+    )
+    found = (replicas.find(*name) for name in names)
+    return [partition for partition in found if partition is not None]
+
+
+def _partition(partition: Partition) -> DescribeLogDirsPartition:
+    log = partition.log
+    return DescribeLogDirsPartition(
+        partition_index=partition.name.partition,
+        partition_size=log.size_bytes,
+        offset_lag=max(0, partition.high_watermark - log.log_end_offset),
+    )
+
+
+HANDLER = Handler(
+    api_key=ApiKey.DESCRIBE_LOG_DIRS,
+    versions=(1, 5),
+    handle=handle,
+    refuse=refuse_with_error_code(DescribeLogDirsResponse),
+)

@@ -1,0 +1,214 @@
+"""Metadata (3), versions 0..13: brokers, topics, who leads what.
+
+v1 null means all topics, empty means none (v0: empty means all, T14); v4 the client may forbid
+auto-creation; v8-v10 authorized operations of the cluster; v10 topic ids; v12 lookup by id; v13 an
+error for the whole request.
+
+A topic that is asked for by name and does not exist is made on the way, within the quota of the
+client (S39), and answered as ready (T15).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.image.metadata_image import PartitionImage, TopicImage
+from tidemill.server.handlers.topics.topic_changes import wait_usable
+from tidemill.server.request.authorized_operations import authorized_operations
+from tidemill.server.request.authorizer import Operation, cluster, topic
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+__all__ = ["HANDLER"]
+
+TOPICS_PER_SLICE = 100
+"""Topics described before others get a turn (S11); a large topic counts for several."""
+PARTITIONS_PER_TOPIC = 10
+"""Partitions that are as much work as a topic by itself."""
+
+
+def handle(context: RequestContext, request: MetadataRequest) -> Answer:
+    names = _names_to_create(context, request)
+    wanted = [] if names else list(_wanted(context, request))
+    if names or sum(_cost(context, one) for one in wanted) > TOPICS_PER_SLICE:
+        return _handle_slowly(context, request, names)
+    response = _frame(context, request)
+    response.topics = [_describe(context, request, one) for one in wanted]
+    return response
+
+
+def _cost(context: RequestContext, wanted: MetadataRequestTopic) -> int:
+    """How much work it is to describe a topic, in topics."""
+    found = context.image.topics.get(wanted.name or "")
+    return 1 if found is None else 1 + len(found.partitions) // PARTITIONS_PER_TOPIC
+
+
+async def _handle_slowly(
+    context: RequestContext, request: MetadataRequest, names: list[str]
+) -> MetadataResponse:
+    refused = await _create(context, names)
+    response = _frame(context, request)
+    cost = 0
+    for wanted in list(_wanted(context, request)):
+        cost += _cost(context, wanted)
+        if cost >= TOPICS_PER_SLICE:
+            cost = 0
+            await asyncio.sleep(0)
+        described = _describe(context, request, wanted)
+        code = refused.get(wanted.name or "")
+        if code is not None and described.error_code:
+            described.error_code = int(code)
+        response.topics.append(described)
+    return response
+
+
+def _wanted(context: RequestContext, request: MetadataRequest) -> Iterable[MetadataRequestTopic]:
+    """What the answer lists; "all topics" leaves out what the asker may not see (T61)."""
+    everything = request.topics is None or (context.version == 0 and not request.topics)
+    if not everything:
+        return request.topics or ()
+    return [
+        MetadataRequestTopic(name=name)
+        for name in sorted(context.image.topics)
+        if context.allows(Operation.DESCRIBE, topic(name))
+    ]
+
+
+def _names_to_create(context: RequestContext, request: MetadataRequest) -> list[str]:
+    services = context.services
+    if not services.config.auto_create_topics_enable or not request.allow_auto_topic_creation:
+        return []
+    topics = context.image.topics
+    missing = dict.fromkeys(
+        wanted.name
+        for wanted in request.topics or ()
+        if wanted.name and wanted.name not in topics and is_legal_topic_name(wanted.name)
+    )
+    if not missing:
+        return []
+    allowed = [name for name in missing if context.allows(Operation.CREATE, topic(name))]
+    granted = services.quotas.take_auto_create(
+        context.peer.client_address, len(allowed), services.clock.monotonic()
+    )
+    return allowed[:granted]
+
+
+async def _create(context: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
+    """Make the topics; what failed for another reason than "somebody was faster"."""
+    if not names:
+        return {}
+    try:
+        results = await context.services.cluster.create_topics(
+            [TopicSpec(name=name) for name in names], validate_only=False
+        )
+    except KafkaError:
+        return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
+    await wait_usable(context.services, results)
+    harmless = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    return {result.name: result.code for result in results if result.code not in harmless}
+
+
+def _frame(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+    image = context.image
+    brokers = []
+    for broker in image.brokers.values():
+        endpoint = context.endpoint_of(broker)
+        brokers.append(
+            MetadataResponseBroker(
+                node_id=broker.broker_id,
+                host=endpoint.host,
+                port=endpoint.port,
+                rack=broker.rack or None,
+            )
+        )
+    return MetadataResponse(
+        brokers=brokers,
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        cluster_authorized_operations=authorized_operations(
+            context, cluster(), request.include_cluster_authorized_operations
+        ),
+    )
+
+
+def _describe(
+    context: RequestContext, request: MetadataRequest, wanted: MetadataRequestTopic
+) -> MetadataResponseTopic:
+    by_id = wanted.topic_id != ZERO_UUID
+    image = context.image
+    found = image.topic_by_id(wanted.topic_id) if by_id else image.topic(wanted.name or "")
+    name = found.name if found is not None else wanted.name
+    if name is not None and not context.allows(Operation.DESCRIBE, topic(name)):
+        return _refusal(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if found is None:
+        return _refusal(wanted, _why_missing(wanted, by_id))
+    return MetadataResponseTopic(
+        name=found.name,
+        topic_id=found.topic_id,
+        is_internal=found.internal,
+        partitions=_partitions(context, found),
+        topic_authorized_operations=authorized_operations(
+            context, topic(found.name), request.include_topic_authorized_operations
+        ),
+    )
+
+
+def _why_missing(wanted: MetadataRequestTopic, by_id: bool) -> ErrorCode:
+    if by_id:
+        return ErrorCode.UNKNOWN_TOPIC_ID
+    if not is_legal_topic_name(wanted.name or ""):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _refusal(wanted: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic:
+    return MetadataResponseTopic(
+        error_code=int(code), name=wanted.name or "", topic_id=wanted.topic_id
+    )
+
+
+def _partitions(context: RequestContext, found: TopicImage) -> list[MetadataResponsePartition]:
+    alive = context.image.brokers
+    return [_partition(index, image, alive) for index, image in enumerate(found.partitions)]
+
+
+def _partition(
+    index: int, image: PartitionImage, alive: Iterable[int]
+) -> MetadataResponsePartition:
+    has_leader = image.leader >= 0
+    return MetadataResponsePartition(
+        error_code=0 if has_leader else int(ErrorCode.LEADER_NOT_AVAILABLE),
+        partition_index=index,
+        leader_id=image.leader,
+        leader_epoch=image.leader_epoch,
+        replica_nodes=list(image.replicas),
+        isr_nodes=list(image.isr),
+        offline_replicas=[broker for broker in image.replicas if broker not in alive],
+    )
+
+
+def _refuse(_request: MetadataRequest, error: KafkaError) -> MetadataResponse:
+    return MetadataResponse(error_code=int(error.code))
+
+
+HANDLER = Handler(
+    api_key=ApiKey.METADATA,
+    versions=(0, 13),
+    handle=handle,
+    refuse=_refuse,
+    # librdkafka up to 2.16 asks for all topics, in flexible versions, with a count of four bytes.
+    tail_bytes_max=3,
+)

@@ -1,0 +1,112 @@
+"""DeleteRecords (21), versions 0..2: raise a partition's log start offset.
+
+v1 as v0; v2 flexible.
+
+Offset -1 stands for the high watermark. Beyond it nothing can be deleted, since it is not yet
+agreed upon: OFFSET_OUT_OF_RANGE, and nothing happens (S45). An offset below the log start changes
+nothing. The answer tells the log start offset. The topics of the broker's own state are refused.
+
+Left out: waiting until the followers have deleted as well; they learn of it with their next fetch.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
+from tidemill.server.limits.pacing import Pacer
+from tidemill.server.request.authorizer import Operation
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.server.request.partition_access import (
+    PARTITIONS_PER_SLICE,
+    counted_code,
+    led_partition,
+)
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+
+__all__ = ["HANDLER"]
+
+TO_HIGH_WATERMARK = -1
+NO_LOW_WATERMARK = -1
+
+
+def handle(context: RequestContext, request: DeleteRecordsRequest) -> Answer:
+    return _delete(context, request)
+
+
+async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+    response = DeleteRecordsResponse()
+    pacer = Pacer(PARTITIONS_PER_SLICE)
+    for wanted_topic in request.topics:
+        answered = DeleteRecordsTopicResult(name=wanted_topic.name)
+        response.topics.append(answered)
+        for wanted in wanted_topic.partitions:
+            await pacer.step()
+            answered.partitions.append(_delete_before(context, wanted_topic.name, wanted))
+    await _make_durable(context, response)
+    return response
+
+
+async def _make_durable(context: RequestContext, response: DeleteRecordsResponse) -> None:
+    """What was answered as deleted must not come back after a crash (I9)."""
+    try:
+        await context.services.checkpoint()
+    except (KafkaError, StorageFault) as error:
+        code = counted_code(context, error)
+        for answered in response.topics:
+            for entry in answered.partitions:
+                entry.error_code = entry.error_code or code
+
+
+def _delete_before(
+    context: RequestContext, name: str, wanted: DeleteRecordsPartition
+) -> DeleteRecordsPartitionResult:
+    entry = DeleteRecordsPartitionResult(
+        partition_index=wanted.partition_index, low_watermark=NO_LOW_WATERMARK
+    )
+    try:
+        entry.low_watermark = _advance_start(context, name, wanted)
+    except (KafkaError, StorageFault) as error:
+        entry.error_code = counted_code(context, error)
+    return entry
+
+
+def _advance_start(context: RequestContext, name: str, wanted: DeleteRecordsPartition) -> int:
+    partition = led_partition(context, Operation.DELETE, name, wanted.partition_index)
+    if name in INTERNAL_TOPICS:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+    high_watermark = partition.high_watermark
+    offset = high_watermark if wanted.offset == TO_HIGH_WATERMARK else wanted.offset
+    if not 0 <= offset <= high_watermark:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    partition.log.advance_start(offset)
+    return partition.log.log_start_offset
+
+
+def _refuse(request: DeleteRecordsRequest, error: KafkaError) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=wanted.name,
+                partitions=[
+                    DeleteRecordsPartitionResult(
+                        partition_index=one.partition_index,
+                        low_watermark=NO_LOW_WATERMARK,
+                        error_code=int(error.code),
+                    )
+                    for one in wanted.partitions
+                ],
+            )
+            for wanted in request.topics
+        ]
+    )
+
+
+HANDLER = Handler(api_key=ApiKey.DELETE_RECORDS, versions=(0, 2), handle=handle, refuse=_refuse)

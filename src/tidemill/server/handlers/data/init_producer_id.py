@@ -1,0 +1,77 @@
+"""InitProducerId (22), versions 0..5: the identity that makes a producer's retries harmless (T30).
+
+v2 flexible; v3 a producer may go on with its id in a new epoch; v4 and v5 differ in error codes of
+transactions only.
+
+Without a transactional id any broker answers. A fresh id comes from a block that this broker
+reserved; the coordination store is asked only when the block is used up. A producer that names its
+id and epoch gets the same id with the next epoch, or a fresh id when epochs run out. Nothing is
+remembered: each log checks the epochs it sees, and a client that asks again after a lost answer
+gets the same one.
+
+Left out: transactions. A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+the one code at which the Java client and librdkafka both stop: others make one of them try for
+ever.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.server.request.authorizer import Operation, cluster
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+
+__all__ = ["HANDLER"]
+
+NONE_YET = -1
+EPOCH_MAX = 2**15 - 2
+"""The last epoch that is given out: one below what the field holds, as Kafka does."""
+
+
+def handle(context: RequestContext, request: InitProducerIdRequest) -> Answer:
+    if request.transactional_id is not None:
+        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if not context.allows(Operation.IDEMPOTENT_WRITE, cluster()):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    _check_identity(request)
+    if request.producer_id != NONE_YET and request.producer_epoch < EPOCH_MAX:
+        return InitProducerIdResponse(
+            producer_id=request.producer_id, producer_epoch=request.producer_epoch + 1
+        )
+    fresh = context.services.producer_ids.try_next()
+    if fresh is None:
+        return _fetch_fresh(context)
+    return InitProducerIdResponse(producer_id=fresh)
+
+
+def _check_identity(request: InitProducerIdRequest) -> None:
+    """Both numbers or neither of them."""
+    absent = request.producer_id == NONE_YET and request.producer_epoch == NONE_YET
+    present = request.producer_id >= 0 and request.producer_epoch >= 0
+    if not (absent or present):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch go together")
+
+
+async def _fetch_fresh(context: RequestContext) -> InitProducerIdResponse:
+    try:
+        fresh = await context.services.producer_ids.next()
+    except StoreUnavailable:
+        # Clients without transactions simply ask again after this one.
+        error = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        context.services.telemetry.count_error(error.code)
+        return _refuse(None, error)
+    return InitProducerIdResponse(producer_id=fresh)
+
+
+def _refuse(_request: object, error: KafkaError) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=int(error.code), producer_epoch=NONE_YET)
+
+
+HANDLER = Handler(
+    api_key=ApiKey.INIT_PRODUCER_ID,
+    versions=(0, 5),
+    handle=handle,
+    refuse=_refuse,
+)

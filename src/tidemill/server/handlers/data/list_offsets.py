@@ -1,0 +1,178 @@
+"""ListOffsets (2), versions 1..11: where a partition begins and ends, and the offset of a time.
+
+v1 one offset and its time; v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_AVAILABLE,
+LEADER_NOT_AVAILABLE before; v6 flexible; v7 the greatest timestamp (-3); v8 earliest local (-4); v9
+latest tiered (-5); v10 a timeout; v11 earliest pending upload (-6).
+
+"Latest" is the high watermark, for read_committed the last stable offset; a follower that asks gets
+the log end. A new leader may know a lower high watermark than its predecessor told: until it has
+caught up with its own beginning it does not name an end, so that no offset ever goes back
+(KIP-207).
+
+A time is looked for record by record, in a thread: batches may have to be read and opened.
+
+There is no tiered storage: "earliest local" is the log start, the other two are not known (T39).
+Left out: the timeout, which is for remote storage; asking a follower (replica id -2).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from functools import partial
+
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.replication.partition import NO_TIMESTAMP, Partition
+from tidemill.server.limits.pacing import Pacer
+from tidemill.server.request.authorizer import Operation, cluster
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.server.request.partition_access import (
+    PARTITIONS_PER_SLICE,
+    counted_code,
+    led_partition,
+)
+from tidemill.storage.log.interface import TimedOffset
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+__all__ = ["HANDLER"]
+
+FIRST_WITH_LEADER_EPOCH = 4
+FIRST_WITH_OFFSET_NOT_AVAILABLE = 5
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
+
+
+class Special(IntEnum):
+    """Timestamps that are none."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
+
+
+_FIRST_VERSION: dict[int, int] = {
+    Special.LATEST: 1,
+    Special.EARLIEST: 1,
+    Special.MAX_TIMESTAMP: 7,
+    Special.EARLIEST_LOCAL: 8,
+    Special.LATEST_TIERED: 9,
+    Special.EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+def handle(context: RequestContext, request: ListOffsetsRequest) -> Answer:
+    if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "no such isolation level")
+    if request.replica_id >= 0 and not context.allows(Operation.CLUSTER_ACTION, cluster()):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return _list_offsets(context, request)
+
+
+async def _list_offsets(
+    context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    response = ListOffsetsResponse()
+    pacer = Pacer(PARTITIONS_PER_SLICE)
+    for wanted_topic in request.topics:
+        answered = ListOffsetsTopicResponse(name=wanted_topic.name)
+        response.topics.append(answered)
+        for wanted in wanted_topic.partitions:
+            await pacer.step()
+            entry = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
+            answered.partitions.append(entry)
+            try:
+                found = await _find(context, request, wanted_topic.name, wanted)
+            except (KafkaError, StorageFault) as error:
+                entry.error_code = counted_code(context, error)
+            else:
+                _fill(entry, found, context.version)
+    return response
+
+
+def _fill(entry: ListOffsetsPartitionResponse, found: TimedOffset | None, version: int) -> None:
+    if found is None:
+        return
+    entry.offset = found.offset
+    entry.timestamp = found.timestamp_ms
+    if version >= FIRST_WITH_LEADER_EPOCH:
+        entry.leader_epoch = found.leader_epoch
+
+
+async def _find(
+    context: RequestContext, request: ListOffsetsRequest, name: str, wanted: ListOffsetsPartition
+) -> TimedOffset | None:
+    """The offset that was asked for; None where there is none, which is no error."""
+    timestamp, version = wanted.timestamp, context.version
+    if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    partition = led_partition(context, Operation.DESCRIBE, name, wanted.partition_index)
+    partition.check_epoch(wanted.current_leader_epoch)
+    log = partition.log
+    end_offset = _end_offset(partition, request)
+    match timestamp:
+        case Special.EARLIEST | Special.EARLIEST_LOCAL:
+            start = log.log_start_offset
+            return TimedOffset(start, NO_TIMESTAMP, log.epochs.epoch_at(start))
+        case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
+            return None
+        case Special.LATEST:
+            _check_end_known(partition, request, version)
+            return TimedOffset(end_offset, NO_TIMESTAMP, partition.leader_epoch)
+        case Special.MAX_TIMESTAMP:
+            _check_end_known(partition, request, version)
+            return await context.services.disk.run(
+                partial(log.max_timestamp, end_offset=end_offset)
+            )
+    found = await context.services.disk.run(
+        partial(log.offset_by_time, timestamp, end_offset=end_offset)
+    )
+    if found is None:
+        _check_end_known(partition, request, version)
+    return found
+
+
+def _end_offset(partition: Partition, request: ListOffsetsRequest) -> int:
+    if request.replica_id >= 0:
+        return partition.log.log_end_offset
+    if request.isolation_level == READ_COMMITTED:
+        return partition.last_stable_offset()
+    return partition.high_watermark
+
+
+def _check_end_known(partition: Partition, request: ListOffsetsRequest, version: int) -> None:
+    """The end may be named: the marks have reached what the leader before us may have told."""
+    if request.replica_id >= 0 or partition.high_watermark >= partition.epoch_start_offset:
+        return
+    if version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:
+        raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
+    raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+
+
+def _refuse(request: ListOffsetsRequest, error: KafkaError) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=wanted.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=one.partition_index, error_code=int(error.code)
+                    )
+                    for one in wanted.partitions
+                ],
+            )
+            for wanted in request.topics
+        ]
+    )
+
+
+HANDLER = Handler(api_key=ApiKey.LIST_OFFSETS, versions=(1, 11), handle=handle, refuse=_refuse)

@@ -1,0 +1,83 @@
+"""OffsetForLeaderEpoch (23), versions 2..4: where an epoch ended, the test for lost records (T37).
+
+v2 the asker's own epoch is checked (T36); v3 the replica that asks; v4 flexible.
+
+Answered by the leader only, with the largest epoch that is not above the one asked for and the
+offset behind its last record; (-1, -1) where none is known.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.server.limits.pacing import Pacer
+from tidemill.server.request.authorizer import Operation
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.server.request.partition_access import (
+    PARTITIONS_PER_SLICE,
+    counted_code,
+    led_partition,
+)
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+__all__ = ["HANDLER"]
+
+
+def handle(context: RequestContext, request: OffsetForLeaderEpochRequest) -> Answer:
+    return _find_ends(context, request)
+
+
+async def _find_ends(
+    context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    response = OffsetForLeaderEpochResponse()
+    pacer = Pacer(PARTITIONS_PER_SLICE)
+    for wanted_topic in request.topics:
+        answered = OffsetForLeaderTopicResult(topic=wanted_topic.topic)
+        response.topics.append(answered)
+        for wanted in wanted_topic.partitions:
+            await pacer.step()
+            answered.partitions.append(_find_end(context, wanted_topic.topic, wanted))
+    return response
+
+
+def _find_end(
+    context: RequestContext, name: str, wanted: OffsetForLeaderPartition
+) -> EpochEndOffset:
+    entry = EpochEndOffset(partition=wanted.partition)
+    try:
+        partition = led_partition(context, Operation.DESCRIBE, name, wanted.partition)
+        partition.check_epoch(wanted.current_leader_epoch)
+        entry.leader_epoch, entry.end_offset = partition.end_offset_of_epoch(wanted.leader_epoch)
+    except (KafkaError, StorageFault) as error:
+        entry.error_code = counted_code(context, error)
+    return entry
+
+
+def _refuse(
+    request: OffsetForLeaderEpochRequest, error: KafkaError
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=wanted.topic,
+                partitions=[
+                    EpochEndOffset(partition=one.partition, error_code=int(error.code))
+                    for one in wanted.partitions
+                ],
+            )
+            for wanted in request.topics
+        ]
+    )
+
+
+HANDLER = Handler(
+    api_key=ApiKey.OFFSET_FOR_LEADER_EPOCH, versions=(2, 4), handle=handle, refuse=_refuse
+)

@@ -1,0 +1,1 @@
+"""APIs for members and administrators of consumer groups."""

@@ -1,0 +1,127 @@
+"""FindCoordinator (10), versions 0..6: which broker coordinates a group.
+
+v1 key type and error message; v3 flexible; v4 several keys at once; v6 share groups.
+
+A group's coordinator leads the partition of `__consumer_offsets` that the group's name hashes to
+(F54). The first question for a group makes that topic.
+
+Left out: transactions and share groups. librdkafka takes this API's presence for "this broker knows
+lz4", so it is offered all the same; transactions get the one refusal that ends the attempt.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, BrokerImage
+from tidemill.server.handlers.groups.offsets_topic import (
+    ensure_offsets_topic,
+    offsets_topic_is_usable,
+)
+from tidemill.server.request.authorizer import Operation, group
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+__all__ = ["HANDLER"]
+
+VERSIONS = (0, 6)
+FIRST_WITH_SEVERAL_KEYS = 4
+GROUP = 0
+NOBODY = -1
+_NOT_SERVED = {
+    1: KafkaError(
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet"
+    ),
+    2: KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not served yet"),
+}
+
+
+def handle(context: RequestContext, request: FindCoordinatorRequest) -> Answer:
+    if request.key_type == GROUP and not offsets_topic_is_usable(context.services):
+        return _make_topic_and_find(context, request)
+    return _find_all(context, request)
+
+
+async def _make_topic_and_find(
+    context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    try:
+        await ensure_offsets_topic(context.services)
+    except KafkaError as error:
+        context.services.telemetry.count_error(error.code)
+        return _response(context, [_refusal(key, error) for key in _keys(context, request)])
+    return _find_all(context, request)
+
+
+def _find_all(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+    found = []
+    for key in _keys(context, request):
+        try:
+            found.append(_coordinator(context, key, _find(context, request.key_type, key)))
+        except KafkaError as error:
+            context.services.telemetry.count_error(error.code)
+            found.append(_refusal(key, error))
+    return _response(context, found)
+
+
+def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]:
+    if context.version < FIRST_WITH_SEVERAL_KEYS:
+        return [request.key]
+    return request.coordinator_keys
+
+
+def _find(context: RequestContext, key_type: int, key: str) -> BrokerImage:
+    if key_type != GROUP:
+        unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {key_type}")
+        raise _NOT_SERVED.get(key_type, unknown)
+    context.require(Operation.DESCRIBE, group(key))
+    image = context.image
+    partition = image.partition(OFFSETS_TOPIC, context.services.groups.partition_of(key))
+    broker = None if partition is None else image.brokers.get(partition.leader)
+    if broker is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now")
+    return broker
+
+
+def _coordinator(context: RequestContext, key: str, broker: BrokerImage) -> Coordinator:
+    endpoint = context.endpoint_of(broker)
+    return Coordinator(key=key, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port)
+
+
+def _refusal(key: str, error: KafkaError) -> Coordinator:
+    return Coordinator(
+        key=key,
+        node_id=NOBODY,
+        port=NOBODY,
+        error_code=int(error.code),
+        error_message=error.detail or None,
+    )
+
+
+def _response(context: RequestContext, found: list[Coordinator]) -> FindCoordinatorResponse:
+    if context.version >= FIRST_WITH_SEVERAL_KEYS:
+        return FindCoordinatorResponse(coordinators=found)
+    (only,) = found
+    return FindCoordinatorResponse(
+        error_code=only.error_code,
+        error_message=only.error_message,
+        node_id=only.node_id,
+        host=only.host,
+        port=only.port,
+    )
+
+
+def _refuse(request: FindCoordinatorRequest, error: KafkaError) -> FindCoordinatorResponse:
+    """Only for errors of the whole request; each key has its own otherwise."""
+    return FindCoordinatorResponse(
+        error_code=int(error.code),
+        coordinators=[_refusal(key, error) for key in request.coordinator_keys],
+    )
+
+
+HANDLER = Handler(api_key=ApiKey.FIND_COORDINATOR, versions=VERSIONS, handle=handle, refuse=_refuse)

@@ -1,0 +1,31 @@
+"""Heartbeat (12), versions 0..4: a member of a classic group is alive, and hears of a rebalance.
+
+v1 throttle time; v3 static members (T42); v4 flexible.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import KafkaError
+from tidemill.server.request.authorizer import Operation, group
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+__all__ = ["HANDLER"]
+
+
+def handle(context: RequestContext, request: HeartbeatRequest) -> Answer:
+    context.require(Operation.READ, group(request.group_id))
+    return context.services.groups.write(
+        request.group_id,
+        lambda shard, now: shard.heartbeat(request, now=now),
+        lambda code: _refuse(request, KafkaError(code)),
+    )
+
+
+def _refuse(_request: HeartbeatRequest, error: KafkaError) -> HeartbeatResponse:
+    return HeartbeatResponse(error_code=int(error.code))
+
+
+HANDLER = Handler(api_key=ApiKey.HEARTBEAT, versions=(0, 4), handle=handle, refuse=_refuse)

@@ -1,0 +1,93 @@
+"""Makes `__consumer_offsets` when the first group comes.
+
+A broker that never saw a group has no such topic: it costs fifty logs. The controller makes it,
+whichever broker was asked. It is compacted, so that of each group and partition the newest state
+stays, and its batches may be large: the state of a big group is one record.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.limits import MIB
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
+from tidemill.server.request.controller_forwarding import ask_controller
+from tidemill.server.request.services import Services
+from tidemill.wire.generated.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+__all__ = ["ensure_offsets_topic", "offsets_topic_is_usable"]
+
+GROUP_RECORD_BYTES_MAX = 8 * MIB
+"""A thousand members with their subscriptions and assignments fit."""
+TIMEOUT_MS = 5_000
+
+
+def offsets_topic_is_usable(services: Services) -> bool:
+    """Whether it is there, and with it its logs on this broker."""
+    made = OFFSETS_TOPIC in services.cluster.image.topics
+    return made and not services.replicas.unopened.has_untried(OFFSETS_TOPIC)
+
+
+async def ensure_offsets_topic(services: Services) -> None:
+    """Make the topic unless it is there, and wait for its logs.
+
+    KafkaError COORDINATOR_NOT_AVAILABLE if that fails.
+    """
+    if OFFSETS_TOPIC not in services.cluster.image.topics:
+        await _make(services)
+    await services.replicas.unopened.wait_tried([OFFSETS_TOPIC])
+
+
+async def _make(services: Services) -> None:
+    try:
+        if services.cluster.is_controller:
+            (result,) = await services.cluster.create_topics([_spec(services)])
+            code, detail = result.code, result.detail
+        else:
+            code, detail = await _ask_controller(services)
+    except (KafkaError, StoreUnavailable) as error:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
+    if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {detail or code}")
+
+
+def _spec(services: Services) -> TopicSpec:
+    config = services.config.groups
+    return TopicSpec(
+        name=OFFSETS_TOPIC,
+        partitions=config.offsets_topic_num_partitions,
+        replication_factor=min(
+            config.offsets_topic_replication_factor, len(services.cluster.image.brokers)
+        ),
+        overrides={
+            "cleanup.policy": "compact",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+            "max.message.bytes": str(GROUP_RECORD_BYTES_MAX),
+        },
+    )
+
+
+async def _ask_controller(services: Services) -> tuple[ErrorCode, str]:
+    spec = _spec(services)
+    request = CreateTopicsRequest(
+        topics=[
+            CreatableTopic(
+                name=spec.name,
+                num_partitions=spec.partitions,
+                replication_factor=spec.replication_factor,
+                configs=[
+                    CreatableTopicConfig(name=name, value=value)
+                    for name, value in spec.overrides.items()
+                ],
+            )
+        ],
+        timeout_ms=TIMEOUT_MS,
+    )
+    response = await ask_controller(services, request, CreateTopicsResponse)
+    (answered,) = response.topics
+    return ErrorCode(answered.error_code), answered.error_message or ""

@@ -1,0 +1,1 @@
+"""APIs for the committed offsets of consumer groups."""

@@ -1,0 +1,101 @@
+"""OffsetCommit (8), versions 2..10: remember how far a group has come (T46).
+
+v3 throttle time; v5 no retention time; v6 leader epochs; v7 static members; v8 flexible; v9 member
+epochs (KIP-848), GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH; v10 topic ids.
+
+The answer comes when the offsets are committed in `__consumer_offsets`. Whoever is no member
+(generation -1, no member id) may commit while the group is empty; the group comes into being with
+it. Any offset from 0 on is taken: the log's end is not known here, and Kafka takes any (S45).
+
+Left out: the retention time of versions up to 4; the broker's own holds, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import ZERO_UUID
+from tidemill.core.loop.deferred import Deferred
+from tidemill.server.request.authorizer import Operation, group, topic
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, FastCodec, Handler
+from tidemill.server.request.joined_answers import join_answers
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from tidemill.wire.offset_commit_fast import try_encode_response, try_read_request
+
+__all__ = ["HANDLER"]
+
+
+def handle(context: RequestContext, request: OffsetCommitRequest) -> Answer:
+    context.require(Operation.READ, group(request.group_id))
+    allowed = [one for one in request.topics if _may_read(context, one)]
+    if len(allowed) == len(request.topics):
+        return _commit(context, request)
+    return _commit_some(context, request, allowed)
+
+
+def _commit(
+    context: RequestContext, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
+    version = context.version
+    return context.services.groups.write(
+        request.group_id,
+        lambda shard, now: shard.commit_offsets(request, version=version, now=now),
+        lambda code: _refuse(request, KafkaError(code)),
+    )
+
+
+def _commit_some(
+    context: RequestContext, request: OffsetCommitRequest, allowed: list[OffsetCommitRequestTopic]
+) -> Answer:
+    error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    context.services.telemetry.count_error(error.code)
+    forbidden = [one for one in request.topics if not _may_read(context, one)]
+    refused = [_refuse_topic(one, error) for one in forbidden]
+    if not allowed:
+        return OffsetCommitResponse(topics=refused)
+    request.topics = allowed
+    return join_answers(
+        [_commit(context, request)],
+        lambda answers: OffsetCommitResponse(topics=answers[0].topics + refused),
+    )
+
+
+def _may_read(context: RequestContext, wanted: OffsetCommitRequestTopic) -> bool:
+    """An id that nobody has names no topic that could be forbidden."""
+    name = wanted.name
+    if wanted.topic_id is not ZERO_UUID:
+        name = context.image.names.get(wanted.topic_id, "")
+    return not name or context.allows(Operation.READ, topic(name))
+
+
+def _refuse(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:
+    return OffsetCommitResponse(topics=[_refuse_topic(one, error) for one in request.topics])
+
+
+def _refuse_topic(wanted: OffsetCommitRequestTopic, error: KafkaError) -> OffsetCommitResponseTopic:
+    return OffsetCommitResponseTopic(
+        name=wanted.name,
+        topic_id=wanted.topic_id,
+        partitions=[
+            OffsetCommitResponsePartition(
+                partition_index=one.partition_index, error_code=int(error.code)
+            )
+            for one in wanted.partitions
+        ],
+    )
+
+
+HANDLER = Handler(
+    api_key=ApiKey.OFFSET_COMMIT,
+    versions=(2, 10),
+    handle=handle,
+    refuse=_refuse,
+    fast=FastCodec(try_read_request, try_encode_response),
+)

@@ -1,0 +1,171 @@
+"""OffsetFetch (9), versions 1..10: what groups have committed (T45).
+
+v2 all topics of a group, an error for the whole; v3 throttle time; v5 leader epochs; v6 flexible;
+v7 only what no open transaction may change; v8 several groups; v9 member epochs (KIP-848); v10
+topic ids.
+
+What was never committed is offset -1 without an error, also in a group that nobody knows. The
+answer shows only what is committed in `__consumer_offsets`, so what one reader saw no later one
+sees undone (I28). There are no transactions yet: every offset is stable.
+"""
+
+from __future__ import annotations
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import ZERO_UUID
+from tidemill.core.loop.deferred import Deferred
+from tidemill.server.request.authorizer import Operation, group, topic
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.server.request.joined_answers import answer_each, join_answers
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchRequestTopics,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+)
+
+__all__ = ["HANDLER"]
+
+FIRST_WITH_SEVERAL_GROUPS = 8
+NO_OFFSET = -1
+
+
+def handle(context: RequestContext, request: OffsetFetchRequest) -> Answer:
+    if context.version >= FIRST_WITH_SEVERAL_GROUPS:
+        return answer_each(
+            context,
+            request.groups,
+            lambda wanted: _fetch(context, wanted),
+            _refuse_group,
+            lambda groups: OffsetFetchResponse(groups=groups),
+        )
+    return join_answers(
+        [_fetch(context, _as_group(request))], lambda groups: _without_groups(groups[0])
+    )
+
+
+def _fetch(
+    context: RequestContext, wanted: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup | Deferred[OffsetFetchResponseGroup]:
+    context.require(Operation.DESCRIBE, group(wanted.group_id))
+    if wanted.topics is None:
+        return join_answers([_read(context, wanted)], lambda groups: _visible(context, groups[0]))
+    allowed = [one for one in wanted.topics if _may_describe(context, one)]
+    if len(allowed) == len(wanted.topics):
+        return _read(context, wanted)
+    forbidden = [one for one in wanted.topics if not _may_describe(context, one)]
+    refused = [_refuse_topic(one, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for one in forbidden]
+    wanted.topics = allowed
+    return join_answers([_read(context, wanted)], lambda groups: _with(groups[0], refused))
+
+
+def _read(
+    context: RequestContext, wanted: OffsetFetchRequestGroup
+) -> OffsetFetchResponseGroup | Deferred[OffsetFetchResponseGroup]:
+    version = context.version
+    return context.services.groups.read(
+        wanted.group_id,
+        lambda shard, _now: shard.fetch_offsets(wanted, version=version),
+        lambda code: _refuse_group(wanted, KafkaError(code)),
+    )
+
+
+# --- who may see what ----------------------------------------------------------------------------
+
+
+def _may_describe(
+    context: RequestContext, wanted: OffsetFetchRequestTopics | OffsetFetchResponseTopics
+) -> bool:
+    """An id that nobody has names no topic that could be forbidden."""
+    name = wanted.name
+    if wanted.topic_id is not ZERO_UUID:
+        name = context.image.names.get(wanted.topic_id, "")
+    return not name or context.allows(Operation.DESCRIBE, topic(name))
+
+
+def _visible(context: RequestContext, answer: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+    """Who asks for everything is not told of what it may not see."""
+    answer.topics = [one for one in answer.topics if _may_describe(context, one)]
+    return answer
+
+
+def _with(
+    answer: OffsetFetchResponseGroup, refused: list[OffsetFetchResponseTopics]
+) -> OffsetFetchResponseGroup:
+    answer.topics = answer.topics + refused
+    return answer
+
+
+# --- the form before version 8 -------------------------------------------------------------------
+
+
+def _as_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup:
+    topics = None
+    if request.topics is not None:
+        topics = [
+            OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
+            for one in request.topics
+        ]
+    return OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
+
+
+def _without_groups(answer: OffsetFetchResponseGroup) -> OffsetFetchResponse:
+    return OffsetFetchResponse(
+        error_code=answer.error_code,
+        topics=[
+            OffsetFetchResponseTopic(
+                name=one.name, partitions=[_old_partition(entry) for entry in one.partitions]
+            )
+            for one in answer.topics
+        ],
+    )
+
+
+def _old_partition(entry: OffsetFetchResponsePartitions) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
+        partition_index=entry.partition_index,
+        committed_offset=entry.committed_offset,
+        committed_leader_epoch=entry.committed_leader_epoch,
+        metadata=entry.metadata,
+        error_code=entry.error_code,
+    )
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def _refuse(request: OffsetFetchRequest, error: KafkaError) -> OffsetFetchResponse:
+    if request.groups:
+        return OffsetFetchResponse(groups=[_refuse_group(one, error) for one in request.groups])
+    wanted = _as_group(request)
+    answer = _refuse_group(wanted, error)
+    # Version 1 has no error for the whole.
+    answer.topics = [_refuse_topic(one, error.code) for one in wanted.topics or ()]
+    return _without_groups(answer)
+
+
+def _refuse_group(wanted: OffsetFetchRequestGroup, error: KafkaError) -> OffsetFetchResponseGroup:
+    return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=int(error.code))
+
+
+def _refuse_topic(wanted: OffsetFetchRequestTopics, code: ErrorCode) -> OffsetFetchResponseTopics:
+    return OffsetFetchResponseTopics(
+        name=wanted.name,
+        topic_id=wanted.topic_id,
+        partitions=[
+            OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=NO_OFFSET, error_code=int(code)
+            )
+            for index in wanted.partition_indexes
+        ],
+    )
+
+
+HANDLER = Handler(api_key=ApiKey.OFFSET_FETCH, versions=(1, 10), handle=handle, refuse=_refuse)

@@ -1,0 +1,1 @@
+"""APIs that create, delete, grow and configure topics."""

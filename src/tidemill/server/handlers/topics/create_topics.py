@@ -1,0 +1,129 @@
+"""CreateTopics (19), versions 2..7; the controller's.
+
+v4 -1 takes the broker's default partitions and replicas; v5 flexible, and the answer tells the
+topic's configuration; v6 as v5; v7 topic ids.
+
+Results come in the order of the request, each topic stands for itself; a name that occurs twice is
+made by neither. The answer leaves when the topic is in this broker's image and its logs here are
+made (T21, T22).
+`validate_only` checks everything and makes nothing.
+
+Left out: the timeout; a request is done when the coordination store has it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import ZERO_UUID
+from tidemill.metadata.controller.controller import TopicResult, TopicSpec
+from tidemill.metadata.image.metadata_image import TopicImage
+from tidemill.metadata.image.topic_config import describe_topic
+from tidemill.server.handlers.topics.topic_changes import (
+    change_topics,
+    check_controller,
+    wait_usable,
+)
+from tidemill.server.limits.pacing import Pacer
+from tidemill.server.request.authorizer import Operation, cluster, topic
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+__all__ = ["HANDLER"]
+
+FIRST_WITH_CONFIGS = 5
+TOPICS_PER_SLICE = 10
+"""Topics described before others get a turn; each has some thirty keys (S11)."""
+
+
+def handle(context: RequestContext, request: CreateTopicsRequest) -> Answer:
+    check_controller(context)
+    return _create(context, request)
+
+
+async def _create(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+    results = await change_topics(
+        context,
+        request.topics,
+        name_of=lambda wanted: wanted.name,
+        plan=partial(_plan, context),
+        apply=partial(context.services.cluster.create_topics, validate_only=request.validate_only),
+    )
+    await wait_usable(context.services, results)
+    response = CreateTopicsResponse()
+    pacer = Pacer(TOPICS_PER_SLICE)
+    for wanted, result in zip(request.topics, results, strict=True):
+        await pacer.step()
+        answered = _answer(context, wanted.name, result)
+        if request.validate_only:
+            answered.topic_id = ZERO_UUID  # no topic will ever have the id that it was planned with
+        response.topics.append(answered)
+    return response
+
+
+def _plan(context: RequestContext, wanted: CreatableTopic) -> TopicSpec:
+    allowed = context.allows(Operation.CREATE, cluster()) or context.allows(
+        Operation.CREATE, topic(wanted.name)
+    )
+    if not allowed:
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assignments = {one.partition_index: one.broker_ids for one in wanted.assignments}
+    if len(assignments) != len(wanted.assignments):
+        raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
+    return TopicSpec(
+        name=wanted.name,
+        partitions=wanted.num_partitions,
+        replication_factor=wanted.replication_factor,
+        assignments=assignments,
+        overrides={one.name: one.value for one in wanted.configs},
+    )
+
+
+def _answer(context: RequestContext, name: str, result: TopicResult) -> CreatableTopicResult:
+    answered = CreatableTopicResult(
+        name=name, error_code=int(result.code), error_message=result.detail or None
+    )
+    if result.topic is not None:
+        answered.topic_id = result.topic.topic_id
+        if context.version >= FIRST_WITH_CONFIGS:
+            _describe(context, result.topic, answered)
+    return answered
+
+
+def _describe(context: RequestContext, made: TopicImage, answered: CreatableTopicResult) -> None:
+    """What became of the defaults; hidden from who may create topics but not look at them (T21)."""
+    if not context.allows(Operation.DESCRIBE_CONFIGS, topic(made.name)):
+        answered.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        answered.configs = None
+        return
+    answered.num_partitions = len(made.partitions)
+    answered.replication_factor = made.replication_factor
+    answered.configs = [
+        CreatableTopicConfigs(name=key.option.key, value=key.value, config_source=int(key.source))
+        for key in describe_topic(made.overrides, context.services.config)
+    ]
+
+
+def _refuse(request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(
+                name=wanted.name,
+                error_code=int(error.code),
+                error_message=error.detail or None,
+            )
+            for wanted in request.topics
+        ]
+    )
+
+
+HANDLER = Handler(api_key=ApiKey.CREATE_TOPICS, versions=(2, 7), handle=handle, refuse=_refuse)

@@ -1,0 +1,108 @@
+"""DeleteTopics (20), versions 1..6; the controller's.
+
+v4 flexible; v5 error messages; v6 by name or by id.
+
+Results come in the order of the request. The answer leaves when the topics are gone from this
+broker's image (T22); logs go in the background.
+
+Left out: the timeout; a request is done when the coordination store has it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from uuid import UUID
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import ZERO_UUID
+from tidemill.metadata.controller.controller import TopicResult
+from tidemill.server.handlers.topics.topic_changes import change_topics, check_controller
+from tidemill.server.request.authorizer import Operation, topic
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.handler import Answer, Handler
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+
+__all__ = ["HANDLER"]
+
+FIRST_WITH_IDS = 6
+
+
+def handle(context: RequestContext, request: DeleteTopicsRequest) -> Answer:
+    check_controller(context)
+    return _delete(context, request)
+
+
+async def _delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+    wanted = _wanted(context.version, request)
+    names = [_name(context, one) for one in wanted]
+    results = await change_topics(
+        context,
+        wanted,
+        name_of=lambda one: _name(context, one) or one.topic_id,
+        plan=partial(_plan, context),
+        apply=context.services.cluster.delete_topics,
+    )
+    return DeleteTopicsResponse(
+        responses=[
+            _answer(context, one, name, result)
+            for one, name, result in zip(wanted, names, results, strict=True)
+        ]
+    )
+
+
+def _wanted(version: int, request: DeleteTopicsRequest) -> list[DeleteTopicState]:
+    if version >= FIRST_WITH_IDS:
+        return request.topics
+    return [DeleteTopicState(name=name) for name in request.topic_names]
+
+
+def _name(context: RequestContext, wanted: DeleteTopicState) -> str | None:
+    """The topic's name; None for an id that no topic has."""
+    return context.image.names.get(wanted.topic_id) if wanted.name is None else wanted.name
+
+
+def _plan(context: RequestContext, wanted: DeleteTopicState) -> str | UUID:
+    if (wanted.name is None) == (wanted.topic_id == ZERO_UUID):
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
+    name = _name(context, wanted)
+    if name is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
+    if not context.allows(Operation.DELETE, topic(name)):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return wanted.topic_id if wanted.name is None else wanted.name
+
+
+def _answer(
+    context: RequestContext, wanted: DeleteTopicState, name: str | None, result: TopicResult
+) -> DeletableTopicResult:
+    # Who asks by id and may not see the topic must not learn its name from the refusal.
+    hidden = (
+        wanted.name is None
+        and name is not None
+        and not context.allows(Operation.DESCRIBE, topic(name))
+    )
+    return DeletableTopicResult(
+        name=None if hidden else name,
+        topic_id=wanted.topic_id if result.topic is None else result.topic.topic_id,
+        error_code=int(result.code),
+        error_message=result.detail or None,
+    )
+
+
+def _refuse(request: DeleteTopicsRequest, error: KafkaError) -> DeleteTopicsResponse:
+    wanted = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(name=one.name, topic_id=one.topic_id, error_code=int(error.code))
+            for one in wanted
+        ]
+    )
+
+
+HANDLER = Handler(api_key=ApiKey.DELETE_TOPICS, versions=(1, 6), handle=handle, refuse=_refuse)

@@ -1,0 +1,92 @@
+"""Requests that change several topics at once: some refused here, the rest changed by the cluster.
+
+One result per entry of the request, in its order (T21). An entry that is refused does not keep the
+others from happening. When the cluster refuses the change as a whole, because another broker is the
+controller or the coordination store does not answer, every entry that was sent there says so.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
+
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.metadata.controller.controller import TopicResult
+from tidemill.server.limits.pacing import Pacer
+from tidemill.server.request.context import RequestContext
+from tidemill.server.request.services import Services
+
+__all__ = ["change_topics", "check_controller", "wait_usable"]
+
+ENTRIES_PER_SLICE = 250
+"""Entries checked before others get a turn (S11)."""
+
+Entry = TypeVar("Entry")
+Change = TypeVar("Change")
+
+
+def check_controller(context: RequestContext) -> None:
+    """Clients send changes of topics to the controller, and look for it anew after this (T18)."""
+    if not context.services.cluster.is_controller:
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
+
+
+async def change_topics(
+    context: RequestContext,
+    entries: Sequence[Entry],
+    *,
+    name_of: Callable[[Entry], object],
+    plan: Callable[[Entry], Change],
+    apply: Callable[[list[Change]], Awaitable[Sequence[TopicResult]]],
+) -> list[TopicResult]:
+    """`plan` checks one entry or refuses it with a KafkaError; `apply` is the cluster's part.
+
+    An entry whose `name_of` occurs twice is ambiguous and refused, all of its occurrences.
+    """
+    names = [name_of(entry) for entry in entries]
+    counts = Counter(names)
+    results = [TopicResult("") for _ in entries]
+    planned: list[tuple[int, Change]] = []
+    pacer = Pacer(ENTRIES_PER_SLICE)
+    for position, entry in enumerate(entries):
+        await pacer.step()
+        try:
+            if counts[names[position]] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names it more than once")
+            planned.append((position, plan(entry)))
+        except KafkaError as error:
+            results[position].refuse(error)
+    if planned:
+        await _apply(results, planned, apply)
+    for result in results:
+        if result.code is not ErrorCode.NONE:
+            context.services.telemetry.count_error(result.code)
+    return results
+
+
+async def wait_usable(services: Services, results: Iterable[TopicResult]) -> None:
+    """Wait until this broker has the logs of these topics, or has tried in vain to make them."""
+    await services.replicas.unopened.wait_tried(result.name for result in results)
+
+
+async def _apply(
+    results: list[TopicResult],
+    planned: list[tuple[int, Change]],
+    apply: Callable[[list[Change]], Awaitable[Sequence[TopicResult]]],
+) -> None:
+    try:
+        done = await apply([change for _, change in planned])
+    except (KafkaError, StoreUnavailable) as error:
+        for position, _ in planned:
+            results[position].refuse(_refusal(error))
+        return
+    for (position, _), result in zip(planned, done, strict=True):
+        results[position] = result
+
+
+def _refusal(error: KafkaError | StoreUnavailable) -> KafkaError:
+    if isinstance(error, KafkaError):
+        return error
+    # It may have happened all the same: of the retriable codes, the one that says so.
+    return KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the coordination store does not answer")

@@ -1,0 +1,1 @@
+"""What bounds the cost of a client: memory, rates, and slices of the event loop."""

@@ -1,0 +1,1 @@
+"""The metrics page, and the HTTP listener that serves it."""

@@ -1,0 +1,265 @@
+"""The broker's counters as Prometheus text; also the list of metrics that the reference shows.
+
+Rendered only when somebody asks. Labels come from closed sets: API names, error names (S38).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+from tidemill.core.errors import ErrorCode
+from tidemill.core.telemetry import Histogram
+from tidemill.server.connection.admission import ListenerState
+from tidemill.server.metrics.group_metrics import Lag, count_groups, count_rebalances, measure_lag
+from tidemill.wire.api_keys import API_SPECS
+
+__all__ = ["METRICS", "Metric", "render"]
+
+Samples = Iterator[tuple[str, float]]
+"""Label text (with braces, or nothing) and value."""
+
+
+@final
+class Scrape:
+    """What one rendering reads; what takes a walk over many things is found out once."""
+
+    def __init__(self, state: ListenerState) -> None:
+        self.listener = state
+        self.services = state.services
+
+    @cached_property
+    def lag(self) -> Lag:
+        return measure_lag(self.services)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One family: its name, kind, help, and where its samples come from."""
+
+    name: str
+    kind: str
+    help: str
+    samples: Callable[[Scrape], Samples]
+
+
+def _one(read: Callable[[Scrape], float]) -> Callable[[Scrape], Samples]:
+    def samples(scrape: Scrape) -> Samples:
+        yield "", read(scrape)
+
+    return samples
+
+
+def _api_requests(scrape: Scrape) -> Samples:
+    for key, counters in sorted(scrape.services.telemetry.apis.items()):
+        yield f'{{api="{API_SPECS[key].name}"}}', counters.requests
+
+
+def _errors(scrape: Scrape) -> Samples:
+    for code, count in sorted(scrape.services.telemetry.error_codes.items()):
+        yield f'{{code="{ErrorCode(code).name}"}}', count
+
+
+def _api_latency(scrape: Scrape) -> Samples:
+    for key, counters in sorted(scrape.services.telemetry.apis.items()):
+        yield from _buckets(counters.latency, f'api="{API_SPECS[key].name}",')
+
+
+def _buckets(histogram: Histogram, labels: str = "") -> Samples:
+    """Cumulative buckets in seconds, then sum and count under their own suffixes."""
+    seen = 0
+    for index, count in enumerate(histogram.buckets[:-1]):
+        seen += count
+        yield f'_bucket{{{labels}le="{(1 << index) / 1e6}"}}', seen
+    yield f'_bucket{{{labels}le="+Inf"}}', histogram.count
+    rest = "{" + labels.rstrip(",") + "}" if labels else ""
+    yield f"_sum{rest}", histogram.total_us / 1e6
+    yield f"_count{rest}", histogram.count
+
+
+def _groups(scrape: Scrape) -> Samples:
+    for name, count in sorted(count_groups(scrape.services).items()):
+        yield f'{{state="{name}"}}', count
+
+
+def _log_bytes(scrape: Scrape) -> float:
+    return sum(partition.log.size_bytes for partition in scrape.services.replicas)
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("tidemill_requests_total", "counter", "Requests answered, by API.", _api_requests),
+    Metric(
+        "tidemill_request_seconds",
+        "histogram",
+        "From a request's last byte to its answer, waiting included.",
+        _api_latency,
+    ),
+    Metric("tidemill_errors_total", "counter", "Error codes given out.", _errors),
+    Metric(
+        "tidemill_bytes_in_total",
+        "counter",
+        "Bytes received from clients.",
+        _one(lambda s: s.services.telemetry.bytes_in),
+    ),
+    Metric(
+        "tidemill_bytes_out_total",
+        "counter",
+        "Bytes handed to clients' sockets.",
+        _one(lambda s: s.services.telemetry.bytes_out),
+    ),
+    Metric(
+        "tidemill_connections",
+        "gauge",
+        "Open client connections.",
+        _one(lambda s: len(s.listener.connections)),
+    ),
+    Metric(
+        "tidemill_connections_refused_total",
+        "counter",
+        "Connections turned away at the door.",
+        _one(lambda s: s.services.telemetry.connections_refused),
+    ),
+    Metric(
+        "tidemill_connections_closed_by_fault_total",
+        "counter",
+        "Connections closed because the client broke the protocol.",
+        _one(lambda s: s.services.telemetry.connections_closed_by_fault),
+    ),
+    Metric(
+        "tidemill_request_memory_bytes",
+        "gauge",
+        "Memory held by requests that have not arrived whole.",
+        _one(lambda s: s.listener.request_memory.used_bytes),
+    ),
+    Metric(
+        "tidemill_response_memory_bytes",
+        "gauge",
+        "Memory held by answers that clients have not taken.",
+        _one(lambda s: s.services.response_memory.used_bytes),
+    ),
+    Metric(
+        "tidemill_parked_fetches",
+        "gauge",
+        "Fetches that wait for more data.",
+        _one(lambda s: len(s.services.ready)),
+    ),
+    Metric(
+        "tidemill_records_appended_total",
+        "counter",
+        "Records appended by producers.",
+        _one(lambda s: s.services.telemetry.records_appended),
+    ),
+    Metric(
+        "tidemill_batches_appended_total",
+        "counter",
+        "Record batches appended by producers.",
+        _one(lambda s: s.services.telemetry.batches_appended),
+    ),
+    Metric(
+        "tidemill_duplicates_total",
+        "counter",
+        "Retried batches recognised and not appended again.",
+        _one(lambda s: s.services.telemetry.duplicates_recognised),
+    ),
+    Metric(
+        "tidemill_partitions",
+        "gauge",
+        "Partitions on this broker.",
+        _one(lambda s: len(s.services.replicas)),
+    ),
+    Metric("tidemill_log_bytes", "gauge", "Bytes in all logs of this broker.", _one(_log_bytes)),
+    Metric("tidemill_groups", "gauge", "Consumer groups coordinated here, by state.", _groups),
+    Metric(
+        "tidemill_group_rebalances_total",
+        "counter",
+        "Rebalances of the groups coordinated here.",
+        _one(lambda s: count_rebalances(s.services)),
+    ),
+    Metric(
+        "tidemill_group_lag_records_max",
+        "gauge",
+        "The most records that a group has yet to read of a partition, both on this broker; 0 when "
+        "there are too many offsets to look at.",
+        _one(lambda s: s.lag.records_max),
+    ),
+    Metric(
+        "tidemill_group_lag_records_sum",
+        "gauge",
+        "The same, added up over groups and partitions.",
+        _one(lambda s: s.lag.records_sum),
+    ),
+    Metric(
+        "tidemill_cleanings_total",
+        "counter",
+        "Compactions of a log that ended well.",
+        _one(lambda s: s.services.telemetry.cleanings),
+    ),
+    Metric(
+        "tidemill_cleaning_failures_total",
+        "counter",
+        "Compactions given up for damage, a full disk or a fault.",
+        _one(lambda s: s.services.telemetry.cleaning_failures),
+    ),
+    Metric(
+        "tidemill_cleaned_bytes_total",
+        "counter",
+        "Bytes that compaction read and wrote.",
+        _one(lambda s: s.services.telemetry.cleaned_bytes),
+    ),
+    Metric(
+        "tidemill_cleaned_segments_total",
+        "counter",
+        "Segments that compaction went through.",
+        _one(lambda s: s.services.telemetry.cleaned_segments),
+    ),
+    Metric(
+        "tidemill_dirtiest_log_ratio",
+        "gauge",
+        "The highest share of bytes of one log that compaction has not seen.",
+        _one(lambda s: s.services.telemetry.dirtiest_log_percent / 100),
+    ),
+    Metric(
+        "tidemill_flush_rounds_total",
+        "counter",
+        "Flush rounds that ended well.",
+        _one(lambda s: s.services.telemetry.flush_rounds),
+    ),
+    Metric(
+        "tidemill_flush_failures_total",
+        "counter",
+        "Flush rounds that failed; each takes a data directory offline.",
+        _one(lambda s: s.services.telemetry.flush_failures),
+    ),
+    Metric(
+        "tidemill_flush_seconds",
+        "histogram",
+        "How long a flush round takes.",
+        lambda s: _buckets(s.services.telemetry.flush_latency),
+    ),
+    Metric(
+        "tidemill_loop_stall_seconds",
+        "histogram",
+        "How late the event loop is when it should wake up.",
+        lambda s: _buckets(s.services.telemetry.loop_stall),
+    ),
+    Metric(
+        "tidemill_unhandled_errors_total",
+        "counter",
+        "Requests that ended in a bug of ours.",
+        _one(lambda s: s.services.telemetry.unhandled_errors),
+    ),
+)
+
+
+def render(state: ListenerState) -> str:
+    """All metrics in Prometheus' text format."""
+    scrape = Scrape(state)
+    lines = []
+    for metric in METRICS:
+        lines.append(f"# HELP {metric.name} {metric.help}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        lines += [f"{metric.name}{labels} {value}" for labels, value in metric.samples(scrape)]
+    return "\n".join(lines) + "\n"

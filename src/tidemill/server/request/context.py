@@ -1,0 +1,83 @@
+"""One request's own facts: who asks, how, and through what the handler may work."""
+
+from __future__ import annotations
+
+from typing import Protocol, final
+
+from tidemill.core.config.broker_config import Endpoint
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import is_legal_topic_name
+from tidemill.metadata.image.metadata_image import BrokerImage, MetadataImage
+from tidemill.server.request.authorizer import Operation, Resource, ResourceType
+from tidemill.server.request.services import Services
+
+ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
+
+__all__ = ["Peer", "RequestContext"]
+
+
+_FORBIDDEN = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+
+
+class Peer(Protocol):
+    """The connection, as far as a handler may care."""
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def listener(self) -> str: ...
+
+    @property
+    def client_address(self) -> str: ...
+
+    @property
+    def server_endpoint(self) -> Endpoint:
+        """The address the client connected to: what a wildcard listener advertises (T19)."""
+        ...
+
+
+@final
+class RequestContext:
+    """One request on its way through."""
+
+    __slots__ = ("client_id", "peer", "services", "throttle_ms", "version")
+
+    def __init__(self, services: Services, peer: Peer, version: int, client_id: str) -> None:
+        self.services = services
+        self.peer = peer
+        self.version = version
+        self.client_id = client_id
+        self.throttle_ms = 0
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.services.cluster.image
+
+    def endpoint_of(self, broker: BrokerImage) -> Endpoint:
+        """Where clients reach a broker; if it listens everywhere, where this client came in."""
+        if broker.host in ANY_ADDRESS and broker.broker_id == self.services.config.node_id:
+            return self.peer.server_endpoint
+        return Endpoint(broker.host, broker.port)
+
+    def allows(self, operation: Operation, resource: Resource) -> bool:
+        """Whether whoever asks may do this; each handler names what it needs."""
+        return self.services.authorizer.allows(self.peer.principal, operation, resource)
+
+    def require(self, operation: Operation, resource: Resource) -> None:
+        """KafkaError unless whoever asks may do this."""
+        if not self.allows(operation, resource):
+            raise KafkaError(_FORBIDDEN[resource.type])
+
+    def missing_partition(self, topic: str, index: int) -> KafkaError:
+        """Why a partition is not here: it is elsewhere, it does not exist, or it cannot (T16)."""
+        if not is_legal_topic_name(topic):
+            return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        if self.image.partition(topic, index) is not None:
+            return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -1,0 +1,77 @@
+"""What a handler is: one API, its versions, and what to do with a request.
+
+A handler's `handle` is the request's first stage. It runs strictly in the order in which requests
+came and never suspends. It returns one of
+- the response: it leaves at once;
+- a `Deferred` response (Produce waiting for its acknowledgement, Fetch for more bytes): later
+  requests
+  of the connection are started meanwhile, but answers leave in order;
+- a coroutine, for the rare requests that talk to the coordination store: the connection's next
+  request starts only after it ended;
+- None: no answer at all (Produce with acks=0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+from tidemill.core.errors import KafkaError
+from tidemill.core.loop.deferred import Deferred
+from tidemill.server.request.context import RequestContext
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.message import Message
+
+__all__ = ["Answer", "FastCodec", "Handle", "Handler", "refuse_with_error_code"]
+
+Answer = Message | Deferred[Any] | Coroutine[Any, Any, Message] | None
+
+
+class Handle(Protocol):
+    """The first stage of one API."""
+
+    def __call__(self, context: RequestContext, request: Any, /) -> Answer: ...  # noqa: ANN401
+
+
+def refuse_with_error_code(response: type[Message]) -> Callable[[Any, KafkaError], Message]:
+    """For the many responses that have an error code (and perhaps a message) at the top."""
+
+    def refuse(_request: object, error: KafkaError) -> Message:
+        answer: Any = response()
+        answer.error_code = int(error.code)
+        if "error_message" in response.__slots__:
+            answer.error_message = error.detail or None
+        return answer  # type: ignore[no-any-return]  # it is an instance of `response`
+
+    return refuse
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FastCodec:
+    """A hand-written codec for an API's commonest shape; None means: take the generated one."""
+
+    try_read: Callable[[memoryview, int, int], Any]
+    try_encode: Callable[[Any, int, int], bytes | None]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handler:
+    """One API as this broker serves it; the list of all of them is in handlers/__init__.py."""
+
+    api_key: ApiKey
+    versions: tuple[int, int]
+    """The first and the last version that are understood."""
+    handle: Handle
+    refuse: Callable[[Any, KafkaError], Message]
+    """The answer when the whole request is refused."""
+    advertised_min: int | None = None
+    """Where it must differ from the first version (T3)."""
+    fast: FastCodec | None = None
+    tail_bytes_max: int = 0
+    """Bytes after the last field that are overlooked because a stock client leaves them."""
+
+    def understands(self, version: int) -> bool:
+        return self.versions[0] <= version <= self.versions[1]

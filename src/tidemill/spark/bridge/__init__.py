@@ -1,0 +1,1 @@
+"""Between Spark and our client: a client that blocks, and Arrow columns both ways."""

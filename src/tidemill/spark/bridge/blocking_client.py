@@ -1,0 +1,141 @@
+"""Our asyncio client for code that blocks: Spark calls us, and waits.
+
+A `BlockingClient` owns an event loop that runs only while somebody waits in `run`; there is no
+thread. Each process has one for each cluster that it talks to (`client_for`): Python workers live
+for many tasks, and a connection that is there saves each of them a few round trips.
+
+The loop stands still between calls. A connection that dies meanwhile is noticed at the next call,
+which fails once and is tried again: `run` goes on until the caller's time is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar, final
+
+from tidemill.client.network.cluster_client import Backoff, Cluster
+from tidemill.client.network.errors import ClientError
+from tidemill.core.config.broker_config import Endpoint
+from tidemill.core.errors import KafkaError
+from tidemill.core.loop.event_loop import new_event_loop
+from tidemill.core.net import AsyncioNet
+
+__all__ = ["Address", "BlockingClient", "Patience", "client_for", "drop_client"]
+
+T = TypeVar("T")
+
+_CLIENTS_MAX = 8
+"""Clusters that one process keeps connections to; the one made first goes when there are more."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Address:
+    """How to reach a cluster: what a client is kept by."""
+
+    bootstrap: tuple[Endpoint, ...]
+    client_id: str
+    request_timeout_ms: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long lost connections and passing refusals are borne."""
+
+    timeout_ms: int
+    attempts_max: int | None = None
+    interval_ms: int | None = None
+
+
+@final
+class BlockingClient:
+    """A way to one cluster that blocks."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._runner = asyncio.Runner(loop_factory=new_event_loop)
+        self._clusters: list[Cluster] = []
+        self.cluster = self.new_cluster()
+
+    def new_cluster(self) -> Cluster:
+        """Connections of their own, for requests that wait at the broker; leaders are shared."""
+        made = Cluster(
+            AsyncioNet(),
+            self._address.bootstrap,
+            client_id=self._address.client_id,
+            request_timeout_s=self._address.request_timeout_ms / 1000,
+        )
+        if self._clusters:
+            made.metadata = self._clusters[0].metadata
+        self._clusters.append(made)
+        return made
+
+    def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]], patience: Patience) -> T:
+        """Do `work`, again after a fault that may pass, until patience ends."""
+        return self._runner.run(self._persist(work, patience))
+
+    def run_once(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine that does its own retrying."""
+        return self._runner.run(work)
+
+    def pause(self, seconds: float) -> None:
+        self._runner.run(asyncio.sleep(seconds))
+
+    def close(self) -> None:
+        """End every connection. The loop turns once more: uvloop cannot close with open ones."""
+        for cluster in self._clusters:
+            cluster.close()
+        self.pause(0)
+        self._runner.close()
+
+    async def _persist(
+        self, work: Callable[[Cluster], Coroutine[Any, Any, T]], patience: Patience
+    ) -> T:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + patience.timeout_ms / 1000
+        backoff = Backoff()
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                return await work(self.cluster)
+            except (ClientError, KafkaError) as error:
+                pause_s = (
+                    backoff.next_s()
+                    if patience.interval_ms is None
+                    else patience.interval_ms / 1000
+                )
+                out_of_attempts = patience.attempts_max is not None and (
+                    attempts > patience.attempts_max
+                )
+                late = loop.time() + pause_s > deadline
+                if not _may_pass(error) or late or out_of_attempts:
+                    raise
+            await asyncio.sleep(pause_s)
+
+
+def _may_pass(error: ClientError | KafkaError) -> bool:
+    return isinstance(error, ClientError) or error.code.retriable
+
+
+_clients: dict[Address, BlockingClient] = {}
+
+
+def client_for(address: Address) -> BlockingClient:
+    """The client of this process for a cluster, made when it is first asked for."""
+    client = _clients.get(address)
+    if client is None:
+        if len(_clients) >= _CLIENTS_MAX:
+            _clients.pop(next(iter(_clients))).close()
+        client = _clients[address] = BlockingClient(address)
+    return client
+
+
+def drop_client(address: Address) -> None:
+    """Forget a client after a fault, so that the next task begins afresh."""
+    client = _clients.pop(address, None)
+    if client is not None:
+        client.close()

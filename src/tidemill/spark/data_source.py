@@ -1,0 +1,68 @@
+"""The data source `tidemill` as Spark sees it: batch and stream, source and sink."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import TYPE_CHECKING, final
+
+from pyspark.sql.datasource import DataSource
+
+from tidemill.spark.options.source_options import SourceOptions, parse_source_options
+from tidemill.spark.source.schema import check_schema, source_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+__all__ = ["TidemillSource"]
+
+_SOURCE_MARKS = frozenset({"subscribe", "subscribepattern", "assign"})
+
+
+@final
+class TidemillSource(DataSource):
+    """Made by Spark for every query, in the driver's Python worker; then sent to the tasks."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        # A user's schema keeps Spark from asking for ours: what can be checked is checked here.
+        if _SOURCE_MARKS & {name.lower() for name in options}:
+            self._source_options()
+
+    @classmethod
+    def name(cls) -> str:
+        return "tidemill"
+
+    def schema(self) -> StructType:
+        return source_schema(self._source_options())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from tidemill.spark.source.batch_reader import BatchReader, FilteringBatchReader
+
+        options = self._source_options()
+        check_schema(schema)
+        return (FilteringBatchReader if options.pushdown else BatchReader)(options, schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from tidemill.spark.source.stream_reader import StreamReader
+
+        check_schema(schema)
+        return StreamReader(self._source_options(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tidemill.spark.sink.sink import batch_writer
+
+        return batch_writer(dict(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from tidemill.spark.sink.sink import stream_writer
+
+        return stream_writer(dict(self.options), schema, overwrite)
+
+    def _source_options(self) -> SourceOptions:
+        return parse_source_options(self.options)

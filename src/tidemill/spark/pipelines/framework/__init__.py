@@ -1,0 +1,1 @@
+"""What every pipeline shares: settings, topics, runner, progress, dead letters."""

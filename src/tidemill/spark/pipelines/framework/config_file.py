@@ -1,0 +1,137 @@
+"""The one file that a pipeline is run by: TOML, every key explained in it.
+
+    pipeline = "logs"
+    input.topic = "web-logs"
+
+A key may also stand in a table (`[input]`, then `topic = ...`): both are the same key to TOML.
+Whatever is under `[spark]` goes to Spark as it is. A key that nobody knows is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.config.keys import (
+    Option,
+    OptionType,
+    build,
+    nearest_key_hint,
+    options_of,
+)
+from tidemill.core.errors import UserError
+from tidemill.spark.pipelines.framework.pipeline import Kind, Pipeline
+from tidemill.spark.pipelines.framework.run_settings import RunSettings
+
+__all__ = ["Configured", "configure", "key_rows", "parse_file", "template"]
+
+PIPELINE_KEY = "pipeline"
+SPARK_PREFIX = "spark."
+_WIDTH = 96
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """A pipeline that is ready to run."""
+
+    kind: Kind
+    pipeline: Pipeline
+    run: RunSettings
+    spark: Mapping[str, str]
+
+
+def parse_file(text: str, *, source: str) -> dict[str, object]:
+    """Values by dotted key; UserError if it is not TOML."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{source}: {error}") from None
+    return dict(_flat(tables, ""))
+
+
+def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list):
+            yield f"{prefix}{key}", ",".join(str(item) for item in value)
+        else:
+            yield f"{prefix}{key}", value
+
+
+def configure(kind: Kind, *layers: Mapping[str, object]) -> Configured:
+    """Check everything; the later layer wins. UserError names the key and what would be right."""
+    values: dict[str, object] = {}
+    for layer in layers:
+        values.update(layer)
+    _check_name(kind, values.pop(PIPELINE_KEY, kind.name))
+    spark = {
+        key: _spark_text(value) for key, value in values.items() if key.startswith(SPARK_PREFIX)
+    }
+    rest = {key: value for key, value in values.items() if key not in spark}
+    run_keys = [made.key for made in options_of(RunSettings).values()]
+    own_keys = [made.key for made in options_of(kind.settings_class).values()]
+    for key in rest:
+        if key not in run_keys and key not in own_keys:
+            hint = nearest_key_hint(key, [*run_keys, *own_keys])
+            raise UserError(f"pipeline {kind.name} has no key {key!a}{hint}")
+    return Configured(
+        kind=kind,
+        pipeline=kind.make({key: value for key, value in rest.items() if key in own_keys}),
+        run=build(RunSettings, {key: value for key, value in rest.items() if key in run_keys}),
+        spark=spark,
+    )
+
+
+def _check_name(kind: Kind, name: object) -> None:
+    if name != kind.name:
+        raise UserError(f"the file is for pipeline {name}, not for {kind.name}")
+
+
+def _spark_text(value: object) -> str:
+    """A value as Spark's settings are written."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def key_rows(kind: Kind) -> list[tuple[Option, bool]]:
+    """The options of a pipeline, its own first; the flag says whether all pipelines have it."""
+    own = [(made, False) for made in options_of(kind.settings_class).values()]
+    return own + [(made, True) for made in options_of(RunSettings).values()]
+
+
+def template(kind: Kind) -> str:
+    """The file that `init` writes: every key, its meaning and its default."""
+    parts = [f"# {kind.description}\n#\n#     tidemill pipeline run FILE\n\n"]
+    parts.append(f'{PIPELINE_KEY} = "{kind.name}"\n')
+    shared_begun = False
+    for made, shared in key_rows(kind):
+        if shared and not shared_begun:
+            parts.append("\n# --- for every pipeline " + "-" * 50 + "\n")
+            shared_begun = True
+        parts.append(f"\n{_comment(made)}\n{made.key} = {_toml(made)}\n")
+    parts.append(
+        "\n# Settings of Spark itself, as Spark names them, for example:\n"
+        '# spark.executor.memory = "2g"\n'
+    )
+    return "".join(parts)
+
+
+def _comment(made: Option) -> str:
+    allowed = "" if made.type is OptionType.STRING and not made.choices else f" ({made.allowed})"
+    lines = textwrap.wrap(made.doc + allowed, _WIDTH)
+    return "\n".join(f"# {line}" for line in lines)
+
+
+def _toml(made: Option) -> str:
+    match made.default:
+        case tuple() as items:
+            return json.dumps(list(items))
+        case bool() | str() as value:
+            return json.dumps(value)
+        case number:
+            return str(number)

@@ -1,0 +1,219 @@
+"""Runs a pipeline until it is told to stop, and again when it has failed.
+
+Theory of operation. All stages run in one Spark session and are one unit: if one fails, the others
+are stopped and all start again from their checkpoints, after a pause that doubles. A batch that
+succeeds sets the count of failures back; too many in a row end the run. Nothing is lost by a
+restart: a stage goes on behind the last batch that its checkpoint has noted as done, and repeats
+the one in work.
+
+A stop (SIGTERM, SIGINT) waits for the batches in work, for a while; what is cut off is repeated by
+the next run. The JVM may have had the same signal and be gone already: that is no failure then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import signal
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from py4j.protocol import (  # type: ignore[import-untyped]  # ships none
+    Py4JError,
+    Py4JJavaError,
+)
+from pyspark.errors import AnalysisException, PySparkException
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import TidemillError, UserError
+from tidemill.spark.pipelines.framework.config_file import Configured
+from tidemill.spark.pipelines.framework.pipeline import Job, Stage
+from tidemill.spark.pipelines.framework.progress import (
+    StageProgress,
+    is_batch_in_work,
+    stage_progress,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["Listener", "Runner"]
+
+_POLL_S: Final = 1
+_FIRST_PAUSE_S: Final = 1.0
+_OUR_ERROR: Final = re.compile(r"^tidemill\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
+_REASON_CHARS_MAX: Final = 300
+
+
+class Listener(Protocol):
+    """Who is told what happens."""
+
+    def started(self, stages: Sequence[str]) -> None: ...
+
+    def progressed(self, stages: Sequence[StageProgress]) -> None: ...
+
+    def failed(self, reason: str, pause_s: float) -> None: ...
+
+
+@final
+class Runner:
+    """One run of one pipeline on one session."""
+
+    def __init__(
+        self,
+        configured: Configured,
+        spark: SparkSession,
+        listener: Listener,
+        clock: Clock,
+        *,
+        once: bool,
+    ) -> None:
+        self._configured = configured
+        self._run = configured.run
+        self._listener = listener
+        self._clock = clock
+        self._once = once
+        self._job = Job(configured.kind.name, spark, configured.run)
+        self._queries: dict[str, StreamingQuery] = {}
+        self._seen: dict[str, int] = {}
+        """The last batch of each stage that the listener was told of."""
+        self._failures = 0
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """End soon; safe to call from a signal handler."""
+        self._is_stopping = True
+
+    def run(self) -> None:
+        """Until stopped; with `once` until all that is there now is done.
+
+        TidemillError if it failed too often.
+        """
+        with self._stop_signals():
+            while not self._attempt():
+                pass
+            self._stop_queries(wait_s=self._run.stop_wait_s)
+
+    # --- one attempt -----------------------------------------------------------------------------
+
+    def _attempt(self) -> bool:
+        """Whether the run is over; if not, it failed and may be tried again."""
+        try:
+            self._start()
+            self._follow()
+        except (PySparkException, Py4JError, OSError) as error:
+            if not self._is_stopping:
+                self._recover(error)
+                return self._is_stopping
+        return True
+
+    def _start(self) -> None:
+        for stage in self._configured.pipeline.build(self._job):
+            self._queries[stage.name] = self._started(stage)
+        self._listener.started(list(self._queries))
+
+    def _started(self, stage: Stage) -> StreamingQuery:
+        run, name = self._run, self._configured.kind.name
+        writer = stage.writer.queryName(f"{name}-{stage.name}").option(
+            "checkpointLocation", f"{run.checkpoint_dir}/{name}/{stage.name}"
+        )
+        if self._once:
+            return writer.trigger(availableNow=True).start()
+        return writer.trigger(processingTime=f"{int(run.trigger_s * 1000)} milliseconds").start()
+
+    def _follow(self) -> None:
+        """Returns when stopped or, with `once`, when all is done; raises what a stage raised."""
+        while not self._is_stopping:
+            active = [query for query in self._queries.values() if query.isActive]
+            if len(active) < len(self._queries):
+                self._raise_failure()
+            if not active:
+                self._tell()
+                return
+            active[0].awaitTermination(_POLL_S)
+            self._tell()
+
+    def _raise_failure(self) -> None:
+        for query in self._queries.values():
+            error = None if query.isActive else query.exception()
+            if error is not None:
+                raise error
+
+    def _tell(self) -> None:
+        found = [stage_progress(name, query) for name, query in self._queries.items()]
+        stages = [stage for stage in found if stage is not None]
+        fresh = {s.name: s.batch_id for s in stages if self._seen.get(s.name) != s.batch_id}
+        if fresh:
+            self._seen.update(fresh)
+            self._failures = 0
+            self._listener.progressed(stages)
+
+    # --- failures --------------------------------------------------------------------------------
+
+    def _recover(self, error: Exception) -> None:
+        """Pause before the next attempt, or raise if there shall be none."""
+        reason = _reason(error)
+        self._failures += 1
+        if isinstance(error, AnalysisException) or "UserError: " in str(error):
+            raise UserError(reason) from None
+        if not self._is_spark_alive():
+            raise TidemillError(f"Spark has ended: {reason}") from None
+        if self._failures > self._run.restart_max:
+            raise TidemillError(f"gave up after {self._failures} failures: {reason}") from None
+        self._stop_queries(wait_s=0.0)
+        pause_s = min(_FIRST_PAUSE_S * 2.0 ** (self._failures - 1), self._run.restart_pause_max_s)
+        self._listener.failed(reason, pause_s)
+        self._pause(pause_s)
+
+    def _is_spark_alive(self) -> bool:
+        try:
+            return not self._job.spark.sparkContext._jsc.sc().isStopped()
+        except (Py4JError, OSError, AttributeError):
+            return False
+
+    def _pause(self, seconds: float) -> None:
+        deadline = self._clock.monotonic() + seconds
+        while not self._is_stopping and self._clock.monotonic() < deadline:
+            asyncio.run(asyncio.sleep(_POLL_S / 10))
+
+    # --- stopping --------------------------------------------------------------------------------
+
+    def _stop_queries(self, *, wait_s: float) -> None:
+        deadline = self._clock.monotonic() + wait_s
+        for query in self._queries.values():
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                while query.isActive and is_batch_in_work(query.status):
+                    if self._clock.monotonic() >= deadline:
+                        break
+                    query.awaitTermination(_POLL_S)
+                query.stop()
+        self._queries.clear()
+
+    @contextlib.contextmanager
+    def _stop_signals(self) -> Iterator[None]:
+        def on_signal(number: int, frame: FrameType | None) -> None:
+            self.stop()
+
+        numbers = (signal.SIGTERM, signal.SIGINT)
+        before = [signal.signal(number, on_signal) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+def _reason(error: Exception) -> str:
+    """One line; what our own code said in a worker, if it was that."""
+    text = str(error)
+    ours = _OUR_ERROR.findall(text)
+    if ours:
+        kind, sentence = ours[-1]
+        return f"{kind}: {sentence}"[:_REASON_CHARS_MAX]
+    lines = [line.lstrip(": ") for line in text.splitlines() if line.strip()]
+    if isinstance(error, Py4JJavaError) and len(lines) > 1:
+        lines = lines[1:]  # the first says which call it was, in words for nobody
+    return (lines[0] if lines else type(error).__name__)[:_REASON_CHARS_MAX]

@@ -1,0 +1,1 @@
+"""The writing side: options, schema, writers and their commit messages."""

@@ -1,0 +1,155 @@
+"""The options of the sink: those of Spark's Kafka sink, and the producer settings behind `kafka.`.
+
+Spark hands options over in lower case and ignores what a source or sink does not know. Here a word
+that is not known is refused: a setting with a typing error must not silently have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar, final
+
+from tidemill.core.config.broker_config import Endpoint
+from tidemill.core.errors import UserError
+from tidemill.core.ids import is_legal_topic_name
+from tidemill.core.limits import KIB, MIB
+from tidemill.spark.options.source_options import parse_bootstrap
+from tidemill.spark.sink.delivery import AT_LEAST_ONCE, delivery_of
+from tidemill.wire.compression import CODEC_IDS
+
+__all__ = ["SinkOptions", "sink_options"]
+
+T = TypeVar("T")
+
+_ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
+_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+"""Spark adds these to a stream's options."""
+
+_REFUSED = {
+    "kafka.key.serializer": "key is written as it is: cast it to binary or string",
+    "kafka.value.serializer": "value is written as it is: cast it to binary or string",
+    "kafka.partitioner.class": "keys go where Java's default partitioner puts them; to choose "
+    "yourself, give the rows a column `partition`",
+    "kafka.interceptor.classes": "there is no JVM producer that could run them",
+    "kafka.retries": "a batch is retried until kafka.delivery.timeout.ms is over",
+    "kafka.transactional.id": "this version has no transactions yet",
+    "path": "the topic is named by option `topic` or by column `topic`, not by a path",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkOptions:
+    """What the user asked for, checked. Hashable: tasks with equal options share a client."""
+
+    bootstrap: tuple[Endpoint, ...]
+    topic: str | None = None
+    """For all rows; None: every row names its own."""
+    delivery: str = AT_LEAST_ONCE
+    client_id: str = "tidemill-spark"
+    acks: int = -1
+    codec: int = 0
+    batch_bytes: int = 256 * KIB
+    linger_ms: int | None = None
+    """None: a batch waits for more rows until it is full or its task ends."""
+    in_flight_max: int = 5
+    request_bytes_max: int = 16 * MIB
+    """Of one request, and so of one record."""
+    buffer_bytes_max: int = 32 * MIB
+    request_timeout_ms: int = 30_000
+    delivery_timeout_ms: int = 120_000
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a write; UserError says which one is wrong and why."""
+    fields: dict[str, object] = {}
+    for name, text in given.items():
+        word = name.lower()
+        if word in _SPARKS_OWN:
+            continue
+        if word in _REFUSED:
+            raise UserError(f"option {name} is not supported: {_REFUSED[word]}")
+        if word not in _KNOWN:
+            raise UserError(f"option {name} is not known to the sink; it knows {_known_words()}")
+        field, parse = _KNOWN[word]
+        parsed = _parsed(name, text, parse)
+        if field is not None:
+            fields[field] = parsed
+    if "bootstrap" not in fields:
+        raise UserError("option kafka.bootstrap.servers is required: HOST:PORT[,HOST:PORT...]")
+    options = SinkOptions(**fields)  # type: ignore[arg-type]  # each parser gives its field's type
+    delivery_of(options.delivery)
+    return options
+
+
+def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(text.strip())
+    except ValueError as error:
+        raise UserError(f"option {name}={text}: {error}") from None
+
+
+def _known_words() -> str:
+    return ", ".join(sorted(_KNOWN))
+
+
+def _addresses(text: str) -> tuple[Endpoint, ...]:
+    return parse_bootstrap(text, "kafka.bootstrap.servers")
+
+
+def _plaintext(text: str) -> str:
+    if text.upper() != "PLAINTEXT":
+        raise ValueError("only PLAINTEXT is supported so far")
+    return text
+
+
+def _topic(text: str) -> str:
+    if not is_legal_topic_name(text):
+        raise ValueError("not a topic name: letters, digits, `.`, `_` and `-`, at most 249")
+    return text
+
+
+def _one_of(choices: Mapping[str, T]) -> Callable[[str], T]:
+    def parse(text: str) -> T:
+        if text.lower() not in choices:
+            raise ValueError(f"use one of {', '.join(choices)}")
+        return choices[text.lower()]
+
+    return parse
+
+
+def _number(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.removeprefix("-").isdecimal() or not low <= int(text) <= high:
+            raise ValueError(f"use a whole number from {low} to {high}")
+        return int(text)
+
+    return parse
+
+
+def _idempotence(text: str) -> str:
+    if text.lower() != "true":
+        raise ValueError("acks=all is always idempotent; to do without, use kafka.acks=1")
+    return text
+
+
+_INT32_MAX = 2**31 - 1
+_KNOWN: dict[str, tuple[str | None, Callable[[str], object]]] = {
+    "kafka.bootstrap.servers": ("bootstrap", _addresses),
+    "topic": ("topic", _topic),
+    "delivery": ("delivery", str.lower),
+    "kafka.client.id": ("client_id", str),
+    "kafka.acks": ("acks", _one_of(_ACKS)),
+    "kafka.compression.type": ("codec", _one_of(CODEC_IDS)),
+    "kafka.batch.size": ("batch_bytes", _number(1, 16 * MIB)),
+    "kafka.linger.ms": ("linger_ms", _number(0, _INT32_MAX)),
+    "kafka.max.in.flight.requests.per.connection": ("in_flight_max", _number(1, 5)),
+    "kafka.max.request.size": ("request_bytes_max", _number(1 * KIB, 100 * MIB)),
+    "kafka.buffer.memory": ("buffer_bytes_max", _number(64 * KIB, 1024 * MIB)),
+    "kafka.request.timeout.ms": ("request_timeout_ms", _number(1, _INT32_MAX)),
+    "kafka.delivery.timeout.ms": ("delivery_timeout_ms", _number(1, _INT32_MAX)),
+    "kafka.enable.idempotence": (None, _idempotence),
+    "kafka.security.protocol": (None, _plaintext),
+}
+"""By the word in lower case: the field it sets, None if it is only checked, and how to read it."""

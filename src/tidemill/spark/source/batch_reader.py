@@ -1,0 +1,113 @@
+"""`spark.read.format("tidemill")`: what lies between two places, planned once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.core.clock import SystemClock
+from tidemill.core.errors import UserError
+from tidemill.core.ids import TopicPartition
+from tidemill.spark.bridge.blocking_client import Patience, client_for
+from tidemill.spark.options.source_options import SourceOptions
+from tidemill.spark.options.start_positions import EARLIEST, LATEST, PlaceKind, Places
+from tidemill.spark.source.filters import Narrowing
+from tidemill.spark.source.input_task import InputTask
+from tidemill.spark.source.log_sizes import estimated_bytes
+from tidemill.spark.source.planning import OffsetRange, plan_tasks
+from tidemill.spark.source.positions import earliest, resolve, subscribed
+from tidemill.spark.source.range_reading import address_of, read_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["BatchReader", "FilteringBatchReader"]
+
+
+class BatchReader(DataSourceReader):
+    """Reads from `startingOffsets` (earliest) to `endingOffsets` (latest)."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        if options.starting is not None and options.starting.for_all == LATEST:
+            raise UserError("startingOffsets=latest: a batch would have nothing to read")
+        self._options = options
+        self._schema = schema
+        self._narrowing = Narrowing()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        patience = Patience(
+            options.poll_timeout_ms, options.offset_retries, options.offset_retry_interval_ms
+        )
+        ranges = client_for(address_of(options)).run(self._ranges, patience)
+        tasks = plan_tasks(
+            ranges,
+            partitions_min=options.partitions_min,
+            partition_records_max=options.partition_records_max,
+        )
+        return [InputTask(task) for task in tasks] or [InputTask(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        from pyspark.sql.pandas.types import to_arrow_schema
+
+        assert isinstance(partition, InputTask)
+        schema = to_arrow_schema(self._schema, timezone="UTC")
+        return read_ranges(partition.ranges, self._options, schema)
+
+    async def _ranges(self, cluster: Cluster) -> list[OffsetRange]:
+        options = self._options
+        covered = await subscribed(cluster, options.subscription)
+        covered.check_complete()
+        wanted = [p for p in covered.partitions if self._narrowing.may_hold(p)]
+        starts = await self._resolve(cluster, wanted, options.starting or Places(EARLIEST))
+        stops = await self._resolve(cluster, wanted, options.ending or Places(LATEST))
+        starts = await self._narrowing.later_starts(cluster, starts, options.isolation_level)
+        bounds = {p: self._narrowing.bounds(starts[p], stops[p]) for p in wanted}
+        sizes = await estimated_bytes(cluster, {p: b for p, b in bounds.items() if b[0] < b[1]})
+        return [
+            OffsetRange(p, start, stop, covered.topic_ids[p.topic], sizes.get(p, 0))
+            for p, (start, stop) in bounds.items()
+        ]
+
+    async def _resolve(
+        self, cluster: Cluster, partitions: Sequence[TopicPartition], places: Places
+    ) -> dict[TopicPartition, int]:
+        named = {p: place for p, place in places.by_partition.items() if p in set(partitions)}
+        if self._narrowing.is_active:
+            places = Places(places.for_all, named, places.option, places.late_is_latest)
+        found = await resolve(
+            cluster,
+            partitions,
+            places,
+            now_ms=SystemClock().wall_ms(),
+            group=self._options.group_id,
+            isolation_level=self._options.isolation_level,
+        )
+        return await self._within_log(cluster, found, places)
+
+    async def _within_log(
+        self, cluster: Cluster, found: dict[TopicPartition, int], places: Places
+    ) -> dict[TopicPartition, int]:
+        """Offsets that retention has passed are data loss, or raised to where the log begins."""
+        if self._options.fail_on_data_loss:
+            return found
+        exact = [p for p in found if places.of(p).kind is PlaceKind.OFFSET]
+        starts = await earliest(cluster, exact) if exact else {}
+        return found | {p: max(found[p], start) for p, start in starts.items()}
+
+
+class FilteringBatchReader(BatchReader):
+    """With `pushdown=true`: filters narrow what is read.
+
+    A class of its own: Spark refuses a reader that takes filters unless the session's
+    `spark.sql.python.filterPushdown.enabled` is on.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """All are given back: they narrow what is read, and Spark filters the rows."""
+        self._narrowing = Narrowing.of(filters)
+        return iter(filters)

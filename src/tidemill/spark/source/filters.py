@@ -1,0 +1,126 @@
+"""Filters of a query as bounds on what is fetched: topic, partition, offset, and time from below.
+
+Nothing is filtered here, only narrowed: Spark looks at every row again. A time bounds from below
+alone, since timestamps of a log need not rise: all before the first record of that time or later
+is older, while after it there may be anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import final
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.offset_lookup import list_offsets
+from tidemill.core.ids import TopicPartition
+from tidemill.spark.source.positions import latest
+
+__all__ = ["Narrowing"]
+
+_OFFSET_MAX = (1 << 63) - 1
+
+
+@final
+@dataclass(slots=True)
+class Narrowing:
+    """What a row must be like, as far as it helps to fetch less."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    offset_low: int = 0
+    offset_high: int = _OFFSET_MAX
+    """Exclusive."""
+    time_low_ms: int | None = None
+
+    @classmethod
+    def of(cls, filters: Iterable[Filter]) -> Narrowing:
+        """The conjunction of the filters; those of another kind are left to Spark."""
+        narrowing = cls()
+        for wanted in filters:
+            narrowing._add(wanted)
+        return narrowing
+
+    @property
+    def is_active(self) -> bool:
+        return self != Narrowing()
+
+    def may_hold(self, partition: TopicPartition) -> bool:
+        """Whether the partition can have such a row."""
+        return (self.topics is None or partition.topic in self.topics) and (
+            self.partitions is None or partition.partition in self.partitions
+        )
+
+    def bounds(self, start: int, stop: int) -> tuple[int, int]:
+        """The part of a range that can have such a row."""
+        low = max(start, self.offset_low)
+        return low, max(low, min(stop, self.offset_high))
+
+    async def later_starts(
+        self, cluster: Cluster, starts: Mapping[TopicPartition, int], isolation_level: int
+    ) -> dict[TopicPartition, int]:
+        """Starts that leave out what is older than the rows may be."""
+        if self.time_low_ms is None or not starts:
+            return dict(starts)
+        asked = dict.fromkeys(starts, self.time_low_ms)
+        found = await list_offsets(cluster, asked, isolation_level=isolation_level)
+        ends = await latest(cluster, starts, isolation_level)
+        return {
+            p: max(start, found[p].offset if found[p].offset >= 0 else ends[p])
+            for p, start in starts.items()
+        }
+
+    def _add(self, wanted: Filter) -> None:
+        if not isinstance(
+            wanted, EqualTo | In | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+        ):
+            return
+        column = ".".join(wanted.attribute)
+        values = wanted.value if isinstance(wanted, In) else (wanted.value,)
+        if column == "topic" and isinstance(wanted, EqualTo | In):
+            topics = frozenset(str(value) for value in values)
+            self.topics = topics if self.topics is None else self.topics & topics
+        elif column == "partition" and isinstance(wanted, EqualTo | In):
+            indexes = frozenset(int(value) for value in values)
+            self.partitions = indexes if self.partitions is None else self.partitions & indexes
+        elif column == "offset":
+            self._add_offset(wanted)
+        elif column == "timestamp" and isinstance(
+            wanted, EqualTo | GreaterThan | GreaterThanOrEqual
+        ):
+            self._add_time(wanted.value)
+
+    def _add_offset(self, wanted: Filter) -> None:
+        match wanted:
+            case EqualTo(value=value):
+                low, high = int(value), int(value) + 1
+            case In(value=values) if values:
+                low, high = int(min(values)), int(max(values)) + 1
+            case GreaterThan(value=value):
+                low, high = int(value) + 1, _OFFSET_MAX
+            case GreaterThanOrEqual(value=value):
+                low, high = int(value), _OFFSET_MAX
+            case LessThan(value=value):
+                low, high = 0, int(value)
+            case LessThanOrEqual(value=value):
+                low, high = 0, int(value) + 1
+            case _:
+                return
+        self.offset_low = max(self.offset_low, low)
+        self.offset_high = min(self.offset_high, high)
+
+    def _add_time(self, value: object) -> None:
+        if isinstance(value, datetime) and value.tzinfo is not None:
+            time_ms = int(value.timestamp() * 1000) - 1  # a record's time has whole milliseconds
+            self.time_low_ms = max(time_ms, self.time_low_ms or 0, 0)

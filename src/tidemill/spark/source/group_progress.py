@@ -1,0 +1,89 @@
+"""Commits what a stream has processed to its consumer group, so that lag tools see it.
+
+Nothing depends on it: the checkpoint says where a query goes on. A commit that fails is a line in
+the log, once, and is tried again with the next batch. A busy query commits once a second, since a
+commit waits for the broker's disk; one that has nothing to do commits what it has not told yet.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final, final
+
+from tidemill.client.admin.group_offsets import GroupOffsets
+from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.errors import ClientError
+from tidemill.core.clock import SystemClock
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.spark.bridge.blocking_client import BlockingClient
+
+__all__ = ["Progress"]
+
+_log = logging.getLogger(__name__)
+
+Numbers = dict[TopicPartition, int]
+
+_START_MARK: Final = "tidemill.spark: start"
+"""Committed beside a start that no batch has followed yet."""
+_INTERVAL_S: Final = 1.0
+_HOPELESS: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_AUTHORIZATION_FAILED})
+
+
+@final
+class Progress:
+    """What one query has told its group."""
+
+    def __init__(self, client: BlockingClient, *, enabled: bool) -> None:
+        self._client = client
+        self._enabled = enabled
+        self._committed: tuple[str, Numbers] | None = None
+        self._committed_at = -_INTERVAL_S
+        self._clock = SystemClock()
+        self._has_complained = False
+
+    def commit(self, group: str, positions: Numbers, *, is_idle: bool) -> None:
+        """The query has processed all below `positions`; a busy one is asked to be brief."""
+        if not self._enabled or not positions or self._committed == (group, positions):
+            return
+        now = self._clock.monotonic()
+        if not is_idle and now - self._committed_at < _INTERVAL_S:
+            return
+        self._committed_at = now
+        if self._try_commit(group, positions, ""):
+            self._committed = (group, dict(positions))
+
+    def commit_start(self, group: str, positions: Numbers) -> None:
+        """The query begins here; a crash before its first batch must not move that."""
+        if self._enabled and positions:
+            self._try_commit(group, positions, _START_MARK)
+
+    async def known_start(
+        self, cluster: Cluster, group: str, wanted: list[TopicPartition]
+    ) -> Numbers:
+        """Starts that an earlier run of the query committed and no batch has followed."""
+        if not self._enabled:
+            return {}
+        try:
+            found = await GroupOffsets(cluster, group).fetch(wanted)
+        except KafkaError as refusal:
+            self._complain(group, refusal)
+            return {}
+        return {p: entry.offset for p, entry in found.items() if entry.metadata == _START_MARK}
+
+    def _try_commit(self, group: str, positions: Numbers, metadata: str) -> bool:
+        try:
+            self._client.run_once(
+                GroupOffsets(self._client.cluster, group).commit(positions, metadata=metadata)
+            )
+        except (ClientError, KafkaError) as error:
+            self._complain(group, error)
+            return False
+        return True
+
+    def _complain(self, group: str, error: ClientError | KafkaError) -> None:
+        if isinstance(error, KafkaError) and error.code in _HOPELESS:
+            self._enabled = False
+        if not self._has_complained:
+            _log.warning("group %s does not show this query's progress: %s", group, error)
+        self._has_complained = True

@@ -1,0 +1,180 @@
+"""What a task does in a Python worker: reads its ranges of offsets into Arrow batches.
+
+The worker keeps its connections from task to task (`blocking_client`). While Spark takes one answer
+batch by batch, the next Fetch is already under way; the broker sends into the socket's buffer.
+
+Records that are gone (retention has passed the range, the log was cut, the topic was made anew) end
+the task with `DataLoss`, or are skipped where the query says `failOnDataLoss=false`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final, final
+
+import pyarrow as pa
+
+from tidemill.client.consuming.consumer import Consumer, FetchedBatches
+from tidemill.client.network.errors import ClientError
+from tidemill.core.clock import SystemClock
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.spark.bridge.arrow_batches import ArrowBatches
+from tidemill.spark.bridge.blocking_client import (
+    Address,
+    BlockingClient,
+    Patience,
+    client_for,
+    drop_client,
+)
+from tidemill.spark.options.source_options import SourceOptions
+from tidemill.spark.source.data_loss import DataLoss
+from tidemill.spark.source.planning import OffsetRange
+from tidemill.spark.source.positions import earliest, latest
+
+__all__ = ["address_of", "read_ranges"]
+
+_log = logging.getLogger(__name__)
+
+_POLL_S: Final = 1.0
+_MAX_WAIT_MS: Final = 500
+_STALL_S: Final = 5.0
+"""Time without data before we look whether the log still reaches the end of the range. A leader
+that was just chosen may not know yet how far it reaches."""
+
+
+def address_of(options: SourceOptions) -> Address:
+    """By what a process keeps its client."""
+    return Address(options.bootstrap, options.client_id, options.request_timeout_ms)
+
+
+def read_ranges(
+    ranges: Sequence[OffsetRange], options: SourceOptions, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Every visible record of the ranges; DataLoss, KafkaError or ClientError if it cannot be."""
+    address = address_of(options)
+    try:
+        yield from _Reading(client_for(address), options, schema).read(ranges)
+    except (ClientError, KafkaError):
+        drop_client(address)
+        raise
+
+
+@final
+class _Reading:
+    def __init__(self, client: BlockingClient, options: SourceOptions, schema: pa.Schema) -> None:
+        self._client = client
+        self._options = options
+        self._patience = Patience(options.poll_timeout_ms)
+        self._batches = ArrowBatches(schema)
+        self._clock = SystemClock()
+
+    def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+        topics = {piece.partition.topic for piece in ranges}
+        self._client.run(lambda cluster: cluster.refresh(topics), self._patience)
+        waiting = [piece for piece in ranges if self._is_same_topic(piece)]
+        while waiting:
+            # A partition is read in one place at a time; a second range of it comes afterwards.
+            now: dict[TopicPartition, OffsetRange] = {}
+            for piece in waiting:
+                now.setdefault(piece.partition, piece)
+            waiting = [piece for piece in waiting if now[piece.partition] is not piece]
+            yield from self._read_together(now)
+
+    def _is_same_topic(self, piece: OffsetRange) -> bool:
+        info = self._client.cluster.metadata.topics.get(piece.partition.topic)
+        if piece.topic_id is None or (info is not None and str(info.topic_id) == piece.topic_id):
+            return True
+        gone = "does not exist any more" if info is None else "was deleted and made anew"
+        self._lose(
+            f"topic {piece.partition.topic} {gone}: offsets {piece.start} to {piece.stop - 1} of "
+            f"partition {piece.partition.partition} are gone"
+        )
+        return False
+
+    def _read_together(self, ranges: dict[TopicPartition, OffsetRange]) -> Iterator[pa.RecordBatch]:
+        consumer = Consumer(
+            self._client.cluster,
+            max_wait_ms=_MAX_WAIT_MS,
+            fetch_bytes_max=self._options.fetch_bytes_max,
+            partition_bytes_max=self._options.partition_bytes_max,
+            retry_s=self._options.poll_timeout_ms / 1000,
+            isolation_level=self._options.isolation_level,
+        )
+        consumer.read_between({p: (piece.start, piece.stop) for p, piece in ranges.items()})
+        progress_at = self._clock.monotonic()
+        while consumer.positions:
+            fetched = self._poll(consumer)
+            for answer in fetched:
+                yield from self._batches.decode(answer, ranges[answer.partition].stop)
+            if fetched:
+                progress_at = self._clock.monotonic()
+            elif self._clock.monotonic() - progress_at > _STALL_S:
+                self._look_into_stall(consumer, self._clock.monotonic() - progress_at)
+
+    def _poll(self, consumer: Consumer) -> list[FetchedBatches]:
+        try:
+            return self._client.run_once(consumer.poll_batches(_POLL_S))
+        except KafkaError as refusal:
+            if refusal.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+                raise
+            self._skip_deleted(consumer)
+            return []
+
+    def _look_into_stall(self, consumer: Consumer, stalled_s: float) -> None:
+        self._skip_missing(consumer)
+        if consumer.positions and stalled_s > self._options.poll_timeout_ms / 1000:
+            partition, position = min(consumer.positions.items())
+            raise KafkaError(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{partition} has given nothing from offset {position} on for {stalled_s:.0f} s",
+            )
+
+    # --- records that are gone -------------------------------------------------------------------
+
+    def _skip_deleted(self, consumer: Consumer) -> None:
+        """Go on where the logs begin now: retention or DeleteRecords was faster than we."""
+        partitions = list(consumer.positions)
+        starts = self._client.run(lambda cluster: earliest(cluster, partitions), self._patience)
+        for partition, start in starts.items():
+            position = consumer.positions[partition]
+            if start > position:
+                self._lose(f"{partition} begins at {start} now, offsets from {position} are gone")
+                consumer.skip_to(partition, start)
+        self._skip_missing(consumer)
+
+    def _skip_missing(self, consumer: Consumer) -> None:
+        """Give up what a log that has become shorter does not hold any more."""
+        partitions = list(consumer.positions)
+        if not partitions:
+            return
+        ends = self._client.run(
+            lambda cluster: latest(cluster, partitions, self._options.isolation_level),
+            self._patience,
+        )
+        for partition, end in ends.items():
+            position = consumer.positions[partition]
+            if end <= position:
+                self._lose(f"{partition} ends at {end} now, offsets from {position} are gone")
+                consumer.skip_to(partition, None)
+
+    def _lose(self, what: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLoss(what)
+        _log.warning("%s; going on without them", what)
+
+
+def _freeze_garbage_collector() -> None:
+    """Spark's worker collects garbage after every task, which costs more than a small task.
+
+    What is loaded by now lives as long as the process: the collector need not look at it.
+    """
+    if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+        gc.collect()
+        gc.freeze()
+
+
+_freeze_garbage_collector()

@@ -1,0 +1,1 @@
+"""Cleaning of compacted logs: which log, which records, in which slices."""

@@ -1,0 +1,205 @@
+"""One cleaning of one compacted log: of each key only the newest record stays (F26, I35).
+
+Theory of operation. A cleaning takes the closed segments that nobody can take back any more and
+divides them at the clean point:
+
+    |--- clean: noted by an earlier cleaning ---|--- dirty: noted now ---|--- later, active ---|
+    oldest segment                              noted_from               clean_end
+
+First it walks the dirty part and notes the newest offset of each key, as far as its table has room
+(`hot.key_offsets`): that is where the clean end lies. Then it writes everything from the oldest
+segment up to the clean end anew, neighbours together up to the size of a segment, without the
+records of which a newer one is known, and puts each result in the place of its sources. Offsets,
+timestamps, headers, epochs and order stay what they were; a batch that loses nothing keeps its
+bytes. At the end the clean point moves.
+
+Tombstones. A batch with a tombstone gets a *delete horizon* when it is first cleaned: now plus
+`delete.retention.ms`, in the place of the base timestamp, marked by attribute bit 6 as Kafka does.
+Once it has passed, the tombstone goes too. By then no older record of its key is in the log: the
+cleaning that set the horizon had noted the tombstone, and segments are written oldest first.
+
+Batches that stay although they are empty: those of which producers may still send a retry, the
+first of each leader epoch, and the last of each written segment, so that segments still follow each
+other without a gap, which recovery would take for a loss.
+
+`steps` is a generator. What it yields is to be run in a thread; what it does between two yields
+happens on the loop and takes no longer than a few renames. It may be given up after any step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from typing import final
+
+from tidemill.core.limits import COMPACTED_SEGMENTS_MAX
+from tidemill.hot.key_offsets import SLOT_BYTES
+from tidemill.hot.record_sift import Sift
+from tidemill.storage.compaction.segment_sift import KeyNotes, SegmentSift
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.log.segment import Segment
+from tidemill.storage.state.clean_point import CleanPoint
+
+__all__ = ["Compaction", "LogChanged"]
+
+_RELATIVE_OFFSET_MAX = 2**31 - 1
+_SLOTS_MIN = 64
+
+Step = Callable[[], None]
+
+
+class LogChanged(Exception):
+    """The log was cut or closed while it was cleaned; nothing is wrong with it."""
+
+
+@final
+class Compaction:
+    """One cleaning; see the module's head."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: FilePartitionLog,
+        segments: Sequence[Segment],
+        *,
+        secret: int,
+        dedupe_buffer_bytes: int,
+        now_ms: int,
+    ) -> None:
+        """`segments` are `log.compactable_segments`; `secret` has 128 bits."""
+        self._disk = disk
+        self._log = log
+        self._segments = list(segments)
+        self._secret = secret
+        self._dedupe_buffer_bytes = dedupe_buffer_bytes
+        self._now_ms = now_ms
+        self._cuts = log.cuts
+        self.is_committing = False
+        """From the sync of a new segment until it is in place: a fault then is the disk's own."""
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.segments_cleaned = 0
+        self.records_dropped = 0
+
+    def steps(self) -> Generator[Step, None, None]:
+        """Raises LogChanged, StorageFault, and KafkaError where the log is damaged.
+
+        So may what is yielded; see `log_has_changed`.
+        """
+        log, segments = self._log, self._segments
+        point = max(log.clean_point.offset, segments[0].base_offset)
+        notes = KeyNotes(
+            slot_count=self._slot_count(segments[-1].next_offset - point),
+            secret=self._secret,
+            from_offset=point,
+        )
+        yield notes.allocate
+        for segment in segments:
+            if segment.next_offset > point and not notes.is_full:
+                yield from self._note(notes, segment)
+        sift = Sift(notes.keys, notes.noted_from, notes.next_offset, self._now_ms)
+        kept = log.kept_batches()
+        for group in self._groups(notes.next_offset):
+            yield from self._write_anew(sift, group, kept)
+        yield from self._move_point(notes.next_offset)
+
+    @property
+    def log_has_changed(self) -> bool:
+        """The log was cut or closed: a fault then only says that files are gone."""
+        return self._log.cuts != self._cuts
+
+    def _slot_count(self, offsets: int) -> int:
+        """Large enough for every record between the offsets, if the buffer is."""
+        room = self._dedupe_buffer_bytes // SLOT_BYTES
+        return max(_SLOTS_MIN, min(room, offsets * 4 // 3 + 4))
+
+    def _note(self, notes: KeyNotes, segment: Segment) -> Iterator[Step]:
+        yield partial(notes.enter, segment)
+        while notes.is_inside and not notes.is_full:
+            before = notes.position
+            yield notes.run_slice
+            self.bytes_read += notes.position - before
+            self._check_unchanged()
+
+    def _groups(self, clean_end: int) -> Iterator[list[Segment]]:
+        """Neighbours that fit into one segment together."""
+        group: list[Segment] = []
+        for segment in self._segments:
+            if segment.base_offset >= clean_end:
+                break
+            if group and not self._fits(group, segment):
+                yield group
+                group = []
+            group.append(segment)
+        if group:
+            yield group
+
+    def _fits(self, group: Sequence[Segment], segment: Segment) -> bool:
+        size_bytes = sum(member.size_bytes for member in group) + segment.size_bytes
+        offsets = segment.next_offset - group[0].base_offset
+        return (
+            size_bytes <= self._log.config.segment_bytes
+            and offsets <= _RELATIVE_OFFSET_MAX
+            and len(group) < COMPACTED_SEGMENTS_MAX
+        )
+
+    def _write_anew(
+        self, sift: Sift, group: Sequence[Segment], kept: frozenset[int]
+    ) -> Iterator[Step]:
+        work = SegmentSift(
+            self._disk,
+            sift,
+            group,
+            kept=kept,
+            index_interval_bytes=self._log.config.index_interval_bytes,
+            delete_retention_ms=self._log.config.delete_retention_ms,
+        )
+        try:
+            while not work.is_done:
+                yield work.run_slice
+                self.bytes_read += work.slice_bytes
+                self._check_unchanged()
+            self.records_dropped += work.records_dropped
+            self.segments_cleaned += len(group)
+            if len(group) > 1 or work.has_changed:
+                yield work.pin_sources
+                self._check_unchanged()
+                self.is_committing = True
+                yield work.sync
+                self._check_unchanged()
+                yield from self._swap(work, group)
+                self.is_committing = False
+        finally:
+            work.discard()
+
+    def _swap(self, work: SegmentSift, group: Sequence[Segment]) -> Iterator[Step]:
+        log, sync = self._log, partial(self._disk.sync_directory, self._log.directory)
+        if not log.segments.holds(group):
+            raise LogChanged
+        self.bytes_written += work.size_bytes
+        swap = log.begin_swap(group, work.take_segment(log))
+        yield sync
+        if not log.switch(swap):
+            raise LogChanged
+        work.is_placed = True
+        yield sync
+        swap.finish()
+        yield sync
+        swap.synced()
+        yield partial(_unlink, self._disk, swap.obsolete)
+
+    def _move_point(self, offset: int) -> Iterator[Step]:
+        file = self._log.clean_point.open_next()
+        yield partial(CleanPoint.write, file, offset)
+        self._check_unchanged()
+        self._log.clean_point.move_to(offset)
+
+    def _check_unchanged(self) -> None:
+        if self.log_has_changed:
+            raise LogChanged
+
+
+def _unlink(disk: Disk, paths: Sequence[str]) -> None:
+    for path in paths:
+        disk.unlink(path)

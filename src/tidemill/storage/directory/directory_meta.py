@@ -1,0 +1,151 @@
+"""Whose data directory this is, and whose partition: small files that are checked before use.
+
+`meta` names the cluster, the broker and the directory itself: a disk that was put into another
+machine, or a directory that another cluster's broker is started on, is refused (S47). `partition`
+lies in each partition's directory and names the topic id: the files of a deleted topic are never
+served under a re-created name (I34).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import final
+from uuid import UUID
+
+from tidemill.core.errors import UserError
+from tidemill.core.ids import BrokerId, TopicId, TopicPartition, is_legal_topic_name
+from tidemill.core.rng import Rng
+from tidemill.storage.files.checked_file import DamagedFile, decode_checked, encode_checked
+from tidemill.storage.files.disk import Disk, DiskFile
+
+__all__ = [
+    "META_NAME",
+    "PARTITION_NAME",
+    "DirectoryMeta",
+    "claim_directory",
+    "create_topic_id",
+    "partition_of_name",
+    "read_meta",
+    "read_topic_id",
+    "write_topic_id",
+]
+
+META_NAME = "meta"
+PARTITION_NAME = "partition"
+
+_META_KIND = b"META"
+_PARTITION_KIND = b"PART"
+_VERSION = 1
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectoryMeta:
+    """The content of `meta`."""
+
+    cluster_id: str
+    broker_id: BrokerId
+    directory_id: UUID
+
+
+def claim_directory(
+    disk: Disk, path: str, *, cluster_id: str, broker_id: BrokerId, rng: Rng
+) -> DirectoryMeta:
+    """Check that a directory is ours, or make a fresh one ours."""
+    meta_path = f"{path}/{META_NAME}"
+    if disk.exists(meta_path):
+        meta = read_meta(disk, path)
+        _check_owner(meta, path, cluster_id, broker_id)
+        return meta
+    foreign = [name for name in disk.list_names(path) if not _may_lie_in_a_fresh_one(name)]
+    if foreign:
+        raise UserError(
+            f"{path} has no {META_NAME} file but is not empty (it has {foreign[0]}): "
+            "choose an empty data directory, or put the file back"
+        )
+    meta = DirectoryMeta(cluster_id=cluster_id, broker_id=broker_id, directory_id=rng.uuid())
+    disk.write_file_atomically(meta_path, _encode_meta(meta))
+    return meta
+
+
+def read_meta(disk: Disk, path: str) -> DirectoryMeta:
+    """The directory's `meta`. Raises UserError: without it nobody knows whose data this is."""
+    meta_path = f"{path}/{META_NAME}"
+    try:
+        payload = decode_checked(
+            disk.read_file(meta_path), kind=_META_KIND, version=_VERSION, name=meta_path
+        )
+        fields = json.loads(bytes(payload))
+        return DirectoryMeta(
+            cluster_id=str(fields["cluster_id"]),
+            broker_id=BrokerId(int(fields["broker_id"])),
+            directory_id=UUID(fields["directory_id"]),
+        )
+    except (DamagedFile, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{meta_path} is damaged ({error}): restore it from a backup") from error
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
+    """Name the topic of a partition's directory, which may have had a name already."""
+    disk.write_file_atomically(f"{directory}/{PARTITION_NAME}", _encode_topic_id(topic_id))
+
+
+def create_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> DiskFile:
+    """Name the topic of a new directory; the file is open and not synced yet."""
+    file = disk.open(f"{directory}/{PARTITION_NAME}", create=True)
+    file.pwrite([_encode_topic_id(topic_id)], 0)
+    return file
+
+
+def read_topic_id(disk: Disk, directory: str) -> TopicId | None:
+    """Whose files these are; None where the file is missing or damaged."""
+    path = f"{directory}/{PARTITION_NAME}"
+    if not disk.exists(path):
+        return None
+    try:
+        payload = decode_checked(
+            disk.read_file(path), kind=_PARTITION_KIND, version=_VERSION, name=path
+        )
+        return TopicId(UUID(bytes=bytes(payload)))
+    except (DamagedFile, ValueError):
+        return None
+
+
+def partition_of_name(name: str) -> TopicPartition | None:
+    """`orders-3` is partition 3 of `orders`; None for any other kind of name."""
+    topic, _, number = name.rpartition("-")
+    if not number.isascii() or not number.isdecimal() or str(int(number)) != number:
+        return None
+    return TopicPartition(topic, int(number)) if is_legal_topic_name(topic) else None
+
+
+def _may_lie_in_a_fresh_one(name: str) -> bool:
+    """What our own first start leaves behind when it is cut short, and what a new volume has."""
+    return name.startswith(".") or name == f"{META_NAME}.tmp" or name == "lost+found"
+
+
+def _check_owner(meta: DirectoryMeta, path: str, cluster_id: str, broker_id: BrokerId) -> None:
+    if meta.cluster_id != cluster_id:
+        raise UserError(
+            f"{path} belongs to cluster {meta.cluster_id}, this broker to {cluster_id}: "
+            "start it with the data directory of its own cluster"
+        )
+    if meta.broker_id != broker_id:
+        raise UserError(
+            f"{path} belongs to broker {meta.broker_id}, this is broker {broker_id}: "
+            "start it with its own data directory or with the id that the directory has"
+        )
+
+
+def _encode_topic_id(topic_id: TopicId) -> bytes:
+    return encode_checked(_PARTITION_KIND, _VERSION, topic_id.bytes)
+
+
+def _encode_meta(meta: DirectoryMeta) -> bytes:
+    fields = {
+        "cluster_id": meta.cluster_id,
+        "broker_id": meta.broker_id,
+        "directory_id": str(meta.directory_id),
+    }
+    return encode_checked(_META_KIND, _VERSION, json.dumps(fields, sort_keys=True).encode())

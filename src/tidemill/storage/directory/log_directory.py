@@ -1,0 +1,475 @@
+"""A data directory: the logs in it, who may use it, and what it remembers from start to start.
+
+    .lock             held while a broker runs here
+    meta              cluster, broker and directory id
+    checkpoint.0, .1  recovery point, log start and high watermark of every log
+    clean-shutdown    there between a clean end and the next start
+    TOPIC-PARTITION/  one log; its file `partition` names the topic id
+    UUID.deleted/     a log on its way out
+
+Theory of operation. A directory serves until the first fault of its disk: a failed flush means that
+nobody knows what is on it, so it goes offline for good (`fail`), and its owner answers every
+partition of it with KAFKA_STORAGE_ERROR. A full disk is no such fault: it refuses the append.
+
+The checkpoint only ever promises what was flushed. Whatever makes a promise too high, which is
+cutting a log, first caps it on disk. A clean end flushes everything, writes a last checkpoint and,
+as its very last act, the mark; the next start takes the mark away before anything else. So the mark
+means: the files are exactly what the checkpoint says.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, UserError, invariant
+from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.limits import OPEN_FILES_MAX
+from tidemill.core.rng import Rng
+from tidemill.storage.directory.checkpoint import (
+    Checkpoint,
+    CheckpointEntry,
+    mark_clean,
+    read_newest,
+    take_clean_mark,
+    write_cap,
+    write_generation,
+)
+from tidemill.storage.directory.directory_meta import (
+    DirectoryMeta,
+    claim_directory,
+    partition_of_name,
+)
+from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
+from tidemill.storage.directory.log_creation import LogCreation, WantedLog
+from tidemill.storage.directory.log_loading import LogLoader
+from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.log_file_names import DELETED_SUFFIX
+from tidemill.storage.log.interface import FlushPoint, LogConfig, PartitionLog
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.recovery.recovery_report import RecoveryReport
+from tidemill.wire.batch import CorruptBatch
+
+__all__ = ["LOCK_NAME", "LogDirectory"]
+
+LOCK_NAME = ".lock"
+
+ConfigOf = Callable[[TopicPartition], LogConfig]
+
+
+@final
+@dataclass(slots=True)
+class _Hosted:
+    """One log and what the directory knows beside it."""
+
+    log: FilePartitionLog
+    topic_id: TopicId
+    path: str
+    high_watermark: int
+    """As last written to a checkpoint, or read from one."""
+    stored_end_offset: int
+    """Where the log ended when its snapshot and index were last stored."""
+
+
+def _default_config(_partition: TopicPartition) -> LogConfig:
+    return LogConfig()
+
+
+@final
+class LogDirectory:
+    """One directory with logs, for one broker at a time."""
+
+    def __init__(self, disk: Disk, path: str, *, rng: Rng, lock: DiskFile, files_max: int) -> None:
+        """Use `open`."""
+        self._disk = disk
+        self._rng = rng
+        self._lock = lock
+        self._files = FileCache(disk, files_max=files_max)
+        self._hosted: dict[TopicPartition, _Hosted] = {}
+        self._unloaded: dict[TopicPartition, CheckpointEntry] = {}
+        """What the checkpoint says of logs that could not be loaded: it must not be forgotten."""
+        self._checkpoint = Checkpoint()
+        self._sequence = 0
+        """Of the newest checkpoint, written or still being written."""
+        self._purgeable: deque[str] = deque()
+        """Deleted logs whose files are still there."""
+        self._removed: deque[str] = deque()
+        """Deleted logs whose new names are not durable yet."""
+        self._busy: dict[str, FlushRound] = {}
+        """Paths of deleted logs that a running flush round may still write to."""
+        self.path = path
+        self.meta: DirectoryMeta
+        self.dirty = DirtyLogs(on_failure=self.fail)
+        self.report = RecoveryReport()
+        self.started_clean = False
+        """False: what was not flushed may be lost, and leaders must take new epochs (D8)."""
+        self.failure: StorageFault | None = None
+        self.on_failure: Callable[[StorageFault], None] | None = None
+        """Told once when the directory goes offline."""
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        path: str,
+        *,
+        cluster_id: str,
+        broker_id: BrokerId,
+        rng: Rng,
+        now_ms: int,
+        config_of: ConfigOf = _default_config,
+        files_max: int = OPEN_FILES_MAX,
+    ) -> LogDirectory:
+        """Lock the directory, check whose it is, and bring back every log in it.
+
+        Raises UserError where the directory is not ours to use, StorageFault where its disk fails.
+        Call it through `Disk.run`: after an unclean end it reads every log's unflushed tail.
+        """
+        if not disk.exists(path):
+            disk.make_directories(path)
+            disk.sync_directory(path.rpartition("/")[0] or ".")
+        lock = _lock(disk, path)
+        directory = cls(disk, path, rng=rng, lock=lock, files_max=files_max)
+        try:
+            directory.meta = claim_directory(
+                disk, path, cluster_id=cluster_id, broker_id=broker_id, rng=rng
+            )
+            directory._load(config_of, now_ms)
+        except BaseException:
+            lock.close()
+            raise
+        return directory
+
+    # --- the logs ---------------------------------------------------------------------------------
+
+    def logs(self) -> dict[TopicPartition, FilePartitionLog]:
+        """Every log that is served from here, in no particular order but always the same one."""
+        return {partition: hosted.log for partition, hosted in self._hosted.items()}
+
+    def get(
+        self, partition: TopicPartition, topic_id: TopicId | None = None
+    ) -> FilePartitionLog | None:
+        """The log of this partition; with a topic id, only if it is that topic's (I34)."""
+        hosted = self._hosted.get(partition)
+        if hosted is None or (topic_id is not None and hosted.topic_id != topic_id):
+            return None
+        return hosted.log
+
+    def topic_id(self, partition: TopicPartition) -> TopicId | None:
+        hosted = self._hosted.get(partition)
+        return hosted.topic_id if hosted is not None else None
+
+    def high_watermark(self, partition: TopicPartition) -> int:
+        """What the last checkpoint knew; a lower bound."""
+        return self._hosted[partition].high_watermark
+
+    def paths(self) -> list[tuple[TopicPartition, str]]:
+        """Every log and the directory it is in, for the scrub."""
+        return [(partition, hosted.path) for partition, hosted in self._hosted.items()]
+
+    def begin_creation(self, wanted: Iterable[WantedLog]) -> LogCreation:
+        """Logs of these partitions, new and empty: `make` them through `Disk.run`, then `adopt`.
+
+        One creation at a time. Files that another topic left under a name are put aside (I34).
+        """
+        creation = LogCreation(
+            self._disk,
+            self._files,
+            self.path,
+            put_aside=self._rename_aside,
+            before_cut=self._before_cut,
+        )
+        for one in wanted:
+            try:
+                self._make_room(one.partition)
+            except KafkaError as error:
+                creation.failed[one.partition] = error
+            else:
+                creation.add(one)
+        return creation
+
+    def _make_room(self, partition: TopicPartition) -> None:
+        self._check_online()
+        self._check_loaded(partition)
+        self.delete_log(partition)
+        self._check_not_busy(f"{self.path}/{partition}")
+
+    def adopt(self, creation: LogCreation) -> None:
+        """Serve what was made. KafkaError if the disk failed meanwhile: nothing is served then."""
+        self._check_online()
+        self._purgeable.extend(creation.put_aside)
+        for partition, log in creation.made.items():
+            topic_id = creation.topic_id(partition)
+            self._hosted[partition] = _Hosted(log, topic_id, log.directory, 0, stored_end_offset=0)
+
+    def create_log(
+        self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
+    ) -> FilePartitionLog:
+        """The log of this partition, made on the spot unless it is there: who calls it waits."""
+        self._check_online()
+        log = self.get(partition, topic_id)
+        if log is not None:
+            return log
+        creation = self.begin_creation([WantedLog(partition, topic_id, config)])
+        creation.make()
+        self.adopt(creation)
+        for error in creation.failed.values():
+            raise error
+        return creation.made[partition]
+
+    def delete_log(self, partition: TopicPartition) -> None:
+        """Take the log out of service; durably with the next `settle_removals`.
+
+        Its files go later (`purge_slice`).
+        """
+        hosted = self._hosted.pop(partition, None)
+        if hosted is None:
+            return
+        running = self.dirty.running
+        if running is not None and running.covers(hosted.log):
+            self._busy[hosted.path] = running
+        self.dirty.forget(hosted.log)
+        hosted.log.close()
+        self._removed.append(self._rename_aside(hosted.path))
+
+    @property
+    def has_unsettled_removals(self) -> bool:
+        return bool(self._removed)
+
+    def settle_removals(self) -> None:
+        """Make all deletions until now durable, with one sync: for `Disk.run`.
+
+        Only then may their files go. A log that comes back without some of them would be taken for
+        damage, one that comes back whole for what it is: the log of a topic that is no more.
+        """
+        settled = tuple(self._removed)
+        if settled:
+            self._disk.sync_directory(self.path)
+        for path in settled:
+            with suppress(ValueError):  # the end may come while a thread does the same
+                self._removed.remove(path)
+                self._purgeable.append(path)
+
+    def apply_retention(
+        self, partition: TopicPartition, *, now_ms: int, high_watermark: int
+    ) -> int:
+        """Let old segments of one log go; the number dropped.
+
+        A segment goes only when all that must outlive it is on disk: the name of the segment that
+        follows it, and the producers that only it knew. For closed segments a flush behind the last
+        roll has seen to that, for the last one a checkpoint; until then they stay.
+        """
+        hosted = self._hosted[partition]
+        log, running = hosted.log, self.dirty.running
+        limit = min(high_watermark, log.flushed_offset)
+        active_base = log.segments.active.base_offset
+        is_stored = hosted.stored_end_offset == log.log_end_offset
+        if not is_stored or (running is not None and running.covers(log)):
+            limit = min(limit, active_base if log.flushed_offset > active_base else -1)
+        return log.apply_retention(now_ms=now_ms, high_watermark=limit)
+
+    def purge_slice(self, files_max: int) -> bool:
+        """Unlink up to so many files of deleted logs; True when none is left."""
+        while self._purgeable and files_max > 0:
+            path = self._purgeable[0]
+            names = self._disk.list_names(path) if self._disk.exists(path) else []
+            for name in names[:files_max]:
+                self._disk.unlink(f"{path}/{name}")
+            files_max -= max(1, len(names))
+            if files_max >= 0:
+                self._disk.remove_directory(path)
+                self._purgeable.popleft()
+        return not self._purgeable
+
+    # --- checkpoints ------------------------------------------------------------------------------
+
+    def collect_checkpoint(self, logs_max: int) -> FlushRound | None:
+        """A round for up to so many changed logs that stores what makes the next start short.
+
+        To be run like any other round. None when nothing has changed, or a round is running.
+        """
+        if self.dirty.running is not None or self.failure is not None:
+            return None
+        points: list[tuple[PartitionLog, FlushPoint]] = []
+        for hosted in self._hosted.values():
+            if len(points) < logs_max and hosted.stored_end_offset != hosted.log.log_end_offset:
+                hosted.stored_end_offset = hosted.log.log_end_offset
+                point = hosted.log.take_checkpoint()
+                if point is not None:
+                    points.append((hosted.log, point))
+        return self.dirty.begin_round(points)
+
+    def take_checkpoint(
+        self, high_watermarks: Mapping[TopicPartition, int] | None = None
+    ) -> Callable[[], None]:
+        """What is flushed now, and a function that writes it: for `Disk.run`, one at a time."""
+        self._check_online()
+        self._sequence += 1
+        entries = dict(self._unloaded)
+        for partition, hosted in self._hosted.items():
+            log = hosted.log
+            if high_watermarks is not None:
+                known = high_watermarks.get(partition, hosted.high_watermark)
+                hosted.high_watermark = min(known, log.log_end_offset)
+            entries[partition] = CheckpointEntry(
+                hosted.topic_id,
+                log.flushed_offset,
+                log.log_start_offset,
+                hosted.high_watermark,
+                log.size_bytes,
+                len(log.producers),
+            )
+        self._checkpoint = Checkpoint(self._sequence, entries)
+        return partial(write_generation, self._disk, self.path, self._checkpoint)
+
+    def write_checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """`take_checkpoint` and write it. After this the log starts in it never go back (I9)."""
+        self.take_checkpoint(high_watermarks)()
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def fail(self, error: StorageFault) -> None:
+        """The disk failed: offline for good, until an operator restarts the broker."""
+        if self.failure is None:
+            self.failure = error
+            if self.on_failure is not None:
+                self.on_failure(error)
+
+    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
+        """Flush everything and leave the mark of a clean end; nothing of it if the disk failed."""
+        invariant(self.dirty.running is None, "a flush round outlived the broker")
+        try:
+            if self.failure is None:
+                self._store_everything(high_watermarks)
+        except StorageFault as error:
+            self.fail(error)
+        finally:
+            for hosted in self._hosted.values():
+                hosted.log.close()
+            self._lock.close()
+
+    def _store_everything(self, high_watermarks: Mapping[TopicPartition, int] | None) -> None:
+        self.settle_removals()
+        for hosted in self._hosted.values():
+            hosted.log.settle_swap()
+        while (last := self.collect_checkpoint(len(self._hosted))) is not None:
+            last.sync()
+            last.apply()
+        self.dirty.request_all()
+        rest = self.dirty.collect(now_ms=0)
+        if rest is not None:
+            rest.sync()
+            rest.apply()
+        self.write_checkpoint(high_watermarks)
+        if all(
+            host.log.flushed_offset == host.log.log_end_offset for host in self._hosted.values()
+        ):
+            mark_clean(self._disk, self.path, self._sequence)
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def _load(self, config_of: ConfigOf, now_ms: int) -> None:
+        self._checkpoint = read_newest(self._disk, self.path)
+        self._sequence = self._checkpoint.sequence
+        mark = take_clean_mark(self._disk, self.path)
+        self.started_clean = self.report.was_clean = mark is not None and mark == self._sequence
+        loader = LogLoader(
+            self._disk,
+            self._files,
+            self._checkpoint,
+            is_clean=self.started_clean,
+            now_ms=now_ms,
+        )
+        for name in self._disk.list_names(self.path):
+            partition = partition_of_name(name)
+            if name.endswith(DELETED_SUFFIX):
+                self._purgeable.append(f"{self.path}/{name}")
+            elif partition is not None:
+                self._load_one(loader, partition, config_of(partition))
+        if not self.started_clean:
+            self._disk.sync_directory(self.path)
+        self.settle_removals()
+
+    def _load_one(self, loader: LogLoader, partition: TopicPartition, config: LogConfig) -> None:
+        path = f"{self.path}/{partition}"
+        try:
+            loaded = loader.load(partition, path, config, partial(self._before_cut, partition))
+        except StorageFault as error:
+            self.report.failed[partition] = str(error)
+            if partition in self._checkpoint.entries:
+                self._unloaded[partition] = self._checkpoint.entries[partition]
+            return
+        if loaded is None:
+            self._removed.append(self._rename_aside(path))
+            return
+        self.report.add(partition, loaded.report)
+        self._hosted[partition] = _Hosted(
+            loaded.log,
+            loaded.topic_id,
+            path,
+            loaded.high_watermark,
+            stored_end_offset=loaded.log.log_end_offset if loaded.is_stored else -1,
+        )
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _before_cut(self, partition: TopicPartition, offset: int) -> None:
+        """A log is about to be cut below what checkpoints promise."""
+        hosted = self._hosted[partition]
+        kept_end = _base_of_batch(hosted.log, offset)
+        write_cap(self._disk, hosted.path, sequence=self._sequence, offset=kept_end)
+
+    def _rename_aside(self, path: str) -> str:
+        """Give a directory a name that nobody looks for; that one."""
+        target = f"{self.path}/{self._rng.uuid().hex}{DELETED_SUFFIX}"
+        self._disk.rename(path, target)
+        return target
+
+    def _check_online(self) -> None:
+        if self.failure is not None:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self.failure}"
+            )
+
+    def _check_loaded(self, partition: TopicPartition) -> None:
+        """What is there but could not be read must not be taken for nothing."""
+        why = self.report.failed.get(partition)
+        if why is not None:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} was not loaded: {why}")
+
+    def _check_not_busy(self, path: str) -> None:
+        self._busy = {
+            busy_path: flush_round
+            for busy_path, flush_round in self._busy.items()
+            if flush_round is self.dirty.running
+        }
+        if path in self._busy:
+            raise KafkaError(
+                ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being deleted; try again"
+            )
+
+
+def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
+    """Where the batch begins that holds `offset`: a cut takes all of it."""
+    start = log.log_start_offset
+    if not start < offset < log.log_end_offset:
+        return offset
+    try:
+        _, header = log.segments.holding(offset).finder().locate(offset)
+    except CorruptBatch:
+        return start
+    return offset if header is None else min(offset, header.base_offset)
+
+
+def _lock(disk: Disk, path: str) -> DiskFile:
+    try:
+        return disk.lock(f"{path}/{LOCK_NAME}")
+    except UserError as error:
+        raise UserError(
+            f"{path} is in use ({error}): stop that broker or choose another data directory"
+        ) from None

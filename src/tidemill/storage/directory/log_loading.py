@@ -1,0 +1,140 @@
+"""How a start brings back each log of a data directory.
+
+After a clean end the checkpoint says what the files are; the log is built from it and two small
+files, and nothing else is opened: eight thousand logs make a start. Whatever does not fit sends the
+log through recovery, as does an end that was not clean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.errors import StorageFault
+from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.storage.directory.checkpoint import Checkpoint, CheckpointEntry, read_cap
+from tidemill.storage.directory.directory_meta import read_topic_id, write_topic_id
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.log_file_names import LOG_SUFFIX
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.partition_log import FilePartitionLog, LoadedState
+from tidemill.storage.recovery.log_recovery import Remembered, recover, try_load_clean
+from tidemill.storage.recovery.recovery_report import PartitionReport
+
+__all__ = ["LoadedLog", "LogLoader"]
+
+
+@final
+@dataclass(slots=True)
+class LoadedLog:
+    """A log that is ready to serve, and what is known beside it."""
+
+    log: FilePartitionLog
+    topic_id: TopicId
+    high_watermark: int
+    is_stored: bool
+    """Its snapshot and index are up to date, so that the next checkpoint can pass it by."""
+    report: PartitionReport
+
+
+@final
+class LogLoader:
+    """Loads the logs of one directory, for one start."""
+
+    def __init__(
+        self, disk: Disk, files: FileCache, checkpoint: Checkpoint, *, is_clean: bool, now_ms: int
+    ) -> None:
+        self._disk = disk
+        self._files = files
+        self._checkpoint = checkpoint
+        self._is_clean = is_clean
+        self._now_ms = now_ms
+
+    def load(
+        self,
+        partition: TopicPartition,
+        path: str,
+        config: LogConfig,
+        before_cut: Callable[[int], None],
+    ) -> LoadedLog | None:
+        """The log in this directory; None where its creation never got anywhere.
+
+        Raises StorageFault where it cannot be read, or nobody knows whose it is.
+        """
+        entry = self._checkpoint.entries.get(partition)
+        topic_id = self._identify(path, entry)
+        if topic_id is None:
+            return None
+        if entry is not None and entry.topic_id != topic_id:
+            entry = None
+        state, report = self._load_state(path, entry, config)
+        log = FilePartitionLog(self._disk, self._files, path, config, state, before_cut=before_cut)
+        high_watermark = entry.high_watermark if entry is not None else 0
+        return LoadedLog(
+            log,
+            topic_id,
+            min(high_watermark, log.log_end_offset),
+            _is_stored(state, report),
+            report,
+        )
+
+    def _identify(self, path: str, entry: CheckpointEntry | None) -> TopicId | None:
+        """Whose files these are; None: there is nothing in them."""
+        if self._is_clean and entry is not None:
+            return entry.topic_id
+        topic_id = read_topic_id(self._disk, path)
+        if topic_id is not None:
+            return topic_id
+        if entry is not None:
+            write_topic_id(self._disk, path, entry.topic_id)
+            return entry.topic_id
+        names = self._disk.list_names(path)
+        if any(name.endswith(LOG_SUFFIX) and self._disk.size(f"{path}/{name}") for name in names):
+            raise StorageFault("its file 'partition' is lost, so nobody knows whose data this is")
+        return None
+
+    def _load_state(
+        self, path: str, entry: CheckpointEntry | None, config: LogConfig
+    ) -> tuple[LoadedState, PartitionReport]:
+        remembered = self._remembered(path, entry)
+        interval_bytes = config.index_interval_bytes
+        if self._is_clean and entry is not None:
+            state = try_load_clean(
+                self._disk, self._files, path, remembered, index_interval_bytes=interval_bytes
+            )
+            if state is not None:
+                return state, PartitionReport()
+        return recover(
+            self._disk,
+            self._files,
+            path,
+            remembered,
+            index_interval_bytes=interval_bytes,
+            now_ms=self._now_ms,
+        )
+
+    def _remembered(self, path: str, entry: CheckpointEntry | None) -> Remembered:
+        """What the checkpoint says of a log, and what a cut since then took back."""
+        if entry is None:
+            return Remembered()
+        cap = None if self._is_clean else self._read_cap(path)
+        floor = entry.recovery_point if cap is None else cap
+        return Remembered(
+            recovery_point=min(entry.recovery_point, floor),
+            log_start_offset=min(entry.log_start_offset, floor),
+            size_bytes=entry.size_bytes,
+            producers=entry.producers,
+            is_capped=cap is not None,
+        )
+
+    def _read_cap(self, path: str) -> int | None:
+        return read_cap(self._disk, path, sequence=self._checkpoint.sequence)
+
+
+def _is_stored(state: LoadedState, report: PartitionReport) -> bool:
+    if report.scanned_bytes or report.rebuilt:
+        return False
+    log_end_offset = state.segments[-1].next_offset
+    return not len(state.producers) or log_end_offset in state.snapshot_offsets

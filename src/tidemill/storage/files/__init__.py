@@ -1,0 +1,1 @@
+"""The Disk seam and the file formats on it. Imports no other room of storage."""

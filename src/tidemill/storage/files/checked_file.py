@@ -1,0 +1,90 @@
+"""The format of small files: damage is seen, and a newer version is refused, never guessed at.
+
+    offset  size  field
+    0       4     magic, "TMCF"
+    4       4     kind, four letters: what the payload is
+    8       2     version of the payload
+    10      2     zero
+    12      4     payload length
+    16      n     payload
+    16+n    4     CRC32C of everything before it
+
+A file that grows by appending (an index) is a sequence of such blocks; reading it stops at the
+first one that is not whole. All numbers are big-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+
+from crc32c import crc32c
+
+from tidemill.core.errors import StorageFault, UserError
+from tidemill.storage.files.disk import Buffer
+
+__all__ = ["DamagedFile", "decode_checked", "encode_checked", "iter_blocks"]
+
+_MAGIC = b"TMCF"
+_HEADER = Struct(">4s4sHHI")
+_CRC = Struct(">I")
+_OVERHEAD_BYTES = _HEADER.size + _CRC.size
+
+
+class DamagedFile(StorageFault):
+    """A small file is not what was written. Its owner rebuilds it, or stops."""
+
+
+def encode_checked(kind: bytes, version: int, payload: Buffer) -> bytes:
+    """The bytes to store; `kind` has four letters."""
+    assert len(kind) == 4
+    body = _HEADER.pack(_MAGIC, kind, version, 0, len(payload)) + payload
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_checked(data: Buffer, *, kind: bytes, version: int, name: str) -> memoryview:
+    """The payload of a file that is one block. `name` is for the error's reader.
+
+    Raises DamagedFile, and UserError where a newer Tidemill wrote the file.
+    """
+    view = memoryview(data)
+    payload, size = _decode_block(view, kind=kind, version=version, name=name)
+    if size != len(view):
+        raise DamagedFile(f"{name}: {len(view) - size} bytes too many")
+    return payload
+
+
+def iter_blocks(
+    data: Buffer, *, kind: bytes, version: int, name: str
+) -> Iterator[tuple[memoryview, int]]:
+    """The whole blocks at the beginning of `data`: payload, and size with its frame."""
+    view = memoryview(data)
+    while len(view) > 0:
+        try:
+            payload, size = _decode_block(view, kind=kind, version=version, name=name)
+        except DamagedFile:
+            return
+        yield payload, size
+        view = view[size:]
+
+
+def _decode_block(
+    view: memoryview, *, kind: bytes, version: int, name: str
+) -> tuple[memoryview, int]:
+    if len(view) < _OVERHEAD_BYTES:
+        raise DamagedFile(f"{name}: {len(view)} bytes are too few")
+    magic, found_kind, found_version, _, length = _HEADER.unpack_from(view)
+    if magic != _MAGIC or found_kind != kind:
+        raise DamagedFile(f"{name}: not a {kind.decode()} file")
+    if length > len(view) - _OVERHEAD_BYTES:
+        raise DamagedFile(f"{name}: cut short")
+    end = _HEADER.size + length
+    (crc,) = _CRC.unpack_from(view, end)
+    if crc != crc32c(view[:end]):
+        raise DamagedFile(f"{name}: checksum does not match")
+    if found_version != version:
+        raise UserError(
+            f"{name} has format version {found_version}, this Tidemill knows {version}: "
+            "start the version that wrote it"
+        )
+    return view[_HEADER.size : end], _OVERHEAD_BYTES + length

@@ -1,0 +1,81 @@
+"""What storage keeps open and in memory, bounded: thousands of logs share one set of descriptors.
+
+A file is opened when it is first used, and the one that was not used for longest is let go when
+there are too many. Letting go is dropping the reference: a thread that still reads or syncs the
+file keeps it open (see `disk`). The same holds for the indexes of closed segments.
+
+All of it may be called from a thread of `Disk.run`: every step is one atomic operation, and two
+threads that open the same file at once merely open it twice.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import suppress
+from typing import Protocol, final
+
+from tidemill.core.limits import OPEN_FILES_MAX, SEGMENT_INDEXES_MAX
+from tidemill.storage.files.disk import Disk, DiskFile
+
+__all__ = ["FileCache", "IndexHolder"]
+
+
+class IndexHolder(Protocol):
+    """A closed segment, which can load its index again."""
+
+    def drop_index(self) -> None: ...
+
+
+@final
+class FileCache:
+    """Open files by path, and the segments whose index is in memory; least recently used go."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        *,
+        files_max: int = OPEN_FILES_MAX,
+        indexes_max: int = SEGMENT_INDEXES_MAX,
+    ) -> None:
+        self._disk = disk
+        self._files_max = files_max
+        self._indexes_max = indexes_max
+        self._files: OrderedDict[str, DiskFile] = OrderedDict()
+        self._indexes: OrderedDict[IndexHolder, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def get(self, path: str) -> DiskFile:
+        """The open file; hold on to it only as long as the work at hand takes."""
+        file = self._files.get(path)
+        if file is None:
+            file = self._disk.open(path)
+            self.put(path, file)
+            return file
+        with suppress(KeyError):
+            self._files.move_to_end(path)
+        return file
+
+    def put(self, path: str, file: DiskFile) -> None:
+        """Take over a file that was just created."""
+        self._files[path] = file
+        if len(self._files) > self._files_max:
+            with suppress(KeyError):
+                self._files.popitem(last=False)
+
+    def drop(self, path: str) -> None:
+        """The path names another file now, or none."""
+        self._files.pop(path, None)
+
+    def use_index(self, holder: IndexHolder) -> None:
+        """This segment's index is, or will be, in memory; another one's may have to go."""
+        self._indexes[holder] = None
+        with suppress(KeyError):
+            self._indexes.move_to_end(holder)
+        if len(self._indexes) > self._indexes_max:
+            self._indexes.popitem(last=False)[0].drop_index()
+
+    def forget_index(self, holder: IndexHolder) -> None:
+        """The segment is gone."""
+        self._indexes.pop(holder, None)

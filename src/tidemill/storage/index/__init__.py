@@ -1,0 +1,1 @@
+"""The sparse indexes of a segment: offset and time to position."""

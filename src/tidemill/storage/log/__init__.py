@@ -1,0 +1,1 @@
+"""One partition's log: the Protocol, segments on disk, and the log in memory."""

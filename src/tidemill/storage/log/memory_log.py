@@ -1,0 +1,205 @@
+"""One partition's log in memory: for topics that may be lost with the process, and for tests.
+
+The same contract as the file log, with a batch in the place of a segment: retention drops batch by
+batch. There is nothing to flush, so all that is appended counts as flushed. It is not compacted:
+compaction works on the files of closed segments, and a log in memory has neither.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import final
+
+from tidemill.core.errors import ErrorCode, KafkaError, invariant
+from tidemill.storage.files.disk import Buffer
+from tidemill.storage.log.batch_finder import first_record_at_time
+from tidemill.storage.log.interface import FlushPoint, LogConfig, LogSlice, TimedOffset
+from tidemill.storage.state.leader_epochs import LeaderEpochs
+from tidemill.storage.state.producer_state import ProducerStates
+from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
+
+__all__ = ["MemoryPartitionLog"]
+
+_Stored = tuple[BatchHeader, bytes, int]
+"""Header, batch, and when it was appended."""
+
+
+@final
+class MemoryPartitionLog:
+    """`PartitionLog` without a disk."""
+
+    def __init__(self, config: LogConfig, *, base_offset: int = 0) -> None:
+        self._config = config
+        self._log_start_offset = base_offset
+        self._log_end_offset = base_offset
+        self._batches: list[_Stored] = []
+        self._size_bytes = 0
+        self._epochs = LeaderEpochs()
+        self._producers = ProducerStates()
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log_end_offset
+
+    @property
+    def flushed_offset(self) -> int:
+        return self._log_end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        return self._epochs
+
+    @property
+    def producers(self) -> ProducerStates:
+        return self._producers
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    def set_config(self, config: LogConfig) -> None:
+        self._config = config
+
+    def append(
+        self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader], *, now_ms: int
+    ) -> None:
+        data = memoryview(b"".join(chunks))
+        next_offset, epoch, position = self._log_end_offset, self._epochs.latest, 0
+        for header in headers:
+            invariant(header.base_offset >= next_offset, "offsets of appended batches must rise")
+            invariant(header.partition_leader_epoch >= epoch, "leader epochs must not fall")
+            next_offset, epoch = header.next_offset, header.partition_leader_epoch
+            position += header.size_bytes
+        invariant(position == len(data), "the headers do not describe the bytes appended")
+        position = 0
+        for header in headers:
+            batch = bytes(data[position : position + header.size_bytes])
+            position += header.size_bytes
+            self._batches.append((header, batch, now_ms))
+            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
+            self._producers.update(header, now_ms)
+        self._size_bytes += len(data)
+        self._log_end_offset = next_offset
+
+    def read(
+        self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
+    ) -> LogSlice:
+        if not self._log_start_offset <= offset <= self._log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{offset} is not in {self._log_start_offset}..{self._log_end_offset}",
+            )
+        chunks: list[bytes] = []
+        size_bytes = 0
+        for place in range(self._place_of(offset), len(self._batches)):
+            header, batch, _ = self._batches[place]
+            fits = size_bytes + len(batch) <= max_bytes or (at_least_one and not chunks)
+            if not fits or header.last_offset >= end_offset:
+                break
+            chunks.append(batch)
+            size_bytes += len(batch)
+        return LogSlice(chunks, size_bytes)
+
+    def offset_by_time(self, timestamp_ms: int, *, end_offset: int) -> TimedOffset | None:
+        for header, batch, _ in self._batches:
+            if header.base_offset >= end_offset:
+                break
+            if header.max_timestamp < timestamp_ms:
+                continue
+            found = first_record_at_time(
+                memoryview(batch),
+                header,
+                timestamp_ms,
+                start_offset=self._log_start_offset,
+                end_offset=end_offset,
+            )
+            if found is not None:
+                return found
+        return None
+
+    def max_timestamp(self, *, end_offset: int) -> TimedOffset | None:
+        visible = [header for header, _, _ in self._batches if header.base_offset < end_offset]
+        greatest = max((header.max_timestamp for header in visible), default=NO_TIMESTAMP)
+        if greatest == NO_TIMESTAMP:
+            return None
+        return self.offset_by_time(greatest, end_offset=end_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        if offset >= self._log_end_offset:
+            return
+        if offset <= self._log_start_offset:
+            self.restart_at(offset)
+            return
+        place = self._place_of(offset)
+        cut = self._batches[place:]
+        start = min([self._log_start_offset, *(header.base_offset for header, _, _ in cut)])
+        self._log_end_offset = self._batches[place - 1][0].next_offset if place else start
+        self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
+        self._size_bytes -= sum(len(batch) for _, batch, _ in cut)
+        del self._batches[place:]
+        self._epochs.truncate_from_end(self._log_end_offset)
+        self._producers = ProducerStates()
+        for header, _, appended_ms in self._batches:
+            self._producers.update(header, appended_ms)
+
+    def restart_at(self, offset: int) -> None:
+        self._batches.clear()
+        self._size_bytes = 0
+        self._log_start_offset = self._log_end_offset = offset
+        self._epochs.clear()
+        self._producers.clear()
+
+    def advance_start(self, offset: int) -> None:
+        if offset > self._log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is behind {self._log_end_offset}"
+            )
+        if offset > self._log_start_offset:
+            self._log_start_offset = offset
+            self._epochs.truncate_from_start(offset)
+            self._drop_first(self._place_of(offset))
+
+    def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
+        count, left_bytes = 0, self._size_bytes
+        for header, batch, appended_ms in self._batches:
+            left_bytes -= len(batch)
+            newest_ms = header.max_timestamp if header.max_timestamp >= 0 else appended_ms
+            by_size = 0 <= self._config.retention_bytes <= left_bytes
+            by_time = 0 <= self._config.retention_ms < now_ms - newest_ms
+            may_go = self._config.deletes and (by_size or by_time)
+            if header.next_offset > high_watermark or not may_go:
+                break
+            count += 1
+        if count:
+            self.advance_start(self._batches[count - 1][0].next_offset)
+        return count
+
+    def take_flush_point(self) -> FlushPoint | None:
+        return None
+
+    def flushed(self, point: FlushPoint) -> None:
+        raise NotImplementedError("a log in memory gives out no flush points")
+
+    def close(self) -> None:
+        self._batches.clear()
+
+    def _place_of(self, offset: int) -> int:
+        """The first batch that reaches `offset`."""
+        return bisect_left(self._batches, offset, key=_last_offset)
+
+    def _drop_first(self, count: int) -> None:
+        self._size_bytes -= sum(len(batch) for _, batch, _ in self._batches[:count])
+        del self._batches[:count]
+
+
+def _last_offset(stored: _Stored) -> int:
+    return stored[0].last_offset

@@ -1,0 +1,474 @@
+"""HOT PATH. One stretch of a log: a file of batches, and its index.
+
+Budget: an append takes 3 us and a tail read 4 us beside their one system call each.
+
+Theory of operation. The segment knows its size; it never asks the file. An append is one write at
+that size. If it fails, whatever it left behind the size is cut off again before anything else may
+be written there: a whole batch in that litter would come back to life at recovery.
+
+A read finds two positions, the first batch that reaches the wanted offset and the end of the last
+one that still fits, and takes the bytes between them in one of three ways:
+
+    just written      the newest batches' positions are in memory, their pages too: one pread
+    resident          a view of the mapped file covers the search and the bytes: no copy
+    anything else     may have to wait for the disk: search and read are left to `Disk.run`
+
+Closed segments do not change, growing ones only at their end, and indexes are only appended to: so
+the third way may run in a thread while the loop goes on.
+
+The file is held open while it is dirty: a flush must learn of every write error, and the kernel
+tells those who had the file open. A segment that ever gave a view is not cut in place (SIGBUS), its
+head is copied to a new file instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import final
+
+from tidemill.core.errors import StorageFault
+from tidemill.core.limits import TAIL_BATCHES_MAX, WARM_TAIL_BYTES
+from tidemill.storage.files.disk import Buffer, Disk, DiskFile
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.log_file_names import LOG_SUFFIX, TEMPORARY_SUFFIX, offset_path
+from tidemill.storage.index.header_walk import NotResident, ResidentRange, Source, walk_headers
+from tidemill.storage.index.segment_index import (
+    IndexBlock,
+    SegmentIndex,
+    index_paths,
+    unlink_index_files,
+)
+from tidemill.storage.log.batch_finder import BatchFinder
+from tidemill.storage.log.interface import LogSlice
+from tidemill.wire.batch import (
+    HEADER_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    CorruptBatch,
+    iter_headers,
+    read_header,
+    verify,
+)
+
+__all__ = ["Segment"]
+
+_VIEW_BYTES_MIN = 32 * 1024
+"""Below this a copy is cheaper than asking which pages are resident."""
+_SEARCH_SLACK_BYTES = 16 * 1024
+"""What a search may read behind the wanted bytes, beside two index intervals."""
+_COPY_BYTES = 1024 * 1024
+
+_Search = Callable[[BatchFinder], tuple[int, int]]
+
+
+@final
+class Segment:
+    """The batches from `base_offset` up to `next_offset`."""
+
+    __slots__ = (
+        "_closed_max_timestamp",
+        "_disk",
+        "_files",
+        "_has_litter",
+        "_index",
+        "_index_interval_bytes",
+        "_pinned",
+        "_positions",
+        "_viewed",
+        "_warm_from",
+        "base_offset",
+        "directory",
+        "dirty_file",
+        "is_closed",
+        "next_offset",
+        "path",
+        "size_bytes",
+        "untimed_ms",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        files: FileCache,
+        directory: str,
+        *,
+        base_offset: int,
+        size_bytes: int,
+        next_offset: int,
+        index_interval_bytes: int,
+        is_closed: bool,
+    ) -> None:
+        """A segment whose file exists; nothing is opened or read before it is needed."""
+        self._disk = disk
+        self._files = files
+        self._index_interval_bytes = index_interval_bytes
+        self.directory = directory
+        self.path = offset_path(directory, base_offset, LOG_SUFFIX)
+        self.base_offset = base_offset
+        self.next_offset = next_offset
+        """The offset behind the last batch."""
+        self.size_bytes = size_bytes
+        self.is_closed = is_closed
+        """Nothing is appended to it any more."""
+        self.untimed_ms = NO_TIMESTAMP
+        """Stands in for an unknown timestamp: when the segment was closed or first looked at."""
+        self._index: SegmentIndex | None = None
+        self._closed_max_timestamp: int | None = None
+        """Known without the index once it was asked for."""
+        self._positions: dict[int, int] = {}
+        """Base offset -> position of the newest batches, written by this process."""
+        self._warm_from = size_bytes
+        """From here on this process wrote the bytes."""
+        self.dirty_file: DiskFile | None = None
+        """The open file, while it has bytes that no sync covered."""
+        self._has_litter = False
+        """A failed write may have left bytes behind the size."""
+        self._viewed = False
+        """A view of it may exist."""
+        self._pinned: DiskFile | None = None
+        """What `file` gives whatever the path names now."""
+
+    @classmethod
+    def create(
+        cls,
+        disk: Disk,
+        files: FileCache,
+        directory: str,
+        *,
+        base_offset: int,
+        index_interval_bytes: int,
+    ) -> Segment:
+        """A new, empty segment. Its name is durable after the next sync of the directory."""
+        segment = cls(
+            disk,
+            files,
+            directory,
+            base_offset=base_offset,
+            size_bytes=0,
+            next_offset=base_offset,
+            index_interval_bytes=index_interval_bytes,
+            is_closed=False,
+        )
+        files.put(segment.path, disk.open(segment.path, create=True))
+        segment._index = SegmentIndex.empty(base_offset, interval_bytes=index_interval_bytes)
+        return segment
+
+    @classmethod
+    def adopt(
+        cls,
+        disk: Disk,
+        files: FileCache,
+        directory: str,
+        *,
+        base_offset: int,
+        next_offset: int,
+        index: SegmentIndex,
+        index_interval_bytes: int,
+        file: DiskFile,
+        size_bytes: int,
+    ) -> Segment:
+        """A closed segment whose file does not have its name yet; pinned until it has."""
+        segment = cls(
+            disk,
+            files,
+            directory,
+            base_offset=base_offset,
+            size_bytes=size_bytes,
+            next_offset=next_offset,
+            index_interval_bytes=index_interval_bytes,
+            is_closed=True,
+        )
+        segment._index = index
+        segment._pinned = file
+        files.use_index(segment)
+        return segment
+
+    # --- its file --------------------------------------------------------------------------------
+
+    def file(self) -> DiskFile:
+        """Its file, open."""
+        pinned = self._pinned
+        if pinned is not None:
+            return pinned
+        try:
+            found = self._files.get(self.path)
+        except StorageFault:
+            if self._pinned is None:
+                raise
+            return self._pinned
+        # It may have been pinned meanwhile, and the path may name its successor's file by now.
+        return self._pinned or found
+
+    def pin(self) -> None:
+        """Keep file and index whatever becomes of their names. May have to wait for the disk.
+
+        Compaction puts another file under the segment's name; whoever still reads this one, in a
+        thread perhaps, must not meet that file with this one's index.
+        """
+        self._pinned = self.file()
+        self.load_index()
+
+    def unpin(self) -> None:
+        """The path names this segment's file, and will."""
+        self._pinned = None
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    def append(self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
+        """Write batches at the end, one write for all. On an error nothing was appended."""
+        index = self._index or self.load_index()
+        file = self.dirty_file or self.file()
+        position = self.size_bytes
+        if self._has_litter:
+            self._sweep(file)
+        try:
+            file.pwrite(chunks, position)
+        except StorageFault:
+            self._has_litter = True
+            self._sweep(file)
+            raise
+        self.dirty_file = file
+        positions = self._positions
+        for header in headers:
+            index.note(header.base_offset, header.max_timestamp, position)
+            positions[header.base_offset] = position
+            position += LOG_OVERHEAD_BYTES + header.batch_length
+        self.size_bytes = position
+        self.next_offset = headers[-1].next_offset
+        if len(positions) > TAIL_BATCHES_MAX:
+            self._positions = dict(list(positions.items())[-TAIL_BATCHES_MAX // 2 :])
+
+    def _sweep(self, file: DiskFile) -> None:
+        """Cut off what a failed write left; nobody was given a view of it."""
+        file.truncate(self.size_bytes)
+        self._has_litter = False
+
+    def close(self) -> None:
+        """The log rolled: from now on this segment only changes by being cut or deleted."""
+        self.is_closed = True
+        self._positions = {}
+        self._files.use_index(self)
+
+    def reopen(self) -> None:
+        """Later segments were dropped: this one is appended to again."""
+        self.is_closed = False
+        self._closed_max_timestamp = None
+        self._files.forget_index(self)
+
+    # --- index -----------------------------------------------------------------------------------
+
+    def load_index(self) -> SegmentIndex:
+        """The index, read or rebuilt where it is not in memory. May have to wait for the disk.
+
+        A damaged segment's index reaches up to the damage; only a closed one can live with that.
+        """
+        index = self._index
+        if index is None:
+            index = SegmentIndex.load(
+                self._disk,
+                self.directory,
+                self.file(),
+                base_offset=self.base_offset,
+                size_bytes=self.size_bytes,
+                interval_bytes=self._index_interval_bytes,
+            )
+            if index.fault is not None and not self.is_closed:
+                raise index.fault
+            self._index = index
+        return index
+
+    def drop_index(self) -> None:
+        """Make room; only a closed segment's index can be loaded again as it was."""
+        if self.is_closed and self._pinned is None:
+            self._index = None
+
+    def take_index_blocks(self) -> list[IndexBlock]:
+        """What its index files lack, to be written after the next sync of the segment."""
+        return self._index.take_blocks(self.directory) if self._index is not None else []
+
+    def adopt_index_files(self, suffix: str) -> None:
+        """Index files that were written under names with `suffix` get their own."""
+        for path in index_paths(self.directory, self.base_offset):
+            if self._disk.exists(path + suffix):
+                self._disk.rename(path + suffix, path)
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool) -> LogSlice:
+        """As `PartitionLog.read`, within this segment."""
+        positions = self._positions
+        start = positions.get(offset)
+        if start is not None:
+            stop = self.size_bytes if end_offset >= self.next_offset else positions.get(end_offset)
+            if stop is not None and 0 < stop - start <= min(max_bytes, _VIEW_BYTES_MIN):
+                return _copied(self.dirty_file or self.file(), start, stop)
+        if self.is_closed:
+            self._files.use_index(self)
+        elif self._index is None:
+            self.load_index()
+        search = partial(
+            BatchFinder.find_range,
+            offset=offset,
+            max_bytes=max_bytes,
+            end_offset=end_offset,
+            at_least_one=at_least_one,
+        )
+        return self._read_anywhere(search, offset, max_bytes)
+
+    def _read_anywhere(self, search: _Search, offset: int, max_bytes: int) -> LogSlice:
+        file = self.dirty_file or self.file()
+        index, size_bytes = self._index, self.size_bytes
+        if index is not None:
+            near = index.offsets.position_before(offset)
+            is_warm = near >= max(self._warm_from, size_bytes - WARM_TAIL_BYTES)
+            if not is_warm or min(max_bytes, size_bytes - near) >= _VIEW_BYTES_MIN:
+                found = self._try_views(file, search, near, max_bytes)
+                if found is not None:
+                    return found
+            if is_warm:
+                return _copied(file, *search(self.finder(file)))
+        load = partial(self._load, file, search, size_bytes, self.next_offset)
+        return LogSlice((), min(size_bytes, max_bytes), load)
+
+    def _try_views(
+        self, file: DiskFile, search: _Search, near: int, max_bytes: int
+    ) -> LogSlice | None:
+        """Search and answer on one view, where everything needed is in memory."""
+        search_bytes = 2 * self._index_interval_bytes + _SEARCH_SLACK_BYTES
+        reach = min(near + max_bytes + search_bytes, self.size_bytes)
+        self._viewed = True
+        view = file.try_resident_view(near, reach - near)
+        if view is None:
+            return None
+        try:
+            start, stop = search(self.finder(ResidentRange(view, near)))
+        except NotResident:
+            return None
+        chunks = (view[start - near : stop - near],) if stop > start else ()
+        return LogSlice(chunks, stop - start) if stop <= reach else None
+
+    def _load(
+        self, file: DiskFile, search: _Search, size_bytes: int, next_offset: int
+    ) -> Sequence[Buffer]:
+        """In a thread. The bytes come from the medium, so their checksums are checked."""
+        finder = BatchFinder(
+            file, self.load_index(), size_bytes=size_bytes, next_offset=next_offset
+        )
+        start, stop = search(finder)
+        found = _copied(file, start, stop)
+        for data in found.chunks:
+            for position, header in iter_headers(data):
+                verify(memoryview(data)[position:], header)
+        return found.chunks
+
+    def max_timestamp(self) -> int:
+        """The greatest timestamp of its batches, -1 where none has one; may wait for the disk.
+
+        CorruptBatch where damage hides it.
+        """
+        if self._closed_max_timestamp is not None:
+            return self._closed_max_timestamp
+        index = self.load_index()
+        if index.fault is not None:
+            raise index.fault
+        if self.is_closed:
+            self._closed_max_timestamp = index.max_timestamp
+            self._files.use_index(self)
+        return index.max_timestamp
+
+    def newest_ms(self, now_ms: int) -> int:
+        """How young its youngest record may be, for retention."""
+        try:
+            timestamp = self.max_timestamp()
+        except CorruptBatch:
+            timestamp = NO_TIMESTAMP
+        if timestamp != NO_TIMESTAMP:
+            return timestamp
+        if self.untimed_ms == NO_TIMESTAMP:
+            self.untimed_ms = now_ms
+        return self.untimed_ms
+
+    def first_timestamp(self) -> int:
+        """The timestamp of the first batch, -1 where there is none."""
+        first = self.file().pread(HEADER_BYTES, 0) if self.size_bytes else b""
+        return read_header(first).max_timestamp if first else NO_TIMESTAMP
+
+    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
+        """The headers from the batch that reaches `offset` on, for replay."""
+        position, _ = self.finder().locate(offset)
+        for _, header in walk_headers(self.file(), position, self.size_bytes):
+            yield header
+
+    def finder(self, source: Source | None = None) -> BatchFinder:
+        """To search the segment as it is now, in its file or a view; may wait for the disk."""
+        return BatchFinder(
+            source or self.file(),
+            self.load_index(),
+            size_bytes=self.size_bytes,
+            next_offset=self.next_offset,
+        )
+
+    # --- cutting and deleting --------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the first batch that reaches `offset` and all behind it, durably.
+
+        What is left ends where its last batch does: a gap before `offset` would look like a loss.
+        """
+        if offset < self.next_offset:
+            finder = self.finder()
+            position, _ = finder.locate(offset)
+            self.cut(position, next_offset=finder.end_before(position))
+
+    def cut(self, position: int, *, next_offset: int) -> None:
+        """Keep the first `position` bytes, durably; the log goes on at `next_offset`."""
+        index = self.load_index()
+        unlink_index_files(self._disk, self.directory, self.base_offset)
+        if self._viewed:
+            self._replace_by_head(position)
+        else:
+            file = self.file()
+            file.truncate(position)
+            file.sync()
+        self._disk.sync_directory(self.directory)
+        self.dirty_file = None
+        self._index = index.cut(self.file(), position)
+        self._positions = {}
+        self._warm_from = min(self._warm_from, position)
+        self.size_bytes = position
+        self.next_offset = next_offset
+
+    def rename(self, suffix: str) -> str:
+        """Take the segment out of the log by its name; the new path."""
+        unlink_index_files(self._disk, self.directory, self.base_offset)
+        self._disk.rename(self.path, self.path + suffix)
+        self.forget()
+        return self.path + suffix
+
+    def forget(self) -> None:
+        """Hold nothing open any more."""
+        self.dirty_file = None
+        self._files.drop(self.path)
+        self._files.forget_index(self)
+
+    def _replace_by_head(self, size_bytes: int) -> None:
+        temporary = self.path + TEMPORARY_SUFFIX
+        self._disk.unlink(temporary)
+        source, target = self.file(), self._disk.open(temporary, create=True)
+        for position in range(0, size_bytes, _COPY_BYTES):
+            piece = source.pread(min(_COPY_BYTES, size_bytes - position), position)
+            target.pwrite([piece], position)
+        target.sync()
+        self._disk.rename(temporary, self.path)
+        self._files.drop(self.path)
+        self._viewed = False
+
+
+def _copied(file: DiskFile, start: int, stop: int) -> LogSlice:
+    size = stop - start
+    data = file.pread(size, start) if size else b""
+    if len(data) != size:
+        raise StorageFault(f"{file.path}: {len(data)} of {size} bytes at {start}")
+    return LogSlice((data,) if size else (), size)

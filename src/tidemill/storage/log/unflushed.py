@@ -1,0 +1,169 @@
+"""What of one log is not on disk yet, and the flush that puts it there.
+
+`FlushWork` is one flush, captured as plain files and bytes: it is put together on the loop and run
+in a thread, so it knows no log. Its order matters. First the batches, then the names of new files;
+what follows speaks of batches that are durable by then: leader epochs and producer snapshots, which
+are replaced whole, and blocks for the index files, which are not synced because they are never
+needed.
+
+A flush that was overtaken by a truncation proves nothing about the bytes written since. Each flush
+carries the generation of the log that it was taken from, and counts in no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.errors import DiskFull
+from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.log_file_names import LEADER_EPOCHS_NAME
+from tidemill.storage.index.segment_index import IndexBlock
+from tidemill.storage.log.segment import Segment
+from tidemill.storage.state.leader_epochs import LeaderEpochs
+from tidemill.storage.state.producer_snapshots import ProducerSnapshots
+
+__all__ = ["FlushWork", "Unflushed"]
+
+
+@final
+@dataclass(slots=True, kw_only=True)
+class FlushWork:
+    """The files and bytes of one flush."""
+
+    disk: Disk
+    generation: int
+    files: Sequence[DiskFile]
+    """Segments with bytes that no sync covered."""
+    directories: Sequence[str]
+    """Directories with names that no sync covered."""
+    contents: Sequence[tuple[str, bytes]]
+    """Small files to replace: path and content."""
+    index_blocks: Sequence[IndexBlock]
+    obsolete: Sequence[str]
+    """Paths that the new contents make superfluous."""
+    epochs_version: int
+    snapshot_offsets: Sequence[int]
+    contents_stored: bool = False
+    """Whether the small files are durable; a full disk leaves them for the next flush."""
+
+    def run(self) -> None:
+        """Raises StorageFault; what was captured is not durable then, and stays so."""
+        for file in self.files:
+            file.sync()
+        for directory in self.directories:
+            self.disk.sync_directory(directory)
+        with suppress(DiskFull):  # recovery makes the small files anew from the batches (R12)
+            self._store_contents()
+
+    def _store_contents(self) -> None:
+        for path, content in self.contents:
+            self.disk.write_file_atomically(path, content)
+        self.contents_stored = True
+        for block in self.index_blocks:
+            self._write(*block)
+        for path in self.obsolete:
+            self.disk.unlink(path)
+
+    def _write(self, path: str, position: int, block: bytes) -> None:
+        file = self.disk.open(path, create=not self.disk.exists(path))
+        try:
+            file.pwrite([block], position)
+        finally:
+            file.close()
+
+
+@final
+class Unflushed:
+    """Dirty segments, new names, and small files that are behind."""
+
+    __slots__ = (
+        "_directories",
+        "_directory",
+        "_disk",
+        "_epochs_version",
+        "_generation",
+        "_unindexed",
+        "dirty",
+    )
+
+    def __init__(self, disk: Disk, directory: str, *, epochs_version: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._epochs_version = epochs_version
+        """Of the epochs as they are stored."""
+        self._generation = 0
+        self.dirty: dict[Segment, None] = {}
+        """Segments with bytes that no sync covered."""
+        self._unindexed: list[Segment] = []
+        """Segments whose index files are to be brought up to date."""
+        self._directories: tuple[str, ...] = ()
+        """Directories with names that no sync covered; a new tuple for every new name."""
+
+    @property
+    def has_unindexed(self) -> bool:
+        return bool(self._unindexed)
+
+    def note_created(self) -> None:
+        """The log's own directory may be new: its name is its parent's business."""
+        self._directories = (self._directory, self._directory.rpartition("/")[0] or ".")
+
+    def note_rolled(self, closed: Segment) -> None:
+        self._directories = (self._directory, *self._directories[1:])
+        self._unindexed.append(closed)
+
+    def want_indexed(self, segment: Segment) -> None:
+        if segment not in self._unindexed:
+            self._unindexed.append(segment)
+
+    def keep_only(self, segments: Collection[Segment]) -> None:
+        """Other segments left the log."""
+        self.dirty = {segment: None for segment in self.dirty if segment in segments}
+        self._unindexed = [segment for segment in self._unindexed if segment in segments]
+
+    def start_generation(self) -> None:
+        """The log is about to be cut: no flush that was taken before counts any more."""
+        self._generation += 1
+
+    def store_epochs(self, epochs: LeaderEpochs) -> None:
+        """At once, for a cut."""
+        self._disk.write_file_atomically(self._epochs_path, epochs.encode())
+        self._epochs_version = epochs.version
+
+    def take(self, epochs: LeaderEpochs, snapshots: ProducerSnapshots) -> FlushWork:
+        """Everything that is behind, as it is now."""
+        contents = snapshots.contents()
+        if epochs.version != self._epochs_version:
+            contents.append((self._epochs_path, epochs.encode()))
+        unindexed, self._unindexed = self._unindexed, []
+        return FlushWork(
+            disk=self._disk,
+            generation=self._generation,
+            files=[segment.dirty_file for segment in self.dirty if segment.dirty_file is not None],
+            directories=self._directories,
+            contents=contents,
+            index_blocks=[block for segment in unindexed for block in segment.take_index_blocks()],
+            obsolete=snapshots.obsolete(),
+            epochs_version=epochs.version,
+            snapshot_offsets=snapshots.pending_offsets(),
+        )
+
+    def settle(self, work: FlushWork, log_end_offset: int) -> bool:
+        """`work` ended well and covered all below `log_end_offset`; False if it does not count."""
+        if work.generation != self._generation:
+            return False
+        for segment in list(self.dirty):
+            if segment.next_offset <= log_end_offset:
+                segment.dirty_file = None  # the cache may close it
+                del self.dirty[segment]
+        if self._directories is work.directories:
+            self._directories = ()
+        if work.contents_stored:
+            self._epochs_version = work.epochs_version
+        return True
+
+    @property
+    def _epochs_path(self) -> str:
+        return f"{self._directory}/{LEADER_EPOCHS_NAME}"

@@ -1,0 +1,44 @@
+"""The side files that recovery keeps of what it cut off, and when they go.
+
+They are there for an operator who wants to look at them. They hold records, so they do not outlive
+what the topic's retention allows; and nobody looks at them after a week.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidemill.core.errors import StorageFault
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.recovery.tail_cut import CUT_INFIX
+
+__all__ = ["CUT_FILE_MS_MAX", "purge_cut_files"]
+
+CUT_FILE_MS_MAX = 7 * 24 * 3600 * 1000
+
+
+def purge_cut_files(disk: Disk, logs: Iterable[tuple[str, LogConfig]], now_ms: int) -> int:
+    """Unlink the side files of these logs that are too old; how many. For `Disk.run`.
+
+    A log may be deleted meanwhile: what cannot be looked at now is looked at by the next pass.
+    """
+    return sum(_purge_one(disk, directory, now_ms - _kept_ms(config)) for directory, config in logs)
+
+
+def _kept_ms(config: LogConfig) -> int:
+    by_age = config.deletes and config.retention_ms >= 0
+    return min(CUT_FILE_MS_MAX, config.retention_ms) if by_age else CUT_FILE_MS_MAX
+
+
+def _purge_one(disk: Disk, directory: str, oldest_ms: int) -> int:
+    purged = 0
+    try:
+        for name in disk.list_names(directory):
+            path = f"{directory}/{name}"
+            if CUT_INFIX in name and disk.changed_ms(path) < oldest_ms:
+                disk.unlink(path)
+                purged += 1
+    except StorageFault:
+        return purged
+    return purged

@@ -1,0 +1,108 @@
+"""The files of one log as they lie in its directory, before anyone vouches for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.log_file_names import (
+    CLEANED_SUFFIX,
+    DELETED_SUFFIX,
+    LEADER_EPOCHS_NAME,
+    LOG_SUFFIX,
+    SWAP_SUFFIX,
+    TEMPORARY_SUFFIX,
+    offset_path,
+    try_parse_offset,
+)
+from tidemill.storage.log.segment import Segment
+from tidemill.storage.log.segment_swap import finish_swaps
+from tidemill.storage.state.leader_epochs import LeaderEpochs
+
+__all__ = [
+    "SegmentFile",
+    "build_segments",
+    "find_segment_files",
+    "list_useful_names",
+    "offsets_in",
+    "try_read_epochs",
+]
+
+_USELESS_SUFFIXES = (CLEANED_SUFFIX, DELETED_SUFFIX, TEMPORARY_SUFFIX)
+
+
+@final
+@dataclass(slots=True)
+class SegmentFile:
+    """A segment's file, and what is believed of it so far."""
+
+    path: str
+    base_offset: int
+    size_bytes: int
+    next_offset: int
+
+
+def list_useful_names(disk: Disk, directory: str) -> list[str]:
+    """The names in a log's directory, after what has no value any more was removed."""
+    names = disk.list_names(directory)
+    if any(name.endswith(SWAP_SUFFIX) for name in names):
+        finish_swaps(disk, directory, names)
+        names = disk.list_names(directory)
+    useless = [name for name in names if name.endswith(_USELESS_SUFFIXES)]
+    for name in useless:
+        disk.unlink(f"{directory}/{name}")
+    return [name for name in names if name not in useless] if useless else names
+
+
+def offsets_in(names: Sequence[str], suffix: str) -> list[int]:
+    """The offsets that files of this kind are named after, rising."""
+    offsets = [try_parse_offset(name, suffix) for name in names]
+    return sorted(offset for offset in offsets if offset is not None)
+
+
+def find_segment_files(
+    disk: Disk, directory: str, names: Sequence[str], *, log_end_offset: int = 0
+) -> list[SegmentFile]:
+    """The segments by offset; each ends where the next one begins, the last at the log's end."""
+    bases = offsets_in(names, LOG_SUFFIX)
+    ends = [*bases[1:], max(log_end_offset, bases[-1])] if bases else []
+    row = []
+    for base_offset, next_offset in zip(bases, ends, strict=True):
+        path = offset_path(directory, base_offset, LOG_SUFFIX)
+        row.append(SegmentFile(path, base_offset, disk.size(path), next_offset))
+    return row
+
+
+def build_segments(
+    disk: Disk,
+    files: FileCache,
+    directory: str,
+    row: Sequence[SegmentFile],
+    *,
+    index_interval_bytes: int,
+) -> list[Segment]:
+    """Segments for these files; the last one is the one to append to."""
+    return [
+        Segment(
+            disk,
+            files,
+            directory,
+            base_offset=found.base_offset,
+            size_bytes=found.size_bytes,
+            next_offset=found.next_offset,
+            index_interval_bytes=index_interval_bytes,
+            is_closed=found is not row[-1],
+        )
+        for found in row
+    ]
+
+
+def try_read_epochs(disk: Disk, directory: str, names: Sequence[str]) -> LeaderEpochs | None:
+    """What the file of the leader epochs says; None where there is none. Raises StorageFault."""
+    if LEADER_EPOCHS_NAME not in names:
+        return None
+    path = f"{directory}/{LEADER_EPOCHS_NAME}"
+    return LeaderEpochs.decode(disk.read_file(path), name=path)

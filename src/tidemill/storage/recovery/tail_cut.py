@@ -1,0 +1,122 @@
+"""Taking the end off a log that is being recovered, without losing what is taken off.
+
+The order makes it safe to be interrupted and begun again: first the side files, then later segments
+leave the log, newest first, then the file is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from tidemill.core.limits import MIB
+from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.log_file_names import TEMPORARY_SUFFIX
+from tidemill.storage.index.segment_index import unlink_index_files
+from tidemill.storage.recovery.checked_scan import find_batch_behind
+from tidemill.storage.recovery.recovery_report import CutTail
+from tidemill.storage.recovery.segment_files import SegmentFile
+
+__all__ = ["CUT_INFIX", "TailCut"]
+
+CUT_INFIX = ".cut-"
+"""A side file is named after the file it was cut from and the offset of the cut."""
+
+_COPY_BYTES = MIB
+
+
+@final
+class TailCut:
+    """Everything from one byte of one segment on, and the segments behind it."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        files: FileCache,
+        directory: str,
+        row: Sequence[SegmentFile],
+        *,
+        place: int,
+        position: int,
+        offset: int,
+    ) -> None:
+        """`row[place]` is cut before its byte `position`: `offset` is the log's end then."""
+        self._disk = disk
+        self._files = files
+        self._directory = directory
+        self._offset = offset
+        self._goes_whole = position == 0 and place > 0
+        first = place if self._goes_whole else place + 1
+        self.kept = list(row[:first])
+        """The segments that stay."""
+        self._leaving = row[first:]
+        self._cut_at = position
+        self._behind = [(row[place], position), *((later, 0) for later in row[place + 1 :])]
+
+    def has_valid_batch(self) -> bool:
+        """Whether a batch of ours, whole and in order, is about to be cut off."""
+        return any(
+            find_batch_behind(
+                self._files.get(found.path),
+                position=start,
+                end=found.size_bytes,
+                next_offset=self._offset,
+            )
+            for found, start in self._behind
+        )
+
+    def perform(self, detail: str) -> CutTail:
+        """Cut, durably. `detail` says what was wrong."""
+        size_bytes = sum(found.size_bytes - start for found, start in self._behind)
+        kept_in = [] if self._goes_whole else [self._keep_tail(self.kept[-1])]
+        kept_in += [self._put_aside(found) for found in reversed(self._leaving)]
+        self._disk.sync_directory(self._directory)
+        if not self._goes_whole:
+            self._cut_file(self.kept[-1])
+        self.kept[-1].next_offset = self._offset
+        paths = tuple(path for path in kept_in if path is not None)
+        return CutTail(self._offset, size_bytes, detail, paths)
+
+    def _cut_file(self, found: SegmentFile) -> None:
+        unlink_index_files(self._disk, self._directory, found.base_offset)
+        file = self._files.get(found.path)
+        file.truncate(self._cut_at)
+        file.sync()
+        self._disk.sync_directory(self._directory)
+        found.size_bytes = self._cut_at
+
+    def _keep_tail(self, found: SegmentFile) -> str | None:
+        """Copy what is about to be cut into a side file, durably. Zeros are not worth it."""
+        source = self._files.get(found.path)
+        if _is_zero(source, self._cut_at, found.size_bytes):
+            return None
+        target = f"{found.path}{CUT_INFIX}{self._offset}"
+        temporary = target + TEMPORARY_SUFFIX
+        self._disk.unlink(temporary)
+        copy = self._disk.open(temporary, create=True)
+        for at in range(self._cut_at, found.size_bytes, _COPY_BYTES):
+            data = source.pread(min(_COPY_BYTES, found.size_bytes - at), at)
+            copy.pwrite([data], at - self._cut_at)
+        copy.sync()
+        copy.close()
+        self._disk.rename(temporary, target)
+        self._disk.sync_directory(self._directory)
+        return target
+
+    def _put_aside(self, found: SegmentFile) -> str | None:
+        unlink_index_files(self._disk, self._directory, found.base_offset)
+        self._files.drop(found.path)
+        if found.size_bytes == 0:
+            self._disk.unlink(found.path)
+            return None
+        target = f"{found.path}{CUT_INFIX}{self._offset}"
+        self._disk.rename(found.path, target)
+        return target
+
+
+def _is_zero(file: DiskFile, position: int, end: int) -> bool:
+    return all(
+        not any(file.pread(min(_COPY_BYTES, end - at), at))
+        for at in range(position, end, _COPY_BYTES)
+    )

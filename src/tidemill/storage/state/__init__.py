@@ -1,0 +1,1 @@
+"""What a log keeps beside its batches: leader epochs, producers, the clean point."""

@@ -1,0 +1,86 @@
+"""The producer snapshots of one log: taken at each roll and checkpoint, so that replay is short.
+
+A snapshot named N is the state after everything below offset N. It is captured on the loop and
+written by the next flush, behind the batches that it speaks of. The newest two are kept (R10). One
+that is lost, damaged, or from before a truncation costs a longer replay, never a wrong answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import final
+
+from tidemill.core.errors import StorageFault
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.log_file_names import SNAPSHOT_SUFFIX, offset_path
+from tidemill.storage.state.producer_state import ProducerStates
+
+__all__ = ["ProducerSnapshots"]
+
+_KEPT = 2
+
+
+@final
+class ProducerSnapshots:
+    """Which snapshots exist, and which still have to be written."""
+
+    def __init__(self, disk: Disk, directory: str, stored_offsets: Iterable[int] = ()) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._stored = sorted(stored_offsets)
+        self._pending: dict[int, bytes] = {}
+        """Captured, not yet written; oldest first."""
+
+    @property
+    def newest_offset(self) -> int:
+        """Of the newest one, written or not; -1 where there is none."""
+        return max((*self._stored[-1:], *self._pending), default=-1)
+
+    def take(self, producers: ProducerStates, offset: int) -> None:
+        """Capture the state as it is now, after everything below `offset`."""
+        self._pending[offset] = producers.encode(offset)
+        for old in list(self._pending)[:-_KEPT]:
+            del self._pending[old]
+
+    def contents(self) -> list[tuple[str, bytes]]:
+        """What has to be written: path and content."""
+        return [(self._path(offset), data) for offset, data in self._pending.items()]
+
+    def pending_offsets(self) -> list[int]:
+        return list(self._pending)
+
+    def obsolete(self) -> list[str]:
+        """What can go once the pending ones are written."""
+        alive = sorted({*self._stored, *self._pending})[-_KEPT:]
+        return [self._path(offset) for offset in self._stored if offset not in alive]
+
+    def written(self, offsets: Sequence[int]) -> None:
+        """These are on disk now, and what they made obsolete is gone."""
+        for offset in offsets:
+            self._pending.pop(offset, None)
+        self._stored = sorted({*self._stored, *offsets})[-_KEPT:]
+
+    def drop_behind(self, offset: int) -> None:
+        """The log was cut at `offset`: later snapshots speak of what is gone."""
+        for stored in self._stored:
+            if stored > offset:
+                self._disk.unlink(self._path(stored))
+        self._stored = [stored for stored in self._stored if stored <= offset]
+        self._pending = {at: data for at, data in self._pending.items() if at <= offset}
+
+    def newest_at(self, offset: int) -> tuple[ProducerStates, int] | None:
+        """The newest usable snapshot of `offset` or before it: the state and its offset."""
+        for at in sorted({*self._stored, *self._pending}, reverse=True):
+            if at > offset:
+                continue
+            try:
+                data = self._pending.get(at) or self._disk.read_file(self._path(at))
+                states, found = ProducerStates.decode(data, name=self._path(at))
+            except StorageFault:
+                continue
+            if found == at:
+                return states, at
+        return None
+
+    def _path(self, offset: int) -> str:
+        return offset_path(self._directory, offset, SNAPSHOT_SUFFIX)

@@ -1,0 +1,1 @@
+"""The simulated machine: disk, network, store and event loop from one seed."""

@@ -1,0 +1,106 @@
+"""One host's session with the coordination store, as far away as a server is.
+
+The store itself is the one in memory (metadata/store/memory_store.py), which never fails or waits.
+Here each call takes its time on the way there and on the way back, so that a crash can come between
+a change and the news of it, and a lost connection leaves a change in doubt; and watches are told
+late, each after its own while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextvars import copy_context
+from typing import final
+
+from tidemill.core.errors import StoreUnavailable
+from tidemill.metadata.store.coord import Node, Op, SessionState
+from tidemill.metadata.store.memory_store import MemoryCoordServer
+
+__all__ = ["SimCoord"]
+
+
+@final
+class SimCoord:
+    """`Coord` with a network in between. Its watchers run on the host that made the watch."""
+
+    def __init__(
+        self,
+        server: MemoryCoordServer,
+        *,
+        delay_s: Callable[[], float],
+        observe: Callable[[str, str], None],
+    ) -> None:
+        self._server = server
+        self._session = server.session()
+        self._delay_s = delay_s
+        self._observe = observe
+
+    @property
+    def state(self) -> SessionState:
+        return self._session.state
+
+    def expire(self) -> None:
+        """The server gave the session up."""
+        self._server.expire(self._session)
+
+    def suspend(self) -> None:
+        """The client lost its way to the server."""
+        self._server.suspend(self._session)
+
+    def resume(self) -> None:
+        self._server.resume(self._session)
+
+    # --- Coord -----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        await self._travel()
+        await self._session.start()
+        await self._travel()
+
+    async def get(self, path: str) -> Node | None:
+        await self._travel()
+        node = await self._session.get(path)
+        await self._travel()
+        self._check_answered()
+        return node
+
+    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
+        await self._travel()
+        found = await self._session.scan(prefix)
+        await self._travel()
+        self._check_answered()
+        return found
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        await self._travel()
+        for op in ops:
+            self._observe(type(op).__name__, op.path)
+        await self._session.multi(ops)
+        await self._travel()
+        self._check_answered()
+
+    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
+        context = copy_context()
+        loop = asyncio.get_running_loop()
+
+        def tell(path: str) -> None:
+            loop.call_later(self._delay_s(), changed, path, context=context)
+
+        self._session.watch(prefix, tell)
+
+    def on_state(self, changed: Callable[[SessionState], None]) -> None:
+        context = copy_context()
+        self._session.on_state(lambda state: context.copy().run(changed, state))
+
+    async def close(self) -> None:
+        await self._travel()
+        await self._session.close()
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self._delay_s())
+
+    def _check_answered(self) -> None:
+        """Cut off meanwhile: what was asked for may have happened, but nobody says so."""
+        if self._session.state is not SessionState.CONNECTED:
+            raise StoreUnavailable(f"no answer: the session is {self._session.state.value}")

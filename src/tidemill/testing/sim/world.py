@@ -1,0 +1,260 @@
+"""A whole cluster on one simulated machine: every seam replaced, everything from one seed.
+
+    world = SimWorld(seed=7)
+    world.run(main)           # async def main(world): ... await world.start_broker(0) ...
+
+Each broker is a host of its own with a clock, a disk, a network and a session; the code between the
+seams is the broker that `tidemill up` runs. `crash` kills a host between two steps, with or without
+its page cache; `restart` starts the next life on what the disk kept. The trace is a hash over all
+that went through the seams, with its time: two runs with the same hash did the same.
+
+Sessions of a crashed host end by themselves after `SESSION_TIMEOUT_S`, or when it is restarted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextvars import copy_context
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeVar, final
+
+from tidemill.broker import Broker
+from tidemill.core.config.broker_config import BrokerConfig, broker_config
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.net import Net
+from tidemill.core.rng import SeededRng
+from tidemill.metadata.store.memory_store import MemoryCoordServer
+from tidemill.testing.manual_clock import SimClock
+from tidemill.testing.sim.coord import SimCoord
+from tidemill.testing.sim.disk import SimDisk
+from tidemill.testing.sim.loop import CURRENT_HOST, SimHost, SimLoop, SimulationFailed
+from tidemill.testing.sim.net import Link, SimNet
+
+__all__ = ["BrokerDied", "HostCrashed", "SimWorld", "Trace", "host_name"]
+
+T = TypeVar("T")
+
+PORT = 9092
+SESSION_TIMEOUT_S = 6.0
+COORD_DELAY_S_MAX = 0.002
+DISK_DELAY_S_MAX = 0.003
+TIME_LIMIT_S = 3600.0
+EVENTS_KEPT = 200
+_SEEDS = 1 << 62
+_STEPS = 1 << 20
+
+
+class BrokerDied(SimulationFailed):
+    """A broker stopped itself: one of its parts failed."""
+
+
+class HostCrashed(Exception):
+    """The host was killed while somebody waited for what it did."""
+
+
+@final
+class Trace:
+    """A fingerprint of everything that happened, and the last of it in words."""
+
+    def __init__(self, time: Callable[[], float]) -> None:
+        self.events = 0
+        self.last: deque[str] = deque(maxlen=EVENTS_KEPT)
+        self._time = time
+        self._hash = sha256()
+
+    def add(self, what: str, where: str, data: bytes = b"") -> None:
+        line = f"{self._time():.9f} {what} {where} {len(data)}"
+        self.events += 1
+        self.last.append(line)
+        self._hash.update(line.encode())
+        self._hash.update(data)
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+
+@final
+@dataclass(slots=True)
+class _Life:
+    """One broker process, from its start to its end."""
+
+    host: SimHost
+    broker: Broker
+    coord: SimCoord
+    waiting: list[asyncio.Future[Any]]
+    """Who waits for something that this host does."""
+
+
+@final
+class SimWorld:
+    """See the module's head."""
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        first_come_first_served: bool = False,
+        link: Link | None = None,
+        values: Mapping[str, object] | None = None,
+    ) -> None:
+        self.rng = SeededRng(seed)
+        self.loop = SimLoop(
+            None if first_come_first_served else self._fork(), time_limit_s=TIME_LIMIT_S
+        )
+        self.clock = SimClock(self.loop.time)
+        """For clients; every broker has its own."""
+        self.trace = Trace(self.loop.time)
+        self.net = SimNet(self.loop, self._fork(), link=link, observe=self.trace.add)
+        self.coord = MemoryCoordServer()
+        self.failures: list[tuple[str, BaseException]] = []
+        self.disk_delays_s: dict[int, float] = {}
+        """Brokers whose slow calls to the disk take just so long; the others' take by chance."""
+        self._values = values or {}
+        self._lives: dict[int, _Life] = {}
+        self._disks: dict[int, SimDisk] = {}
+        self._delays = self._fork()
+
+    def run(self, main: Callable[[SimWorld], Coroutine[Any, Any, T]]) -> T:
+        """Run `main` to its end; BrokerDied if a broker stopped itself meanwhile."""
+        was_enabled = gc.isenabled()
+        gc.disable()  # a collection would come at another time in every run
+        try:
+            result = self.loop.run(main(self))
+        finally:
+            if was_enabled:
+                gc.enable()
+        self.check()
+        return result
+
+    def check(self) -> None:
+        """Raise if a broker has stopped itself."""
+        if self.failures:
+            part, error = self.failures[0]
+            raise BrokerDied(part) from error
+
+    def client_net(self, name: str = "client") -> Net:
+        """The network as a host sees it that runs no broker."""
+        return self.net.on(SimHost(name))
+
+    # --- brokers ---------------------------------------------------------------------------------
+
+    @property
+    def bootstrap(self) -> list[tuple[str, int]]:
+        """Addresses of all brokers that ever were."""
+        return [(host_name(broker_id), PORT) for broker_id in self._disks]
+
+    def broker(self, broker_id: int) -> Broker:
+        return self._lives[broker_id].broker
+
+    def disk(self, broker_id: int) -> SimDisk:
+        return self._disks[broker_id]
+
+    def session(self, broker_id: int) -> SimCoord:
+        return self._lives[broker_id].coord
+
+    async def start_broker(self, broker_id: int) -> None:
+        """The first or the next life of a broker, serving when this returns."""
+        host = SimHost(host_name(broker_id))
+        disk = self._disks.setdefault(broker_id, self._new_disk(broker_id))
+        disk.on_call = lambda _number, call, path: self.trace.add(call, f"{host.name}:{path}")
+        coord = SimCoord(
+            self.coord,
+            delay_s=lambda: self._draw_s(COORD_DELAY_S_MAX),
+            observe=lambda op, path: self.trace.add(op, f"{host.name}:{path}"),
+        )
+        broker = Broker(
+            self._config(broker_id),
+            clock=SimClock(self.loop.time),
+            net=self.net.on(host),
+            disk=disk,
+            rng=self._fork(),
+            coord=coord,
+        )
+        broker.on_failure(lambda: self._died(broker_id))
+        self._lives[broker_id] = _Life(host, broker, coord, [])
+        await self.on_host(broker_id, broker.start())
+
+    async def stop_broker(self, broker_id: int) -> None:
+        """A clean end."""
+        await self.on_host(broker_id, self.broker(broker_id).stop())
+        self._end(broker_id)
+        self._disks[broker_id] = self._disks[broker_id].restart()
+
+    def crash(self, broker_id: int, *, power_loss: bool = True) -> None:
+        """Kill a broker now: with its machine and what was not flushed, or only its process."""
+        life = self._end(broker_id)
+        disk = self._disks[broker_id]
+        self._disks[broker_id] = disk.crash(self._fork()) if power_loss else disk.restart()
+        self.net.crash(life.host, silent=power_loss)
+        self.loop.call_later(SESSION_TIMEOUT_S, life.coord.expire)
+        self.trace.add("crash", life.host.name)
+
+    async def restart(self, broker_id: int) -> None:
+        """The next life of a broker that crashed; its last session is over by then."""
+        self._lives[broker_id].coord.expire()
+        await self.start_broker(broker_id)
+
+    async def on_host(self, broker_id: int, work: Coroutine[Any, Any, T]) -> T:
+        """Do something as a part of a broker's process; HostCrashed if it dies first."""
+        life = self._lives[broker_id]
+        done: asyncio.Future[T] = self.loop.create_future()
+        context = copy_context()
+        context.run(CURRENT_HOST.set, life.host)
+        context.run(Supervisor(self._failed).spawn, "work of a test", _report(work, done))
+        life.waiting.append(done)
+        return await done
+
+    def _end(self, broker_id: int) -> _Life:
+        life = self._lives[broker_id]
+        self.loop.kill(life.host)
+        for future in life.waiting:
+            if not future.done():
+                future.set_exception(HostCrashed(life.host.name))
+        return life
+
+    def _config(self, broker_id: int) -> BrokerConfig:
+        address = f"{host_name(broker_id)}:{PORT}"
+        own = {"node.id": broker_id, "listeners": address, "data.dir": "/data"}
+        return broker_config(values={**own, **self._values})
+
+    def _died(self, broker_id: int) -> None:
+        self._failed(f"broker {broker_id}", RuntimeError("a part of it failed; see the log"))
+
+    def _failed(self, part: str, error: BaseException) -> None:
+        self.failures.append((part, error))
+
+    # --- chance ----------------------------------------------------------------------------------
+
+    def _fork(self) -> SeededRng:
+        return SeededRng(self.rng.below(_SEEDS))
+
+    def _new_disk(self, broker_id: int) -> SimDisk:
+        return SimDisk(
+            run_delay_s=lambda: self._disk_delay_s(broker_id),
+            wall_ms=SimClock(self.loop.time).wall_ms,
+        )
+
+    def _disk_delay_s(self, broker_id: int) -> float:
+        return self.disk_delays_s.get(broker_id) or self._draw_s(DISK_DELAY_S_MAX)
+
+    def _draw_s(self, longest_s: float) -> float:
+        return longest_s * (1 + self._delays.below(_STEPS)) / _STEPS
+
+
+def host_name(broker_id: int) -> str:
+    return f"broker-{broker_id}"
+
+
+async def _report(work: Coroutine[Any, Any, T], done: asyncio.Future[T]) -> None:
+    try:
+        result = await work
+    except Exception as error:  # noqa: BLE001 - handed to whoever waits
+        if not done.done():
+            done.set_exception(error)
+    else:
+        if not done.done():
+            done.set_result(result)

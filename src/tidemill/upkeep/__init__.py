@@ -1,0 +1,1 @@
+"""Background loops beside the data path: openings, retention, checkpoints, scrub, cleaning."""

@@ -1,0 +1,168 @@
+"""The loop that compacts logs: the dirtiest one first, a slice at a time, never in anybody's way.
+
+Each round looks at the logs of compacted topics, cleans the dirtiest that is due, and looks again;
+when none is, it rests. A cleaning (`storage.compaction`) is a row of small steps that run in a
+thread. After each the loop waits as long as the step took, so that at most half a core goes into
+it, and longer where the byte rate asks for that.
+
+Leaders and followers clean for themselves: nothing of it is replicated. A log whose bytes are
+damaged is reported once and left alone from then on; the scrub and recovery deal with damage.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import final
+
+from tidemill.core.clock import Clock
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.errors import DiskFull, KafkaError, StorageFault
+from tidemill.core.rng import Rng
+from tidemill.core.telemetry import Telemetry
+from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.storage.compaction.cleanable import Cleanable, look_for_dirt
+from tidemill.storage.compaction.cleaning import Compaction, LogChanged
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.log.partition_log import FilePartitionLog
+
+__all__ = ["Cleaner"]
+
+log = logging.getLogger(__name__)
+
+LOGS_PER_LOOK = 50
+
+_Candidate = tuple[FilePartitionLog, int]
+"""A log, and the offset below which nothing of it can be taken back."""
+
+
+@final
+class Cleaner:
+    """Compacts the logs of one data directory."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: LogDirectory,
+        replicas: ReplicaManager,
+        *,
+        clock: Clock,
+        rng: Rng,
+        telemetry: Telemetry,
+        config: BrokerConfig,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._replicas = replicas
+        self._clock = clock
+        self._rng = rng
+        self._telemetry = telemetry
+        self._dedupe_buffer_bytes = config.log_cleaner_dedupe_buffer_size
+        self._bytes_per_second = config.log_cleaner_io_max_bytes_per_second
+        self._backoff_s = config.log_cleaner_backoff_ms / 1000
+        self._damaged: set[FilePartitionLog] = set()
+
+    async def run(self) -> None:
+        """Clean what is due, round after round."""
+        while True:
+            if not await self.clean_dirtiest():
+                await asyncio.sleep(self._backoff_s)
+
+    async def clean_dirtiest(self) -> bool:
+        """Clean one log; False where none is due or it could not be done now."""
+        if self._directory.failure is not None:
+            return False
+        found = await self._look()
+        ratio = max((one.dirty_ratio for one in found), default=0.0)
+        self._telemetry.dirtiest_log_percent = round(100 * ratio)
+        due = [one for one in found if one.is_due]
+        if not due:
+            return False
+        return await self._clean(max(due, key=lambda one: one.dirty_ratio))
+
+    async def _look(self) -> list[Cleanable]:
+        """Everything dirty, whether or not it is due."""
+        logs = self._directory.logs()
+        self._damaged &= set(logs.values())
+        found: list[Cleanable] = []
+        candidates: list[_Candidate] = []
+        for name, log_ in logs.items():
+            partition = self._replicas.find(*name)
+            if partition is not None and log_.config.compacts and log_ not in self._damaged:
+                candidates.append((log_, partition.compactable_offset()))
+        now_ms = self._clock.wall_ms()
+        for start in range(0, len(candidates), LOGS_PER_LOOK):
+            some = candidates[start : start + LOGS_PER_LOOK]
+            found += await self._disk.run(partial(self._look_at, some, now_ms))
+        return found
+
+    def _look_at(self, candidates: Sequence[_Candidate], now_ms: int) -> list[Cleanable]:
+        """In a thread. What cannot be read now is not dirty now."""
+        found = []
+        for log_, end_offset in candidates:
+            try:
+                one = look_for_dirt(log_, end_offset, now_ms=now_ms)
+            except StorageFault:
+                continue
+            if one is not None:
+                found.append(one)
+        return found
+
+    async def _clean(self, found: Cleanable) -> bool:
+        job = Compaction(
+            self._disk,
+            found.log,
+            found.segments,
+            secret=self._rng.uuid().int,
+            dedupe_buffer_bytes=self._dedupe_buffer_bytes,
+            now_ms=self._clock.wall_ms(),
+        )
+        try:
+            await self._run_steps(job)
+        except LogChanged:
+            return True
+        except (KafkaError, StorageFault) as fault:
+            return job.log_has_changed or self._note_failure(job, found.log, fault)
+        self._telemetry.cleanings += 1
+        log.debug(
+            "cleaned %s: %d bytes to %d, %d records dropped",
+            found.log.directory,
+            job.bytes_read,
+            job.bytes_written,
+            job.records_dropped,
+        )
+        return True
+
+    async def _run_steps(self, job: Compaction) -> None:
+        telemetry = self._telemetry
+        steps = job.steps()
+        moved_bytes = segments = 0
+        try:
+            for step in steps:
+                started = self._clock.monotonic()
+                await self._disk.run(step)
+                spent_s = self._clock.monotonic() - started
+                before, moved_bytes = moved_bytes, job.bytes_read + job.bytes_written
+                telemetry.cleaned_bytes += moved_bytes - before
+                telemetry.cleaned_segments += job.segments_cleaned - segments
+                segments = job.segments_cleaned
+                by_rate_s = (moved_bytes - before) / self._bytes_per_second
+                await asyncio.sleep(max(spent_s, by_rate_s - spent_s))
+        finally:
+            steps.close()
+
+    def _note_failure(
+        self, job: Compaction, log_: FilePartitionLog, fault: KafkaError | StorageFault
+    ) -> bool:
+        """Whether another log may be tried at once."""
+        self._telemetry.cleaning_failures += 1
+        log.error("compaction of %s: %s", log_.directory, fault)
+        if isinstance(fault, KafkaError):
+            self._damaged.add(log_)
+            return True
+        if job.is_committing and not isinstance(fault, DiskFull):
+            self._directory.fail(fault)
+        return False

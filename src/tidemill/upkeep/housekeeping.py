@@ -1,0 +1,140 @@
+"""The slow loops beside the logs: openings, retention, checkpoints, the scrub; the orderly end.
+
+Each takes small slices and lets the event loop go on between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import final
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import StorageFault
+from tidemill.core.ids import TopicPartition
+from tidemill.replication.flusher import Flusher
+from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory.retention import RetentionPass
+from tidemill.storage.directory.scrub import Scrub
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.recovery.cut_files import purge_cut_files
+from tidemill.upkeep.log_opener import LogOpener
+
+__all__ = ["Housekeeping"]
+
+log = logging.getLogger(__name__)
+
+LOGS_PER_SLICE = 50
+FILES_PER_SLICE = 50
+CHECKPOINT_INTERVAL_S = 60.0
+SCRUB_LOOK_INTERVAL_S = 1.0
+
+
+@final
+class Housekeeping:
+    """Everything that a data directory needs done now and then."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: LogDirectory,
+        replicas: ReplicaManager,
+        *,
+        clock: Clock,
+        flusher: Flusher,
+        retention_interval_s: float,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._replicas = replicas
+        self._clock = clock
+        self._flusher = flusher
+        self._one_at_a_time = asyncio.Lock()
+        self._retention_interval_s = retention_interval_s
+        self._retention = RetentionPass(directory, self._high_watermark_of)
+        self._opener = LogOpener(disk, directory, replicas)
+        self._scrub = Scrub(disk, directory.paths)
+
+    def _high_watermark_of(self, name: TopicPartition) -> int:
+        partition = self._replicas.find(*name)
+        return 0 if partition is None else partition.high_watermark
+
+    async def run_retention(self) -> None:
+        """Drop what time, size or start offset allow, pass after pass."""
+        while True:
+            await asyncio.sleep(self._retention_interval_s)
+            try:
+                now_ms = self._clock.wall_ms()
+                await _until(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
+                await _until(partial(self._retention.purge_slice, FILES_PER_SLICE))
+                await self.purge_cut_files(now_ms)
+            except StorageFault as fault:
+                log.error("retention: %s", fault)
+
+    async def purge_cut_files(self, now_ms: int) -> None:
+        """Let the side files of former recoveries go when they are old enough."""
+        logs = [(log_.directory, log_.config) for log_ in self._directory.logs().values()]
+        for start in range(0, len(logs), LOGS_PER_SLICE):
+            some = logs[start : start + LOGS_PER_SLICE]
+            await self._disk.run(partial(purge_cut_files, self._disk, some, now_ms))
+
+    async def run_openings(self) -> None:
+        """Make the logs of new partitions."""
+        await self._opener.run()
+
+    async def run_checkpoints(self) -> None:
+        """Write down how far everything is flushed, so that recovery need not look further back."""
+        while True:
+            await asyncio.sleep(CHECKPOINT_INTERVAL_S)
+            await self.checkpoint()
+
+    async def checkpoint(self) -> None:
+        """First what makes the next start short (snapshots, indexes), then the list of it all."""
+        collect = partial(self._directory.collect_checkpoint, LOGS_PER_SLICE)
+        more = True
+        while more:
+            more = await self._flusher.run_round(collect)
+        if self._directory.failure is not None:
+            return
+        try:
+            await self.write_checkpoint()
+        except StorageFault as fault:
+            log.error("checkpoint: %s", fault)
+
+    async def write_checkpoint(self) -> None:
+        """Make durable where logs start and how far they are flushed. Raises StorageFault."""
+        async with self._one_at_a_time:
+            write = self._directory.take_checkpoint(self._replicas.high_watermarks())
+            await self._disk.run(write)
+
+    async def run_scrub(self) -> None:
+        """Read closed segments slowly and compare their checksums."""
+        while True:
+            await asyncio.sleep(SCRUB_LOOK_INTERVAL_S)
+            part = self._scrub.next_slice(self._monotonic_ms())
+            if part is None:
+                continue
+            await self._disk.run(part.run)
+            for damage in self._scrub.finish(part, self._monotonic_ms()):
+                log.error(
+                    "damage in %s at byte %d: %s", damage.path, damage.position, damage.detail
+                )
+
+    async def close(self) -> None:
+        """Flush everything, write the last checkpoint and the mark of a clean end."""
+        marks = self._replicas.high_watermarks()
+        await self._disk.run(lambda: self._directory.close(marks))
+
+    def _monotonic_ms(self) -> int:
+        return int(self._clock.monotonic() * 1000)
+
+
+async def _until(slice_ended_all: Callable[[], bool]) -> None:
+    """Slice after slice; everybody else gets a turn in between."""
+    done = slice_ended_all()
+    while not done:
+        await asyncio.sleep(0)
+        done = slice_ended_all()

@@ -1,0 +1,96 @@
+"""Makes the logs of new partitions, group by group, and lets go of those that were deleted.
+
+A group is made in a thread with a handful of syncs (`storage.log_creation`); then its partitions
+take on their roles here on the loop, a few at a time. Until then requests for them are refused with
+a code that clients retry. A topic whose log cannot be made is tried again: one that was made again
+under its name has to wait until a flush of its former log ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import final
+
+from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.metadata.image.metadata_image import TopicImage
+from tidemill.replication.replica_manager import ReplicaManager, log_config_of
+from tidemill.storage.directory.log_creation import LogCreation, WantedLog
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.files.disk import Disk
+
+__all__ = ["LogOpener"]
+
+log = logging.getLogger(__name__)
+
+LOGS_PER_GROUP = 64
+PARTITIONS_PER_SLICE = 10
+"""Partitions that take on their roles before others get a turn: about a millisecond."""
+RETRY_INTERVAL_S = 0.5
+IDLE_S = 3600.0
+
+_Group = Sequence[tuple[TopicPartition, TopicImage]]
+
+
+@final
+class LogOpener:
+    """The loop between the image's wishes and one data directory."""
+
+    def __init__(self, disk: Disk, directory: LogDirectory, replicas: ReplicaManager) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._replicas = replicas
+        self._unopened = replicas.unopened
+        self._reported: dict[TopicPartition, TopicImage] = {}
+        """What the operator has heard of already."""
+
+    async def run(self) -> None:
+        """Make what is wanted, for ever."""
+        while True:
+            await self._unopened.wait_work(RETRY_INTERVAL_S if len(self._unopened) else IDLE_S)
+            await self.work_off()
+
+    async def work_off(self) -> None:
+        """Try to make whatever is not there, and let go of what was deleted."""
+        await self._settle_removals()
+        self._unopened.retry_failed()
+        while group := self._unopened.take(LOGS_PER_GROUP):
+            await self.open_group(group)
+
+    async def open_group(self, group: _Group) -> None:
+        """Make the logs of one group and serve them."""
+        creation = self._directory.begin_creation(
+            WantedLog(name, TopicId(topic.topic_id), log_config_of(topic.config))
+            for name, topic in group
+        )
+        await self._disk.run(creation.make)
+        try:
+            self._directory.adopt(creation)
+        except KafkaError as error:
+            creation.failed.update(dict.fromkeys(creation.made, error))
+        self._note_failures(group, creation)
+        made = [name for name, _ in group if name not in creation.failed]
+        for start in range(0, len(made), PARTITIONS_PER_SLICE):
+            self._replicas.open_made(made[start : start + PARTITIONS_PER_SLICE])
+            await asyncio.sleep(0)
+        self._unopened.tried(group)
+
+    def _note_failures(self, group: _Group, creation: LogCreation) -> None:
+        """Once for each state of a topic: it is tried again and again."""
+        for name, topic in group:
+            error = creation.failed.get(name)
+            if error is None:
+                self._reported.pop(name, None)
+            elif self._reported.get(name) is not topic:
+                self._reported[name] = topic
+                log.error("partition %s cannot be opened: %s", name, error)
+
+    async def _settle_removals(self) -> None:
+        if not self._directory.has_unsettled_removals:
+            return
+        try:
+            await self._disk.run(self._directory.settle_removals)
+        except StorageFault as fault:
+            log.error("deleted logs: %s", fault)

@@ -1,0 +1,326 @@
+"""A connection without a socket: the server's end is real, the network and the handlers are not.
+
+Runs on a simulated loop, so time passes only where a test lets it pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import struct
+from types import SimpleNamespace
+
+from tidemill.core.config.broker_config import broker_config
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.deferred import Deferred
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.loop.timers import LoopTimers
+from tidemill.core.telemetry import Telemetry
+from tidemill.server.connection.admission import Deadlines, ListenerState
+from tidemill.server.connection.connection import Connection
+from tidemill.server.fetching.parked_fetches import ReadyQueue
+from tidemill.server.handlers import HANDLERS
+from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.server.request.dispatch import Dispatcher
+from tidemill.server.request.handler import Handler, refuse_with_error_code
+from tidemill.testing.manual_clock import SimClock
+from tidemill.testing.sim.loop import SimLoop
+from tidemill.wire.api_keys import API_SPECS, ApiKey
+from tidemill.wire.generated.api_versions import ApiVersionsRequest
+from tidemill.wire.generated.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+from tidemill.wire.generated.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidemill.wire.generated.produce import ProduceResponse
+from tidemill.wire.generated.sasl_authenticate import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+)
+from tidemill.wire.headers import encode_request
+
+API_VERSIONS = next(one for one in HANDLERS if one.api_key is ApiKey.API_VERSIONS)
+
+
+class MemoryTransport(asyncio.Transport):
+    """The kernel takes `window` bytes that the client has not read; the rest waits here."""
+
+    def __init__(self, address="192.0.2.1", window=1 << 40):
+        super().__init__({"peername": (address, 40000), "sockname": ("192.0.2.9", 9092)})
+        self.protocol = None
+        self.on_resume = lambda: None
+        self.window = window
+        self.received = bytearray()
+        self.unsent = bytearray()
+        self.reading = True
+        self.closing = False
+        self.aborted = False
+        self.writes = 0
+        self._limits = (1 << 14, 1 << 16)
+        self._paused = False
+
+    def set_write_buffer_limits(self, high=None, low=None):
+        self._limits = (low, high)
+
+    def get_write_buffer_size(self):
+        return len(self.unsent)
+
+    def is_closing(self):
+        return self.closing
+
+    def write(self, data):
+        assert not self.closing, "written after close"
+        self.writes += 1
+        self.unsent += data
+        self.pump()
+        if not self._paused and len(self.unsent) > self._limits[1]:
+            self._paused = True
+            self.protocol.pause_writing()
+
+    def writelines(self, chunks):
+        self.write(b"".join(chunks))
+
+    def take(self, count):
+        """The client reads: so much more room in the kernel."""
+        self.window += count
+        self.pump()
+
+    def pump(self):
+        count = min(self.window - len(self.received), len(self.unsent))
+        if count > 0:
+            self.received += self.unsent[:count]
+            del self.unsent[:count]
+        if self._paused and len(self.unsent) <= self._limits[0] and self.protocol is not None:
+            self._paused = False
+            self.protocol.resume_writing()
+        self._maybe_lose()
+
+    def pause_reading(self):
+        assert self.reading
+        self.reading = False
+
+    def resume_reading(self):
+        assert not self.reading
+        self.reading = True
+        asyncio.get_running_loop().call_soon(self.on_resume)
+
+    def close(self):
+        self.closing = True
+        self._maybe_lose()
+
+    def abort(self):
+        self.closing = self.aborted = True
+        self.unsent.clear()
+        self._maybe_lose()
+
+    def _maybe_lose(self):
+        if self.closing and not self.unsent and self.protocol is not None:
+            protocol, self.protocol = self.protocol, None
+            asyncio.get_running_loop().call_soon(protocol.connection_lost, None)
+
+
+class Server:
+    """What one listener's connections share, and handlers that do as the test says.
+
+    Heartbeat waits until the test answers it; ListGroups runs in steps until the test lets it end;
+    DescribeGroups answers at once, with as many bytes as the test wants, and Produce with nothing;
+    SaslAuthenticate is refused.
+    """
+
+    def __init__(self, *, deadlines=None, connections_max=100, **values):
+        self.loop = asyncio.get_running_loop()
+        self.clock = SimClock(self.loop.time)
+        self.failures = []
+        self.waiting = []
+        self.contexts = []
+        self.started = []
+        self.step_ends = asyncio.Event()
+        self.group_ids = ["g"]
+        self.throttle_ms = 0
+        self.bug = None
+        self.handler_cost_s = 0.0
+        supervisor = Supervisor(lambda name, error: self.failures.append(error))
+        self.services = SimpleNamespace(
+            config=broker_config(values=values),
+            clock=self.clock,
+            telemetry=Telemetry(),
+            timers=LoopTimers(self.clock),
+            response_memory=MemoryPool(1 << 30),
+            ready=ReadyQueue(self.loop.call_soon),
+            supervisor=supervisor,
+        )
+        self.state = ListenerState(
+            "PLAINTEXT",
+            self.services,
+            Dispatcher(self._handlers()),
+            supervisor,
+            connections_max=connections_max,
+            deadlines=deadlines or Deadlines(),
+            failed=lambda part, error: self.failures.append(error),
+        )
+
+    def connect(self, **transport):
+        return Client(self, MemoryTransport(**transport))
+
+    def sweep(self):
+        for connection in list(self.state.connections):
+            connection.check_deadlines(self.clock.monotonic())
+
+    def _handlers(self):
+        return (
+            API_VERSIONS,
+            _handler(ApiKey.HEARTBEAT, self._heartbeat, HeartbeatResponse),
+            _handler(ApiKey.LIST_GROUPS, self._list_groups, ListGroupsResponse),
+            Handler(
+                api_key=ApiKey.DESCRIBE_GROUPS,
+                versions=(0, 5),
+                handle=self._describe_groups,
+                refuse=lambda request, error: DescribeGroupsResponse(),
+            ),
+            Handler(
+                api_key=ApiKey.PRODUCE,
+                versions=(3, 13),
+                handle=self._produce,
+                refuse=lambda request, error: ProduceResponse(),
+            ),
+            _handler(ApiKey.SASL_AUTHENTICATE, self._refuse, SaslAuthenticateResponse),
+        )
+
+    def _note(self, context, request):
+        self.started.append(type(request).__name__)
+        self.contexts.append(context)
+        context.throttle_ms = self.throttle_ms
+        if self.bug is not None:
+            raise self.bug
+
+    def _heartbeat(self, context, request):
+        self._note(context, request)
+        answer = Deferred()
+        self.waiting.append(answer)
+        return answer
+
+    async def _list_groups(self, context, request):
+        self._note(context, request)
+        await self.step_ends.wait()
+        return ListGroupsResponse()
+
+    def _describe_groups(self, context, request):
+        self._note(context, request)
+        self.loop._now += self.handler_cost_s
+        return DescribeGroupsResponse(
+            groups=[DescribedGroup(group_id=name) for name in self.group_ids]
+        )
+
+    def _produce(self, context, request):
+        self._note(context, request)
+        self.loop._now += self.handler_cost_s
+        return ProduceResponse()
+
+    def _refuse(self, context, request):
+        raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM)
+
+
+def _handler(api_key, handle, response):
+    spec = API_SPECS[api_key]
+    return Handler(
+        api_key=api_key,
+        versions=(spec.version_min, spec.version_max),
+        handle=handle,
+        refuse=refuse_with_error_code(response),
+    )
+
+
+class Client:
+    """The other end: sends frames, reads answers in order."""
+
+    def __init__(self, server, transport):
+        self.server = server
+        self.transport = transport
+        self.unread = bytearray()
+        self._correlation_id = 0
+        self._read = 0
+        self.connection = Connection(server.state)
+        transport.protocol = self.connection
+        transport.on_resume = self.deliver
+        self.connection.connection_made(transport)
+
+    # --- sending ---------------------------------------------------------------------------------
+
+    def send(self, data):
+        """Bytes arrive at the server, as far as it reads them."""
+        self.unread += data
+        self.deliver()
+
+    def deliver(self):
+        transport, connection = self.transport, self.connection
+        while self.unread and transport.reading and not transport.closing:
+            space = connection.get_buffer(-1)
+            assert len(space) > 0, "it reads without room"
+            count = min(len(space), len(self.unread))
+            space[:count] = self.unread[:count]
+            del self.unread[:count]
+            connection.buffer_updated(count)
+
+    def frame(self, api_key, request, version=0):
+        self._correlation_id += 1
+        return b"".join(
+            encode_request(
+                request,
+                spec=API_SPECS[api_key],
+                version=version,
+                correlation_id=self._correlation_id,
+                client_id="test",
+            )
+        )
+
+    def api_versions(self):
+        return self.frame(ApiKey.API_VERSIONS, ApiVersionsRequest())
+
+    def waiting(self):
+        return self.frame(ApiKey.HEARTBEAT, HeartbeatRequest())
+
+    def slow(self):
+        return self.frame(ApiKey.LIST_GROUPS, ListGroupsRequest())
+
+    def quick(self):
+        return self.frame(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=["g"]))
+
+    def refused(self):
+        return self.frame(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest())
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def answers(self):
+        """Correlation ids of the answers that came since the last call."""
+        found = []
+        data = self.transport.received
+        while self._read + 4 <= len(data):
+            (size,) = struct.unpack_from(">i", data, self._read)
+            if self._read + 4 + size > len(data):
+                break
+            found.append(struct.unpack_from(">i", data, self._read + 4)[0])
+            self._read += 4 + size
+        return found
+
+    @property
+    def is_closed(self):
+        return self.transport.closing
+
+
+def simulated(test):
+    """Run an async test on simulated time."""
+
+    def run(**fixtures):
+        return SimLoop().run(test(**fixtures))
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    run.__signature__ = inspect.signature(test)  # pytest finds fixtures by it
+    return run
+
+
+async def settle():
+    """Let everything run that is ready."""
+    for _ in range(10):
+        await asyncio.sleep(0)

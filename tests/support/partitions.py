@@ -1,0 +1,144 @@
+"""A partition over a log in memory, and the images that give it its role."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidemill.core.errors import ErrorCode
+from tidemill.core.ids import TopicPartition
+from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.replication.partition import ACKS_ALL, Appended, Partition, PartitionSettings
+from tidemill.storage.files.disk import Buffer
+from tidemill.storage.log.interface import LogConfig, PartitionLog
+from tidemill.storage.log.memory_log import MemoryPartitionLog
+from tidemill.wire.produced_batch import BatchPolicy
+from tidemill.wire.records import Record, build_batch
+
+NAME = TopicPartition("t", 0)
+TOPIC_ID = UUID(int=7)
+OWN, SECOND, THIRD = 1, 2, 3
+NOW_MS = 1_700_000_000_000
+
+
+class Flushes:
+    """Notes what was asked for; nothing is ever flushed by itself."""
+
+    def __init__(self) -> None:
+        self.requested = 0
+        self.appended_bytes = 0
+
+    def appended(self, log: PartitionLog, size_bytes: int) -> None:
+        self.appended_bytes += size_bytes
+
+    def request(self, log: PartitionLog) -> None:
+        self.requested += 1
+
+
+class SlowLog:
+    """A log in memory whose flushes a test ends by hand."""
+
+    def __init__(self) -> None:
+        self._log = MemoryPartitionLog(LogConfig())
+        self.flushed_offset = 0
+
+    def flush(self, offset: int | None = None) -> None:
+        self.flushed_offset = self._log.log_end_offset if offset is None else offset
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._log, name)
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.pokes = 0
+
+    def poke(self) -> None:
+        self.pokes += 1
+
+
+def image(
+    *,
+    leader: int = OWN,
+    epoch: int = 0,
+    isr: tuple[int, ...] = (OWN,),
+    replicas: tuple[int, ...] | None = None,
+) -> PartitionImage:
+    return PartitionImage(
+        leader=leader, leader_epoch=epoch, replicas=replicas or (OWN, SECOND, THIRD), isr=isr
+    )
+
+
+def settings(**options: object) -> PartitionSettings:
+    return PartitionSettings(policy=BatchPolicy(), **options)  # type: ignore[arg-type]
+
+
+def partition(
+    log: object | None = None,
+    *,
+    flushes: Flushes | None = None,
+    high_watermark: int = 0,
+    **options: object,
+) -> Partition:
+    """A partition without a role."""
+    return Partition(
+        NAME,
+        TOPIC_ID,
+        log or MemoryPartitionLog(LogConfig()),  # type: ignore[arg-type]
+        broker_id=OWN,
+        settings=settings(**options),
+        flushes=flushes or Flushes(),
+        high_watermark=high_watermark,
+    )
+
+
+def leader(
+    log: object | None = None, *, isr: tuple[int, ...] = (OWN,), epoch: int = 0, **options: object
+) -> Partition:
+    """A partition that leads three replicas."""
+    made = partition(log, **options)  # type: ignore[arg-type]
+    made.become_leader(image(isr=isr, epoch=epoch), now=0.0)
+    return made
+
+
+def batch(count: int = 1, *, base_offset: int = 0, epoch: int = 0, **options: object) -> bytes:
+    records = [Record(b"value", timestamp=NOW_MS) for _ in range(count)]
+    made = build_batch(records, base_offset=base_offset, leader_epoch=epoch, **options)  # type: ignore[arg-type]
+    return bytes(made)
+
+
+def append(to: Partition, count: int = 1, *, acks: int = ACKS_ALL, **options: object) -> Appended:
+    return to.append(memoryview(bytearray(batch(count, **options))), acks=acks, now_ms=NOW_MS)
+
+
+def fetched(by: int, of: Partition, offset: int, *, flushed: int | None = None) -> None:
+    """A follower asks for `offset`, having flushed everything before unless told otherwise."""
+    of.follower_fetched(
+        by, fetch_offset=offset, flushed_offset=offset if flushed is None else flushed, now=1.0
+    )
+
+
+def wait(for_: Partition, next_offset: int) -> list[ErrorCode]:
+    """What an acks=all request hears; empty while it waits."""
+    heard: list[ErrorCode] = []
+    for_.wait_acknowledged(next_offset, heard.append)
+    return heard
+
+
+def copy(source: Partition, target: Partition, *, high_watermark: int = 0) -> None:
+    """What one fetch of a follower does, without the network."""
+    found = source.read(
+        target.log.log_end_offset,
+        max_bytes=1 << 20,
+        end_offset=source.log.log_end_offset,
+        at_least_one=True,
+    )
+    data: Buffer = b"".join(bytes(chunk) for chunk in found.chunks)
+    target.append_from_leader(data, high_watermark=high_watermark, now_ms=NOW_MS)
+
+
+def content(of: Partition) -> bytes:
+    """All bytes of a partition's log."""
+    found = of.log.read(
+        of.log.log_start_offset, max_bytes=1 << 30, end_offset=of.log.log_end_offset
+    )
+    return b"".join(bytes(chunk) for chunk in found.chunks)

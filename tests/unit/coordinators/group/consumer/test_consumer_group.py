@@ -1,0 +1,447 @@
+"""A consumer group: what its members are told, what it writes down, when it drops whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.consumer_desk import (
+    CONFIG,
+    INTERVAL_MS,
+    REBALANCE_MS,
+    SESSION_MS,
+    WALL_MS,
+    Client,
+    ConsumerDesk,
+    beat_request,
+    join_request,
+    listed,
+    settle,
+)
+from tidemill.coordinators.group.base.group import (
+    CommitIdentity,
+    DeadlineKey,
+    DeadlineKind,
+    GroupType,
+)
+from tidemill.coordinators.group.base.records import decode_key
+from tidemill.coordinators.group.consumer.records import current_of
+from tidemill.coordinators.runtime.shard import CoordinatorRecord
+from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
+from tidemill.core.limits import QUICK_HEARTBEAT_MS
+from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
+    ConsumerGroupCurrentMemberAssignmentValue,
+)
+
+
+@pytest.fixture
+def desk() -> ConsumerDesk:
+    return ConsumerDesk({"t": 4, "u": 2})
+
+
+def pair(desk: ConsumerDesk) -> tuple[Client, Client]:
+    """Two members of a stable group."""
+    one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
+    settle(one, other)
+    return one, other
+
+
+def is_about(record: CoordinatorRecord, member_id: str) -> bool:
+    return getattr(decode_key(record.key), "member_id", None) == member_id
+
+
+# --- heartbeats ----------------------------------------------------------------------------------
+
+
+def test_T48_first_member_gets_everything_at_once(desk: ConsumerDesk) -> None:
+    response = desk.beat(join_request("m", "t", "u"))
+    assert (response.member_id, response.member_epoch) == ("m", 1)
+    assert response.assignment is not None
+    assert len(desk.names(response.assignment)) == 6
+
+
+def test_T48_heartbeats_come_quickly_until_a_change_has_settled(desk: ConsumerDesk) -> None:
+    joined = desk.beat(join_request("m"))
+    assert joined.heartbeat_interval_ms == QUICK_HEARTBEAT_MS
+    desk.pass_ms(INTERVAL_MS - 1)
+    assert desk.beat(beat_request("m", 1)).heartbeat_interval_ms == QUICK_HEARTBEAT_MS
+    desk.pass_ms(1)
+    assert desk.beat(beat_request("m", 1)).heartbeat_interval_ms == INTERVAL_MS
+    desk.beat(join_request("n"))
+    assert desk.beat(beat_request("m", 1)).heartbeat_interval_ms == QUICK_HEARTBEAT_MS
+
+
+def test_T48_assignment_is_null_while_it_does_not_change(desk: ConsumerDesk) -> None:
+    desk.beat(join_request("m"))
+    assert desk.beat(beat_request("m", 1)).assignment is None
+
+
+def test_T48_heartbeat_that_changes_nothing_writes_nothing(desk: ConsumerDesk) -> None:
+    pair(desk)
+    assert desk.ask(beat_request("m", 2), client="m").records == []
+
+
+def test_T48_full_request_gets_a_full_answer(desk: ConsumerDesk) -> None:
+    desk.beat(join_request("m"))
+    owned = listed({(desk.topic_id("t"), number) for number in range(4)})
+    response = desk.beat(join_request("m", member_epoch=1, topic_partitions=owned))
+    assert response.assignment is not None
+    assert len(desk.names(response.assignment)) == 4
+
+
+def test_T48_member_may_start_over_at_any_time(desk: ConsumerDesk) -> None:
+    one, _ = pair(desk)
+    response = desk.beat(join_request("m"), client="m")
+    assert response.member_epoch == one.epoch
+    assert response.assignment is not None
+    assert len(desk.names(response.assignment)) == 2
+
+
+def test_T48_starting_over_gives_up_what_was_to_be_given_up(desk: ConsumerDesk) -> None:
+    one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
+    settle(one)
+    other.beat()
+    one.beat()
+    desk.beat(join_request("m"), client="m")
+    other.beat()
+    assert len(other.told) == 2
+
+
+def test_T48_static_member_that_lost_its_first_answer_joins_in_place(desk: ConsumerDesk) -> None:
+    desk.beat(join_request("m", instance_id="i"))
+    response = desk.beat(join_request("m", instance_id="i"))
+    assert response.member_epoch == 1
+    assert desk.describe().group_epoch == 1
+
+
+def test_T48_static_member_comes_back_under_its_own_id(desk: ConsumerDesk) -> None:
+    desk.beat(join_request("m", instance_id="i"))
+    left = desk.beat(beat_request("m", -2, instance_id="i"))
+    assert left.member_epoch == -2
+    response = desk.beat(join_request("m", instance_id="i"))
+    assert (response.member_epoch, desk.describe().group_epoch) == (1, 1)
+    assert desk.group.state_name == "Stable"
+
+
+def test_T48_static_member_may_leave_for_good_by_its_member_id(desk: ConsumerDesk) -> None:
+    desk.beat(join_request("m", instance_id="i"))
+    assert desk.beat(beat_request("m", -1)).member_epoch == -1
+    assert desk.group.is_empty
+
+
+def test_member_without_a_subscription_raises_no_epoch(desk: ConsumerDesk) -> None:
+    settle(Client(desk, "m", ["t"]))
+    response = desk.beat(join_request("n", subscribed_topic_names=[]))
+    assert response.member_epoch == 1
+    assert desk.group.state_name == "Stable"
+
+
+def test_successor_of_a_static_member_with_another_subscription_inherits_what_fits(
+    desk: ConsumerDesk,
+) -> None:
+    desk.beat(join_request("m", "t", instance_id="i"))
+    desk.beat(beat_request("m", -2, instance_id="i"))
+    response = desk.beat(join_request("n", "t", "u", instance_id="i"))
+    assert response.member_epoch == 2
+    assert response.assignment is not None
+    assert len(desk.names(response.assignment)) == 6
+    assert desk.member_ids() == ["n"]
+
+
+def test_move_of_a_client_is_written_down_and_disturbs_nobody(desk: ConsumerDesk) -> None:
+    pair(desk)
+    desk.beat(beat_request("m", 2), client="elsewhere")
+    assert desk.member("m").client_id == "elsewhere"
+    assert desk.describe().group_epoch == 2
+
+
+def test_what_a_member_does_not_say_stays_as_it_was(desk: ConsumerDesk) -> None:
+    desk.beat(join_request("m", rack_id="r", server_assignor="range", instance_id="i"))
+    desk.beat(beat_request("m", 1, subscribed_topic_names=["u"]))
+    member = desk.member("m")
+    assert (member.rack_id, member.instance_id) == ("r", "i")
+    assert desk.describe().assignor_name == "range"
+
+
+def test_assignor_that_most_members_name_is_used(desk: ConsumerDesk) -> None:
+    desk.beat(join_request("m", server_assignor="range"))
+    assert desk.describe().assignor_name == "range"
+    desk.beat(join_request("n"))
+    desk.beat(join_request("o", server_assignor="uniform"))
+    desk.beat(join_request("p", server_assignor="uniform"))
+    assert desk.describe().assignor_name == "uniform"
+
+
+def test_I27_append_that_failed_is_made_up_for_by_the_next_heartbeat(desk: ConsumerDesk) -> None:
+    client = Client(desk, "m", ["t"])
+    settle(client)
+    desk.put_topic("t", 6)
+    client.beat(fails=True)
+    settle(client)
+    assert len(client.reading) == 6
+
+
+def test_topics_that_changed_in_ways_that_do_not_matter_raise_no_epoch(
+    desk: ConsumerDesk,
+) -> None:
+    settle(Client(desk, "m", ["t"]))
+    topic = desk.image.topics["t"]
+    moved = replace(topic.partitions[0], leader_epoch=7)
+    draft = type(desk)._with_topic(desk, "t", 4)
+    after = replace(
+        draft.after, topics={**draft.after.topics, "t": replace(topic, partitions=(moved,) * 4)}
+    )
+    desk._change(replace(draft, after=after, topics_changed=("t",)))
+    assert desk.ask(beat_request("m", 1), client="m").records == []
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def test_T48_silent_member_is_dropped_after_its_session(desk: ConsumerDesk) -> None:
+    one, other = pair(desk)
+    desk.pass_ms(SESSION_MS - 1)
+    one.beat()
+    desk.pass_ms(1)
+    assert desk.member_ids() == ["m"]
+    assert other.beat() is ErrorCode.UNKNOWN_MEMBER_ID
+    settle(one)
+    assert len(one.reading) == 4
+
+
+def test_T48_member_that_gives_nothing_up_is_fenced_after_its_rebalance_timeout(
+    desk: ConsumerDesk,
+) -> None:
+    one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
+    settle(one)
+    other.beat()
+    for _ in range(REBALANCE_MS // 5_000):
+        one.beat()
+        other.beat()
+        assert desk.member_ids() == ["m", "n"]
+        desk.pass_ms(5_000)
+    assert desk.member_ids() == ["n"]
+
+
+def test_T48_member_that_gave_up_in_time_is_not_fenced_later(desk: ConsumerDesk) -> None:
+    one, other = pair(desk)
+    for _ in range(REBALANCE_MS // 5_000 + 1):
+        desk.pass_ms(5_000)
+        one.beat()
+        other.beat()
+    assert desk.member_ids() == ["m", "n"]
+
+
+def test_loading_gives_members_a_new_session_and_a_new_time_to_give_up(desk: ConsumerDesk) -> None:
+    one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
+    settle(one)
+    other.beat()
+    one.beat()
+    desk.pass_ms(SESSION_MS - 1)
+    desk.load()
+    desk.pass_ms(SESSION_MS - 1)
+    assert desk.member_ids() == ["m", "n"]
+    kinds = [
+        kind for kind in DeadlineKind if DeadlineKey("g", kind, "m") in desk.surroundings.deadlines
+    ]
+    assert kinds == [DeadlineKind.SESSION, DeadlineKind.REBALANCE]
+
+
+@pytest.mark.parametrize(
+    ("kind", "member_id"),
+    [
+        (DeadlineKind.SESSION, "gone"),
+        (DeadlineKind.REBALANCE, "m"),
+        (DeadlineKind.SYNC, "m"),
+    ],
+)
+def test_deadline_that_no_longer_matters_does_nothing(
+    desk: ConsumerDesk, kind: DeadlineKind, member_id: str
+) -> None:
+    pair(desk)
+    assert desk.group.deadline_passed(DeadlineKey("g", kind, member_id), desk.now).records == []
+
+
+def test_group_that_everyone_left_is_empty_since_the_last_one_went(desk: ConsumerDesk) -> None:
+    one, other = pair(desk)
+    one.leave()
+    desk.pass_ms(500)
+    other.leave()
+    assert (desk.group.state_name, desk.group.is_empty) == ("Empty", True)
+    assert desk.group.empty_since_ms == WALL_MS + desk.now_ms
+    described = desk.describe()
+    assert described.group_epoch == described.assignment_epoch
+    desk.compact()
+    desk.load()
+    assert desk.group.empty_since_ms == WALL_MS + desk.now_ms
+
+
+# --- offsets -------------------------------------------------------------------------------------
+
+
+def test_T46_simple_commit_is_taken_only_while_the_group_is_empty(desk: ConsumerDesk) -> None:
+    assert desk.commit_refusal("", -1) is ErrorCode.NONE
+    desk.beat(join_request("m"))
+    assert desk.commit_refusal("", -1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_T48_commit_needs_the_member_s_epoch(desk: ConsumerDesk) -> None:
+    pair(desk)
+    assert desk.commit_refusal("m", 2) is ErrorCode.NONE
+    assert desk.commit_refusal("m", 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert desk.commit_refusal("m", 3) is ErrorCode.STALE_MEMBER_EPOCH
+    assert desk.commit_refusal("x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_I26_commit_of_a_member_that_was_replaced_is_refused(desk: ConsumerDesk) -> None:
+    desk.beat(join_request("m", instance_id="i"))
+    desk.beat(beat_request("m", -2, instance_id="i"))
+    assert desk.commit_refusal("m", 1) is ErrorCode.STALE_MEMBER_EPOCH
+    desk.beat(join_request("n", instance_id="i"))
+    assert desk.commit_refusal("m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_T45_offsets_are_shown_to_whoever_names_no_member_and_to_members(
+    desk: ConsumerDesk,
+) -> None:
+    desk.beat(join_request("m"))
+    desk.group.check_fetch(CommitIdentity("", -1))
+    desk.group.check_fetch(CommitIdentity("m", 1))
+    with pytest.raises(KafkaError, match="STALE_MEMBER_EPOCH"):
+        desk.group.check_fetch(CommitIdentity("m", 0))
+    with pytest.raises(KafkaError, match="UNKNOWN_MEMBER_ID"):
+        desk.group.check_fetch(CommitIdentity("x", 1))
+
+
+# --- looking -------------------------------------------------------------------------------------
+
+
+def test_group_says_what_it_is(desk: ConsumerDesk) -> None:
+    assert (desk.group.group_id, desk.group.group_type) == ("g", GroupType.CONSUMER)
+    assert desk.group.protocol_type == "consumer"
+    assert list(desk.group.parked()) == []
+
+
+def test_states_follow_the_three_epochs(desk: ConsumerDesk) -> None:
+    states = [desk.group.state_name]
+    one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
+    settle(one)
+    states.append(desk.group.state_name)
+    other.beat()
+    states.append(desk.group.state_name)
+    other.leave()
+    states.append(desk.group.state_name)
+    assert states == ["Empty", "Stable", "Reconciling", "Assigning"]
+
+
+def test_topics_of_live_members_are_subscribed_to(desk: ConsumerDesk) -> None:
+    one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t", "u"])
+    settle(one, other)
+    other.leave()
+    assert desk.group.subscribes_to("t")
+    assert not desk.group.subscribes_to("u")
+
+
+def test_T44_description_names_topics_and_shows_both_assignments(desk: ConsumerDesk) -> None:
+    one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
+    settle(one)
+    other.beat()
+    member = desk.member("m")
+    [now] = member.assignment.topic_partitions
+    [goal] = member.target_assignment.topic_partitions
+    assert (now.topic_name, now.partitions) == ("t", [0, 1, 2, 3])
+    assert (goal.topic_id, goal.partitions) == (desk.topic_id("t"), [0, 1])
+    assert (member.client_host, member.subscribed_topic_names) == ("/127.0.0.1", ["t"])
+    assert member.member_type == 1
+
+
+def test_description_leaves_out_topics_that_are_gone(desk: ConsumerDesk) -> None:
+    settle(Client(desk, "m", ["t"]))
+    desk.delete_topic("t")
+    assert desk.member("m").assignment.topic_partitions == []
+
+
+# --- the log -------------------------------------------------------------------------------------
+
+
+def test_tombstones_delete_everything_that_is_known(desk: ConsumerDesk) -> None:
+    pair(desk)
+    desk.log += desk.group.tombstones()
+    desk.load()
+    described = desk.describe()
+    assert (described.group_epoch, described.assignment_epoch, described.members) == (0, 0, [])
+    assert desk.surroundings.deadlines.next_ms() is None
+
+
+def test_tombstones_of_what_was_never_known_are_passed_over(desk: ConsumerDesk) -> None:
+    pair(desk)
+    tombstones = desk.group.tombstones()
+    empty = ConsumerDesk({"t": 4})
+    empty.log = tombstones
+    empty.load()
+    assert empty.group.is_empty
+
+
+def test_F26_log_compacted_in_any_order_of_a_member_s_records_is_understood(
+    desk: ConsumerDesk,
+) -> None:
+    """A subscription that changed later comes after the assignment that was told before."""
+    one, _ = pair(desk)
+    desk.beat(beat_request("m", 2), client="moved")
+    before = desk.describe()
+    desk.compact()
+    desk.load()
+    after = desk.describe()
+    before.members.sort(key=lambda member: member.member_id)
+    after.members.sort(key=lambda member: member.member_id)
+    assert after == before
+    assert one.beat() is ErrorCode.NONE
+
+
+def test_I26_partition_that_two_records_name_belongs_to_the_later_one(desk: ConsumerDesk) -> None:
+    """A cleaner that was stopped half-way may leave a member's older record before another's."""
+    one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
+    settle(one)
+    stale = list(desk.log)
+    settle(one, other)
+    desk.compact()
+    desk.log = stale + sorted(desk.log, key=lambda record: is_about(record, "m"))
+    desk.load()
+    assert desk.commit_refusal("m", 2) is ErrorCode.NONE
+    settle(one, other)
+    assert one.reading.isdisjoint(other.reading)
+    assert desk.group.state_name == "Stable"
+
+
+def test_state_of_a_newer_broker_is_not_guessed() -> None:
+    with pytest.raises(ProtocolViolation, match="state is 9"):
+        current_of(ConsumerGroupCurrentMemberAssignmentValue(state=9))
+
+
+def test_group_of_another_broker_is_planned_anew_if_topics_changed_meanwhile(
+    desk: ConsumerDesk,
+) -> None:
+    client = Client(desk, "m", ["t"])
+    settle(client)
+    desk.image = desk._with_topic("t", 6).after
+    desk.load()
+    settle(client)
+    assert len(client.reading) == 6
+
+
+# --- size ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_S41_join_of_five_hundred_rewrites_only_the_rows_that_changed() -> None:
+    desk = ConsumerDesk({"t": 500}, replace(CONFIG, group_max_size=500))
+    clients = [Client(desk, f"m{number}", ["t"]) for number in range(500)]
+    for client in clients:
+        client.beat()
+        client.comply()
+    assert len(desk.log) < 10 * len(clients)
+    desk.pass_ms(INTERVAL_MS)
+    settle(*clients, rounds=3)
+    assert desk.group.state_name == "Stable"
+    assert all(len(client.reading) == 1 for client in clients)

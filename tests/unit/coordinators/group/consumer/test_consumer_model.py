@@ -1,0 +1,223 @@
+"""Any order of events, clients good and bad: nobody reads what another reads, and nothing is left.
+
+Checked from the clients' side, after every step: what they were told, what they read, what they
+acknowledged. A client may lose answers, be slow to give partitions up, die, be restarted, or never
+comply at all; appends fail, and the coordinator forgets everything but its log.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.support.consumer_desk import (
+    INTERVAL_MS,
+    REBALANCE_MS,
+    SESSION_MS,
+    Client,
+    ConsumerDesk,
+)
+from tidemill.core.errors import ErrorCode
+
+TOPICS = ["a", "b", "c"]
+CLIENTS_MAX = 5
+ROUNDS_MAX = 6
+"""Heartbeats of each client from the last disturbance to a stable group: a plan, an answer, an
+acknowledgement, a release, and one more each for a join and a lost answer."""
+
+DOINGS = ["beat", "beat", "beat", "comply", "comply", "beat, lost", "beat, fails"]
+clients = st.integers(0, CLIENTS_MAX - 1)
+subscriptions = st.lists(st.sampled_from(TOPICS), min_size=1, max_size=3, unique=True).map(sorted)
+
+
+class ConsumersOfAGroup(RuleBasedStateMachine):
+    @initialize(
+        counts=st.lists(st.integers(0, 5), min_size=3, max_size=3),
+        wanted=st.lists(subscriptions, min_size=1, max_size=3),
+    )
+    def open(self, counts: list[int], wanted: list[list[str]]) -> None:
+        sizes = {name: count for name, count in zip(TOPICS, counts, strict=True) if count}
+        self.desk = ConsumerDesk(sizes)
+        self.clients: list[Client] = []
+        self.names_made = 0
+        self.epoch_seen = 0
+        for topics in wanted:
+            self.start(topics, None)
+
+    def pick(self, index: int) -> Client:
+        return self.clients[index % len(self.clients)]
+
+    def new_name(self) -> str:
+        self.names_made += 1
+        return f"m{self.names_made}"
+
+    # --- who comes and goes ----------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
+    @rule(topics=subscriptions, instance=st.sampled_from([None, None, "i1", "i2"]))
+    def start(self, topics: list[str], instance: str | None) -> None:
+        if instance is not None and any(one.instance_id == instance for one in self.clients):
+            instance = None
+        self.clients.append(Client(self.desk, self.new_name(), topics, instance))
+
+    @precondition(lambda self: self.clients)
+    @rule(index=clients)
+    def leave(self, index: int) -> None:
+        client = self.pick(index)
+        self.clients.remove(client)
+        if client.member_id in self.desk.member_ids():
+            client.leave()
+
+    @precondition(lambda self: self.clients)
+    @rule(index=clients)
+    def restart_static(self, index: int) -> None:
+        """A static member goes for a while; its successor has another member id."""
+        client = self.pick(index)
+        if client.instance_id is None or client.member_id not in self.desk.member_ids():
+            return
+        client.leave(-2)
+        client.member_id = self.new_name()
+
+    @precondition(lambda self: self.clients)
+    @rule(index=clients)
+    def die(self, index: int) -> None:
+        """It stops without a word; its partitions are safe until its session ends."""
+        self.clients.remove(self.pick(index))
+
+    # --- what they do ----------------------------------------------------------------------------
+
+    @precondition(lambda self: self.clients)
+    @rule(doings=st.lists(st.tuples(clients, st.sampled_from(DOINGS)), min_size=4, max_size=16))
+    def go_on(self, doings: list[tuple[int, str]]) -> None:
+        """Most of the time clients just go on, each at its own pace."""
+        for index, doing in doings:
+            self.act(self.pick(index), doing)
+            self.i26_nobody_reads_what_another_reads()
+
+    def act(self, client: Client, doing: str) -> None:
+        if doing == "comply":
+            client.comply()
+        else:
+            client.beat(is_lost=doing == "beat, lost", fails=doing == "beat, fails")
+
+    @precondition(lambda self: self.clients)
+    @rule(index=clients)
+    def start_over(self, index: int) -> None:
+        """A client that gives everything up by itself and joins again under its name."""
+        client = self.pick(index)
+        client.epoch = 0
+        client.reading, client.told = set(), set()
+
+    @precondition(lambda self: self.clients)
+    @rule(index=clients, topics=subscriptions)
+    def subscribe(self, index: int, topics: list[str]) -> None:
+        self.pick(index).subscribe(topics)
+
+    @precondition(lambda self: self.clients)
+    @rule(index=clients, epoch=st.integers(1, 30))
+    def come_with_a_foreign_epoch(self, index: int, epoch: int) -> None:
+        client = self.pick(index)
+        if client.epoch and epoch != client.epoch:
+            client.epoch = epoch
+            client.beat()
+
+    # --- what happens around them ----------------------------------------------------------------
+
+    @rule(ms=st.sampled_from([500, INTERVAL_MS, SESSION_MS, REBALANCE_MS]))
+    def pass_time(self, ms: int) -> None:
+        self.desk.pass_ms(ms)
+
+    @rule(name=st.sampled_from(TOPICS), more=st.integers(1, 3))
+    def grow(self, name: str, more: int) -> None:
+        topic = self.desk.image.topic(name)
+        self.desk.put_topic(name, (0 if topic is None else len(topic.partitions)) + more)
+
+    @rule(name=st.sampled_from(TOPICS))
+    def delete(self, name: str) -> None:
+        if self.desk.image.topic(name) is not None:
+            self.desk.delete_topic(name)
+
+    @rule(compacts=st.booleans())
+    def reload(self, compacts: bool) -> None:
+        before = self.desk.describe()
+        if compacts:
+            self.desk.compact()
+        self.desk.load()
+        after = self.desk.describe()
+        before.members.sort(key=lambda one: one.member_id)
+        after.members.sort(key=lambda one: one.member_id)
+        assert after == before
+
+    # --- what must hold --------------------------------------------------------------------------
+
+    @invariant()
+    def i26_nobody_reads_what_another_reads(self) -> None:
+        """Those whom the group still counts as members, that is: a fenced one was warned."""
+        if not hasattr(self, "desk"):
+            return
+        members = self.desk.member_ids()
+        live = [one for one in self.clients if one.member_id in members]
+        for one, other in combinations(live, 2):
+            assert one.reading.isdisjoint(other.reading), (one.member_id, other.member_id)
+            assert one.told.isdisjoint(other.reading), (one.member_id, other.member_id)
+
+    @invariant()
+    def epochs_only_rise(self) -> None:
+        if hasattr(self, "desk"):
+            epoch = self.desk.describe().group_epoch
+            assert epoch >= self.epoch_seen
+            self.epoch_seen = epoch
+
+    def teardown(self) -> None:
+        """I27: once nothing more happens, everything is read by somebody, and soon."""
+        if not hasattr(self, "desk"):
+            return
+        for _ in range(SESSION_MS // INTERVAL_MS + 1):
+            self.everyone_beats()
+            self.desk.pass_ms(INTERVAL_MS)
+        for _ in range(ROUNDS_MAX):
+            self.everyone_beats()
+        if not self.clients:
+            assert self.desk.group.state_name == "Empty"
+            return
+        assert self.desk.group.state_name == "Stable"
+        read = [one for client in self.clients for one in client.reading]
+        wanted = {name for client in self.clients for name in client.topics}
+        there = [self.desk.image.topics[name] for name in wanted if name in self.desk.image.topics]
+        assert sorted(read) == sorted(
+            (topic.topic_id, number) for topic in there for number in range(len(topic.partitions))
+        )
+        for client in self.clients:
+            assert self.desk.commit_refusal(client.member_id, client.epoch) is ErrorCode.NONE
+
+    def everyone_beats(self) -> None:
+        for client in self.clients:
+            client.beat()
+            client.comply()
+        self.i26_nobody_reads_what_another_reads()
+
+
+def check(examples: int, steps: int) -> None:
+    run_state_machine_as_test(
+        ConsumersOfAGroup, settings=settings(max_examples=examples, stateful_step_count=steps)
+    )
+
+
+def test_I26_I27_clients_never_share_a_partition_and_none_is_left() -> None:
+    check(examples=12, steps=25)
+
+
+@pytest.mark.slow
+def test_I26_I27_hold_over_long_histories() -> None:
+    check(examples=150, steps=60)

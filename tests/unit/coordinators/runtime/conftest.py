@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.coordinators.runtime.runtime_host import Host
+
+
+@pytest.fixture
+def host(run):
+    """Tests are coroutines on a loop of their own: `host(test)`."""
+
+    def start(body):
+        async def main():
+            made = Host()
+            try:
+                await body(made)
+            finally:
+                made.timers.stop()
+
+        run(main())
+
+    return start

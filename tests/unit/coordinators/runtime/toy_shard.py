@@ -1,0 +1,77 @@
+"""The smallest coordinator: named registers, and people who wait for one of them to be set."""
+
+from __future__ import annotations
+
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Parked, Result
+from tidemill.core.errors import ErrorCode, KafkaError
+
+REFUSED = "refused:"
+
+
+def refuse(code):
+    return f"{REFUSED}{code.name}"
+
+
+class ToyShard:
+    """Hard state: `values`. Soft state: `waiting` and `deadline_ms`."""
+
+    def __init__(self, image):
+        self.image = image
+        self.values = {}
+        self.waiting = []
+        self.deadline_ms = None
+        self.is_loaded = False
+        self.deltas = []
+
+    # --- operations ------------------------------------------------------------------------------
+
+    def put(self, name, value):
+        if value == "bad":
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        record = CoordinatorRecord(name.encode(), value.encode())
+        return Result(f"put {name}", [record], self._wake(value))
+
+    def wait(self):
+        parked = Parked(refuse)
+        self.waiting.append(parked)
+        return Result(parked)
+
+    def wake(self, value):
+        return Result("woke", replies=self._wake(value))
+
+    def put_and_wait(self, name, value):
+        parked = Parked(refuse)
+        self.waiting.append(parked)
+        return Result(parked, [CoordinatorRecord(name.encode(), value.encode())])
+
+    def _wake(self, value):
+        waiting, self.waiting = self.waiting, []
+        return [(parked, f"heard {value}") for parked in waiting]
+
+    # --- what the runtime calls ------------------------------------------------------------------
+
+    def replay(self, key, value):
+        if key == b"poison":
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
+        if value is None:
+            del self.values[key.decode()]
+        else:
+            self.values[key.decode()] = value.decode()
+
+    def loaded(self, now):
+        self.is_loaded = True
+
+    def next_deadline_ms(self):
+        return self.deadline_ms
+
+    def expire(self, now):
+        self.deadline_ms = None
+        return Result(None, [CoordinatorRecord(b"expired", str(now.wall_ms).encode())])
+
+    def metadata_changed(self, delta, now):
+        self.deltas.append(delta)
+        return Result(None)
+
+    def resign(self):
+        waiting, self.waiting = self.waiting, []
+        return waiting

@@ -1,0 +1,83 @@
+"""The timer wheel: never early, cancelled ones gone at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.core.loop.timers import TimerWheel
+
+
+def test_a_timer_fires_after_its_deadline_and_never_before():
+    fired: list[str] = []
+    wheel = TimerWheel(now=100.0, slot_s=0.01)
+    wheel.add(100.05, lambda: fired.append("a"))
+    wheel.advance(100.05)
+    assert fired == []
+    wheel.advance(100.07)
+    assert fired == ["a"]
+
+
+def test_a_cancelled_timer_leaves_the_wheel_at_once():
+    wheel = TimerWheel(now=0.0)
+    timers = [wheel.add(30.0, lambda: None) for _ in range(1000)]
+    for timer in timers:
+        timer.cancel()
+    assert len(wheel) == 0
+    assert wheel.next_deadline() is None
+
+
+def test_timers_fire_in_the_order_of_their_slots_and_of_their_adding():
+    fired: list[int] = []
+    wheel = TimerWheel(now=0.0, slot_s=0.01)
+    for number, deadline in enumerate((0.5, 0.1, 0.5, 0.3)):
+        wheel.add(deadline, lambda number=number: fired.append(number))
+    wheel.advance(1.0)
+    assert fired == [1, 3, 0, 2]
+
+
+def test_a_timer_that_is_already_due_fires_at_the_next_turn():
+    fired: list[str] = []
+    wheel = TimerWheel(now=10.0, slot_s=0.01)
+    wheel.add(5.0, lambda: fired.append("late"))
+    wheel.advance(10.02)
+    assert fired == ["late"]
+
+
+def test_an_action_may_add_another_timer():
+    fired: list[str] = []
+    wheel = TimerWheel(now=0.0, slot_s=0.01)
+    wheel.add(0.1, lambda: wheel.add(0.1, lambda: fired.append("second")))
+    wheel.advance(0.2)
+    wheel.advance(0.3)
+    assert fired == ["second"]
+
+
+def test_an_action_that_fails_leaves_the_others_to_the_next_turn():
+    fired: list[str] = []
+    wheel = TimerWheel(now=0.0, slot_s=0.01)
+
+    def fail() -> None:
+        raise ValueError("on purpose")
+
+    wheel.add(0.1, fail)
+    wheel.add(0.1, lambda: fired.append("after"))
+    with pytest.raises(ValueError, match="on purpose"):
+        wheel.advance(0.2)
+    wheel.advance(0.2)
+    assert fired == ["after"]
+
+
+def test_an_action_may_ask_for_the_next_deadline_and_cancel_others_that_are_due():
+    fired: list[str] = []
+    wheel = TimerWheel(now=0.0, slot_s=0.01)
+    doomed = wheel.add(0.2, lambda: fired.append("cancelled"))
+
+    def act() -> None:
+        doomed.cancel()
+        wheel.next_deadline()
+        fired.append("acted")
+
+    wheel.add(0.1, act)
+    wheel.advance(0.3)
+    assert fired == ["acted"]
+    assert len(wheel) == 0

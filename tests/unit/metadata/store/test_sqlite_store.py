@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tidemill.core.errors import StoreUnavailable, UserError
+from tidemill.metadata.store.coord import Create, Node, SessionState
+from tidemill.metadata.store.sqlite_store import SqliteCoord
+
+
+def start(path: Path) -> None:
+    async def scenario() -> None:
+        coord = SqliteCoord(str(path))
+        await coord.start()
+        await coord.close()
+
+    asyncio.run(scenario())
+
+
+def test_ephemeral_nodes_of_a_killed_process_are_gone_at_the_next_start(tmp_path: Path) -> None:
+    path = tmp_path / "coord.db"
+    start(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("INSERT INTO nodes VALUES ('/left', x'00', 0, 1), ('/kept', x'00', 3, 0)")
+        db.commit()
+
+    async def scenario() -> None:
+        coord = SqliteCoord(str(path))
+        await coord.start()
+        assert await coord.scan("/") == [("/kept", Node(b"\x00", 3))]
+        await coord.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_second_broker_on_the_same_directory_is_turned_away(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        first = SqliteCoord(str(tmp_path / "coord.db"))
+        await first.start()
+        second = SqliteCoord(str(tmp_path / "coord.db"))
+        with pytest.raises(UserError, match="in use"):
+            await second.start()
+        assert second.state is SessionState.LOST
+        await first.multi([Create("/still-works", b"")])
+        await first.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_store_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "coord.db"
+    start(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+        db.execute("INSERT INTO nodes VALUES ('/left', x'00', 0, 1)")
+        db.commit()
+    with pytest.raises(UserError, match="format 99"):
+        start(path)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM nodes").fetchone() == (1,)
+
+
+def test_a_database_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "coord.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE nodes (path TEXT)")
+        db.commit()
+    with pytest.raises(UserError, match="not a coordination store"):
+        start(path)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA application_id").fetchone() == (0,)
+
+
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "coord.db"
+    path.write_bytes(b"these are not the pages of a database" * 100)
+    with pytest.raises(UserError, match="cannot read"):
+        start(path)
+
+
+def test_a_directory_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot open"):
+        start(tmp_path / "missing" / "coord.db")
+
+
+def test_a_failing_database_makes_the_store_unavailable(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        coord = SqliteCoord(str(tmp_path / "coord.db"))
+        await coord.start()
+        with pytest.raises(StoreUnavailable):
+            await coord.multi([Create("/a", object())])  # type: ignore[arg-type]
+        await coord.multi([Create("/a", b"")])
+        assert await coord.get("/a") == Node(b"", 0)
+        await coord.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_commit_whose_caller_was_cancelled_is_still_told_to_watches(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        coord = SqliteCoord(str(tmp_path / "coord.db"))
+        await coord.start()
+        heard = asyncio.Event()
+        coord.watch("/a", lambda path: heard.set())
+        caller = asyncio.create_task(coord.multi([Create("/a", b"")]))
+        await asyncio.sleep(0)
+        caller.cancel()
+        await heard.wait()
+        assert caller.cancelled()
+        assert await coord.get("/a") == Node(b"", 0)
+        await coord.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,130 @@
+"""Metadata: brokers, topics and leaders, in every version."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tests.unit.server.one_broker import NODE_ID
+from tidemill.core.errors import ErrorCode
+from tidemill.server.request.authorizer import Operation
+from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
+
+VERSIONS = range(14)
+
+
+def _named(*names, **fields):
+    return MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in names], **fields)
+
+
+def _topics(answer):
+    return {topic.name: topic for topic in answer.topics}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_topic_is_described_with_its_leaders(broker, version):
+    broker.make_topic("orders", 3)
+    answer = broker.call(_named("orders"), version)
+    topic = _topics(answer)["orders"]
+    assert topic.error_code == ErrorCode.NONE
+    assert [p.partition_index for p in topic.partitions] == [0, 1, 2]
+    assert {p.leader_id for p in topic.partitions} == {NODE_ID}
+    assert answer.brokers[0].node_id == NODE_ID
+
+
+def test_T14_in_version_0_an_empty_list_means_all_topics(broker):
+    broker.make_topic("a")
+    broker.make_topic("b")
+    assert set(_topics(broker.call(MetadataRequest(topics=[]), 0))) == {"a", "b"}
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+def test_T14_null_means_all_topics_and_empty_means_none(broker, version):
+    broker.make_topic("a")
+    assert set(_topics(broker.call(MetadataRequest(topics=None), version))) == {"a"}
+    assert broker.call(MetadataRequest(topics=[]), version).topics == []
+
+
+@pytest.mark.parametrize("version", range(4, 14))
+def test_T15_a_named_topic_is_made_unless_the_client_forbids_it(broker, version):
+    forbidden = _named("new", allow_auto_topic_creation=False)
+    refused = _topics(broker.call(forbidden, version))["new"]
+    assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    made = _topics(broker.call(_named("new"), version))["new"]
+    assert made.error_code == ErrorCode.NONE
+    assert len(made.partitions) == 4
+
+
+def test_T15_asking_for_all_topics_makes_none(broker):
+    broker.call(MetadataRequest(topics=None), 12)
+    assert not broker.image.topics
+
+
+@pytest.mark.parametrize("name", [".", "..", "a/b", "x" * 250, "new line\n"])
+def test_T16_an_illegal_name_is_refused_and_not_made(broker, name):
+    answer = broker.call(_named(name), 12)
+    assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert not broker.image.topics
+
+
+def test_T17_a_topic_is_found_by_its_id_and_an_unknown_id_is_named(broker):
+    made = broker.make_topic("orders")
+    known = MetadataRequest(topics=[MetadataRequestTopic(topic_id=made.topic_id, name=None)])
+    assert broker.call(known, 12).topics[0].name == "orders"
+    unknown = MetadataRequest(topics=[MetadataRequestTopic(topic_id=UUID(int=9), name=None)])
+    assert broker.call(unknown, 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_T18_the_controller_is_the_live_broker(broker):
+    assert broker.call(MetadataRequest(topics=[]), 12).controller_id == NODE_ID
+
+
+def test_T22_a_topic_is_readable_right_after_it_was_made(broker):
+    broker.make_topic("t")
+    assert _topics(broker.call(_named("t"), 12))["t"].error_code == ErrorCode.NONE
+
+
+def test_T61_hidden_topics_are_left_out_of_all_but_refused_by_name(broker):
+    broker.make_topic("secret")
+    broker.permissions.deny(Operation.DESCRIBE, "secret")
+    assert broker.call(MetadataRequest(topics=None), 12).topics == []
+    named = broker.call(_named("secret"), 12).topics[0]
+    assert named.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert named.partitions == []
+
+
+def test_S39_one_client_cannot_have_topics_made_without_end(broker):
+    made = 0
+    for start in range(0, 300, 50):
+        names = [f"storm-{start + n}" for n in range(50)]
+        answer = broker.call(_named(*names), 12)
+        made += sum(topic.error_code == ErrorCode.NONE for topic in answer.topics)
+    assert made == 100
+    broker.clock.now_ms += 1000
+    answer = broker.call(_named(*(f"later-{n}" for n in range(50))), 12)
+    assert sum(topic.error_code == ErrorCode.NONE for topic in answer.topics) == 10
+
+
+def test_S11_many_topics_are_described_in_slices(broker):
+    for n in range(101):
+        broker.make_topic(f"t{n}")
+    assert broker.turns_of(MetadataRequest(topics=None), 12) >= 2
+
+
+def test_S11_many_unknown_names_are_answered_in_slices(broker):
+    names = [f"unknown-{n}" for n in range(301)]
+    request = _named(*names, allow_auto_topic_creation=False)
+    assert broker.turns_of(request, 12) >= 3
+
+
+def test_S11_large_topics_count_for_several(broker):
+    for n in range(3):
+        broker.make_topic(f"large-{n}", 1_000)
+    assert broker.turns_of(_named("large-0", "large-1", "large-2"), 12) >= 3
+
+
+def test_a_few_small_topics_are_described_at_once(broker):
+    broker.make_topic("orders", 3)
+    answer, _ = broker.start(_named("orders"), 12)
+    assert [topic.name for topic in answer.topics] == ["orders"]

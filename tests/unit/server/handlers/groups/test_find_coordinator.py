@@ -1,0 +1,85 @@
+"""FindCoordinator: the leader of the partition that a group's name hashes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.coordinators.group.group_coordinator import java_hash
+from tidemill.core.errors import ErrorCode
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
+from tidemill.server.request.authorizer import Operation
+from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_F54_a_group_is_coordinated_by_the_leader_of_its_partition(broker, version):
+    answer = broker.call(FindCoordinatorRequest(key="group"), version)
+    assert answer.error_code == ErrorCode.NONE
+    assert (answer.node_id, answer.host, answer.port) == (1, "broker.example", 9092)
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_F54_several_groups_are_asked_for_at_once(broker, version):
+    answer = broker.call(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version)
+    assert [(one.key, one.node_id) for one in answer.coordinators] == [("a", 1), ("b", 1)]
+
+
+def test_the_first_question_makes_the_topic_of_the_offsets(broker):
+    assert OFFSETS_TOPIC not in broker.image.topics
+    broker.call(FindCoordinatorRequest(key="group"), 3)
+    topic = broker.image.topics[OFFSETS_TOPIC]
+    assert topic.internal
+    assert len(topic.partitions) == 50
+    assert topic.overrides["cleanup.policy"] == "compact"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", 0),
+        ("group", 98629247),
+        ("my-consumer-group", 1_513_705_513),
+        ("polygenelubricants", 0),
+        ("Gr\u00fc\u00dfe", 69_215_351),
+        ("\U0001f30a", 1_773_134),
+    ],
+)
+def test_F54_names_hash_as_in_java_without_the_sign(text, expected):
+    assert java_hash(text) == expected
+
+
+def test_a_partition_without_a_leader_is_a_reason_to_ask_again(broker):
+    other = broker.join_broker(9)
+    broker.make_topic(OFFSETS_TOPIC, -1, assignments={0: [9]})
+    assert broker.call(FindCoordinatorRequest(key="group"), 3).node_id == 9
+    broker.store.expire(other)
+    broker.run(broker.cluster.catch_up())
+    answer = broker.call(FindCoordinatorRequest(key="group"), 3)
+    assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert answer.node_id == -1
+
+
+def test_a_group_that_may_not_be_described_is_refused(broker):
+    broker.permissions.deny(Operation.DESCRIBE, "secret")
+    answer = broker.call(FindCoordinatorRequest(coordinator_keys=["secret", "open"]), 4)
+    codes = [ErrorCode(one.error_code) for one in answer.coordinators]
+    assert codes == [ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_a_transaction_is_refused_for_good_with_the_reason(broker, version):
+    request = FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
+    answer = broker.call(request, version)
+    codes = {one.key: ErrorCode(one.error_code) for one in answer.coordinators}
+    assert codes == dict.fromkeys("ab", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert "transactions" in answer.coordinators[0].error_message
+
+
+def test_an_unknown_key_type_is_an_invalid_request(broker):
+    request = FindCoordinatorRequest(key_type=9, coordinator_keys=["a"])
+    assert broker.call(request, 4).coordinators[0].error_code == ErrorCode.INVALID_REQUEST
+
+
+@pytest.mark.parametrize("version", range(4, 7))
+def test_no_key_has_no_answer(broker, version):
+    assert broker.call(FindCoordinatorRequest(), version).coordinators == []

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.server.group_requests import (
+    FETCH_VERSIONS,
+    FIRST_WITH_GROUPS,
+    OFFSETS_TOPIC,
+    commit,
+    fetch,
+    fetch_request,
+)
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.server.handlers.offsets import offset_fetch
+from tidemill.server.request.authorizer import Operation
+
+NOTHING = (-1, "", ErrorCode.NONE)
+
+
+@pytest.fixture
+def groups(broker):
+    broker.make_topic(OFFSETS_TOPIC, 4)
+    broker.make_topic("t")
+    return broker
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_T45_what_was_committed_is_told_in_every_version(groups, version):
+    commit(groups, 5)
+    assert fetch(groups, version) == [(5, "m", ErrorCode.NONE)]
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_T45_what_was_never_committed_is_no_error(groups, version):
+    assert fetch(groups, version) == [NOTHING]
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_T45_null_topics_are_all_topics(groups, version):
+    groups.make_topic("u")
+    commit(groups, 5)
+    assert fetch(groups, version, names=None) == [(5, "m", ErrorCode.NONE)]
+
+
+@pytest.mark.parametrize("version", [7, 9])
+def test_T45_stable_offsets_are_all_there_are(groups, version):
+    commit(groups, 5)
+    assert fetch(groups, version, require_stable=True) == [(5, "m", ErrorCode.NONE)]
+
+
+def test_several_groups_are_answered_together(groups):
+    names = [f"group-{number}" for number in range(20)]
+    for number, name in enumerate(names):
+        commit(groups, number, group_id=name)
+    response = groups.call(fetch_request(groups, groups=names), 9)
+    found = {one.group_id: one.topics[0].partitions[0].committed_offset for one in response.groups}
+    assert found == {name: number for number, name in enumerate(names)}
+
+
+def test_S11_very_many_groups_leave_others_their_turns(groups):
+    request = fetch_request(groups, groups=[f"group-{number}" for number in range(1_000)])
+    assert groups.turns_of(request, 9) >= 3
+
+
+@pytest.mark.parametrize("version", FETCH_VERSIONS)
+def test_a_broker_that_does_not_coordinate_says_so(broker, version):
+    broker.make_topic("t")
+    response = broker.call(fetch_request(broker, version), version)
+    if version >= FIRST_WITH_GROUPS:
+        code = response.groups[0].error_code
+    elif version > 1:
+        code = response.error_code
+    else:
+        code = response.topics[0].partitions[0].error_code
+    assert code == ErrorCode.NOT_COORDINATOR
+
+
+def test_one_group_that_may_not_be_described_is_refused_alone(groups):
+    commit(groups, 5)
+    groups.permissions.deny(Operation.DESCRIBE, "other")
+    response = groups.call(fetch_request(groups, groups=["other", "g"]), 9)
+    codes = {one.group_id: one.error_code for one in response.groups}
+    assert codes == {"other": ErrorCode.GROUP_AUTHORIZATION_FAILED, "g": ErrorCode.NONE}
+
+
+@pytest.mark.parametrize("version", [7, 9, 10])
+def test_topics_that_may_not_be_described_are_refused_or_left_out(groups, version):
+    groups.make_topic("secret")
+    commit(groups, 5, names=("secret", "t"))
+    groups.permissions.deny(Operation.DESCRIBE, "secret")
+    codes = [code for _, _, code in fetch(groups, version, names=("secret", "t"))]
+    assert sorted(codes) == [ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    assert fetch(groups, version, names=None) == [(5, "m", ErrorCode.NONE)]
+
+
+def test_I34_a_topic_made_anew_starts_without_offsets(groups):
+    commit(groups, 5)
+    groups.run(groups.cluster.delete_topics([groups.image.topic("t").topic_id]))
+    groups.make_topic("t")
+    assert fetch(groups) == [NOTHING]
+
+
+def test_a_request_that_is_refused_as_a_whole_is_refused_for_each_group(groups):
+    error = KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    answer = offset_fetch.HANDLER.refuse(fetch_request(groups, groups=["a", "b"]), error)
+    assert {one.group_id: one.error_code for one in answer.groups} == {
+        "a": error.code,
+        "b": error.code,
+    }

@@ -1,0 +1,178 @@
+"""AlterConfigs and IncrementalAlterConfigs."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidemill.core.errors import ErrorCode
+from tidemill.server.request.authorizer import Operation
+from tidemill.wire.generated import alter_configs, incremental_alter_configs
+
+TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def replace_all(broker, configs, version=2, *, kind=TOPIC, name="t", validate_only=False):
+    """AlterConfigs for one resource."""
+    resource = alter_configs.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[alter_configs.AlterableConfig(name=k, value=v) for k, v in configs.items()],
+    )
+    request = alter_configs.AlterConfigsRequest(resources=[resource], validate_only=validate_only)
+    return broker.call(request, version).responses[0]
+
+
+def resource_of(changes, *, kind=TOPIC, name="t"):
+    return incremental_alter_configs.AlterConfigsResource(
+        resource_type=kind,
+        resource_name=name,
+        configs=[
+            incremental_alter_configs.AlterableConfig(name=key, config_operation=op, value=value)
+            for key, op, value in changes
+        ],
+    )
+
+
+def alter_all(broker, resources, version=1, *, validate_only=False):
+    request = incremental_alter_configs.IncrementalAlterConfigsRequest(
+        resources=resources, validate_only=validate_only
+    )
+    return broker.call(request, version).responses
+
+
+def alter(broker, *changes, version=1, **resource):
+    """IncrementalAlterConfigs for one resource."""
+    return alter_all(broker, [resource_of(changes, **resource)], version)[0]
+
+
+def overrides(broker):
+    return dict(broker.image.topic("t").overrides)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_T57_alter_configs_replaces_everything(broker, version):
+    broker.make_topic("t", overrides={"retention.ms": "1", "segment.bytes": "2048"})
+    answer = replace_all(broker, {"retention.bytes": "5"}, version)
+    assert (answer.error_code, answer.resource_name) == (ErrorCode.NONE, "t")
+    assert overrides(broker) == {"retention.bytes": "5"}
+
+
+@pytest.mark.parametrize("version", range(2))
+def test_T57_incremental_changes_leave_other_keys_alone(broker, version):
+    broker.make_topic("t", overrides={"retention.ms": "1", "segment.bytes": "2048"})
+    answer = alter(
+        broker, ("retention.ms", SET, "7"), ("segment.bytes", DELETE, None), version=version
+    )
+    assert (answer.error_code, answer.resource_name) == (ErrorCode.NONE, "t")
+    assert overrides(broker) == {"retention.ms": "7"}
+
+
+def test_T57_lists_grow_and_shrink(broker):
+    broker.make_topic("t")
+    key = "leader.replication.throttled.replicas"
+    alter(broker, (key, SET, "0:1,1:1"))
+    alter(broker, (key, APPEND, "2:1"))
+    alter(broker, (key, SUBTRACT, "1:1"))
+    assert overrides(broker) == {key: "0:1,2:1"}
+
+
+def test_T22_a_partition_obeys_when_the_answer_is_there(broker):
+    broker.make_topic("t")
+    alter(broker, ("retention.ms", SET, "7"))
+    assert broker.partition("t").log.config.retention_ms == 7
+
+
+def test_T57_an_unknown_operation_is_refused(broker):
+    broker.make_topic("t")
+    answer = alter(broker, ("retention.ms", 4, "7"))
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert "4" in answer.error_message
+
+
+def test_T57_one_bad_key_keeps_the_whole_resource_as_it_is(broker):
+    broker.make_topic("t")
+    answer = alter(broker, ("retention.ms", SET, "7"), ("retention.mss", SET, "7"))
+    assert answer.error_code == ErrorCode.INVALID_CONFIG
+    assert "retention.ms" in answer.error_message
+    assert overrides(broker) == {}
+
+
+def test_T57_a_key_changes_once_per_request(broker):
+    broker.make_topic("t")
+    answer = alter(broker, ("retention.ms", SET, "7"), ("retention.ms", SET, "8"))
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_validation_changes_nothing(broker):
+    broker.make_topic("t")
+    resources = [resource_of([("retention.ms", SET, "7")])]
+    assert alter_all(broker, resources, validate_only=True)[0].error_code == ErrorCode.NONE
+    assert replace_all(broker, {"retention.ms": "7"}, validate_only=True).error_code == 0
+    assert overrides(broker) == {}
+
+
+def test_each_resource_stands_for_itself_in_the_order_of_the_request(broker):
+    broker.make_topic("t")
+    change = [("retention.ms", SET, "7")]
+    answers = alter_all(
+        broker,
+        [
+            resource_of(change, name="u"),
+            resource_of(change, name="t"),
+            resource_of(change, name="no/name"),
+        ],
+    )
+    assert [(one.resource_name, one.error_code) for one in answers] == [
+        ("u", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("t", ErrorCode.NONE),
+        ("no/name", ErrorCode.INVALID_TOPIC_EXCEPTION),
+    ]
+
+
+def test_a_resource_that_is_named_twice_stays_as_it_is(broker):
+    broker.make_topic("t")
+    answers = alter_all(broker, [resource_of([("retention.ms", SET, "7")])] * 2)
+    assert [one.error_code for one in answers] == [ErrorCode.INVALID_REQUEST] * 2
+    assert overrides(broker) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (BROKER, ErrorCode.INVALID_CONFIG),
+        (GROUP, ErrorCode.INVALID_CONFIG),
+        (BROKER_LOGGER, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_S35_nothing_but_topics_changes_at_run_time(broker, kind, code):
+    before = broker.services.config
+    answers = [
+        alter(broker, ("data.dir", SET, "/elsewhere"), kind=kind, name="1"),
+        replace_all(broker, {"data.dir": "/elsewhere"}, kind=kind, name="1"),
+    ]
+    assert [one.error_code for one in answers] == [code] * 2
+    assert all(one.error_message for one in answers)
+    assert broker.services.config is before
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (TOPIC, ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        (GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+        (BROKER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+    ],
+)
+def test_each_kind_of_resource_has_its_right_and_its_error(broker, kind, code):
+    broker.make_topic("t")
+    broker.permissions.deny(Operation.ALTER_CONFIGS)
+    assert alter(broker, ("retention.ms", SET, "7"), kind=kind).error_code == code
+    assert overrides(broker) == {}
+
+
+def test_T18_a_broker_that_is_not_the_controller_says_so(broker):
+    broker.make_topic("t")
+    broker.depose()
+    answers = [alter(broker, ("retention.ms", SET, "7")), replace_all(broker, {})]
+    assert [one.error_code for one in answers] == [ErrorCode.NOT_CONTROLLER] * 2

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tidemill.core.errors import ErrorCode
+from tidemill.core.ids import ZERO_UUID
+from tidemill.server.request.authorizer import Operation
+from tidemill.wire.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+VERSIONS = range(1, 7)
+NOBODY = UUID(int=77)
+
+
+def delete(broker, *names, version=6):
+    if version >= 6:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name) for name in names])
+    else:
+        request = DeleteTopicsRequest(topic_names=list(names))
+    return broker.call(request, version).responses
+
+
+def delete_ids(broker, *topic_ids):
+    topics = [DeleteTopicState(topic_id=topic_id) for topic_id in topic_ids]
+    return broker.call(DeleteTopicsRequest(topics=topics), 6).responses
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_T22_a_topic_is_gone_when_the_answer_is_there(broker, version):
+    broker.make_topic("t")
+    (answer,) = delete(broker, "t", version=version)
+    assert (answer.name, answer.error_code) == ("t", ErrorCode.NONE)
+    assert broker.image.topics == {}
+    assert broker.partition("t") is None
+
+
+def test_T17_a_topic_is_deleted_by_its_id(broker):
+    topic_id = broker.make_topic("t").topic_id
+    (answer,) = delete_ids(broker, topic_id)
+    assert (answer.name, answer.topic_id, answer.error_code) == ("t", topic_id, ErrorCode.NONE)
+    assert broker.image.topics == {}
+
+
+def test_T17_the_id_of_a_topic_that_was_made_anew_is_unknown(broker):
+    old_id = broker.make_topic("t").topic_id
+    delete(broker, "t")
+    broker.make_topic("t")
+    (answer,) = delete_ids(broker, old_id)
+    assert (answer.name, answer.error_code) == (None, ErrorCode.UNKNOWN_TOPIC_ID)
+    assert list(broker.image.topics) == ["t"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_results_come_in_the_order_of_the_request(broker, version):
+    broker.make_topic("a")
+    broker.make_topic("c")
+    broker.permissions.deny(Operation.DELETE, "c")
+
+    answers = delete(broker, "c", "b", "a", version=version)
+
+    assert [(one.name, one.error_code) for one in answers] == [
+        ("c", ErrorCode.TOPIC_AUTHORIZATION_FAILED),
+        ("b", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("a", ErrorCode.NONE),
+    ]
+    assert list(broker.image.topics) == ["c"]
+
+
+def test_several_unknown_ids_are_each_unknown(broker):
+    answers = delete_ids(broker, NOBODY, UUID(int=78))
+    assert [one.error_code for one in answers] == [ErrorCode.UNKNOWN_TOPIC_ID] * 2
+
+
+def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(broker):
+    topic_id = broker.make_topic("t").topic_id
+    topics = [DeleteTopicState(name="t"), DeleteTopicState(topic_id=topic_id)]
+    answers = broker.call(DeleteTopicsRequest(topics=topics), 6).responses
+    assert [one.error_code for one in answers] == [ErrorCode.INVALID_REQUEST] * 2
+    assert list(broker.image.topics) == ["t"]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        DeleteTopicState(name="t", topic_id=NOBODY),
+        DeleteTopicState(name=None, topic_id=ZERO_UUID),
+    ],
+)
+def test_a_topic_has_one_of_name_and_id(broker, wanted):
+    broker.make_topic("t")
+    (answer,) = broker.call(DeleteTopicsRequest(topics=[wanted]), 6).responses
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert list(broker.image.topics) == ["t"]
+
+
+def test_an_id_does_not_betray_the_name_of_a_hidden_topic(broker):
+    topic_id = broker.make_topic("secret").topic_id
+    broker.permissions.deny(Operation.DELETE, "secret")
+    broker.permissions.deny(Operation.DESCRIBE, "secret")
+    (answer,) = delete_ids(broker, topic_id)
+    assert (answer.name, answer.error_code) == (None, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_T18_a_broker_that_is_not_the_controller_says_so(broker, version):
+    broker.make_topic("t")
+    broker.depose()
+    (answer,) = delete(broker, "t", version=version)
+    assert (answer.name, answer.error_code) == ("t", ErrorCode.NOT_CONTROLLER)

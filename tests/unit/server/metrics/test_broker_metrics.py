@@ -1,0 +1,130 @@
+"""The metrics page is what Prometheus reads, exact and with labels from closed sets only."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from types import SimpleNamespace
+
+from tests.support.memory_peer import Server, settle, simulated
+from tidemill.server.metrics.broker_metrics import METRICS, render
+
+LINE = re.compile(r"^([a-z_]+)(?:\{((?:[a-z]+=\"[^\"\\\n]*\",?)*)\})? (\S+)$")
+
+
+def parse(page):
+    """Families by name: kind and samples (name, labels) -> value; fails on anything else."""
+    families, samples = {}, None
+    for line in page.splitlines():
+        if line.startswith("# HELP "):
+            continue
+        if line.startswith("# TYPE "):
+            name, kind = line.removeprefix("# TYPE ").split()
+            samples = {}
+            families[name] = (kind, samples)
+            continue
+        name, labels, value = LINE.match(line).groups()
+        assert name.startswith(next(reversed(families)))
+        assert (name, labels) not in samples
+        samples[name, labels] = float(value)
+    return families
+
+
+class NoLogs:
+    def __iter__(self):
+        return iter(())
+
+    def __len__(self):
+        return 0
+
+    def find(self, topic, index):
+        return None
+
+
+class NoGroups:
+    def shards(self):
+        return iter(())
+
+
+class WalkedShard:
+    """A shard with one committed offset, which knows how often it was gone through."""
+
+    offset_count = 1
+    rebalances = 0
+    walks = 0
+
+    def count_states(self):
+        return Counter(Empty=1)
+
+    def committed(self):
+        self.walks += 1
+        yield "t", 0, 5
+
+
+async def page_of(server):
+    server.services.replicas = NoLogs()
+    server.services.groups = NoGroups()
+    return parse(render(server.state))
+
+
+@simulated
+async def test_every_metric_is_on_the_page_and_every_line_parses():
+    server = Server()
+    client = server.connect()
+    server.step_ends.set()
+    client.send(client.quick() + client.slow() + client.refused())
+    await settle()
+    families = await page_of(server)
+    assert list(families) == [metric.name for metric in METRICS]
+    requests = families["tidemill_requests_total"][1]
+    assert requests["tidemill_requests_total", 'api="DescribeGroups"'] == 1
+
+
+@simulated
+async def test_large_counters_keep_every_digit():
+    server = Server()
+    server.services.telemetry.bytes_in = 123_456_789_012_345
+    families = await page_of(server)
+    _, samples = families["tidemill_bytes_in_total"]
+    assert samples["tidemill_bytes_in_total", None] == 123_456_789_012_345
+
+
+@simulated
+async def test_a_histogram_rises_to_its_count_and_its_bounds_are_exact():
+    server = Server()
+    stall = server.services.telemetry.loop_stall
+    for seconds in (0.0, 0.000001, 0.003, 0.5, 1000.0):
+        stall.observe(seconds)
+    _, samples = (await page_of(server))["tidemill_loop_stall_seconds"]
+    name = "tidemill_loop_stall_seconds"
+    buckets = [
+        (float(labels.removeprefix('le="').rstrip('"')), value)
+        for (sample, labels), value in samples.items()
+        if sample == f"{name}_bucket"
+    ]
+    assert buckets == sorted(buckets)
+    assert buckets[-1] == (float("inf"), 5)
+    assert dict(buckets)[0.004096] == 3
+    assert samples[f"{name}_count", None] == 5
+    assert abs(samples[f"{name}_sum", None] - 1000.503001) < 1e-9
+
+
+@simulated
+async def test_committed_offsets_are_gone_through_once_for_each_scrape():
+    server = Server()
+    shard = WalkedShard()
+    server.services.replicas = NoLogs()
+    server.services.groups = SimpleNamespace(shards=lambda: iter([shard]))
+    for scrapes in (1, 2):
+        render(server.state)
+        assert shard.walks == scrapes
+
+
+@simulated
+async def test_S38_nothing_that_a_client_says_becomes_a_label():
+    server = Server()
+    server.group_ids = ['evil"} 1\n']
+    client = server.connect()
+    client.send(client.quick())
+    families = await page_of(server)
+    assert "evil" not in str(families)

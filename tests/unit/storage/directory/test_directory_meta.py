@@ -1,0 +1,110 @@
+"""Whose directory is this: the answer is checked before anything in it is used."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tidemill.core.errors import UserError
+from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.rng import SeededRng
+from tidemill.storage.directory.directory_meta import (
+    DirectoryMeta,
+    claim_directory,
+    partition_of_name,
+    read_topic_id,
+    write_topic_id,
+)
+from tidemill.storage.files.checked_file import encode_checked
+from tidemill.testing.sim.disk import SimDisk
+
+
+def claim(disk: SimDisk, cluster_id: str = "c1", broker_id: int = 1) -> DirectoryMeta:
+    return claim_directory(
+        disk, "/", cluster_id=cluster_id, broker_id=BrokerId(broker_id), rng=SeededRng(5)
+    )
+
+
+def test_a_fresh_directory_becomes_ours_and_stays_it() -> None:
+    disk = SimDisk()
+    assert claim(disk) == claim(disk.crash(SeededRng(3)))
+
+
+def test_S47_another_clusters_directory_is_refused_with_what_to_do() -> None:
+    disk = SimDisk()
+    claim(disk)
+    with pytest.raises(UserError, match=r"belongs to cluster c1.*own cluster"):
+        claim(disk, cluster_id="c2")
+
+
+def test_S47_another_brokers_directory_is_refused_with_what_to_do() -> None:
+    disk = SimDisk()
+    claim(disk)
+    with pytest.raises(UserError, match=r"belongs to broker 1.*own data directory"):
+        claim(disk, broker_id=2)
+
+
+def test_S47_a_directory_with_strange_files_is_not_taken_over() -> None:
+    disk = SimDisk()
+    disk.make_directories("/orders-0")
+    with pytest.raises(UserError, match="orders-0"):
+        claim(disk)
+
+
+def test_a_first_start_that_was_cut_short_can_be_repeated() -> None:
+    disk = SimDisk()
+    disk.open("/.lock", create=True)
+    disk.open("/meta.tmp", create=True)
+    assert claim(disk).cluster_id == "c1"
+
+
+def test_a_damaged_meta_file_is_refused() -> None:
+    disk = SimDisk()
+    claim(disk)
+    disk.flip_bit("/meta", 25)
+    with pytest.raises(UserError, match="damaged"):
+        claim(disk)
+
+
+def test_S47_a_meta_file_of_a_newer_version_is_refused() -> None:
+    disk = SimDisk()
+    disk.write_file_atomically("/meta", encode_checked(b"META", 2, b"{}"))
+    with pytest.raises(UserError, match="version 2"):
+        claim(disk)
+
+
+def test_a_partition_names_its_topic() -> None:
+    disk = SimDisk()
+    topic_id = TopicId(UUID(int=9))
+    write_topic_id(disk, "/", topic_id)
+    assert read_topic_id(disk, "/") == topic_id
+
+
+def test_a_missing_or_damaged_partition_file_names_nobody() -> None:
+    disk = SimDisk()
+    assert read_topic_id(disk, "/") is None
+    write_topic_id(disk, "/", TopicId(UUID(int=9)))
+    disk.flip_bit("/partition", 18)
+    assert read_topic_id(disk, "/") is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("orders-3", TopicPartition("orders", 3)),
+        ("a-b-10", TopicPartition("a-b", 10)),
+        ("orders", None),
+        ("orders-", None),
+        ("orders-03", None),
+        ("orders--1", TopicPartition("orders-", 1)),
+        ("-1", None),
+        ("orders-1.deleted", None),
+        ("or ders-1", None),
+        ("orders-\u0661", None),
+    ],
+)
+def test_directory_names_are_partitions_only_in_their_one_spelling(
+    name: str, expected: TopicPartition | None
+) -> None:
+    assert partition_of_name(name) == expected

@@ -1,0 +1,143 @@
+"""Many new logs at once: what they cost, what is durable when, and what a fault leaves."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tests.support.batches import fill
+from tests.support.directories import ROOT, SMALL, TOPIC_ID, flushed, opened
+from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
+from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.rng import SeededRng
+from tidemill.storage.directory.log_creation import LogCreation, WantedLog
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.testing.sim.disk import SimDisk
+
+OTHER_ID = TopicId(UUID(int=8))
+PARTITIONS = [TopicPartition("t", number) for number in range(5)]
+
+
+def begun(directory: LogDirectory, topic_id: TopicId = TOPIC_ID) -> LogCreation:
+    return directory.begin_creation(
+        WantedLog(partition, topic_id, SMALL) for partition in PARTITIONS
+    )
+
+
+def created(directory: LogDirectory, topic_id: TopicId = TOPIC_ID) -> LogCreation:
+    creation = begun(directory, topic_id)
+    creation.make()
+    directory.adopt(creation)
+    return creation
+
+
+def test_the_data_directory_is_synced_once_for_all_new_logs() -> None:
+    calls: list[tuple[str, str]] = []
+    disk = SimDisk()
+    directory = opened(disk)
+    disk.on_call = lambda _disk, call, path: calls.append((call, path))
+    created(directory)
+    assert calls.count(("sync_directory", ROOT)) == 1
+    assert calls[-1] == ("sync_directory", ROOT)
+
+
+def test_nothing_is_synced_before_all_names_are_made() -> None:
+    calls: list[str] = []
+    disk = SimDisk()
+    directory = opened(disk)
+    disk.on_call = lambda _disk, call, _path: calls.append(call)
+    created(directory)
+    last_name = max(at for at, call in enumerate(calls) if call == "create")
+    assert "sync" not in calls[:last_name]
+    assert calls.count("sync") == len(PARTITIONS)
+
+
+def test_no_log_is_served_before_it_is_adopted() -> None:
+    directory = opened(SimDisk())
+    creation = begun(directory)
+    creation.make()
+    assert directory.logs() == {}
+    directory.adopt(creation)
+    assert list(directory.logs()) == PARTITIONS
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_adopted_logs_survive_a_crash(seed: int) -> None:
+    disk = SimDisk()
+    created(opened(disk))
+    again = opened(disk.crash(SeededRng(seed)))
+    assert sorted(again.logs()) == PARTITIONS
+    assert {again.topic_id(partition) for partition in PARTITIONS} == {TOPIC_ID}
+
+
+def test_I34_what_lies_in_the_way_is_put_aside_and_purged_later() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    created(directory)
+    fill(directory.logs()[PARTITIONS[0]], 3)
+    flushed(directory, PARTITIONS[0])
+    creation = created(directory, OTHER_ID)
+    assert creation.made[PARTITIONS[0]].log_end_offset == 0
+    directory.settle_removals()
+    while not directory.purge_slice(100):
+        pass
+    assert not [name for name in disk.list_names(ROOT) if name.endswith(".deleted")]
+
+
+def test_a_fault_of_one_log_leaves_the_others_alone() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    disk.fail("sync", "t-2/partition")
+    creation = created(directory)
+    assert list(creation.failed) == [PARTITIONS[2]]
+    assert PARTITIONS[2] not in directory.logs()
+    assert len(directory.logs()) == 4
+
+
+@pytest.mark.parametrize(
+    ("call", "part"),
+    [
+        ("create", "t-2/0"),
+        ("create", "t-2/partition"),
+        ("sync_directory", "t-2"),
+        ("pwrite", "t-2"),
+    ],
+)
+def test_a_log_that_could_not_be_made_leaves_nothing_behind(call: str, part: str) -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    disk.fail(call, part)
+    created(directory)
+    assert not disk.exists(f"{ROOT}/{PARTITIONS[2]}")
+    assert directory.create_log(PARTITIONS[2], TOPIC_ID, SMALL).log_end_offset == 0
+
+
+def test_if_the_names_do_not_become_durable_no_log_counts() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    creation = begun(directory)
+    for _ in PARTITIONS:
+        disk.fail("sync_directory", ROOT, times=len(PARTITIONS) + 1)
+    creation.make()
+    assert creation.made == {}
+    assert list(creation.failed) == PARTITIONS
+
+
+def test_R12_a_full_disk_refuses_new_logs_and_takes_nothing_offline() -> None:
+    disk = SimDisk(capacity_bytes=250)
+    directory = opened(disk)
+    creation = created(directory)
+    assert any(isinstance(fault, DiskFull) for fault in creation.failed.values())
+    assert directory.failure is None
+
+
+def test_a_directory_that_failed_meanwhile_serves_none_of_them() -> None:
+    directory = opened(SimDisk())
+    creation = begun(directory)
+    creation.make()
+    directory.fail(StorageFault("EIO"))
+    with pytest.raises(KafkaError) as refused:
+        directory.adopt(creation)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert directory.logs() == {}

@@ -1,0 +1,114 @@
+"""Retention walks over all logs in slices, and drops only what nothing else depends on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.batches import NOW_MS, append, batch, fill, header
+from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened
+from tidemill.core.ids import TopicPartition
+from tidemill.core.rng import SeededRng
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory.retention import RetentionPass
+from tidemill.testing.sim.disk import SimDisk
+
+HOUR_MS = 3_600_000
+BY_TIME = replace(SMALL, retention_ms=HOUR_MS)
+LATER_MS = NOW_MS + 2 * HOUR_MS
+
+
+@pytest.fixture
+def directory() -> LogDirectory:
+    return opened(SimDisk())
+
+
+def no_limit(_partition: TopicPartition) -> int:
+    return 1 << 60
+
+
+def stored(directory: LogDirectory) -> None:
+    flush_round = directory.collect_checkpoint(100)
+    if flush_round is not None:
+        flush_round.sync()
+        flush_round.apply()
+
+
+def test_a_pass_looks_at_every_log_in_slices(directory: LogDirectory) -> None:
+    partitions = [TopicPartition("t", number) for number in range(5)]
+    for partition in partitions:
+        fill(directory.create_log(partition, TOPIC_ID, BY_TIME), 10)
+    stored(directory)
+    retention = RetentionPass(directory, no_limit)
+    assert [retention.run_slice(LATER_MS, 2) for _ in range(3)] == [False, False, True]
+    assert all(log.log_start_offset == 10 for log in directory.logs().values())
+    assert retention.segments_dropped == sum(3 for _ in partitions)
+
+
+def test_F25_young_segments_stay(directory: LogDirectory) -> None:
+    fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
+    stored(directory)
+    RetentionPass(directory, no_limit).run_slice(NOW_MS + HOUR_MS // 2, 10)
+    assert log_of(directory).log_start_offset == 0
+
+
+def test_nothing_at_or_behind_the_high_watermark_goes(directory: LogDirectory) -> None:
+    fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
+    stored(directory)
+    RetentionPass(directory, lambda _partition: 5).run_slice(LATER_MS, 10)
+    assert log_of(directory).log_start_offset == 4
+
+
+def test_nothing_unflushed_goes(directory: LogDirectory) -> None:
+    fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
+    RetentionPass(directory, no_limit).run_slice(LATER_MS, 10)
+    assert log_of(directory).log_start_offset == 0
+
+
+def test_the_last_segment_stays_until_a_checkpoint_has_stored_its_producers(
+    directory: LogDirectory,
+) -> None:
+    log = directory.create_log(ORDERS, TOPIC_ID, BY_TIME)
+    append(log, batch(0, producer=(5, 0, 0)))
+    flushed(directory)
+    retention = RetentionPass(directory, no_limit)
+    retention.run_slice(LATER_MS, 10)
+    assert log.log_start_offset == 0
+    stored(directory)
+    retention.run_slice(LATER_MS, 10)
+    assert log.log_start_offset == 1
+
+
+def test_I18_a_producer_is_known_after_its_last_segment_went_and_power_was_lost() -> None:
+    disk = SimDisk()
+    directory = opened(disk)
+    append(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), batch(0, producer=(5, 0, 0)))
+    stored(directory)
+    RetentionPass(directory, no_limit).run_slice(LATER_MS, 10)
+    for seed in range(10):
+        log = log_of(opened(disk.crash_image(SeededRng(seed))))
+        assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+        repeated = log.producers.check(header(0, producer=(5, 0, 0)))
+        assert repeated is not None
+        assert repeated.base_offset == 0
+
+
+def test_a_log_that_is_deleted_during_a_pass_is_passed_by(directory: LogDirectory) -> None:
+    partitions = [TopicPartition("t", number) for number in range(3)]
+    for partition in partitions:
+        directory.create_log(partition, TOPIC_ID, BY_TIME)
+    retention = RetentionPass(directory, no_limit)
+    retention.run_slice(NOW_MS, 1)
+    directory.delete_log(partitions[1])
+    assert retention.run_slice(NOW_MS, 10)
+
+
+def test_deleted_logs_are_purged_in_slices(directory: LogDirectory) -> None:
+    fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
+    directory.delete_log(ORDERS)
+    directory.settle_removals()
+    retention = RetentionPass(directory, no_limit)
+    outcomes = [retention.purge_slice(2) for _ in range(10)]
+    assert outcomes[0] is False
+    assert outcomes[-1] is True

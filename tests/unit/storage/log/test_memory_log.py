@@ -1,0 +1,29 @@
+"""What only the log in memory does; the rest is in tests/contract/test_partition_log.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.batches import NOW_MS, fill
+from tidemill.storage.log.interface import FlushPoint, LogConfig
+from tidemill.storage.log.memory_log import MemoryPartitionLog
+
+
+def test_all_that_is_appended_counts_as_flushed() -> None:
+    log = MemoryPartitionLog(LogConfig())
+    fill(log, 3)
+    assert log.flushed_offset == 3
+    assert log.take_flush_point() is None
+
+
+def test_it_gives_out_no_flush_points_to_report_on() -> None:
+    log = MemoryPartitionLog(LogConfig())
+    with pytest.raises(NotImplementedError):
+        log.flushed(FlushPoint(0, lambda: None))
+
+
+def test_retention_frees_memory_batch_by_batch() -> None:
+    log = MemoryPartitionLog(LogConfig(retention_bytes=500))
+    fill(log, 100)
+    log.apply_retention(now_ms=NOW_MS, high_watermark=100)
+    assert 500 <= log.size_bytes < 600

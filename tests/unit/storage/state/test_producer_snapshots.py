@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support.batches import NOW_MS, header
+from tidemill.storage.state.producer_snapshots import ProducerSnapshots
+from tidemill.storage.state.producer_state import ProducerStates
+from tidemill.testing.sim.disk import SimDisk
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk()
+    disk.make_directories("/d")
+    return disk
+
+
+def states(producers: int) -> ProducerStates:
+    found = ProducerStates()
+    for pid in range(producers):
+        found.update(header(pid, producer=(pid, 0, 0)), NOW_MS)
+    return found
+
+
+def write(disk: SimDisk, snapshots: ProducerSnapshots) -> None:
+    """What a flush does."""
+    offsets, obsolete = snapshots.pending_offsets(), snapshots.obsolete()
+    for path, data in snapshots.contents():
+        disk.write_file_atomically(path, data)
+    for path in obsolete:
+        disk.unlink(path)
+    snapshots.written(offsets)
+
+
+def names(disk: SimDisk) -> list[int]:
+    return [int(name.removesuffix(".snapshot")) for name in disk.list_names("/d")]
+
+
+def test_the_newest_snapshot_up_to_an_offset_is_found(disk: SimDisk) -> None:
+    snapshots = ProducerSnapshots(disk, "/d")
+    snapshots.take(states(1), 10)
+    write(disk, snapshots)
+    snapshots.take(states(2), 20)
+    for offset, expected in ((9, None), (10, (1, 10)), (19, (1, 10)), (20, (2, 20)), (99, (2, 20))):
+        found = snapshots.newest_at(offset)
+        assert (found and (len(found[0]), found[1])) == expected
+
+
+def test_R10_two_generations_are_kept(disk: SimDisk) -> None:
+    snapshots = ProducerSnapshots(disk, "/d")
+    for offset in (10, 20, 30, 40):
+        snapshots.take(states(1), offset)
+        write(disk, snapshots)
+    assert names(disk) == [30, 40]
+    assert snapshots.newest_offset == 40
+
+
+def test_snapshots_that_wait_for_a_flush_are_bounded(disk: SimDisk) -> None:
+    snapshots = ProducerSnapshots(disk, "/d")
+    for offset in range(50):
+        snapshots.take(states(1), offset)
+    assert snapshots.pending_offsets() == [48, 49]
+
+
+def test_R10_a_damaged_snapshot_gives_way_to_the_one_before(disk: SimDisk) -> None:
+    snapshots = ProducerSnapshots(disk, "/d")
+    for offset in (10, 20):
+        snapshots.take(states(1), offset)
+        write(disk, snapshots)
+    disk.flip_bit(f"/d/{20:020d}.snapshot", 30)
+    later = ProducerSnapshots(disk, "/d", names(disk))
+    found = later.newest_at(99)
+    assert found is not None
+    assert found[1] == 10
+
+
+def test_a_snapshot_under_a_wrong_name_is_not_believed(disk: SimDisk) -> None:
+    disk.write_file_atomically(f"/d/{20:020d}.snapshot", states(1).encode(10))
+    assert ProducerSnapshots(disk, "/d", [20]).newest_at(99) is None
+
+
+def test_a_cut_takes_later_snapshots_away(disk: SimDisk) -> None:
+    snapshots = ProducerSnapshots(disk, "/d")
+    snapshots.take(states(1), 10)
+    snapshots.take(states(1), 20)
+    write(disk, snapshots)
+    snapshots.take(states(1), 30)
+    snapshots.drop_behind(10)
+    assert names(disk) == [10]
+    assert snapshots.pending_offsets() == []
+    assert snapshots.newest_offset == 10
+
+
+def test_no_snapshot_is_no_offset(disk: SimDisk) -> None:
+    assert ProducerSnapshots(disk, "/d").newest_offset == -1

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.batches import NOW_MS, batch, header
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.storage.files.checked_file import DamagedFile, encode_checked
+from tidemill.storage.state.producer_state import DuplicateOf, ProducerStates
+from tidemill.wire.batch import BatchHeader, read_header
+from tidemill.wire.records import Record, build_batch
+
+SEQUENCE_MAX = 2**31 - 1
+
+
+def produced(
+    sequence: int, count: int = 1, *, epoch: int = 0, pid: int = 9, offset: int = 0
+) -> BatchHeader:
+    return header(offset, count, producer=(pid, epoch, sequence))
+
+
+def marker(epoch: int, *, pid: int = 9) -> BatchHeader:
+    data = build_batch([Record(b"")], producer_id=pid, producer_epoch=epoch, control=True)
+    return read_header(data)
+
+
+def states_with(*headers: BatchHeader, now_ms: int = NOW_MS) -> ProducerStates:
+    states = ProducerStates()
+    for appended in headers:
+        assert states.check(appended) is None
+        states.update(appended, now_ms)
+    return states
+
+
+def refusal(states: ProducerStates, sent: BatchHeader) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        states.check(sent)
+    return caught.value.code
+
+
+def test_batches_without_producer_are_not_remembered() -> None:
+    states = states_with(header(0), header(1))
+    assert len(states) == 0
+
+
+def test_T29_sequences_go_on_where_they_stopped() -> None:
+    states = states_with(produced(0, 3), produced(3, 2, offset=3))
+    assert states.check(produced(5)) is None
+
+
+def test_T29_a_repetition_gets_the_first_offset_and_time() -> None:
+    first = read_header(batch(40, 3, times=[1, 9, 5], producer=(9, 0, 0)))
+    states = states_with(first, produced(3, offset=43))
+    assert states.check(produced(0, 3)) == DuplicateOf(40, 42, 9)
+
+
+def test_T29_the_last_five_batches_are_remembered_and_no_more() -> None:
+    states = states_with(*(produced(number, offset=100 + number) for number in range(7)))
+    for number in range(2, 7):
+        found = states.check(produced(number))
+        assert found is not None
+        assert found.base_offset == 100 + number
+    assert refusal(states, produced(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize("sent", [produced(4), produced(0, 2), produced(1, 2), produced(2)])
+def test_T29_gaps_and_other_ranges_are_out_of_order(sent: BatchHeader) -> None:
+    states = states_with(produced(0, 3))
+    assert refusal(states, sent) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_T29_a_lower_epoch_is_fenced() -> None:
+    states = states_with(produced(0, epoch=2))
+    assert refusal(states, produced(1, epoch=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_T29_a_new_epoch_begins_at_zero() -> None:
+    states = states_with(produced(0, 3))
+    assert refusal(states, produced(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.check(produced(0, epoch=1)) is None
+
+
+def test_T29_a_new_epoch_forgets_the_old_window() -> None:
+    states = states_with(produced(0, 3), produced(0, epoch=1, offset=3))
+    assert states.check(produced(0, epoch=1)) == DuplicateOf(3, 3, NOW_MS)
+    assert refusal(states, produced(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_T29_an_unknown_producer_may_begin_anywhere() -> None:
+    states = states_with(produced(17, 3))
+    assert states.check(produced(20)) is None
+
+
+def test_T29_sequences_wrap() -> None:
+    states = states_with(produced(SEQUENCE_MAX - 1, 2, offset=5))
+    assert states.check(produced(SEQUENCE_MAX - 1, 2)) == DuplicateOf(5, 6, NOW_MS)
+    assert refusal(states, produced(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert states.check(produced(0)) is None
+
+
+def test_T29_a_batch_may_hold_the_wrap() -> None:
+    states = states_with(produced(SEQUENCE_MAX, 3, offset=5))
+    assert states.check(produced(2)) is None
+    assert states.check(produced(SEQUENCE_MAX, 3)) == DuplicateOf(5, 7, NOW_MS)
+
+
+def test_a_transaction_marker_speaks_for_its_epoch_only() -> None:
+    states = states_with(produced(0, 3), marker(0))
+    assert states.check(produced(3)) is None
+    states.update(marker(1), NOW_MS)
+    assert refusal(states, produced(3)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert states.check(produced(0, epoch=1)) is None
+
+
+def test_producers_expire_by_their_last_append() -> None:
+    states = states_with(produced(0, pid=1), now_ms=1_000)
+    states.update(produced(0, pid=2), 2_000)
+    states.update(produced(1, pid=1), 3_000)
+    assert states.expire(now_ms=5_000, expiration_ms=3_000) == 1
+    assert states.check(produced(7, pid=2)) is None
+    assert refusal(states, produced(7, pid=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_S38_the_longest_silent_producer_makes_room() -> None:
+    states = ProducerStates(producer_ids_max=3)
+    for pid in (1, 2, 3):
+        states.update(produced(0, pid=pid), NOW_MS)
+    states.update(produced(1, pid=1), NOW_MS)
+    states.update(produced(0, pid=4), NOW_MS)
+    assert len(states) == 3
+    assert states.check(produced(5, pid=2)) is None
+    assert refusal(states, produced(5, pid=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_it_knows_whether_a_cut_concerns_it() -> None:
+    states = states_with(produced(0, 3, offset=10))
+    assert states.reaches(12)
+    assert not states.reaches(13)
+
+
+sent_batches = st.lists(
+    st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(1, 3)), max_size=30
+)
+
+
+@given(sent_batches)
+def test_I18_a_snapshot_restores_the_same_decisions(
+    sent: list[tuple[int, int, int]],
+) -> None:
+    states, next_sequence, offset = ProducerStates(), dict[tuple[int, int], int](), 0
+    for pid, epoch, count in sent:
+        sequence = next_sequence.get((pid, epoch), 0)
+        states.update(produced(sequence, count, epoch=epoch, pid=pid, offset=offset), NOW_MS)
+        next_sequence[pid, epoch] = sequence + count
+        offset += count
+    restored, at = ProducerStates.decode(states.encode(offset))
+    assert at == offset
+    assert restored.encode(offset) == states.encode(offset)
+
+
+def test_a_snapshot_keeps_the_wrap() -> None:
+    restored, _ = ProducerStates.decode(states_with(produced(SEQUENCE_MAX)).encode(1))
+    assert restored.check(produced(0)) is None
+
+
+@pytest.mark.parametrize("payload", [b"", bytes(8) + b"\x7f\xff\xff\xff", bytes(13)])
+def test_a_snapshot_that_cannot_be_is_damage(payload: bytes) -> None:
+    with pytest.raises(DamagedFile):
+        ProducerStates.decode(encode_checked(b"PROD", 1, payload))

@@ -1,0 +1,205 @@
+"""The simulated loop: time that costs nothing, an order that a seed decides, deaths without last
+words."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from contextvars import copy_context
+from typing import Any
+
+import pytest
+
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.rng import SeededRng
+from tidemill.testing.sim.loop import (
+    CURRENT_HOST,
+    Deadlock,
+    EscapedSimulation,
+    SimHost,
+    SimLoop,
+    SimulationFailed,
+    SimulationTooLong,
+)
+
+
+def _fail(name: str, error: BaseException) -> None:
+    raise AssertionError(name) from error
+
+
+def _spawn(work: Coroutine[Any, Any, None], host: SimHost | None = None) -> None:
+    context = copy_context()
+    context.run(CURRENT_HOST.set, host)
+    context.run(Supervisor(_fail).spawn, "work", work)
+
+
+def _order_of_ten(rng: SeededRng | None) -> list[int]:
+    seen: list[int] = []
+
+    async def note(number: int) -> None:
+        await asyncio.sleep(0)
+        seen.append(number)
+
+    async def main() -> None:
+        await asyncio.gather(*(note(number) for number in range(10)))
+
+    SimLoop(rng).run(main())
+    return seen
+
+
+def test_time_jumps_to_the_next_timer() -> None:
+    async def main() -> float:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        await asyncio.sleep(3 * 24 * 3600.0)
+        return loop.time() - started
+
+    assert SimLoop(time_limit_s=1e9).run(main()) == pytest.approx(3 * 24 * 3600.0, abs=1e-6)
+
+
+def test_timers_fire_exactly_on_time() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        for step in range(1, 200):
+            due = loop.time() + step / 7
+            await asyncio.sleep(step / 7)
+            assert loop.time() >= due
+
+    SimLoop(SeededRng(1)).run(main())
+
+
+def test_the_same_seed_gives_the_same_order() -> None:
+    assert _order_of_ten(SeededRng(5)) == _order_of_ten(SeededRng(5))
+
+
+def test_another_seed_gives_another_order() -> None:
+    assert len({tuple(_order_of_ten(SeededRng(seed))) for seed in range(20)}) > 15
+
+
+def test_without_a_seed_it_is_first_come_first_served() -> None:
+    assert _order_of_ten(None) == list(range(10))
+
+
+def test_sets_of_tasks_and_futures_are_iterated_in_the_same_order() -> None:
+    async def main() -> list[list[int]]:
+        loop = asyncio.get_running_loop()
+        kept = [object() for _ in range(1000)]  # moves whatever is allocated next
+        futures = [loop.create_future() for _ in range(50)]
+        order = [futures.index(future) for future in set(futures)]
+        _spawn(asyncio.sleep(1))
+        _spawn(asyncio.sleep(2))
+        tasks = [task.get_name() for task in asyncio.all_tasks()]
+        del kept
+        return [order, tasks]
+
+    assert SimLoop().run(main()) == SimLoop().run(main())
+
+
+def test_nobody_who_can_go_on_is_an_error_that_names_who_waits() -> None:
+    async def waits_for_ever() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Deadlock, match="waits_for_ever"):
+        SimLoop().run(waits_for_ever())
+
+
+def test_too_much_time_is_an_error() -> None:
+    with pytest.raises(SimulationTooLong):
+        SimLoop(time_limit_s=10.0).run(asyncio.sleep(11.0))
+
+
+def test_waiting_without_letting_time_pass_is_an_error() -> None:
+    async def main() -> None:
+        while True:  # noqa: ASYNC110 - exactly this is what must be caught
+            await asyncio.sleep(0)
+
+    with pytest.raises(SimulationTooLong, match="main"):
+        SimLoop().run(main())
+
+
+def test_R2_an_executor_is_refused() -> None:
+    async def main() -> None:
+        await asyncio.to_thread(len, "")
+
+    with pytest.raises(EscapedSimulation, match="thread"):
+        SimLoop().run(main())
+
+
+def test_R2_a_call_from_another_thread_fails_the_run() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        heard: list[BaseException] = []
+
+        def call() -> None:
+            try:
+                loop.call_soon_threadsafe(lambda: None)
+            except EscapedSimulation as error:
+                heard.append(error)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        assert heard
+
+    with pytest.raises(SimulationFailed, match="a thread calls"):
+        SimLoop().run(main())
+
+
+def test_a_callback_that_fails_fails_the_run() -> None:
+    async def main() -> None:
+        asyncio.get_running_loop().call_soon(lambda: 1 // 0)
+        await asyncio.sleep(1)
+
+    with pytest.raises(SimulationFailed) as caught:
+        SimLoop().run(main())
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_nothing_of_a_dead_host_runs_not_even_its_finally_blocks() -> None:
+    seen: list[str] = []
+    host = SimHost("victim")
+
+    async def work() -> None:
+        try:
+            while True:
+                seen.append("works")
+                await asyncio.sleep(1.0)
+        finally:
+            seen.append("cleans up")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        _spawn(work(), host)
+        loop.call_later(5.0, seen.append, "a timer beside it")
+        await asyncio.sleep(2.5)
+        loop.kill(host)
+        await asyncio.sleep(10.0)
+        assert seen == ["works", "works", "works", "a timer beside it"]
+
+    SimLoop(SeededRng(1)).run(main())
+
+
+def test_what_a_host_starts_belongs_to_it() -> None:
+    seen: list[str] = []
+    host = SimHost("victim")
+
+    async def child() -> None:
+        await asyncio.sleep(5.0)
+        seen.append("child")
+
+    async def parent() -> None:
+        Supervisor(_fail).spawn("child", child())
+        asyncio.get_running_loop().call_later(5.0, seen.append, "callback")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        _spawn(parent(), host)
+        await asyncio.sleep(1.0)
+        loop.kill(host)
+        await asyncio.sleep(10.0)
+
+    SimLoop(SeededRng(1)).run(main())
+    assert seen == []

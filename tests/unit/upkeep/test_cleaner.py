@@ -1,0 +1,210 @@
+"""The loop that compacts: what it picks, how it rests, and what it does with trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+
+from tests.support.batches import NOW_MS
+from tests.support.compacting import CONFIG, pairs, put, seal
+from tests.support.directories import flushed, opened
+from tidemill.core.config.broker_config import broker_config
+from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.rng import SeededRng
+from tidemill.core.telemetry import Telemetry
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.testing.manual_clock import ManualClock
+from tidemill.testing.sim.disk import SimDisk
+from tidemill.upkeep import cleaner as cleaner_module
+from tidemill.upkeep.cleaner import Cleaner
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+class Place:
+    """A data directory with compacted logs, and its cleaner."""
+
+    def __init__(self, *settings: str) -> None:
+        self.disk = SimDisk()
+        self.directory = opened(self.disk)
+        self.limits: dict[tuple[str, int], int] = {}
+        self.telemetry = Telemetry()
+        self.cleaner = Cleaner(
+            self.disk,
+            self.directory,
+            self,  # type: ignore[arg-type] # all it asks is `find`
+            clock=ManualClock(wall_ms=NOW_MS),
+            rng=SeededRng(1),
+            telemetry=self.telemetry,
+            config=broker_config(flags=settings),
+        )
+
+    def find(self, topic: str, index: int) -> SimpleNamespace:
+        limit = self.limits.get((topic, index), 1 << 40)
+        return SimpleNamespace(compactable_offset=lambda: limit)
+
+    def log(
+        self, name: TopicPartition = A, *, keys: int = 10, config: LogConfig = CONFIG
+    ) -> FilePartitionLog:
+        """A log with ten versions of one key and `keys` others."""
+        log = self.directory.create_log(name, TopicId(UUID(int=hash(name) & 0xFFFF)), config)
+        for number in range(10):
+            put(log, (b"k", b"%d" % number))
+        for number in range(keys):
+            put(log, (b"k%d" % number, b"v"))
+        seal(log)
+        return log
+
+    def clean(self) -> bool:
+        return asyncio.run(self.cleaner.clean_dirtiest())
+
+
+def values(log: FilePartitionLog) -> list[bytes | None]:
+    return [value for _, key, value in pairs(log) if key == b"k"]
+
+
+def test_F26_a_dirty_log_is_cleaned_and_then_at_rest() -> None:
+    place = Place()
+    log = place.log()
+    assert place.clean()
+    assert values(log) == [b"9"]
+    assert not place.clean()
+    assert place.telemetry.cleanings == 1
+    assert place.telemetry.cleaned_segments > 0
+    assert place.telemetry.cleaned_bytes > 0
+
+
+def test_a_topic_that_does_not_compact_is_left_alone() -> None:
+    place = Place()
+    log = place.log(config=replace(CONFIG, compacts=False))
+    assert not place.clean()
+    assert len(values(log)) == 10
+
+
+def test_setting_the_policy_later_is_enough() -> None:
+    place = Place()
+    log = place.log(config=replace(CONFIG, compacts=False))
+    log.set_config(CONFIG)
+    assert place.clean()
+    assert values(log) == [b"9"]
+
+
+def test_the_dirtiest_log_comes_first() -> None:
+    place = Place()
+    first, second = place.log(A), place.log(B)
+    place.clean()
+    place.clean()
+    for log, versions in ((first, 1), (second, 30)):
+        for number in range(versions):
+            put(log, (b"k", b"again %d" % number))
+        seal(log)
+    place.clean()
+    assert values(second) == [b"again 29"]
+    assert values(first) == [b"9", b"again 0"]
+
+
+def test_a_log_below_the_dirty_ratio_is_left_alone_but_reported() -> None:
+    place = Place()
+    log = place.log(config=replace(CONFIG, min_cleanable_dirty_ratio=1))
+    place.clean()
+    put(log, (b"k", b"10"))
+    seal(log)
+    assert not place.clean()
+    assert 0 < place.telemetry.dirtiest_log_percent < 100
+
+
+def test_I35_nothing_above_the_partitions_mark_is_cleaned() -> None:
+    place = Place()
+    log = place.log()
+    place.limits[A] = 0
+    assert not place.clean()
+    assert len(values(log)) == 10
+
+
+def test_a_damaged_log_is_reported_once_and_others_are_cleaned(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = Place()
+    damaged, healthy = place.log(A), place.log(B)
+    place.disk.flip_bit(damaged.segments.oldest.path, 100)
+    with caplog.at_level(logging.ERROR):
+        while place.clean():
+            pass
+        place.clean()
+    assert len(caplog.records) == 1
+    assert place.telemetry.cleaning_failures == 1
+    assert values(healthy) == [b"9"]
+    assert place.directory.failure is None
+
+
+def test_a_full_disk_stops_a_cleaning_and_nothing_else() -> None:
+    place = Place()
+    log = place.log()
+    place.disk.set_capacity(0)
+    assert not place.clean()
+    assert place.telemetry.cleaning_failures == 1
+    assert place.directory.failure is None
+    place.disk.set_capacity(None)
+    assert place.clean()
+    assert values(log) == [b"9"]
+
+
+def test_a_failed_sync_takes_the_directory_offline() -> None:
+    place = Place()
+    place.log()
+    place.disk.fail("sync", ".cleaned")
+    assert not place.clean()
+    assert place.directory.failure is not None
+    assert not place.clean()
+
+
+def test_a_log_that_is_deleted_while_it_is_cleaned_is_no_failure() -> None:
+    place = Place()
+    place.log()
+    run, steps = place.disk.run, 0
+
+    async def run_and_delete(operation: object) -> object:
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            place.directory.delete_log(A)
+        return await run(operation)  # type: ignore[arg-type]
+
+    place.disk.run = run_and_delete  # type: ignore[method-assign,assignment]
+    assert place.clean()
+    assert steps == 5
+    assert place.telemetry.cleaning_failures == 0
+    assert not place.clean()
+
+
+def test_a_byte_rate_slows_cleaning_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(cleaner_module.asyncio, "sleep", sleep)
+    place = Place("log.cleaner.io.max.bytes.per.second=1024")
+    place.log()
+    place.clean()
+    assert sum(waited) == pytest.approx(place.telemetry.cleaned_bytes / 1024)
+
+
+def test_I9_a_clean_end_and_start_keep_what_was_cleaned() -> None:
+    place = Place()
+    log = place.log()
+    place.clean()
+    end = log.log_end_offset
+    flushed(place.directory, A)
+    place.directory.close({A: end})
+    again = opened(place.disk)
+    assert again.started_clean
+    found = again.get(A)
+    assert found is not None
+    assert (values(found), found.log_end_offset) == ([b"9"], end)

@@ -1,0 +1,149 @@
+"""From the image to logs on a disk, without holding up the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from uuid import UUID
+
+import pytest
+
+from tests.support.directories import opened
+from tests.support.partitions import OWN, Flushes, image
+from tidemill.core.errors import StorageFault
+from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
+from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.testing.manual_clock import ManualClock
+from tidemill.testing.sim.disk import SimDisk
+from tidemill.upkeep.log_opener import LOGS_PER_GROUP, PARTITIONS_PER_SLICE, LogOpener
+
+
+class Place:
+    """One broker's partitions over a data directory on a simulated disk."""
+
+    def __init__(self) -> None:
+        self.disk = SimDisk()
+        self.directory = opened(self.disk)
+        self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
+        self.opener = LogOpener(self.disk, self.directory, self.replicas)
+        self.metadata = MetadataImage()
+
+    def put(self, partitions: int, name: str = "t", number: int = 1) -> None:
+        topic = TopicImage(
+            name=name,
+            topic_id=UUID(int=number),
+            partitions=tuple(image() for _ in range(partitions)),
+            config=TopicConfig(),
+        )
+        draft = ImageDraft(self.metadata)
+        draft.put_topic(topic)
+        self._apply(draft)
+
+    def drop(self, name: str = "t") -> None:
+        draft = ImageDraft(self.metadata)
+        draft.drop_topic(name)
+        self._apply(draft)
+
+    def _apply(self, draft: ImageDraft) -> None:
+        delta = draft.finish()
+        self.metadata = delta.after
+        self.replicas.apply(delta)
+
+    async def open_all(self, topic: str = "t") -> None:
+        """Run the loop until every log of the topic was tried."""
+        running = asyncio.create_task(self.opener.run())
+        await self.replicas.unopened.wait_tried([topic])
+        running.cancel()
+
+    def work_off(self) -> None:
+        asyncio.run(self.opener.work_off())
+
+    def open_next(self) -> None:
+        asyncio.run(self.opener.open_group(self.replicas.unopened.take(LOGS_PER_GROUP)))
+
+
+@pytest.fixture
+def place() -> Place:
+    return Place()
+
+
+def test_F77_every_partition_of_a_large_topic_is_led_when_waiting_ends(place: Place) -> None:
+    place.put(2 * LOGS_PER_GROUP + 1)
+    asyncio.run(place.open_all())
+    assert len(place.replicas) == len(place.directory.logs()) == 2 * LOGS_PER_GROUP + 1
+    assert all(partition.is_leader for partition in place.replicas)
+
+
+def test_S11_others_get_turns_while_partitions_are_opened(place: Place) -> None:
+    place.put(LOGS_PER_GROUP)
+
+    async def turns() -> int:
+        work = place.opener.open_group(place.replicas.unopened.take(LOGS_PER_GROUP))
+        opening = asyncio.create_task(work)
+        count = 0
+        while not opening.done():
+            await asyncio.sleep(0)
+            count += 1
+        return count
+
+    assert asyncio.run(turns()) >= LOGS_PER_GROUP // PARTITIONS_PER_SLICE
+
+
+def test_one_log_that_cannot_be_made_leaves_the_others_alone(place: Place) -> None:
+    place.put(3)
+    place.disk.fail("create", "t-1/")
+    place.open_next()
+    assert place.replicas.find("t", 1) is None
+    assert [partition.name.partition for partition in place.replicas] == [0, 2]
+
+
+def test_what_failed_is_tried_again(place: Place) -> None:
+    place.put(1)
+    place.disk.fail("create", "t-0/")
+    place.work_off()
+    assert place.replicas.find("t", 0) is None
+    place.work_off()
+    assert place.replicas.find("t", 0) is not None
+    assert len(place.replicas.unopened) == 0
+
+
+def test_a_failure_is_told_once_however_often_it_is_tried(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.put(1)
+    place.disk.fail("create", "t-0/", times=2)
+    with caplog.at_level(logging.ERROR):
+        place.work_off()
+        place.work_off()
+    assert len(caplog.messages) == 1
+    assert "t-0 cannot be opened" in caplog.text
+
+
+def test_R12_a_directory_that_failed_opens_nothing(place: Place) -> None:
+    place.put(2)
+    place.directory.fail(StorageFault("EIO"))
+    place.open_next()
+    assert len(place.replicas) == 0
+
+
+def test_a_deleted_topic_becomes_durable_in_the_background(place: Place) -> None:
+    place.put(3)
+    place.open_next()
+    place.drop()
+    assert place.directory.has_unsettled_removals
+    place.work_off()
+    assert not place.directory.has_unsettled_removals
+
+
+def test_I34_a_topic_made_again_while_its_logs_are_made_gets_its_own(place: Place) -> None:
+    place.put(1)
+    group = place.replicas.unopened.take(1)
+    place.drop()
+    place.put(1, number=2)
+    asyncio.run(place.opener.open_group(group))
+    assert place.replicas.find("t", 0) is None
+    asyncio.run(place.open_all())
+    partition = place.replicas.find("t", 0)
+    assert partition is not None
+    assert partition.topic_id == UUID(int=2)
