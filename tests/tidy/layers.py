@@ -81,6 +81,7 @@ ASYNC_SHELLS = (
     "core/loop/event_loop.py",
     "core/loop/lifecycle.py",
     "core/net.py",
+    "core/loop/pacing.py",
     "core/loop/timers.py",
     "storage/files/disk.py",  # `disk.run`, the one door to threads
     "metadata/cluster.py",

@@ -14,6 +14,7 @@ from typing import BinaryIO
 
 from tidemill.core.errors import UserError
 from tidemill.core.limits import KIB, MIB
+from tidemill.core.loop.pacing import next_turn
 
 __all__ = ["read_lines"]
 
@@ -31,7 +32,7 @@ async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
             raise UserError(f"a line is longer than {LINE_BYTES_MAX} bytes; no broker takes that")
         for line in lines:
             yield line
-        await asyncio.sleep(0)
+        await next_turn()
     if rest:
         yield rest
 

@@ -80,7 +80,7 @@ REQUEST_PATH = (
     "tidemill.server.handlers.data.produce",
     "tidemill.server.request.leader_hints",
     "tidemill.server.limits.memory_pool",
-    "tidemill.server.limits.pacing",
+    "tidemill.core.loop.pacing",
     "tidemill.server.request.partition_access",
     "tidemill.server.limits.quotas",
     "tidemill.server.fetching.parked_fetches",

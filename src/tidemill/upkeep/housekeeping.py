@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from functools import partial
 from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
+from tidemill.core.loop.pacing import run_slices
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -68,8 +68,8 @@ class Housekeeping:
             await asyncio.sleep(self._retention_interval_s)
             try:
                 now_ms = self._clock.wall_ms()
-                await _until(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
-                await _until(partial(self._retention.purge_slice, FILES_PER_SLICE))
+                await run_slices(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
+                await run_slices(partial(self._retention.purge_slice, FILES_PER_SLICE))
                 await self.purge_cut_files(now_ms)
             except StorageFault as fault:
                 log.error("retention: %s", fault)
@@ -130,11 +130,3 @@ class Housekeeping:
 
     def _monotonic_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)
-
-
-async def _until(slice_ended_all: Callable[[], bool]) -> None:
-    """Slice after slice; everybody else gets a turn in between."""
-    done = slice_ended_all()
-    while not done:
-        await asyncio.sleep(0)
-        done = slice_ended_all()

@@ -8,13 +8,13 @@ under its name has to wait until a flush of its former log ends.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import final
 
 from tidemill.core.errors import KafkaError, StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.loop.pacing import next_turn
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.replica_manager import ReplicaManager, log_config_of
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
@@ -74,7 +74,7 @@ class LogOpener:
         made = [name for name, _ in group if name not in creation.failed]
         for start in range(0, len(made), PARTITIONS_PER_SLICE):
             self._replicas.open_made(made[start : start + PARTITIONS_PER_SLICE])
-            await asyncio.sleep(0)
+            await next_turn()
         self._unopened.tried(group)
 
     def _note_failures(self, group: _Group, creation: LogCreation) -> None:

@@ -47,6 +47,7 @@ from tidemill.client.producing.produce_requests import (
 from tidemill.core.errors import ErrorCode, KafkaError, TidemillError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MIB
+from tidemill.core.loop.pacing import next_turn
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import HEADER_BYTES, NO_SEQUENCE
 from tidemill.wire.generated.produce import PartitionProduceResponse, ProduceResponse
@@ -186,7 +187,7 @@ class BatchProducer:
         self._raise_failure()
         await self._dispatch()
         self._raise_failure()
-        await asyncio.sleep(0)
+        await next_turn()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:

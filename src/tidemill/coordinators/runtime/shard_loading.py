@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from tidemill.coordinators.runtime.shard import Shard
+from tidemill.core.loop.pacing import next_turn
 from tidemill.storage.files.disk import Buffer, Disk
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import iter_headers, verify
@@ -58,7 +58,7 @@ async def replay_log(
                     shard.replay(record.key or b"", record.value)
                     replayed += 1
                     if replayed % RECORDS_PER_SLICE == 0:
-                        await asyncio.sleep(0)
+                        await next_turn()
                         if not is_wanted():
                             return count + replayed
         count += replayed

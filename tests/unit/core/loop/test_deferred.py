@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.core.errors import InvariantViolation
+from tidemill.core.errors import ErrorCode, InvariantViolation
 from tidemill.core.loop.deferred import Deferred
 
 
@@ -36,3 +36,11 @@ def test_two_listeners_are_a_bug():
     deferred.then(lambda _value: None)
     with pytest.raises(InvariantViolation):
         deferred.then(lambda _value: None)
+
+
+def test_a_refused_value_is_what_its_refusal_makes_of_the_code():
+    heard: list[str] = []
+    deferred = Deferred(lambda code: f"refused: {code.name}")
+    deferred.then(heard.append)
+    deferred.refuse(ErrorCode.NOT_COORDINATOR)
+    assert heard == ["refused: NOT_COORDINATOR"]

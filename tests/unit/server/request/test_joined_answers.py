@@ -4,9 +4,9 @@ import asyncio
 
 from tests.unit.server.one_broker import value_of
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.loop.deferred import Deferred
+from tidemill.core.loop.deferred import Deferred, join_deferred
 from tidemill.core.telemetry import Telemetry
-from tidemill.server.request.joined_answers import ASKED_PER_SLICE, answer_each, join_answers
+from tidemill.server.request.joined_answers import ASKED_PER_SLICE, answer_each
 
 
 class Context:
@@ -19,13 +19,13 @@ class Context:
 
 
 def test_answers_that_are_all_there_are_combined_at_once():
-    assert join_answers([1, 2, 3], sum) == 6
-    assert join_answers([], list) == []
+    assert join_deferred([1, 2, 3], sum) == 6
+    assert join_deferred([], list) == []
 
 
 def test_the_joint_answer_comes_with_the_last_one_in_the_order_of_asking():
     first, second = Deferred(), Deferred()
-    joint = join_answers([first, "b", second], "".join)
+    joint = join_deferred([first, "b", second], "".join)
     second.resolve("c")
     assert not joint.resolved
     first.resolve("a")
@@ -35,7 +35,7 @@ def test_the_joint_answer_comes_with_the_last_one_in_the_order_of_asking():
 def test_answers_that_came_before_they_were_joined_do_not_wait():
     early = Deferred()
     early.resolve("a")
-    assert join_answers([early, "b"], "".join) == "ab"
+    assert join_deferred([early, "b"], "".join) == "ab"
 
 
 def test_a_refused_name_does_not_keep_the_others_from_their_answers():

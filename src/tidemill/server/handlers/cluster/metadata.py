@@ -10,11 +10,11 @@ client (S39), and answered as ready (T15).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.metadata_image import PartitionImage, TopicImage
 from tidemill.server.handlers.topics.topic_changes import wait_usable
@@ -61,12 +61,9 @@ async def _handle_slowly(
 ) -> MetadataResponse:
     refused = await _create(context, names)
     response = _frame(context, request)
-    cost = 0
+    pacer = Pacer(TOPICS_PER_SLICE)
     for wanted in list(_wanted(context, request)):
-        cost += _cost(context, wanted)
-        if cost >= TOPICS_PER_SLICE:
-            cost = 0
-            await asyncio.sleep(0)
+        await pacer.step(_cost(context, wanted))
         described = _describe(context, request, wanted)
         code = refused.get(wanted.name or "")
         if code is not None and described.error_code:

@@ -12,8 +12,8 @@ Left out: waiting until the followers have deleted as well; they learn of it wit
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
-from tidemill.server.limits.pacing import Pacer
 from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler

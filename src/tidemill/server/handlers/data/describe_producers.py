@@ -8,8 +8,8 @@ coordinator.
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.loop.pacing import Pacer
 from tidemill.replication.partition import Partition
-from tidemill.server.limits.pacing import Pacer
 from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler

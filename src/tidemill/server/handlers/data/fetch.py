@@ -16,7 +16,6 @@ transactions.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import final
@@ -24,6 +23,7 @@ from typing import final
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import KIB
 from tidemill.core.loop.deferred import Deferred
+from tidemill.core.loop.pacing import next_turn
 from tidemill.core.loop.timers import Timer
 from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.server.fetching.fetch_sessions import FetchPlan, FetchTarget
@@ -115,7 +115,7 @@ class _Fetch:
         for start in range(0, len(self._plan.targets), PARTITIONS_PER_SLICE):
             some = self._plan.targets[start : start + PARTITIONS_PER_SLICE]
             results += self._read_some(some, budget - self.bytes_found)
-            await asyncio.sleep(0)
+            await next_turn()
         return results
 
     def _begin(self) -> None:

@@ -21,8 +21,8 @@ from enum import IntEnum
 from functools import partial
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.loop.pacing import Pacer
 from tidemill.replication.partition import NO_TIMESTAMP, Partition
-from tidemill.server.limits.pacing import Pacer
 from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler

@@ -9,7 +9,7 @@ offset behind its last record; (-1, -1) where none is known.
 from __future__ import annotations
 
 from tidemill.core.errors import KafkaError, StorageFault
-from tidemill.server.limits.pacing import Pacer
+from tidemill.core.loop.pacing import Pacer
 from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler

@@ -10,7 +10,7 @@ that lacks some would be taken for the whole.
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.server.limits.pacing import Pacer
+from tidemill.core.loop.pacing import Pacer
 from tidemill.server.request.authorizer import Operation, cluster, group
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
-from tidemill.core.loop.deferred import Deferred
+from tidemill.core.loop.deferred import Deferred, join_deferred
 from tidemill.server.request.authorizer import Operation, group, topic
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler
-from tidemill.server.request.joined_answers import join_answers
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.offset_commit import (
     OffsetCommitRequest,
@@ -61,7 +60,7 @@ def _commit_some(
     if not allowed:
         return OffsetCommitResponse(topics=refused)
     request.topics = allowed
-    return join_answers(
+    return join_deferred(
         [_commit(context, request)],
         lambda answers: OffsetCommitResponse(topics=answers[0].topics + refused),
     )

@@ -8,10 +8,10 @@ it keeps all (NON_EMPTY_GROUP). A partition without an offset is no error.
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode
+from tidemill.core.loop.deferred import join_deferred
 from tidemill.server.request.authorizer import Operation, group, topic
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
-from tidemill.server.request.joined_answers import join_answers
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.offset_delete import (
     OffsetDeleteRequest,
@@ -34,7 +34,7 @@ def handle(context: RequestContext, request: OffsetDeleteRequest) -> Answer:
         lambda shard, _now: shard.delete_offsets(request),
         lambda code: OffsetDeleteResponse(error_code=int(code)),
     )
-    return join_answers([answer], lambda answers: _with_refused(answers[0], forbidden))
+    return join_deferred([answer], lambda answers: _with_refused(answers[0], forbidden))
 
 
 def _may_read(context: RequestContext, wanted: OffsetDeleteRequestTopic) -> bool:

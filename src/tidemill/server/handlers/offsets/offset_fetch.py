@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
-from tidemill.core.loop.deferred import Deferred
+from tidemill.core.loop.deferred import Deferred, join_deferred
 from tidemill.server.request.authorizer import Operation, group, topic
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler
-from tidemill.server.request.joined_answers import answer_each, join_answers
+from tidemill.server.request.joined_answers import answer_each
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.offset_fetch import (
     OffsetFetchRequest,
@@ -46,7 +46,7 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> Answer:
             _refuse_group,
             lambda groups: OffsetFetchResponse(groups=groups),
         )
-    return join_answers(
+    return join_deferred(
         [_fetch(context, _as_group(request))], lambda groups: _without_groups(groups[0])
     )
 
@@ -56,14 +56,14 @@ def _fetch(
 ) -> OffsetFetchResponseGroup | Deferred[OffsetFetchResponseGroup]:
     context.require(Operation.DESCRIBE, group(wanted.group_id))
     if wanted.topics is None:
-        return join_answers([_read(context, wanted)], lambda groups: _visible(context, groups[0]))
+        return join_deferred([_read(context, wanted)], lambda groups: _visible(context, groups[0]))
     allowed = [one for one in wanted.topics if _may_describe(context, one)]
     if len(allowed) == len(wanted.topics):
         return _read(context, wanted)
     forbidden = [one for one in wanted.topics if not _may_describe(context, one)]
     refused = [_refuse_topic(one, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for one in forbidden]
     wanted.topics = allowed
-    return join_answers([_read(context, wanted)], lambda groups: _with(groups[0], refused))
+    return join_deferred([_read(context, wanted)], lambda groups: _with(groups[0], refused))
 
 
 def _read(

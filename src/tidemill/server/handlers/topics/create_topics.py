@@ -17,6 +17,7 @@ from functools import partial
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult, TopicSpec
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.metadata.image.topic_config import describe_topic
@@ -25,7 +26,6 @@ from tidemill.server.handlers.topics.topic_changes import (
     check_controller,
     wait_usable,
 )
-from tidemill.server.limits.pacing import Pacer
 from tidemill.server.request.authorizer import Operation, cluster, topic
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler

@@ -11,9 +11,9 @@ One answer holds a bounded number of keys; resources beyond that are refused (S1
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image.topic_config import DescribedKey
 from tidemill.server.handlers.topics.config_resources import ConfigResourceType, describe_resource
-from tidemill.server.limits.pacing import Pacer
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult
-from tidemill.server.limits.pacing import Pacer
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.services import Services
 
