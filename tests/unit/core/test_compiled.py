@@ -89,7 +89,7 @@ exec cc "$@"
 )
 def test_a_build_without_a_working_compiler_succeeds_and_leaves_plain_python(tmp_path, compiler):
     # Given the build file, some sources of either kind, and a compiler
-    for folder in ("core", "hot"):
+    for folder in ("core/loop", "hot"):
         (tmp_path / "src/tidemill" / folder).mkdir(parents=True)
     loops = ["hot/varint.py", "hot/varint.pxd"] if compiler == FAILING_COMPILER else []
     for name in ("core/loop/timers.py", "core/loop/deferred.py", "core/clock.py", *loops):
