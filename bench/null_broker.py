@@ -13,7 +13,7 @@ from dataclasses import replace
 from struct import Struct
 from unittest import mock
 
-from tidemill import broker
+from tidemill.broker import serving
 from tidemill.cli.main import main as tidemill
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.request.context import RequestContext
@@ -62,7 +62,7 @@ def main() -> None:
         is_produce = handler.api_key == ApiKey.PRODUCE
         return replace(handler, handle=nothing.handle) if is_produce else handler
 
-    with mock.patch.object(broker, "HANDLERS", tuple(map(without_work, HANDLERS))):
+    with mock.patch.object(serving, "HANDLERS", tuple(map(without_work, HANDLERS))):
         tidemill()
 
 

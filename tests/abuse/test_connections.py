@@ -38,7 +38,7 @@ class HastyBroker:
 
     def __init__(self, running):
         self.running = running
-        self.state = running.broker._state
+        self.state = running.broker.serving.state
         self.state.deadlines = Deadlines(
             frame_s=0.2, write_stall_s=0.2, write_stall_pressed_s=0.2, idle_s=60.0
         )
@@ -49,7 +49,7 @@ class HastyBroker:
 
     def sweep(self):
         loop = self.running._loop
-        loop.call_soon_threadsafe(self.running.broker._listener.sweep)
+        loop.call_soon_threadsafe(self.running.broker.serving.listener.sweep)
 
     def wait_until_dropped(self):
         def nobody_is_left():
@@ -183,7 +183,7 @@ def test_S12_connections_beyond_the_limit_are_closed_and_room_comes_back(caplog)
     with broker(max_connections=8) as running:
         with _flood(running.bootstrap, ["127.0.0.1"] * 50) as strangers:
             assert len(_survivors(strangers)) == 8
-        wait_until(lambda: not running.broker._state.connections, "they are gone")
+        wait_until(lambda: not running.broker.serving.state.connections, "they are gone")
         with Stranger(running.bootstrap) as stranger:
             stranger.call(ApiVersionsRequest(), 0)
     assert len(caplog.records) == 1

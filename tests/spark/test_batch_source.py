@@ -279,6 +279,6 @@ def test_spark_rule_6_workers_keep_their_connections(spark, running, bootstrap, 
 
 def _connections(running) -> int:
     """How many were made so far: each begins with ApiVersions."""
-    counters = running.broker._state.services.telemetry.apis[ApiKey.API_VERSIONS]
+    counters = running.broker.telemetry.apis[ApiKey.API_VERSIONS]
     made: int = counters.requests
     return made

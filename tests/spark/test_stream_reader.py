@@ -162,7 +162,7 @@ def test_spark_rule_3_an_idle_query_asks_the_broker_less_than_ten_times_a_second
 
 
 def _requests(running) -> int:
-    counters = running.broker._state.services.telemetry.apis.values()
+    counters = running.broker.telemetry.apis.values()
     return sum(counter.requests for counter in counters)
 
 

@@ -100,7 +100,7 @@ ASYNC_SHELLS = (
     "coordinators/runtime/coordinator_runtime.py",
     "server/",
     "client/",
-    "broker.py",
+    "broker/",
     "cli/",
     "console/",
     "spark/",

@@ -39,18 +39,21 @@ class Flusher:
         *,
         clock: Clock,
         telemetry: Telemetry,
-        flushed: Callable[[PartitionLog], None],
     ) -> None:
         self._disk = disk
         self._dirty = dirty
         self._clock = clock
         self._telemetry = telemetry
-        self._flushed = flushed
+        self._listeners: list[Callable[[PartitionLog], None]] = []
         self._wanted = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
         self._round_ended = asyncio.Event()
         self._failed = False
         self._finished = False
+
+    def subscribe(self, flushed: Callable[[PartitionLog], None]) -> None:
+        """Call `flushed` with every log that a round has made durable."""
+        self._listeners.append(flushed)
 
     def request(self, log_: PartitionLog) -> None:
         """Somebody waits until all that this log holds now is durable."""
@@ -127,8 +130,9 @@ class Flusher:
         round_.apply()
         self._telemetry.flush_rounds += 1
         self._telemetry.flush_latency.observe(self._clock.monotonic() - started)
-        for log_ in logs:
-            self._flushed(log_)
+        for flushed in self._listeners:
+            for log_ in logs:
+                flushed(log_)
         ended, self._round_ended = self._round_ended, asyncio.Event()
         ended.set()
 

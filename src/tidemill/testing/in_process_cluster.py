@@ -95,16 +95,6 @@ class InProcessCluster:
         Its session is over at once, so that the others need not wait for it.
         """
         member = self._members.pop(broker_id)
-        await _end_tasks(member.broker)
+        await member.broker.abandon()
         member.disk.close()
         self._coord.expire(member.session)
-
-
-async def _end_tasks(broker: Broker) -> None:
-    """What the end of a process does by itself: tasks, sockets and the directory's lock go."""
-    for connection in list(broker._state.connections):
-        connection.abort()
-    await broker._supervisor.stop()
-    await broker._listener.stop()
-    broker._timers.stop()
-    broker._directory._lock.close()

@@ -43,7 +43,6 @@ def test_a_retention_pass_lets_the_side_files_of_old_recoveries_go(
                 directory.dirty,
                 clock=clock,
                 telemetry=Telemetry(),
-                flushed=lambda _log: None,
             ),
             retention_interval_s=0.0,
         )

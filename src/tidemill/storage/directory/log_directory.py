@@ -340,6 +340,10 @@ class LogDirectory:
             if self.on_failure is not None:
                 self.on_failure(error)
 
+    def release_lock(self) -> None:
+        """Let another process open the directory, as the end of this one would."""
+        self._lock.close()
+
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
         """Flush everything and leave the mark of a clean end; nothing of it if the disk failed."""
         invariant(self.dirty.running is None, "a flush round outlived the broker")

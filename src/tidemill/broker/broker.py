@@ -1,0 +1,190 @@
+"""One broker, from its configuration to serving, and back.
+
+Start: the address is bound; the data directory is opened and recovered; the broker joins the
+cluster, with new leader epochs if its last end was not clean; partitions take the roles that the
+metadata image gives them; background loops run; connections are accepted. Stop goes the same way
+back: no new connections, answers drained, loops ended, everything flushed, the checkpoint and the
+mark of a clean end written, the session with the store closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import final
+
+from tidemill.broker.coordinators import Coordinators
+from tidemill.broker.data_plane import DataPlane, build_data_plane, make_data_directory, open_logs
+from tidemill.broker.seams import Seams
+from tidemill.broker.serving import Serving, build_services
+from tidemill.core.clock import Clock, SystemClock
+from tidemill.core.config.broker_config import BrokerConfig, Endpoint
+from tidemill.core.errors import UserError
+from tidemill.core.loop.event_loop import report_broken_invariants
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.loop.loop_watch import watch_loop
+from tidemill.core.loop.timers import LoopTimers
+from tidemill.core.net import AsyncioNet, Net
+from tidemill.core.rng import Rng, SystemRng
+from tidemill.core.telemetry import Telemetry
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.metadata_image import MetadataImage, difference
+from tidemill.metadata.store.coord import Coord
+from tidemill.metadata.store.sqlite_store import SqliteCoord
+from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.server.connection.listener import Listener
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.files.disk import Disk, OsDisk
+
+__all__ = ["Broker"]
+
+log = logging.getLogger(__name__)
+
+COORD_FILE = "coord.db"
+
+
+@final
+class Broker:
+    """The parts of one broker. The five seams may be replaced: a simulation brings its own."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        net: Net | None = None,
+        disk: Disk | None = None,
+        rng: Rng | None = None,
+        coord: Coord | None = None,
+        descriptors_max: int | None = None,
+    ) -> None:
+        """`descriptors_max` is what the process may open; None (in tests) sets no limit."""
+        if not __debug__:
+            raise UserError("tidemill does not run under python -O: its assertions guard your data")
+        self._connections_max, files = config.max_connections, config.file_descriptors_max
+        if descriptors_max is not None:
+            self._connections_max, files = config.descriptor_plan(descriptors_max)
+        self._open_files_max = files // 2  # the map of a file holds a second descriptor
+        self.config = config
+        self.telemetry = Telemetry()
+        self.failed = False
+        self._failure_listener: Callable[[], None] = lambda: None
+        self._seams = Seams(
+            clock=clock or SystemClock(),
+            net=net or AsyncioNet(),
+            disk=disk or OsDisk(),
+            rng=rng or SystemRng(),
+        )
+        self._supervisor = Supervisor(self._fail)
+        self._timers = LoopTimers(self._seams.clock)
+        self._listener = Listener(self._seams.net)
+        self.cluster = Cluster(
+            coord or SqliteCoord(f"{config.data_dir}/{COORD_FILE}"), config, self._seams.rng
+        )
+        self._coordinators = Coordinators(config, self._seams, self.cluster, self._timers)
+
+    @property
+    def replicas(self) -> ReplicaManager:
+        return self._data.replicas
+
+    @property
+    def serving(self) -> Serving:
+        return self._serving
+
+    def on_failure(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when a part failed that the broker cannot go on without."""
+        self._failure_listener = listener
+
+    def _fail(self, part: str, error: BaseException) -> None:
+        """Fail-stop: no part dies silently (R7)."""
+        log.critical("%s failed, the broker stops", part, exc_info=error)
+        self.failed = True
+        self._failure_listener()
+
+    # --- start -----------------------------------------------------------------------------------
+
+    async def start(self) -> Endpoint:
+        """Serve; the address that clients reach. UserError: something that a person must mend."""
+        config = self.config
+        self._stop_reports = report_broken_invariants(asyncio.get_running_loop(), self._fail)
+        bound = await self._listener.bind(config.listen_endpoint)
+        make_data_directory(self._seams.disk, config.data_dir)
+        directory = await open_logs(
+            config,
+            self._seams,
+            cluster_id=await self.cluster.identify(),
+            open_files_max=self._open_files_max,
+        )
+        self._data = self._build_data_plane(directory)
+        self._serving = self._build_serving()
+        await self.cluster.start(
+            config.advertised_endpoint(bound.port), unclean=not directory.started_clean
+        )
+        self._follow_image()
+        self._spawn_loops()
+        await self._serving.start(is_healthy=lambda: not self.failed)
+        return bound
+
+    def _build_data_plane(self, directory: LogDirectory) -> DataPlane:
+        return build_data_plane(
+            self.config,
+            self._seams,
+            self.cluster,
+            directory,
+            supervisor=self._supervisor,
+            telemetry=self.telemetry,
+            role_changed=self._coordinators.role_changed,
+        )
+
+    def _build_serving(self) -> Serving:
+        services = build_services(
+            self.config,
+            self._seams,
+            self.cluster,
+            self._data,
+            self._coordinators,
+            supervisor=self._supervisor,
+            telemetry=self.telemetry,
+            timers=self._timers,
+        )
+        return Serving(
+            self._listener, services, connections_max=self._connections_max, failed=self._fail
+        )
+
+    def _follow_image(self) -> None:
+        """Take the roles that the image gives this broker, now and whenever it changes."""
+        image = self.cluster.image
+        self.replicas.apply(difference(MetadataImage(cluster_id=image.cluster_id), image))
+        self.cluster.subscribe(self.replicas.apply)
+        self.cluster.subscribe(self._coordinators.metadata_changed)
+
+    def _spawn_loops(self) -> None:
+        spawn = self._supervisor.spawn
+        spawn("metadata", self.cluster.run())
+        spawn("loop watch", watch_loop(self._seams.clock, self.telemetry.loop_stall))
+        for part in (self._data, self._coordinators, self._serving):
+            for name, loop in part.loops():
+                spawn(name, loop)
+
+    # --- stop ------------------------------------------------------------------------------------
+
+    async def stop(self) -> None:
+        """The way back; ends within ten seconds."""
+        await self._serving.stop()
+        await self._data.flusher.finish()
+        await self._supervisor.stop()
+        self._timers.stop()
+        await self._data.housekeeping.close()
+        await self.cluster.close()
+        self._stop_reports()
+
+    async def abandon(self) -> None:
+        """End as a killed process does, for tests: nothing is answered, flushed or marked."""
+        for connection in list(self._serving.state.connections):
+            connection.abort()
+        await self._supervisor.stop()
+        await self._serving.stop()
+        self._timers.stop()
+        self._data.directory.release_lock()
+        self._stop_reports()

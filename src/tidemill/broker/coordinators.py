@@ -1,0 +1,41 @@
+"""The coordinators of one broker. A new kind of coordinator is one more line here."""
+
+from __future__ import annotations
+
+from typing import final
+
+from tidemill.broker.background import Loops
+from tidemill.broker.seams import Seams
+from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.loop.timers import LoopTimers
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.metadata_image import Delta, PartitionImage
+from tidemill.replication.partition import Partition
+
+__all__ = ["Coordinators"]
+
+
+@final
+class Coordinators:
+    """Each coordinates what hashes to the partitions of its internal topic that are led here."""
+
+    def __init__(
+        self, config: BrokerConfig, seams: Seams, cluster: Cluster, timers: LoopTimers
+    ) -> None:
+        self.groups = GroupCoordinator(
+            config.groups,
+            clock=seams.clock,
+            timers=timers,
+            disk=seams.disk,
+            image=lambda: cluster.image,
+        )
+
+    def loops(self) -> Loops:
+        yield "group coordinator", self.groups.runtime.run()
+
+    def role_changed(self, partition: Partition, _image: PartitionImage) -> None:
+        self.groups.role_changed(partition.name, partition if partition.is_leader else None)
+
+    def metadata_changed(self, delta: Delta) -> None:
+        self.groups.metadata_changed(delta)

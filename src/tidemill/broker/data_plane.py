@@ -1,0 +1,173 @@
+"""The logs of one broker, and the parts that append to them, copy them and maintain them."""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.broker.background import Loops
+from tidemill.broker.seams import Seams
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.errors import StorageFault
+from tidemill.core.ids import BrokerId
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.telemetry import Telemetry
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.replication.flusher import Flusher
+from tidemill.replication.follower import Followers
+from tidemill.replication.isr_keeper import IsrKeeper
+from tidemill.replication.partition import Partition
+from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.files.disk import Disk
+from tidemill.upkeep.cleaner import Cleaner
+from tidemill.upkeep.housekeeping import Housekeeping
+
+__all__ = ["DataPlane", "build_data_plane", "make_data_directory", "open_logs"]
+
+log = logging.getLogger(__name__)
+
+LOGS_DIRECTORY = "logs"
+
+RoleChanged = Callable[[Partition, PartitionImage], None]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataPlane:
+    """One data directory, the partitions on it, and the loops that serve them."""
+
+    directory: LogDirectory
+    flusher: Flusher
+    replicas: ReplicaManager
+    isr_keeper: IsrKeeper
+    housekeeping: Housekeeping
+    cleaner: Cleaner
+
+    def loops(self) -> Loops:
+        yield "flusher", self.flusher.run()
+        yield "in-sync sets", self.isr_keeper.run()
+        yield "retention", self.housekeeping.run_retention()
+        yield "openings", self.housekeeping.run_openings()
+        yield "checkpoints", self.housekeeping.run_checkpoints()
+        yield "scrub", self.housekeeping.run_scrub()
+        yield "cleaner", self.cleaner.run()
+
+
+def make_data_directory(disk: Disk, path: str) -> None:
+    """Make the directory and its parents so that a power loss cannot undo it."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = posixpath.dirname(path)
+    for made in reversed(missing):
+        disk.make_directories(made)
+        disk.sync_directory(posixpath.dirname(made) or ".")
+
+
+async def open_logs(
+    config: BrokerConfig, seams: Seams, *, cluster_id: str, open_files_max: int
+) -> LogDirectory:
+    """Lock, check and recover the logs; in a thread, because recovery may read gigabytes."""
+    now_ms = seams.clock.wall_ms()
+    directory = await seams.disk.run(
+        lambda: LogDirectory.open(
+            seams.disk,
+            f"{config.data_dir}/{LOGS_DIRECTORY}",
+            cluster_id=cluster_id,
+            broker_id=BrokerId(config.node_id),
+            rng=seams.rng,
+            now_ms=now_ms,
+            files_max=open_files_max,
+        )
+    )
+    report = directory.report
+    if not report.was_clean and report.logs_loaded:
+        scanned = f"{report.logs_loaded} logs, {report.scanned_bytes} bytes scanned"
+        log.warning("the last end was not clean: recovered %s", scanned)
+    for line in report.lines():
+        log.error("%s", line)
+    return directory
+
+
+def build_data_plane(
+    config: BrokerConfig,
+    seams: Seams,
+    cluster: Cluster,
+    directory: LogDirectory,
+    *,
+    supervisor: Supervisor,
+    telemetry: Telemetry,
+    role_changed: RoleChanged,
+) -> DataPlane:
+    """Everything over `directory`; `role_changed` hears of each role that a partition takes."""
+    disk, clock = seams.disk, seams.clock
+    flusher = Flusher(disk, directory.dirty, clock=clock, telemetry=telemetry)
+    followers = Followers(
+        config.node_id,
+        seams.net,
+        clock=clock,
+        flusher=flusher,
+        supervisor=supervisor,
+        broker=lambda broker_id: cluster.image.brokers.get(broker_id),
+    )
+
+    def follow_and_tell(partition: Partition, image: PartitionImage) -> None:
+        followers.role_changed(partition, image)
+        role_changed(partition, image)
+
+    replicas = ReplicaManager(
+        config.node_id, directory, flusher, clock=clock, followed=follow_and_tell
+    )
+    flusher.subscribe(replicas.log_flushed)
+    directory.on_failure = _take_offline(replicas)
+    return DataPlane(
+        directory=directory,
+        flusher=flusher,
+        replicas=replicas,
+        isr_keeper=IsrKeeper(replicas, _isr_proposal(cluster), clock=clock),
+        housekeeping=Housekeeping(
+            disk,
+            directory,
+            replicas,
+            clock=clock,
+            flusher=flusher,
+            retention_interval_s=config.log_retention_check_interval_ms / 1000,
+        ),
+        cleaner=Cleaner(
+            disk,
+            directory,
+            replicas,
+            clock=clock,
+            rng=seams.rng,
+            telemetry=telemetry,
+            config=config,
+        ),
+    )
+
+
+def _take_offline(replicas: ReplicaManager) -> Callable[[StorageFault], None]:
+    def failed(fault: StorageFault) -> None:
+        log.critical("the data directory is offline: %s", fault)
+        replicas.go_offline()
+
+    return failed
+
+
+def _isr_proposal(cluster: Cluster) -> Callable[[Partition, tuple[int, ...]], Awaitable[None]]:
+    async def propose(partition: Partition, isr: tuple[int, ...]) -> None:
+        image = partition.image
+        assert image is not None
+        await cluster.propose_isr(
+            partition.topic_id,
+            partition.name.partition,
+            isr,
+            leader_epoch=image.leader_epoch,
+            partition_epoch=image.partition_epoch,
+        )
+
+    return propose

@@ -1,0 +1,130 @@
+"""What clients reach: the listener with its handlers, and the page for metrics and health."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import final
+
+from tidemill.broker.background import Loops
+from tidemill.broker.coordinators import Coordinators
+from tidemill.broker.data_plane import DataPlane
+from tidemill.broker.seams import Seams
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.loop.timers import LoopTimers
+from tidemill.core.telemetry import Telemetry
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.producer_ids import ProducerIds
+from tidemill.server.connection.admission import Deadlines, ListenerState
+from tidemill.server.connection.listener import Listener
+from tidemill.server.fetching.fetch_sessions import FetchSessions
+from tidemill.server.fetching.parked_fetches import ReadyQueue
+from tidemill.server.handlers import HANDLERS
+from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.server.limits.quotas import Quotas
+from tidemill.server.metrics.broker_metrics import render
+from tidemill.server.metrics.http_page import HttpPage
+from tidemill.server.request.authorizer import AllowAll
+from tidemill.server.request.dispatch import Dispatcher
+from tidemill.server.request.services import Services
+
+__all__ = ["Serving", "build_services"]
+
+log = logging.getLogger(__name__)
+
+
+def build_services(
+    config: BrokerConfig,
+    seams: Seams,
+    cluster: Cluster,
+    data: DataPlane,
+    coordinators: Coordinators,
+    *,
+    supervisor: Supervisor,
+    telemetry: Telemetry,
+    timers: LoopTimers,
+) -> Services:
+    """What handlers may use of the parts below them."""
+    return Services(
+        config=config,
+        clock=seams.clock,
+        rng=seams.rng,
+        net=seams.net,
+        disk=seams.disk,
+        cluster=cluster,
+        replicas=data.replicas,
+        groups=coordinators.groups,
+        directory=data.directory,
+        checkpoint=data.housekeeping.write_checkpoint,
+        telemetry=telemetry,
+        authorizer=AllowAll(),
+        timers=timers,
+        sessions=FetchSessions(seams.rng, config.fetch_sessions_max),
+        producer_ids=ProducerIds(cluster.reserve_producer_ids),
+        quotas=Quotas(),
+        response_memory=MemoryPool(config.response_memory_bytes),
+        supervisor=supervisor,
+        ready=ReadyQueue(asyncio.get_running_loop().call_soon),
+    )
+
+
+@final
+class Serving:
+    """One bound listener and the page beside it. A second listener is one more of the first."""
+
+    def __init__(
+        self,
+        listener: Listener,
+        services: Services,
+        *,
+        connections_max: int,
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        config = services.config
+        self._config = config
+        self._services = services
+        self.listener = listener
+        self.state = ListenerState(
+            "PLAINTEXT",
+            services,
+            Dispatcher(HANDLERS),
+            services.supervisor,
+            connections_max=connections_max,
+            deadlines=Deadlines(idle_s=config.connections_max_idle_ms / 1000),
+            failed=failed,
+        )
+        self._page: HttpPage | None = None
+
+    def loops(self) -> Loops:
+        yield "listener", self.listener.run()
+
+    async def start(self, *, is_healthy: Callable[[], bool]) -> None:
+        """Accept connections, and serve the page if one is configured."""
+        await self.listener.serve(self.state)
+        endpoint = self._config.metrics_endpoint
+        if endpoint is None:
+            return
+        self._page = HttpPage(
+            self._services.net,
+            {
+                "/metrics": lambda: (200, render(self.state)),
+                "/healthz": lambda: (200, "ok\n") if is_healthy() else (503, "failed\n"),
+                "/readyz": lambda: (200, "ready\n") if self.is_ready else (503, "not ready\n"),
+            },
+        )
+        log.info("metrics on http://%s/metrics", await self._page.start(endpoint))
+
+    @property
+    def is_ready(self) -> bool:
+        services = self._services
+        return (
+            self.state.accepting and services.cluster.may_act and services.directory.failure is None
+        )
+
+    async def stop(self) -> None:
+        """Accept no more connections, answer what was started, close."""
+        if self._page is not None:
+            self._page.stop()
+        await self.listener.stop()
