@@ -21,7 +21,7 @@ PATH_BUILT := $(shell find src -name '*.so' -not -path '*/hot/*')
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
-.PHONY: help setup setup-spark plain fresh demo test check lint bench interop coverage lock generate format clean
+.PHONY: help setup setup-spark plain fresh demo test check lint bench interop coverage docs lock generate format clean
 
 help:
 	@echo 'make setup      .venv with the broker and what its tests need'
@@ -32,6 +32,7 @@ help:
 	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools'
 	@echo 'make bench      measure, side by side with Apache Kafka'
 	@echo 'make coverage   which branches the tests miss'
+	@echo 'make docs       the documentation as a site: build/docs/index.html'
 	@echo 'make plain      remove the compiled request path: the sources run, for working on them'
 	@echo 'make format     let ruff lay out the code'
 	@echo 'make generate   write the message classes again from the protocol schema'
@@ -95,6 +96,10 @@ $(STAMPS)/bench: $(STAMPS)/packages requirements/bench.txt
 	@$(PIP) $(LOCKED) -r requirements/bench.txt
 	@touch $@
 
+$(STAMPS)/docs: $(STAMPS)/packages requirements/docs.txt
+	@$(PIP) $(LOCKED) -r requirements/docs.txt
+	@touch $@
+
 # --- what people run -----------------------------------------------------------------------------
 
 demo: setup-spark
@@ -129,6 +134,11 @@ coverage: $(STAMPS)/hot plain
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest -q -m 'not slow and not e2e and not interop' tests/unit tests/wire
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
+
+# Strict: a broken link, a page outside the contents or a wrong heading fails the build.
+docs: $(STAMPS)/docs
+	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --builder html docs build/docs
+	@echo 'docs: build/docs/index.html'
 
 # --- what people change --------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ LOCKS = (
     "dev",
     "spark",
     "bench",
+    "docs",
     "lock",
 )  # later ones are constrained by earlier ones
 COMPILE_OPTIONS = (

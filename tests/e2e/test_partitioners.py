@@ -1,4 +1,4 @@
-"""Which partition a record goes to is the sender's choice: docs/partitioning.md, proven."""
+"""Which partition a record goes to is the sender's choice: docs/guides/partitioning.md, proven."""
 
 from __future__ import annotations
 
