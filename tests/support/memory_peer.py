@@ -148,7 +148,7 @@ class Server:
             telemetry=Telemetry(),
             timers=LoopTimers(self.clock),
             response_memory=MemoryPool(1 << 30),
-            ready=ReadyQueue(self.loop.call_soon),
+            parked=ReadyQueue(self.loop.call_soon),
             supervisor=supervisor,
         )
         self.state = ListenerState(

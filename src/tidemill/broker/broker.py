@@ -149,7 +149,11 @@ class Broker:
             timers=self._timers,
         )
         return Serving(
-            self._listener, services, connections_max=self._connections_max, failed=self._fail
+            self._listener,
+            services,
+            self._data.directory,
+            connections_max=self._connections_max,
+            failed=self._fail,
         )
 
     def _follow_image(self) -> None:

@@ -29,6 +29,7 @@ from tidemill.server.metrics.http_page import HttpPage
 from tidemill.server.request.authorizer import AllowAll
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.server.request.services import Services
+from tidemill.storage.directory.log_directory import LogDirectory
 
 __all__ = ["Serving", "build_services"]
 
@@ -55,18 +56,18 @@ def build_services(
         disk=seams.disk,
         cluster=cluster,
         replicas=data.replicas,
+        pending_logs=data.replicas.unopened,
         groups=coordinators.groups,
-        directory=data.directory,
         checkpoint=data.housekeeping.write_checkpoint,
         telemetry=telemetry,
         authorizer=AllowAll(),
         timers=timers,
-        sessions=FetchSessions(seams.rng, config.fetch_sessions_max),
+        fetch_sessions=FetchSessions(seams.rng, config.fetch_sessions_max),
         producer_ids=ProducerIds(cluster.reserve_producer_ids),
         quotas=Quotas(),
         response_memory=MemoryPool(config.response_memory_bytes),
         supervisor=supervisor,
-        ready=ReadyQueue(asyncio.get_running_loop().call_soon),
+        parked=ReadyQueue(asyncio.get_running_loop().call_soon),
     )
 
 
@@ -78,6 +79,7 @@ class Serving:
         self,
         listener: Listener,
         services: Services,
+        directory: LogDirectory,
         *,
         connections_max: int,
         failed: Callable[[str, BaseException], None],
@@ -85,6 +87,7 @@ class Serving:
         config = services.config
         self._config = config
         self._services = services
+        self._directory = directory
         self.listener = listener
         self.state = ListenerState(
             "PLAINTEXT",
@@ -118,10 +121,9 @@ class Serving:
 
     @property
     def is_ready(self) -> bool:
-        services = self._services
-        return (
-            self.state.accepting and services.cluster.may_act and services.directory.failure is None
-        )
+        """Whether clients are served: admitted, in the cluster, and on a disk that works."""
+        may_act = self._services.cluster.may_act
+        return self.state.accepting and may_act and self._directory.failure is None
 
     async def stop(self) -> None:
         """Accept no more connections, answer what was started, close."""

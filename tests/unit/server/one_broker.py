@@ -159,18 +159,18 @@ class OneBroker:
             disk=self.disk,
             cluster=self.cluster,
             replicas=self.replicas,
+            pending_logs=self.replicas.unopened,
             groups=self.groups,
-            directory=None,  # the logs are in memory
             checkpoint=self._checkpoint,
             telemetry=Telemetry(),
             authorizer=self.permissions,
             timers=self.timers,
-            sessions=FetchSessions(rng, self.config.fetch_sessions_max),
+            fetch_sessions=FetchSessions(rng, self.config.fetch_sessions_max),
             producer_ids=ProducerIds(self.cluster.reserve_producer_ids),
             quotas=Quotas(),
             response_memory=MemoryPool(self.config.response_memory_bytes),
             supervisor=Supervisor(lambda name, error: None),
-            ready=ReadyQueue(self.loop.call_soon),
+            parked=ReadyQueue(self.loop.call_soon),
         )
 
     def close(self):

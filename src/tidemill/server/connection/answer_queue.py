@@ -183,7 +183,7 @@ class AnswerQueue:
         services = self._services
         for reply in self._replies:
             if reply.deferred is not None and reply.chunks is None:
-                services.ready.abandon(reply.deferred)
+                services.parked.abandon(reply.deferred)
         self._replies.clear()
         queued, self._queued_bytes = self._queued_bytes, 0
         if queued:

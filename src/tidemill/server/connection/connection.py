@@ -30,7 +30,7 @@ from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue,
 from tidemill.server.connection.receive_buffer import LENGTH_BYTES, ReceiveBuffer
 from tidemill.server.handlers.cluster.api_versions import unsupported_version_answer
 from tidemill.server.limits.quotas import THROTTLE_MS_MAX
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import AnyContext, RequestContext
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.headers import UnsupportedVersion, parse_request_header
 from tidemill.wire.message import Message
@@ -312,7 +312,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.place(reply)
 
     async def _await(
-        self, reply: Reply, work: Coroutine[Any, Any, Message], context: RequestContext
+        self, reply: Reply, work: Coroutine[Any, Any, Message], context: AnyContext
     ) -> None:
         """A request in several steps: a few at a time, and while there is room for the answer."""
         try:
@@ -333,7 +333,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _answered(self, reply: Reply, response: Message | None, context: RequestContext) -> None:
+    def _answered(self, reply: Reply, response: Message | None, context: AnyContext) -> None:
         """A deferred answer has come; None stands for "no answer, close" (acks=0 that failed)."""
         if self._holds & CLOSED:
             return
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.answered(reply)
         self._resume()
 
-    def _encode(self, reply: Reply, response: Message, context: RequestContext) -> None:
+    def _encode(self, reply: Reply, response: Message, context: AnyContext) -> None:
         reply.chunks = reply.bound.encode(response, reply.version, reply.correlation_id)
         if context.throttle_ms:
             self._mute(context.throttle_ms)

@@ -76,7 +76,7 @@ class Listener:
         state.accepting = False
         for connection in list(state.connections):
             connection.drain()
-        state.services.ready.stop()
+        state.services.parked.stop()
         await self._wait_until(
             DRAIN_DEADLINE_S,
             lambda: all(

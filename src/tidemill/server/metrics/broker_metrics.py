@@ -144,7 +144,7 @@ METRICS: tuple[Metric, ...] = (
         "tidemill_parked_fetches",
         "gauge",
         "Fetches that wait for more data.",
-        _one(lambda s: len(s.services.ready)),
+        _one(lambda s: len(s.services.parked)),
     ),
     Metric(
         "tidemill_records_appended_total",

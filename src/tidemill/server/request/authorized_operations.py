@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidemill.server.request.authorizer import Operation, Resource, ResourceType
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import AnyContext
 
 __all__ = ["NOT_REQUESTED", "authorized_operations"]
 
@@ -42,7 +42,7 @@ _POSSIBLE = {
 }
 
 
-def authorized_operations(context: RequestContext, resource: Resource, wanted: bool) -> int:
+def authorized_operations(context: AnyContext, resource: Resource, wanted: bool) -> int:
     """One bit per allowed operation; the int32 minimum when nobody asked."""
     if not wanted:
         return NOT_REQUESTED

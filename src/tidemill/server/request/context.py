@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Protocol, final
+from typing import Generic, Protocol, TypeVar, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
 from tidemill.metadata.image.metadata_image import BrokerImage, MetadataImage
 from tidemill.server.request.authorizer import Operation, Resource, ResourceType
-from tidemill.server.request.services import Services
+from tidemill.server.request.services import (
+    ClusterServices,
+    DataServices,
+    GroupServices,
+    RequestServices,
+    TopicServices,
+)
 
 ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
 
-__all__ = ["Peer", "RequestContext"]
+__all__ = [
+    "AnyContext",
+    "ClusterContext",
+    "DataContext",
+    "GroupContext",
+    "Peer",
+    "RequestContext",
+    "TopicContext",
+]
+
+S_co = TypeVar("S_co", bound=RequestServices, covariant=True)
 
 
 _FORBIDDEN = {
@@ -43,12 +59,12 @@ class Peer(Protocol):
 
 
 @final
-class RequestContext:
-    """One request on its way through."""
+class RequestContext(Generic[S_co]):
+    """One request: its sender, its version, and the services that its room may use."""
 
     __slots__ = ("client_id", "peer", "services", "throttle_ms", "version")
 
-    def __init__(self, services: Services, peer: Peer, version: int, client_id: str) -> None:
+    def __init__(self, services: S_co, peer: Peer, version: int, client_id: str) -> None:
         self.services = services
         self.peer = peer
         self.version = version
@@ -81,3 +97,11 @@ class RequestContext:
         if self.image.partition(topic, index) is not None:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+
+AnyContext = RequestContext[RequestServices]
+"""For code that serves every room."""
+DataContext = RequestContext[DataServices]
+TopicContext = RequestContext[TopicServices]
+GroupContext = RequestContext[GroupServices]
+ClusterContext = RequestContext[ClusterServices]

@@ -10,6 +10,7 @@ from typing import final
 from tidemill.core.errors import KafkaError
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.handler import Answer, Handler
+from tidemill.server.request.services import Services
 from tidemill.wire.api_keys import API_SPECS, ApiKey, load
 from tidemill.wire.headers import RequestHeader, UnsupportedVersion, encode_response
 from tidemill.wire.message import Message
@@ -30,7 +31,9 @@ class BoundHandler:
         self._spec = API_SPECS[handler.api_key]
         self._request_class, _ = load(handler.api_key)
 
-    def start(self, context: RequestContext, frame: memoryview, body_offset: int) -> Answer:
+    def start(
+        self, context: RequestContext[Services], frame: memoryview, body_offset: int
+    ) -> Answer:
         """Decode and run the first stage; a KafkaError becomes the API's refusal."""
         request = None
         if self._fast is not None:

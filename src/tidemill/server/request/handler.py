@@ -20,6 +20,7 @@ from typing import Any, Protocol, final
 from tidemill.core.errors import KafkaError
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.context import RequestContext
+from tidemill.server.request.services import Services
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.message import Message
 
@@ -31,7 +32,7 @@ Answer = Message | Deferred[Any] | Coroutine[Any, Any, Message] | None
 class Handle(Protocol):
     """The first stage of one API."""
 
-    def __call__(self, context: RequestContext, request: Any, /) -> Answer: ...  # noqa: ANN401
+    def __call__(self, context: RequestContext[Services], request: Any, /) -> Answer: ...  # noqa: ANN401
 
 
 def refuse_with_error_code(response: type[Message]) -> Callable[[Any, KafkaError], Message]:

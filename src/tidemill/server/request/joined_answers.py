@@ -14,7 +14,7 @@ from typing import TypeVar
 from tidemill.core.errors import KafkaError
 from tidemill.core.loop.deferred import Deferred, join_deferred
 from tidemill.core.loop.pacing import Pacer
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import AnyContext
 from tidemill.server.request.handler import Answer
 from tidemill.wire.message import Message
 
@@ -28,7 +28,7 @@ ASKED_PER_SLICE = 250
 
 
 def answer_each(
-    context: RequestContext,
+    context: AnyContext,
     names: Sequence[T],
     ask: Callable[[T], R | Deferred[R]],
     refuse: Callable[[T, KafkaError], R],

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import AnyContext
 
 __all__ = ["LeaderHint", "leader_endpoints", "leader_hint"]
 
@@ -22,9 +22,7 @@ class LeaderHint(Protocol):
     leader_epoch: int
 
 
-def leader_hint(
-    context: RequestContext, topic: str, index: int, made: Callable[..., T]
-) -> T | None:
+def leader_hint(context: AnyContext, topic: str, index: int, made: Callable[..., T]) -> T | None:
     """Who leads, in which epoch; None if there is no such partition."""
     partition = context.image.partition(topic, index)
     if partition is None:
@@ -33,7 +31,7 @@ def leader_hint(
 
 
 def leader_endpoints(
-    context: RequestContext, hints: Iterable[LeaderHint | None], made: Callable[..., T]
+    context: AnyContext, hints: Iterable[LeaderHint | None], made: Callable[..., T]
 ) -> list[T]:
     """Where the leaders that an answer names are reached, each once; those alive only."""
     leaders = sorted({hint.leader_id for hint in hints if hint is not None})

@@ -1,10 +1,15 @@
-"""What handlers may use of the layers below, in one place; they see them only through it."""
+"""What requests may use of the layers below, room by room.
+
+The broker builds one `Services` and every request shares it. No handler sees all of it: a handler
+takes the context of its room, which is typed by the room's Protocol below, and mypy refuses
+everything that this Protocol does not name. That costs a request nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import final
+from typing import Protocol, final
 
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
 from tidemill.core.clock import Clock
@@ -16,23 +21,92 @@ from tidemill.core.net import Net
 from tidemill.core.rng import Rng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.metadata.producer_ids import ProducerIds
+from tidemill.replication.pending_logs import Unopened
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_fetches import ReadyQueue
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
 from tidemill.server.request.authorizer import Authorizer
-from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
 
-__all__ = ["Services"]
+__all__ = [
+    "ClusterServices",
+    "DataServices",
+    "GroupServices",
+    "RequestServices",
+    "Services",
+    "TopicServices",
+]
+
+
+class ClusterView(Protocol):
+    """The cluster for requests that only look at it."""
+
+    @property
+    def image(self) -> MetadataImage: ...
+
+
+class RequestServices(Protocol):
+    """What every request uses: its context needs it."""
+
+    config: BrokerConfig
+    telemetry: Telemetry
+    authorizer: Authorizer
+
+    @property
+    def cluster(self) -> ClusterView: ...
+
+
+class DataServices(RequestServices, Protocol):
+    """For `handlers/data`: records are read, written and deleted."""
+
+    clock: Clock
+    disk: Disk
+    timers: LoopTimers
+    supervisor: Supervisor
+    replicas: ReplicaManager
+    producer_ids: ProducerIds
+    fetch_sessions: FetchSessions
+    parked: ReadyQueue
+    response_memory: MemoryPool
+    fault_log: RateLimit
+
+    def checkpoint(self) -> Awaitable[None]:
+        """Make durable where logs start; raises StorageFault."""
+        ...
+
+
+class TopicServices(RequestServices, Protocol):
+    """For `handlers/topics`: the controller changes topics, their logs open later."""
+
+    cluster: Cluster
+    pending_logs: Unopened
+
+
+class GroupServices(TopicServices, Protocol):
+    """For `handlers/groups` and `handlers/offsets`; the first group creates the offsets topic."""
+
+    groups: GroupCoordinator
+    rng: Rng
+    net: Net
+
+
+class ClusterServices(TopicServices, Protocol):
+    """For `handlers/cluster`: what the broker and the cluster hold; Metadata may create topics."""
+
+    clock: Clock
+    disk: Disk
+    replicas: ReplicaManager
+    quotas: Quotas
 
 
 @final
 @dataclass(slots=True, kw_only=True)
 class Services:
-    """Everything of the broker that handlers work with; built once by the composition root."""
+    """Everything that connections and handlers use; built once by the composition root."""
 
     config: BrokerConfig
     clock: Clock
@@ -41,18 +115,17 @@ class Services:
     disk: Disk
     cluster: Cluster
     replicas: ReplicaManager
+    pending_logs: Unopened
     groups: GroupCoordinator
-    directory: LogDirectory
     checkpoint: Callable[[], Awaitable[None]]
-    """Make durable where logs start; raises StorageFault."""
     telemetry: Telemetry
     authorizer: Authorizer
     timers: LoopTimers
-    sessions: FetchSessions
+    fetch_sessions: FetchSessions
     producer_ids: ProducerIds
     quotas: Quotas
     response_memory: MemoryPool
     supervisor: Supervisor
-    ready: ReadyQueue
+    parked: ReadyQueue
     fault_log: RateLimit = field(default_factory=RateLimit)
-    """Faults of the disk come with every request; the operator hears of them once a minute."""
+    """A failed disk refuses every request; the log says so once a minute."""

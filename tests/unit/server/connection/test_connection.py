@@ -261,7 +261,7 @@ class Parked:
 @simulated
 async def test_S40_a_lost_connection_takes_its_parked_fetches_along():
     server = Server()
-    ready = server.services.ready
+    ready = server.services.parked
     client = server.connect()
     client.send(client.waiting() + client.waiting())
     parked = Parked()

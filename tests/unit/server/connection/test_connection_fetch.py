@@ -109,7 +109,7 @@ def test_a_parked_fetch_is_answered_when_data_comes(reading):
     inside(reading, lambda: reading.broker.append("t", 1000))
     assert len(reading.answer().responses[0].partitions[0].records) > 0
     assert watchers(reading) == 0
-    assert len(reading.broker.services.ready) == 0
+    assert len(reading.broker.services.parked) == 0
 
 
 def test_S40_a_lost_connection_unregisters_its_parked_fetches_at_once(reading):
@@ -117,18 +117,18 @@ def test_S40_a_lost_connection_unregisters_its_parked_fetches_at_once(reading):
     assert watchers(reading) == 4
     inside(reading, reading.transport.abort)
     assert watchers(reading) == 0
-    assert reading.broker.services.ready.parked_partitions == 0
+    assert reading.broker.services.parked.parked_partitions == 0
 
 
 def test_stopping_answers_a_parked_fetch_with_what_there_is(reading):
     inside(reading, reading.fetch)
-    inside(reading, reading.broker.services.ready.stop)
+    inside(reading, reading.broker.services.parked.stop)
     assert reading.answer().responses[0].partitions[0].error_code == 0
     assert watchers(reading) == 0
 
 
 def test_S40_T11_a_fetch_that_finds_no_room_to_wait_is_answered_and_throttled(reading):
-    ready = reading.broker.services.ready
+    ready = reading.broker.services.parked
     ready.parked_partitions = PARKED_PARTITIONS_MAX
     inside(reading, reading.fetch)
     assert reading.answer().throttle_time_ms == 1000

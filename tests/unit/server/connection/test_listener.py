@@ -178,7 +178,7 @@ async def test_stopping_answers_parked_fetches_at_once():
     for client in clients:
         client.send(client.waiting())
     for answer in server.waiting:
-        assert server.services.ready.try_park(answer, Parked(answer))
+        assert server.services.parked.try_park(answer, Parked(answer))
     started = server.clock.monotonic()
     await listener.stop()
     assert all(client.answers() == [1] for client in clients)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from struct import Struct
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import ClusterContext
 from tidemill.server.request.handler import Handler, refuse_with_error_code
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.api_versions import (
@@ -35,7 +35,7 @@ def make_handler(others: Iterable[Handler]) -> Handler:
     ranges.append((int(ApiKey.API_VERSIONS), *VERSIONS))
     ranges.sort()
 
-    def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    def handle(context: ClusterContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         if context.version >= FIRST_WITH_CLIENT_SOFTWARE:
             _check_client_software(request)
         return ApiVersionsResponse(

@@ -14,7 +14,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import cluster
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import ClusterContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_cluster import (
@@ -28,7 +28,7 @@ __all__ = ["HANDLER"]
 ENDPOINTS_OF_BROKERS = 1
 
 
-def handle(context: RequestContext, request: DescribeClusterRequest) -> Answer:
+def handle(context: ClusterContext, request: DescribeClusterRequest) -> Answer:
     if request.endpoint_type != ENDPOINTS_OF_BROKERS:
         detail = "this is a broker's endpoint; controllers have none of their own"
         raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, detail)
@@ -43,7 +43,7 @@ def handle(context: RequestContext, request: DescribeClusterRequest) -> Answer:
     )
 
 
-def _broker(context: RequestContext, broker: BrokerImage) -> DescribeClusterBroker:
+def _broker(context: ClusterContext, broker: BrokerImage) -> DescribeClusterBroker:
     endpoint = context.endpoint_of(broker)
     return DescribeClusterBroker(
         broker_id=broker.broker_id,

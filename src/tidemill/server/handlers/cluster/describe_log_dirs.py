@@ -16,7 +16,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer
 from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation, cluster
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import ClusterContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.server.request.partition_access import PARTITIONS_PER_SLICE, counted_code
 from tidemill.wire.api_keys import ApiKey
@@ -31,14 +31,14 @@ from tidemill.wire.generated.describe_log_dirs import (
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: DescribeLogDirsRequest) -> Answer:
+def handle(context: ClusterContext, request: DescribeLogDirsRequest) -> Answer:
     if not context.allows(Operation.DESCRIBE, cluster()):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     return _describe(context, request)
 
 
 async def _describe(
-    context: RequestContext, request: DescribeLogDirsRequest
+    context: ClusterContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     services = context.services
     result = DescribeLogDirsResult(log_dir=services.config.data_dir)
@@ -53,7 +53,7 @@ async def _describe(
 
 
 async def _describe_partitions(
-    context: RequestContext, request: DescribeLogDirsRequest, result: DescribeLogDirsResult
+    context: ClusterContext, request: DescribeLogDirsRequest, result: DescribeLogDirsResult
 ) -> None:
     topics: dict[str, DescribeLogDirsTopic] = {}
     pacer = Pacer(PARTITIONS_PER_SLICE)
@@ -70,7 +70,7 @@ async def _describe_partitions(
     result.topics = [] if result.error_code else [topics[name] for name in sorted(topics)]
 
 
-def _wanted(context: RequestContext, request: DescribeLogDirsRequest) -> list[Partition]:
+def _wanted(context: ClusterContext, request: DescribeLogDirsRequest) -> list[Partition]:
     replicas = context.services.replicas
     if request.topics is None:
         return list(replicas)

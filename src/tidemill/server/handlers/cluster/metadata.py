@@ -20,7 +20,7 @@ from tidemill.metadata.image.metadata_image import PartitionImage, TopicImage
 from tidemill.server.handlers.topics.topic_changes import wait_usable
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import Operation, cluster, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import ClusterContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.metadata import (
@@ -40,7 +40,7 @@ PARTITIONS_PER_TOPIC = 10
 """Partitions that are as much work as a topic by itself."""
 
 
-def handle(context: RequestContext, request: MetadataRequest) -> Answer:
+def handle(context: ClusterContext, request: MetadataRequest) -> Answer:
     names = _names_to_create(context, request)
     wanted = [] if names else list(_wanted(context, request))
     if names or sum(_cost(context, one) for one in wanted) > TOPICS_PER_SLICE:
@@ -50,14 +50,14 @@ def handle(context: RequestContext, request: MetadataRequest) -> Answer:
     return response
 
 
-def _cost(context: RequestContext, wanted: MetadataRequestTopic) -> int:
+def _cost(context: ClusterContext, wanted: MetadataRequestTopic) -> int:
     """How much work it is to describe a topic, in topics."""
     found = context.image.topics.get(wanted.name or "")
     return 1 if found is None else 1 + len(found.partitions) // PARTITIONS_PER_TOPIC
 
 
 async def _handle_slowly(
-    context: RequestContext, request: MetadataRequest, names: list[str]
+    context: ClusterContext, request: MetadataRequest, names: list[str]
 ) -> MetadataResponse:
     refused = await _create(context, names)
     response = _frame(context, request)
@@ -72,7 +72,7 @@ async def _handle_slowly(
     return response
 
 
-def _wanted(context: RequestContext, request: MetadataRequest) -> Iterable[MetadataRequestTopic]:
+def _wanted(context: ClusterContext, request: MetadataRequest) -> Iterable[MetadataRequestTopic]:
     """What the answer lists; "all topics" leaves out what the asker may not see (T61)."""
     everything = request.topics is None or (context.version == 0 and not request.topics)
     if not everything:
@@ -84,7 +84,7 @@ def _wanted(context: RequestContext, request: MetadataRequest) -> Iterable[Metad
     ]
 
 
-def _names_to_create(context: RequestContext, request: MetadataRequest) -> list[str]:
+def _names_to_create(context: ClusterContext, request: MetadataRequest) -> list[str]:
     services = context.services
     if not services.config.auto_create_topics_enable or not request.allow_auto_topic_creation:
         return []
@@ -103,7 +103,7 @@ def _names_to_create(context: RequestContext, request: MetadataRequest) -> list[
     return allowed[:granted]
 
 
-async def _create(context: RequestContext, names: list[str]) -> dict[str, ErrorCode]:
+async def _create(context: ClusterContext, names: list[str]) -> dict[str, ErrorCode]:
     """Make the topics; what failed for another reason than "somebody was faster"."""
     if not names:
         return {}
@@ -113,12 +113,12 @@ async def _create(context: RequestContext, names: list[str]) -> dict[str, ErrorC
         )
     except KafkaError:
         return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
-    await wait_usable(context.services, results)
+    await wait_usable(context.services.pending_logs, results)
     harmless = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
     return {result.name: result.code for result in results if result.code not in harmless}
 
 
-def _frame(context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def _frame(context: ClusterContext, request: MetadataRequest) -> MetadataResponse:
     image = context.image
     brokers = []
     for broker in image.brokers.values():
@@ -142,7 +142,7 @@ def _frame(context: RequestContext, request: MetadataRequest) -> MetadataRespons
 
 
 def _describe(
-    context: RequestContext, request: MetadataRequest, wanted: MetadataRequestTopic
+    context: ClusterContext, request: MetadataRequest, wanted: MetadataRequestTopic
 ) -> MetadataResponseTopic:
     by_id = wanted.topic_id != ZERO_UUID
     image = context.image
@@ -177,7 +177,7 @@ def _refusal(wanted: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseT
     )
 
 
-def _partitions(context: RequestContext, found: TopicImage) -> list[MetadataResponsePartition]:
+def _partitions(context: ClusterContext, found: TopicImage) -> list[MetadataResponsePartition]:
     alive = context.image.brokers
     return [_partition(index, image, alive) for index, image in enumerate(found.partitions)]
 

@@ -15,7 +15,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.server.request.authorizer import Operation
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.partition_access import (
     PARTITIONS_PER_SLICE,
@@ -37,11 +37,11 @@ TO_HIGH_WATERMARK = -1
 NO_LOW_WATERMARK = -1
 
 
-def handle(context: RequestContext, request: DeleteRecordsRequest) -> Answer:
+def handle(context: DataContext, request: DeleteRecordsRequest) -> Answer:
     return _delete(context, request)
 
 
-async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
+async def _delete(context: DataContext, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
     pacer = Pacer(PARTITIONS_PER_SLICE)
     for wanted_topic in request.topics:
@@ -54,7 +54,7 @@ async def _delete(context: RequestContext, request: DeleteRecordsRequest) -> Del
     return response
 
 
-async def _make_durable(context: RequestContext, response: DeleteRecordsResponse) -> None:
+async def _make_durable(context: DataContext, response: DeleteRecordsResponse) -> None:
     """What was answered as deleted must not come back after a crash (I9)."""
     try:
         await context.services.checkpoint()
@@ -66,7 +66,7 @@ async def _make_durable(context: RequestContext, response: DeleteRecordsResponse
 
 
 def _delete_before(
-    context: RequestContext, name: str, wanted: DeleteRecordsPartition
+    context: DataContext, name: str, wanted: DeleteRecordsPartition
 ) -> DeleteRecordsPartitionResult:
     entry = DeleteRecordsPartitionResult(
         partition_index=wanted.partition_index, low_watermark=NO_LOW_WATERMARK
@@ -78,7 +78,7 @@ def _delete_before(
     return entry
 
 
-def _advance_start(context: RequestContext, name: str, wanted: DeleteRecordsPartition) -> int:
+def _advance_start(context: DataContext, name: str, wanted: DeleteRecordsPartition) -> int:
     partition = led_partition(context, Operation.DELETE, name, wanted.partition_index)
     if name in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -11,7 +11,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer
 from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.partition_access import counted_code, led_partition
 from tidemill.wire.api_keys import ApiKey
@@ -32,12 +32,12 @@ PRODUCERS_PER_ANSWER_MAX = 100_000
 NO_COORDINATOR = -1
 
 
-def handle(context: RequestContext, request: DescribeProducersRequest) -> Answer:
+def handle(context: DataContext, request: DescribeProducersRequest) -> Answer:
     return _describe(context, request)
 
 
 async def _describe(
-    context: RequestContext, request: DescribeProducersRequest
+    context: DataContext, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
     pacer = Pacer(PARTITIONS_PER_SLICE)
@@ -54,7 +54,7 @@ async def _describe(
 
 
 def _describe_one(
-    context: RequestContext, name: str, index: int, producers_left: int
+    context: DataContext, name: str, index: int, producers_left: int
 ) -> PartitionResponse:
     entry = PartitionResponse(partition_index=index)
     try:

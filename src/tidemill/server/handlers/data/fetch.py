@@ -28,7 +28,7 @@ from tidemill.core.loop.timers import Timer
 from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.server.fetching.fetch_sessions import FetchPlan, FetchTarget
 from tidemill.server.request.authorizer import Operation, cluster, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.server.request.leader_hints import leader_endpoints, leader_hint
 from tidemill.server.request.partition_access import PARTITIONS_PER_SLICE, counted_code
@@ -84,7 +84,7 @@ class _Fetch:
     )
 
     def __init__(
-        self, context: RequestContext, request: FetchRequest, plan: FetchPlan, replica_id: int
+        self, context: DataContext, request: FetchRequest, plan: FetchPlan, replica_id: int
     ) -> None:
         self._context = context
         self._request = request
@@ -232,7 +232,7 @@ class _Fetch:
             return self._answer_with(results)
         wait_ms = min(request.max_wait_ms, MAX_WAIT_MS_MAX)
         answer: Deferred[FetchResponse] = Deferred()
-        if not self._context.services.ready.try_park(answer, self):
+        if not self._context.services.parked.try_park(answer, self):
             self._context.throttle_ms = min(wait_ms, THROTTLE_MS_WHEN_FULL)
             return self._answer_with(results)
         self._park(answer, wait_ms)
@@ -256,7 +256,7 @@ class _Fetch:
             self._watchers(partition)[self] = None
         services = self._context.services
         self._timer = services.timers.add_after(
-            wait_ms / 1000, partial(services.ready.finish, answer)
+            wait_ms / 1000, partial(services.parked.finish, answer)
         )
         if self._is_starved:
             services.response_memory.wait(self.poke)
@@ -274,7 +274,7 @@ class _Fetch:
 
     def poke(self) -> None:
         if self._answer is not None:
-            self._context.services.ready.poke(self._answer)
+            self._context.services.parked.poke(self._answer)
 
     def look(self) -> None:
         """Poked: answer if enough has come, an estimate that never waits too long."""
@@ -289,7 +289,7 @@ class _Fetch:
             leads = all(partition.is_leader for partition in self._partitions)
             if leads and grown < self._request.min_bytes:
                 return
-        services.ready.finish(self._answer)
+        services.parked.finish(self._answer)
 
     def finish(self) -> None:
         """Answer with what there is."""
@@ -391,7 +391,7 @@ def _refuse_zstd(data: PartitionData) -> None:
         data.records = b""
 
 
-def _find(context: RequestContext, target: FetchTarget) -> Partition:
+def _find(context: DataContext, target: FetchTarget) -> Partition:
     if not target.topic:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
     if not context.allows(Operation.READ, topic(target.topic)):
@@ -410,12 +410,12 @@ def _replica_id(request: FetchRequest) -> int:
     return request.replica_id if state is None else state.replica_id
 
 
-def handle(context: RequestContext, request: FetchRequest) -> Answer:
+def handle(context: DataContext, request: FetchRequest) -> Answer:
     replica_id = _replica_id(request)
     if replica_id >= 0 and not context.allows(Operation.CLUSTER_ACTION, cluster()):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     services = context.services
-    plan = services.sessions.plan(request, context.image.names, services.clock.monotonic())
+    plan = services.fetch_sessions.plan(request, context.image.names, services.clock.monotonic())
     fetch = _Fetch(context, request, plan, replica_id)
     if len(plan.targets) >= LONG_FETCH_PARTITIONS and replica_id < 0:
         return fetch.start_in_turns()

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.server.request.authorizer import Operation, cluster
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
@@ -30,7 +30,7 @@ EPOCH_MAX = 2**15 - 2
 """The last epoch that is given out: one below what the field holds, as Kafka does."""
 
 
-def handle(context: RequestContext, request: InitProducerIdRequest) -> Answer:
+def handle(context: DataContext, request: InitProducerIdRequest) -> Answer:
     if request.transactional_id is not None:
         raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     if not context.allows(Operation.IDEMPOTENT_WRITE, cluster()):
@@ -54,7 +54,7 @@ def _check_identity(request: InitProducerIdRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch go together")
 
 
-async def _fetch_fresh(context: RequestContext) -> InitProducerIdResponse:
+async def _fetch_fresh(context: DataContext) -> InitProducerIdResponse:
     try:
         fresh = await context.services.producer_ids.next()
     except StoreUnavailable:

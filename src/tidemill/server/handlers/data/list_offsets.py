@@ -24,7 +24,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer
 from tidemill.replication.partition import NO_TIMESTAMP, Partition
 from tidemill.server.request.authorizer import Operation, cluster
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.partition_access import (
     PARTITIONS_PER_SLICE,
@@ -70,7 +70,7 @@ _FIRST_VERSION: dict[int, int] = {
 }
 
 
-def handle(context: RequestContext, request: ListOffsetsRequest) -> Answer:
+def handle(context: DataContext, request: ListOffsetsRequest) -> Answer:
     if request.isolation_level not in (READ_UNCOMMITTED, READ_COMMITTED):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "no such isolation level")
     if request.replica_id >= 0 and not context.allows(Operation.CLUSTER_ACTION, cluster()):
@@ -78,9 +78,7 @@ def handle(context: RequestContext, request: ListOffsetsRequest) -> Answer:
     return _list_offsets(context, request)
 
 
-async def _list_offsets(
-    context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
+async def _list_offsets(context: DataContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
     response = ListOffsetsResponse()
     pacer = Pacer(PARTITIONS_PER_SLICE)
     for wanted_topic in request.topics:
@@ -109,7 +107,7 @@ def _fill(entry: ListOffsetsPartitionResponse, found: TimedOffset | None, versio
 
 
 async def _find(
-    context: RequestContext, request: ListOffsetsRequest, name: str, wanted: ListOffsetsPartition
+    context: DataContext, request: ListOffsetsRequest, name: str, wanted: ListOffsetsPartition
 ) -> TimedOffset | None:
     """The offset that was asked for; None where there is none, which is no error."""
     timestamp, version = wanted.timestamp, context.version

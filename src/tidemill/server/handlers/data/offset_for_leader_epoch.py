@@ -11,7 +11,7 @@ from __future__ import annotations
 from tidemill.core.errors import KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer
 from tidemill.server.request.authorizer import Operation
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.partition_access import (
     PARTITIONS_PER_SLICE,
@@ -30,12 +30,12 @@ from tidemill.wire.generated.offset_for_leader_epoch import (
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: OffsetForLeaderEpochRequest) -> Answer:
+def handle(context: DataContext, request: OffsetForLeaderEpochRequest) -> Answer:
     return _find_ends(context, request)
 
 
 async def _find_ends(
-    context: RequestContext, request: OffsetForLeaderEpochRequest
+    context: DataContext, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     response = OffsetForLeaderEpochResponse()
     pacer = Pacer(PARTITIONS_PER_SLICE)
@@ -48,9 +48,7 @@ async def _find_ends(
     return response
 
 
-def _find_end(
-    context: RequestContext, name: str, wanted: OffsetForLeaderPartition
-) -> EpochEndOffset:
+def _find_end(context: DataContext, name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     entry = EpochEndOffset(partition=wanted.partition)
     try:
         partition = led_partition(context, Operation.DESCRIBE, name, wanted.partition)

@@ -26,7 +26,7 @@ from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.partition import ACKS_ALL, Partition
 from tidemill.replication.waiters import AckWaiter
 from tidemill.server.request.authorizer import Operation, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler
 from tidemill.server.request.leader_hints import leader_endpoints, leader_hint
 from tidemill.wire.api_keys import ApiKey
@@ -64,7 +64,7 @@ class _Acknowledgement:
 
     __slots__ = ("_answer", "_context", "_open", "_response", "_timer", "_waiters")
 
-    def __init__(self, context: RequestContext, response: ProduceResponse) -> None:
+    def __init__(self, context: DataContext, response: ProduceResponse) -> None:
         self._context = context
         self._response = response
         self._answer: Deferred[ProduceResponse] | None = None
@@ -104,7 +104,7 @@ class _Acknowledgement:
             waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
 
 
-def handle(context: RequestContext, request: ProduceRequest) -> Answer:
+def handle(context: DataContext, request: ProduceRequest) -> Answer:
     acks = request.acks
     if acks not in (ACKS_ALL, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
@@ -144,14 +144,14 @@ def _silence(failed: bool) -> Answer:
     return closing
 
 
-def _topic_name(context: RequestContext, data: TopicProduceData) -> str | None:
+def _topic_name(context: DataContext, data: TopicProduceData) -> str | None:
     if context.version < FIRST_WITH_TOPIC_IDS:
         return data.name
     return context.image.names.get(data.topic_id)
 
 
 def _append(
-    context: RequestContext,
+    context: DataContext,
     acks: int,
     name: str | None,
     data: PartitionProduceData,
@@ -178,7 +178,7 @@ def _append(
         waiting.wait(partition, appended.next_offset, entry)
 
 
-def _find(context: RequestContext, name: str | None, index: int) -> Partition:
+def _find(context: DataContext, name: str | None, index: int) -> Partition:
     if name is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
     if not context.allows(Operation.WRITE, topic(name)):
@@ -207,7 +207,7 @@ def _checked_records(version: int, data: PartitionProduceData) -> memoryview:
 
 
 def _refuse(
-    context: RequestContext,
+    context: DataContext,
     entry: PartitionProduceResponse,
     name: str | None,
     error: KafkaError | StorageFault,
@@ -232,7 +232,7 @@ def _refuse(
         entry.current_leader = leader_hint(context, name, entry.index, LeaderIdAndEpoch)
 
 
-def _add_endpoints(context: RequestContext, response: ProduceResponse) -> None:
+def _add_endpoints(context: DataContext, response: ProduceResponse) -> None:
     """Addresses of the leaders that the answer names (T28)."""
     if context.version < FIRST_WITH_LEADER_HINTS:
         return

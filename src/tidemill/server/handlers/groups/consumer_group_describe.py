@@ -12,7 +12,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import Operation, group, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.joined_answers import answer_each
 from tidemill.wire.api_keys import ApiKey
@@ -25,7 +25,7 @@ from tidemill.wire.generated.consumer_group_describe import (
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: ConsumerGroupDescribeRequest) -> Answer:
+def handle(context: GroupContext, request: ConsumerGroupDescribeRequest) -> Answer:
     return answer_each(
         context,
         request.group_ids,
@@ -35,7 +35,7 @@ def handle(context: RequestContext, request: ConsumerGroupDescribeRequest) -> An
     )
 
 
-def _describe(context: RequestContext, group_id: str) -> DescribedGroup | Deferred[DescribedGroup]:
+def _describe(context: GroupContext, group_id: str) -> DescribedGroup | Deferred[DescribedGroup]:
     context.require(Operation.DESCRIBE, group(group_id))
     return context.services.groups.read(
         group_id,
@@ -45,7 +45,7 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup | Deferr
 
 
 def _complete(
-    context: RequestContext, request: ConsumerGroupDescribeRequest, groups: list[DescribedGroup]
+    context: GroupContext, request: ConsumerGroupDescribeRequest, groups: list[DescribedGroup]
 ) -> ConsumerGroupDescribeResponse:
     shown = [_shown(context, described) for described in groups]
     for described in shown:
@@ -56,7 +56,7 @@ def _complete(
     return ConsumerGroupDescribeResponse(groups=shown)
 
 
-def _shown(context: RequestContext, described: DescribedGroup) -> DescribedGroup:
+def _shown(context: GroupContext, described: DescribedGroup) -> DescribedGroup:
     """The group, or a refusal if its members read topics that the asker must not know of."""
     names = dict.fromkeys(
         name

@@ -12,7 +12,7 @@ from __future__ import annotations
 from tidemill.coordinators.group.base.group import Caller
 from tidemill.core.errors import KafkaError
 from tidemill.server.request.authorizer import Operation, group, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.consumer_group_heartbeat import (
@@ -23,7 +23,7 @@ from tidemill.wire.generated.consumer_group_heartbeat import (
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: ConsumerGroupHeartbeatRequest) -> Answer:
+def handle(context: GroupContext, request: ConsumerGroupHeartbeatRequest) -> Answer:
     context.require(Operation.READ, group(request.group_id))
     for name in request.subscribed_topic_names or ():
         context.require(Operation.DESCRIBE, topic(name))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from tidemill.core.errors import KafkaError
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.authorizer import Operation, group
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.joined_answers import answer_each
 from tidemill.wire.api_keys import ApiKey
@@ -24,7 +24,7 @@ from tidemill.wire.generated.delete_groups import (
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: DeleteGroupsRequest) -> Answer:
+def handle(context: GroupContext, request: DeleteGroupsRequest) -> Answer:
     return answer_each(
         context,
         list(dict.fromkeys(request.groups_names)),
@@ -35,7 +35,7 @@ def handle(context: RequestContext, request: DeleteGroupsRequest) -> Answer:
 
 
 def _delete(
-    context: RequestContext, group_id: str
+    context: GroupContext, group_id: str
 ) -> DeletableGroupResult | Deferred[DeletableGroupResult]:
     context.require(Operation.DELETE, group(group_id))
     return context.services.groups.write(

@@ -12,7 +12,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import Operation, group
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.joined_answers import answer_each
 from tidemill.wire.api_keys import ApiKey
@@ -28,7 +28,7 @@ FIRST_WITH_NOT_FOUND = 6
 DEAD = "Dead"
 
 
-def handle(context: RequestContext, request: DescribeGroupsRequest) -> Answer:
+def handle(context: GroupContext, request: DescribeGroupsRequest) -> Answer:
     return answer_each(
         context,
         request.groups,
@@ -38,7 +38,7 @@ def handle(context: RequestContext, request: DescribeGroupsRequest) -> Answer:
     )
 
 
-def _describe(context: RequestContext, group_id: str) -> DescribedGroup | Deferred[DescribedGroup]:
+def _describe(context: GroupContext, group_id: str) -> DescribedGroup | Deferred[DescribedGroup]:
     context.require(Operation.DESCRIBE, group(group_id))
     return context.services.groups.read(
         group_id,
@@ -48,7 +48,7 @@ def _describe(context: RequestContext, group_id: str) -> DescribedGroup | Deferr
 
 
 def _complete(
-    context: RequestContext, request: DescribeGroupsRequest, groups: list[DescribedGroup]
+    context: GroupContext, request: DescribeGroupsRequest, groups: list[DescribedGroup]
 ) -> DescribeGroupsResponse:
     for described in groups:
         if described.error_code == ErrorCode.GROUP_ID_NOT_FOUND:

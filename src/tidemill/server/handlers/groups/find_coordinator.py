@@ -18,7 +18,7 @@ from tidemill.server.handlers.groups.offsets_topic import (
     offsets_topic_is_usable,
 )
 from tidemill.server.request.authorizer import Operation, group
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.find_coordinator import (
@@ -41,14 +41,14 @@ _NOT_SERVED = {
 }
 
 
-def handle(context: RequestContext, request: FindCoordinatorRequest) -> Answer:
+def handle(context: GroupContext, request: FindCoordinatorRequest) -> Answer:
     if request.key_type == GROUP and not offsets_topic_is_usable(context.services):
         return _make_topic_and_find(context, request)
     return _find_all(context, request)
 
 
 async def _make_topic_and_find(
-    context: RequestContext, request: FindCoordinatorRequest
+    context: GroupContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     try:
         await ensure_offsets_topic(context.services)
@@ -58,7 +58,7 @@ async def _make_topic_and_find(
     return _find_all(context, request)
 
 
-def _find_all(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
+def _find_all(context: GroupContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
     found = []
     for key in _keys(context, request):
         try:
@@ -69,13 +69,13 @@ def _find_all(context: RequestContext, request: FindCoordinatorRequest) -> FindC
     return _response(context, found)
 
 
-def _keys(context: RequestContext, request: FindCoordinatorRequest) -> list[str]:
+def _keys(context: GroupContext, request: FindCoordinatorRequest) -> list[str]:
     if context.version < FIRST_WITH_SEVERAL_KEYS:
         return [request.key]
     return request.coordinator_keys
 
 
-def _find(context: RequestContext, key_type: int, key: str) -> BrokerImage:
+def _find(context: GroupContext, key_type: int, key: str) -> BrokerImage:
     if key_type != GROUP:
         unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {key_type}")
         raise _NOT_SERVED.get(key_type, unknown)
@@ -88,7 +88,7 @@ def _find(context: RequestContext, key_type: int, key: str) -> BrokerImage:
     return broker
 
 
-def _coordinator(context: RequestContext, key: str, broker: BrokerImage) -> Coordinator:
+def _coordinator(context: GroupContext, key: str, broker: BrokerImage) -> Coordinator:
     endpoint = context.endpoint_of(broker)
     return Coordinator(key=key, node_id=broker.broker_id, host=endpoint.host, port=endpoint.port)
 
@@ -103,7 +103,7 @@ def _refusal(key: str, error: KafkaError) -> Coordinator:
     )
 
 
-def _response(context: RequestContext, found: list[Coordinator]) -> FindCoordinatorResponse:
+def _response(context: GroupContext, found: list[Coordinator]) -> FindCoordinatorResponse:
     if context.version >= FIRST_WITH_SEVERAL_KEYS:
         return FindCoordinatorResponse(coordinators=found)
     (only,) = found

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tidemill.core.errors import KafkaError
 from tidemill.server.request.authorizer import Operation, group
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -15,7 +15,7 @@ from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatRespons
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: HeartbeatRequest) -> Answer:
+def handle(context: GroupContext, request: HeartbeatRequest) -> Answer:
     context.require(Operation.READ, group(request.group_id))
     return context.services.groups.write(
         request.group_id,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from tidemill.coordinators.group.base.group import Caller
 from tidemill.core.errors import KafkaError
 from tidemill.server.request.authorizer import Operation, group
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
@@ -21,7 +21,7 @@ from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRespon
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: JoinGroupRequest) -> Answer:
+def handle(context: GroupContext, request: JoinGroupRequest) -> Answer:
     context.require(Operation.READ, group(request.group_id))
     name = request.group_instance_id or context.client_id
     caller = Caller(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.pacing import Pacer
 from tidemill.server.request.authorizer import Operation, cluster, group
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -22,13 +22,13 @@ __all__ = ["HANDLER"]
 SHARDS_PER_SLICE = 1
 
 
-def handle(context: RequestContext, request: ListGroupsRequest) -> Answer:
+def handle(context: GroupContext, request: ListGroupsRequest) -> Answer:
     if context.services.groups.is_loading:
         raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     return _list(context, request)
 
 
-async def _list(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
+async def _list(context: GroupContext, request: ListGroupsRequest) -> ListGroupsResponse:
     states = {state.lower() for state in request.states_filter}
     types = {one.lower() for one in request.types_filter}
     response = ListGroupsResponse()

@@ -12,7 +12,7 @@ from tidemill.core.limits import MIB
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.server.request.controller_forwarding import ask_controller
-from tidemill.server.request.services import Services
+from tidemill.server.request.services import GroupServices
 from tidemill.wire.generated.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -27,23 +27,23 @@ GROUP_RECORD_BYTES_MAX = 8 * MIB
 TIMEOUT_MS = 5_000
 
 
-def offsets_topic_is_usable(services: Services) -> bool:
+def offsets_topic_is_usable(services: GroupServices) -> bool:
     """Whether it is there, and with it its logs on this broker."""
     made = OFFSETS_TOPIC in services.cluster.image.topics
-    return made and not services.replicas.unopened.has_untried(OFFSETS_TOPIC)
+    return made and not services.pending_logs.has_untried(OFFSETS_TOPIC)
 
 
-async def ensure_offsets_topic(services: Services) -> None:
+async def ensure_offsets_topic(services: GroupServices) -> None:
     """Make the topic unless it is there, and wait for its logs.
 
     KafkaError COORDINATOR_NOT_AVAILABLE if that fails.
     """
     if OFFSETS_TOPIC not in services.cluster.image.topics:
         await _make(services)
-    await services.replicas.unopened.wait_tried([OFFSETS_TOPIC])
+    await services.pending_logs.wait_tried([OFFSETS_TOPIC])
 
 
-async def _make(services: Services) -> None:
+async def _make(services: GroupServices) -> None:
     try:
         if services.cluster.is_controller:
             (result,) = await services.cluster.create_topics([_spec(services)])
@@ -56,7 +56,7 @@ async def _make(services: Services) -> None:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {detail or code}")
 
 
-def _spec(services: Services) -> TopicSpec:
+def _spec(services: GroupServices) -> TopicSpec:
     config = services.config.groups
     return TopicSpec(
         name=OFFSETS_TOPIC,
@@ -72,7 +72,7 @@ def _spec(services: Services) -> TopicSpec:
     )
 
 
-async def _ask_controller(services: Services) -> tuple[ErrorCode, str]:
+async def _ask_controller(services: GroupServices) -> tuple[ErrorCode, str]:
     spec = _spec(services)
     request = CreateTopicsRequest(
         topics=[
@@ -88,6 +88,8 @@ async def _ask_controller(services: Services) -> tuple[ErrorCode, str]:
         ],
         timeout_ms=TIMEOUT_MS,
     )
-    response = await ask_controller(services, request, CreateTopicsResponse)
+    response = await ask_controller(
+        services.net, services.cluster.image, request, CreateTopicsResponse
+    )
     (answered,) = response.topics
     return ErrorCode(answered.error_code), answered.error_message or ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tidemill.core.errors import KafkaError
 from tidemill.server.request.authorizer import Operation, group
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -17,7 +17,7 @@ from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupRespon
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: SyncGroupRequest) -> Answer:
+def handle(context: GroupContext, request: SyncGroupRequest) -> Answer:
     context.require(Operation.READ, group(request.group_id))
     return context.services.groups.write(
         request.group_id,

@@ -16,7 +16,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
 from tidemill.core.loop.deferred import Deferred, join_deferred
 from tidemill.server.request.authorizer import Operation, group, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.offset_commit import (
@@ -31,7 +31,7 @@ from tidemill.wire.offset_commit_fast import try_encode_response, try_read_reque
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: OffsetCommitRequest) -> Answer:
+def handle(context: GroupContext, request: OffsetCommitRequest) -> Answer:
     context.require(Operation.READ, group(request.group_id))
     allowed = [one for one in request.topics if _may_read(context, one)]
     if len(allowed) == len(request.topics):
@@ -40,7 +40,7 @@ def handle(context: RequestContext, request: OffsetCommitRequest) -> Answer:
 
 
 def _commit(
-    context: RequestContext, request: OffsetCommitRequest
+    context: GroupContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Deferred[OffsetCommitResponse]:
     version = context.version
     return context.services.groups.write(
@@ -51,7 +51,7 @@ def _commit(
 
 
 def _commit_some(
-    context: RequestContext, request: OffsetCommitRequest, allowed: list[OffsetCommitRequestTopic]
+    context: GroupContext, request: OffsetCommitRequest, allowed: list[OffsetCommitRequestTopic]
 ) -> Answer:
     error = KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     context.services.telemetry.count_error(error.code)
@@ -66,7 +66,7 @@ def _commit_some(
     )
 
 
-def _may_read(context: RequestContext, wanted: OffsetCommitRequestTopic) -> bool:
+def _may_read(context: GroupContext, wanted: OffsetCommitRequestTopic) -> bool:
     """An id that nobody has names no topic that could be forbidden."""
     name = wanted.name
     if wanted.topic_id is not ZERO_UUID:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from tidemill.core.errors import ErrorCode
 from tidemill.core.loop.deferred import join_deferred
 from tidemill.server.request.authorizer import Operation, group, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.offset_delete import (
@@ -24,7 +24,7 @@ from tidemill.wire.generated.offset_delete import (
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: OffsetDeleteRequest) -> Answer:
+def handle(context: GroupContext, request: OffsetDeleteRequest) -> Answer:
     context.require(Operation.DELETE, group(request.group_id))
     asked = request.topics
     request.topics = [one for one in asked if _may_read(context, one)]
@@ -37,7 +37,7 @@ def handle(context: RequestContext, request: OffsetDeleteRequest) -> Answer:
     return join_deferred([answer], lambda answers: _with_refused(answers[0], forbidden))
 
 
-def _may_read(context: RequestContext, wanted: OffsetDeleteRequestTopic) -> bool:
+def _may_read(context: GroupContext, wanted: OffsetDeleteRequestTopic) -> bool:
     return context.allows(Operation.READ, topic(wanted.name))
 
 

@@ -15,7 +15,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
 from tidemill.core.loop.deferred import Deferred, join_deferred
 from tidemill.server.request.authorizer import Operation, group, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.joined_answers import answer_each
 from tidemill.wire.api_keys import ApiKey
@@ -37,7 +37,7 @@ FIRST_WITH_SEVERAL_GROUPS = 8
 NO_OFFSET = -1
 
 
-def handle(context: RequestContext, request: OffsetFetchRequest) -> Answer:
+def handle(context: GroupContext, request: OffsetFetchRequest) -> Answer:
     if context.version >= FIRST_WITH_SEVERAL_GROUPS:
         return answer_each(
             context,
@@ -52,7 +52,7 @@ def handle(context: RequestContext, request: OffsetFetchRequest) -> Answer:
 
 
 def _fetch(
-    context: RequestContext, wanted: OffsetFetchRequestGroup
+    context: GroupContext, wanted: OffsetFetchRequestGroup
 ) -> OffsetFetchResponseGroup | Deferred[OffsetFetchResponseGroup]:
     context.require(Operation.DESCRIBE, group(wanted.group_id))
     if wanted.topics is None:
@@ -67,7 +67,7 @@ def _fetch(
 
 
 def _read(
-    context: RequestContext, wanted: OffsetFetchRequestGroup
+    context: GroupContext, wanted: OffsetFetchRequestGroup
 ) -> OffsetFetchResponseGroup | Deferred[OffsetFetchResponseGroup]:
     version = context.version
     return context.services.groups.read(
@@ -81,7 +81,7 @@ def _read(
 
 
 def _may_describe(
-    context: RequestContext, wanted: OffsetFetchRequestTopics | OffsetFetchResponseTopics
+    context: GroupContext, wanted: OffsetFetchRequestTopics | OffsetFetchResponseTopics
 ) -> bool:
     """An id that nobody has names no topic that could be forbidden."""
     name = wanted.name
@@ -90,7 +90,7 @@ def _may_describe(
     return not name or context.allows(Operation.DESCRIBE, topic(name))
 
 
-def _visible(context: RequestContext, answer: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
+def _visible(context: GroupContext, answer: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
     """Who asks for everything is not told of what it may not see."""
     answer.topics = [one for one in answer.topics if _may_describe(context, one)]
     return answer

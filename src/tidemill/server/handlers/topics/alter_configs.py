@@ -15,7 +15,7 @@ from tidemill.metadata.controller.controller import ConfigChange
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.server.handlers.topics.config_resources import plan_alteration
 from tidemill.server.handlers.topics.topic_changes import change_topics
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.alter_configs import (
@@ -28,11 +28,11 @@ from tidemill.wire.generated.alter_configs import (
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: AlterConfigsRequest) -> Answer:
+def handle(context: TopicContext, request: AlterConfigsRequest) -> Answer:
     return _alter(context, request)
 
 
-async def _alter(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
+async def _alter(context: TopicContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     results = await change_topics(
         context,
         request.resources,
@@ -50,7 +50,7 @@ async def _alter(context: RequestContext, request: AlterConfigsRequest) -> Alter
     )
 
 
-def _plan(context: RequestContext, wanted: AlterConfigsResource) -> ConfigChange:
+def _plan(context: TopicContext, wanted: AlterConfigsResource) -> ConfigChange:
     changes = [(one.name, AlterOp.SET, one.value) for one in wanted.configs]
     return plan_alteration(
         context, wanted.resource_type, wanted.resource_name, changes, replace_all=True

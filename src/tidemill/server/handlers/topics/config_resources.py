@@ -18,7 +18,7 @@ from tidemill.core.ids import is_legal_topic_name
 from tidemill.metadata.controller.controller import ConfigChange
 from tidemill.metadata.image.topic_config import AlterOp, ConfigSource, DescribedKey, describe_topic
 from tidemill.server.request.authorizer import Operation, Resource, ResourceType, cluster, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import TopicContext
 
 __all__ = ["ConfigResourceType", "describe_resource", "plan_alteration"]
 
@@ -34,7 +34,7 @@ class ConfigResourceType(IntEnum):
 
 
 def describe_resource(
-    context: RequestContext, kind: int, name: str, keys: Collection[str] | None
+    context: TopicContext, kind: int, name: str, keys: Collection[str] | None
 ) -> list[DescribedKey]:
     """A resource's keys, those of `keys` or all; KafkaError if it cannot be described here."""
     _check_allowed(context, Operation.DESCRIBE_CONFIGS, kind, name)
@@ -50,7 +50,7 @@ def describe_resource(
 
 
 def plan_alteration(
-    context: RequestContext,
+    context: TopicContext,
     kind: int,
     name: str,
     changes: Sequence[tuple[str, AlterOp, str | None]],
@@ -72,7 +72,7 @@ def plan_alteration(
             raise _unsupported(kind)
 
 
-def _check_allowed(context: RequestContext, operation: Operation, kind: int, name: str) -> None:
+def _check_allowed(context: TopicContext, operation: Operation, kind: int, name: str) -> None:
     match kind:
         case ConfigResourceType.TOPIC:
             resource, code = topic(name), ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -95,7 +95,7 @@ def _unsupported(kind: int) -> KafkaError:
 
 
 def _describe_topic(
-    context: RequestContext, name: str, keys: Collection[str] | None
+    context: TopicContext, name: str, keys: Collection[str] | None
 ) -> list[DescribedKey]:
     _check_topic_name(name)
     found = context.image.topic(name)
@@ -105,7 +105,7 @@ def _describe_topic(
 
 
 def _describe_broker(
-    context: RequestContext, name: str, keys: Collection[str] | None
+    context: TopicContext, name: str, keys: Collection[str] | None
 ) -> list[DescribedKey]:
     if not name:
         return []  # defaults of all brokers that were set at run time: there are none

@@ -21,7 +21,7 @@ from tidemill.server.handlers.topics.topic_changes import (
     wait_usable,
 )
 from tidemill.server.request.authorizer import Operation, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.create_partitions import (
@@ -34,13 +34,13 @@ from tidemill.wire.generated.create_partitions import (
 __all__ = ["HANDLER"]
 
 
-def handle(context: RequestContext, request: CreatePartitionsRequest) -> Answer:
+def handle(context: TopicContext, request: CreatePartitionsRequest) -> Answer:
     check_controller(context)
     return _create(context, request)
 
 
 async def _create(
-    context: RequestContext, request: CreatePartitionsRequest
+    context: TopicContext, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     results = await change_topics(
         context,
@@ -51,7 +51,7 @@ async def _create(
             context.services.cluster.create_partitions, validate_only=request.validate_only
         ),
     )
-    await wait_usable(context.services, results)
+    await wait_usable(context.services.pending_logs, results)
     return CreatePartitionsResponse(
         results=[
             _answer(wanted, result.code, result.detail)
@@ -60,7 +60,7 @@ async def _create(
     )
 
 
-def _plan(context: RequestContext, wanted: CreatePartitionsTopic) -> PartitionsSpec:
+def _plan(context: TopicContext, wanted: CreatePartitionsTopic) -> PartitionsSpec:
     if not context.allows(Operation.ALTER, topic(wanted.name)):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     chosen = wanted.assignments

@@ -27,7 +27,7 @@ from tidemill.server.handlers.topics.topic_changes import (
     wait_usable,
 )
 from tidemill.server.request.authorizer import Operation, cluster, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.create_topics import (
@@ -45,12 +45,12 @@ TOPICS_PER_SLICE = 10
 """Topics described before others get a turn; each has some thirty keys (S11)."""
 
 
-def handle(context: RequestContext, request: CreateTopicsRequest) -> Answer:
+def handle(context: TopicContext, request: CreateTopicsRequest) -> Answer:
     check_controller(context)
     return _create(context, request)
 
 
-async def _create(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
+async def _create(context: TopicContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     results = await change_topics(
         context,
         request.topics,
@@ -58,7 +58,7 @@ async def _create(context: RequestContext, request: CreateTopicsRequest) -> Crea
         plan=partial(_plan, context),
         apply=partial(context.services.cluster.create_topics, validate_only=request.validate_only),
     )
-    await wait_usable(context.services, results)
+    await wait_usable(context.services.pending_logs, results)
     response = CreateTopicsResponse()
     pacer = Pacer(TOPICS_PER_SLICE)
     for wanted, result in zip(request.topics, results, strict=True):
@@ -70,7 +70,7 @@ async def _create(context: RequestContext, request: CreateTopicsRequest) -> Crea
     return response
 
 
-def _plan(context: RequestContext, wanted: CreatableTopic) -> TopicSpec:
+def _plan(context: TopicContext, wanted: CreatableTopic) -> TopicSpec:
     allowed = context.allows(Operation.CREATE, cluster()) or context.allows(
         Operation.CREATE, topic(wanted.name)
     )
@@ -88,7 +88,7 @@ def _plan(context: RequestContext, wanted: CreatableTopic) -> TopicSpec:
     )
 
 
-def _answer(context: RequestContext, name: str, result: TopicResult) -> CreatableTopicResult:
+def _answer(context: TopicContext, name: str, result: TopicResult) -> CreatableTopicResult:
     answered = CreatableTopicResult(
         name=name, error_code=int(result.code), error_message=result.detail or None
     )
@@ -99,7 +99,7 @@ def _answer(context: RequestContext, name: str, result: TopicResult) -> Creatabl
     return answered
 
 
-def _describe(context: RequestContext, made: TopicImage, answered: CreatableTopicResult) -> None:
+def _describe(context: TopicContext, made: TopicImage, answered: CreatableTopicResult) -> None:
     """What became of the defaults; hidden from who may create topics but not look at them (T21)."""
     if not context.allows(Operation.DESCRIBE_CONFIGS, topic(made.name)):
         answered.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

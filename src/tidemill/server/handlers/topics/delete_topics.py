@@ -18,7 +18,7 @@ from tidemill.core.ids import ZERO_UUID
 from tidemill.metadata.controller.controller import TopicResult
 from tidemill.server.handlers.topics.topic_changes import change_topics, check_controller
 from tidemill.server.request.authorizer import Operation, topic
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.delete_topics import (
@@ -33,12 +33,12 @@ __all__ = ["HANDLER"]
 FIRST_WITH_IDS = 6
 
 
-def handle(context: RequestContext, request: DeleteTopicsRequest) -> Answer:
+def handle(context: TopicContext, request: DeleteTopicsRequest) -> Answer:
     check_controller(context)
     return _delete(context, request)
 
 
-async def _delete(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
+async def _delete(context: TopicContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     wanted = _wanted(context.version, request)
     names = [_name(context, one) for one in wanted]
     results = await change_topics(
@@ -62,12 +62,12 @@ def _wanted(version: int, request: DeleteTopicsRequest) -> list[DeleteTopicState
     return [DeleteTopicState(name=name) for name in request.topic_names]
 
 
-def _name(context: RequestContext, wanted: DeleteTopicState) -> str | None:
+def _name(context: TopicContext, wanted: DeleteTopicState) -> str | None:
     """The topic's name; None for an id that no topic has."""
     return context.image.names.get(wanted.topic_id) if wanted.name is None else wanted.name
 
 
-def _plan(context: RequestContext, wanted: DeleteTopicState) -> str | UUID:
+def _plan(context: TopicContext, wanted: DeleteTopicState) -> str | UUID:
     if (wanted.name is None) == (wanted.topic_id == ZERO_UUID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
     name = _name(context, wanted)
@@ -79,7 +79,7 @@ def _plan(context: RequestContext, wanted: DeleteTopicState) -> str | UUID:
 
 
 def _answer(
-    context: RequestContext, wanted: DeleteTopicState, name: str | None, result: TopicResult
+    context: TopicContext, wanted: DeleteTopicState, name: str | None, result: TopicResult
 ) -> DeletableTopicResult:
     # Who asks by id and may not see the topic must not learn its name from the refusal.
     hidden = (

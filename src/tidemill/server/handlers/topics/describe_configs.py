@@ -14,7 +14,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image.topic_config import DescribedKey
 from tidemill.server.handlers.topics.config_resources import ConfigResourceType, describe_resource
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_configs import (
@@ -34,12 +34,12 @@ KEYS_PER_ANSWER_MAX = 100_000
 """About 30 MB with documentation; 2,700 topics with all their keys."""
 
 
-def handle(context: RequestContext, request: DescribeConfigsRequest) -> Answer:
+def handle(context: TopicContext, request: DescribeConfigsRequest) -> Answer:
     return _describe_all(context, request)
 
 
 async def _describe_all(
-    context: RequestContext, request: DescribeConfigsRequest
+    context: TopicContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
     pacer = Pacer(RESOURCES_PER_SLICE)
@@ -57,7 +57,7 @@ async def _describe_all(
 
 
 def _describe(
-    context: RequestContext,
+    context: TopicContext,
     request: DescribeConfigsRequest,
     wanted: DescribeConfigsResource,
     keys_left: int,

@@ -13,7 +13,7 @@ from tidemill.metadata.controller.controller import ConfigChange
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.server.handlers.topics.config_resources import plan_alteration
 from tidemill.server.handlers.topics.topic_changes import change_topics
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.incremental_alter_configs import (
@@ -29,12 +29,12 @@ __all__ = ["HANDLER"]
 _OPS: dict[int, AlterOp] = {int(op): op for op in AlterOp}
 
 
-def handle(context: RequestContext, request: IncrementalAlterConfigsRequest) -> Answer:
+def handle(context: TopicContext, request: IncrementalAlterConfigsRequest) -> Answer:
     return _alter(context, request)
 
 
 async def _alter(
-    context: RequestContext, request: IncrementalAlterConfigsRequest
+    context: TopicContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     results = await change_topics(
         context,
@@ -53,7 +53,7 @@ async def _alter(
     )
 
 
-def _plan(context: RequestContext, wanted: AlterConfigsResource) -> ConfigChange:
+def _plan(context: TopicContext, wanted: AlterConfigsResource) -> ConfigChange:
     changes = [_change(one) for one in wanted.configs]
     return plan_alteration(
         context, wanted.resource_type, wanted.resource_name, changes, replace_all=False

@@ -14,8 +14,8 @@ from typing import TypeVar
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult
-from tidemill.server.request.context import RequestContext
-from tidemill.server.request.services import Services
+from tidemill.replication.pending_logs import Unopened
+from tidemill.server.request.context import TopicContext
 
 __all__ = ["change_topics", "check_controller", "wait_usable"]
 
@@ -26,14 +26,14 @@ Entry = TypeVar("Entry")
 Change = TypeVar("Change")
 
 
-def check_controller(context: RequestContext) -> None:
+def check_controller(context: TopicContext) -> None:
     """Clients send changes of topics to the controller, and look for it anew after this (T18)."""
     if not context.services.cluster.is_controller:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
 
 
 async def change_topics(
-    context: RequestContext,
+    context: TopicContext,
     entries: Sequence[Entry],
     *,
     name_of: Callable[[Entry], object],
@@ -65,9 +65,9 @@ async def change_topics(
     return results
 
 
-async def wait_usable(services: Services, results: Iterable[TopicResult]) -> None:
+async def wait_usable(pending_logs: Unopened, results: Iterable[TopicResult]) -> None:
     """Wait until this broker has the logs of these topics, or has tried in vain to make them."""
-    await services.replicas.unopened.wait_tried(result.name for result in results)
+    await pending_logs.wait_tried(result.name for result in results)
 
 
 async def _apply(
