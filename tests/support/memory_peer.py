@@ -18,7 +18,7 @@ from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.server.connection.admission import Deadlines, ListenerState
 from tidemill.server.connection.connection import Connection
-from tidemill.server.fetching.parked_fetches import ReadyQueue
+from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.request.dispatch import Dispatcher
@@ -124,7 +124,8 @@ class MemoryTransport(asyncio.Transport):
 class Server:
     """What one listener's connections share, and handlers that do as the test says.
 
-    Heartbeat waits until the test answers it; ListGroups runs in steps until the test lets it end;
+    Heartbeat waits until the test answers it, or is parked among `watchers` if there are any;
+    ListGroups runs in steps until the test lets it end;
     DescribeGroups answers at once, with as many bytes as the test wants, and Produce with nothing;
     SaslAuthenticate is refused.
     """
@@ -134,6 +135,7 @@ class Server:
         self.clock = SimClock(self.loop.time)
         self.failures = []
         self.waiting = []
+        self.watchers = None
         self.contexts = []
         self.started = []
         self.step_ends = asyncio.Event()
@@ -142,13 +144,14 @@ class Server:
         self.bug = None
         self.handler_cost_s = 0.0
         supervisor = Supervisor(lambda name, error: self.failures.append(error))
+        timers = LoopTimers(self.clock)
         self.services = SimpleNamespace(
             config=broker_config(values=values),
             clock=self.clock,
             telemetry=Telemetry(),
-            timers=LoopTimers(self.clock),
+            timers=timers,
             response_memory=MemoryPool(1 << 30),
-            parked=ReadyQueue(self.loop.call_soon),
+            parked=ParkedRequests(self.loop.call_soon, timers),
             supervisor=supervisor,
         )
         self.state = ListenerState(
@@ -197,7 +200,15 @@ class Server:
 
     def _heartbeat(self, context, request):
         self._note(context, request)
-        answer = Deferred()
+        if self.watchers is None:
+            answer = Deferred()
+        else:
+            answer = self.services.parked.try_park(
+                [self.watchers],
+                wait_ms=60_000,
+                is_ready=lambda: False,
+                finish=HeartbeatResponse,
+            )
         self.waiting.append(answer)
         return answer
 

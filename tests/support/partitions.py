@@ -50,10 +50,10 @@ class SlowLog:
 
 class Watcher:
     def __init__(self) -> None:
-        self.pokes = 0
+        self.wakes = 0
 
-    def poke(self) -> None:
-        self.pokes += 1
+    def wake(self) -> None:
+        self.wakes += 1
 
 
 def image(

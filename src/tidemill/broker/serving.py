@@ -20,7 +20,7 @@ from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.server.connection.admission import Deadlines, ListenerState
 from tidemill.server.connection.listener import Listener
 from tidemill.server.fetching.fetch_sessions import FetchSessions
-from tidemill.server.fetching.parked_fetches import ReadyQueue
+from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
@@ -67,7 +67,7 @@ def build_services(
         quotas=Quotas(),
         response_memory=MemoryPool(config.response_memory_bytes),
         supervisor=supervisor,
-        parked=ReadyQueue(asyncio.get_running_loop().call_soon),
+        parked=ParkedRequests(asyncio.get_running_loop().call_soon, timers),
     )
 
 

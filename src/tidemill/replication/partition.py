@@ -111,9 +111,9 @@ class Partition:
         self._appended_waiters = OffsetWaiters()
         self._durable_waiters = OffsetWaiters()
         self.consumer_watchers: dict[Watcher, None] = {}
-        """Parked fetches of consumers: poked when the high watermark moves."""
+        """Parked fetches of consumers: woken when the high watermark moves."""
         self.replica_watchers: dict[Watcher, None] = {}
-        """Parked fetches of followers: poked when the log end or the watermark moves (KIP-1166)."""
+        """Parked fetches of followers: woken when the log end or the watermark moves (KIP-1166)."""
 
     # --- role ------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Partition:
         self.maybe_advance_marks()
         if self.replica_watchers:
             for watcher in self.replica_watchers:
-                watcher.poke()
+                watcher.wake()
         append_time = now_ms if policy.timestamp_type == "append" else NO_TIMESTAMP
         return Appended(base_offset, header.next_offset, append_time)
 
@@ -327,7 +327,7 @@ class Partition:
 
     def _wake_everyone(self) -> None:
         for watcher in (*self.consumer_watchers, *self.replica_watchers):
-            watcher.poke()
+            watcher.wake()
 
     # --- reading ---------------------------------------------------------------------------------
 

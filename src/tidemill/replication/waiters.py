@@ -17,9 +17,9 @@ __all__ = ["AckWaiter", "OffsetWaiters", "Watcher"]
 
 
 class Watcher(Protocol):
-    """A parked fetch: poked when one of its partitions may have more for it."""
+    """A parked request: a partition wakes it when it may have more for it."""
 
-    def poke(self) -> None:
+    def wake(self) -> None:
         """Cheap and without effect on the partition: the work is done later, once."""
         ...
 

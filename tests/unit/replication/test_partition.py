@@ -247,9 +247,9 @@ def test_appends_wake_followers_and_the_watermark_wakes_consumers() -> None:
     led.consumer_watchers[consumer] = None
     led.replica_watchers[follower] = None
     append(led)
-    assert (consumer.pokes, follower.pokes) == (0, 1)
+    assert (consumer.wakes, follower.wakes) == (0, 1)
     fetched(SECOND, led, 1)
-    assert consumer.pokes == 1
+    assert consumer.wakes == 1
 
 
 # --- idempotence ---------------------------------------------------------------------------------

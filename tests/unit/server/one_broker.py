@@ -22,7 +22,7 @@ from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.metadata.store.memory_store import MemoryCoordServer
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.fetching.fetch_sessions import FetchSessions
-from tidemill.server.fetching.parked_fetches import ReadyQueue
+from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
@@ -170,7 +170,7 @@ class OneBroker:
             quotas=Quotas(),
             response_memory=MemoryPool(self.config.response_memory_bytes),
             supervisor=Supervisor(lambda name, error: None),
-            parked=ReadyQueue(self.loop.call_soon),
+            parked=ParkedRequests(self.loop.call_soon, self.timers),
         )
 
     def close(self):

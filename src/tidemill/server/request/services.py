@@ -26,7 +26,7 @@ from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.replication.pending_logs import Unopened
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.fetching.fetch_sessions import FetchSessions
-from tidemill.server.fetching.parked_fetches import ReadyQueue
+from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
 from tidemill.server.request.authorizer import Authorizer
@@ -70,7 +70,7 @@ class DataServices(RequestServices, Protocol):
     replicas: ReplicaManager
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
-    parked: ReadyQueue
+    parked: ParkedRequests
     response_memory: MemoryPool
     fault_log: RateLimit
 
@@ -126,6 +126,6 @@ class Services:
     quotas: Quotas
     response_memory: MemoryPool
     supervisor: Supervisor
-    parked: ReadyQueue
+    parked: ParkedRequests
     fault_log: RateLimit = field(default_factory=RateLimit)
     """A failed disk refuses every request; the log says so once a minute."""

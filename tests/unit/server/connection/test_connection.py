@@ -242,33 +242,19 @@ async def test_S40_who_takes_no_answers_is_dropped_sooner_when_memory_for_them_i
 # --- losing a connection -------------------------------------------------------------------------
 
 
-class Parked:
-    watched_partitions = 3
-
-    def __init__(self):
-        self.abandoned = 0
-
-    def look(self):
-        raise AssertionError("nobody poked")
-
-    def finish(self):
-        raise AssertionError("nobody wants it")
-
-    def abandon(self):
-        self.abandoned += 1
-
-
 @simulated
 async def test_S40_a_lost_connection_takes_its_parked_fetches_along():
     server = Server()
-    ready = server.services.parked
+    parked = server.services.parked
     client = server.connect()
-    client.send(client.waiting() + client.waiting())
-    parked = Parked()
-    assert ready.try_park(server.waiting[1], parked)
+    client.send(client.waiting())
+    server.watchers = {}
+    client.send(client.waiting())
+    assert (len(server.watchers), len(parked), parked.parked_partitions) == (1, 1, 1)
     client.transport.abort()
     await settle()
-    assert (parked.abandoned, len(ready), ready.parked_partitions) == (1, 0, 0)
+    assert (len(server.watchers), len(parked), parked.parked_partitions) == (0, 0, 0)
+    assert not server.waiting[1].resolved
 
 
 @simulated

@@ -160,25 +160,15 @@ def test_stopping_answers_what_was_started_and_says_nothing(caplog):
     assert not caplog.records
 
 
-class Parked:
-    watched_partitions = 1
-
-    def __init__(self, answer):
-        self.answer = answer
-
-    def finish(self):
-        self.answer.resolve(HeartbeatResponse())
-
-
 @simulated
 async def test_stopping_answers_parked_fetches_at_once():
     server = Server()
     listener, _ = await listening(server)
     clients = [server.connect() for _ in range(100)]
+    server.watchers = {}
     for client in clients:
         client.send(client.waiting())
-    for answer in server.waiting:
-        assert server.services.parked.try_park(answer, Parked(answer))
+    assert len(server.services.parked) == 100
     started = server.clock.monotonic()
     await listener.stop()
     assert all(client.answers() == [1] for client in clients)

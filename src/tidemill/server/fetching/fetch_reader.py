@@ -1,0 +1,207 @@
+"""Reads the partitions of one fetch into the form of its answer. It neither waits nor answers.
+
+HOT PATH: once per fetch and per partition in it.
+
+Each partition gives whole stored batches, as views of mapped segments where their pages are in
+memory (T31). Batches that must come from the disk are listed in `cold`, for `ColdRead`. Once the
+answer is full, or the memory for answers is used up (S40), no more records are added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.limits import KIB
+from tidemill.core.loop.pacing import next_turn
+from tidemill.replication.partition import NO_EPOCH, Partition
+from tidemill.server.fetching.fetch_sessions import FetchTarget
+from tidemill.server.request.authorizer import Operation, topic
+from tidemill.server.request.context import DataContext
+from tidemill.server.request.leader_hints import leader_hint
+from tidemill.server.request.partition_access import PARTITIONS_PER_SLICE, counted_code
+from tidemill.storage.log.interface import LogSlice
+from tidemill.wire.generated.fetch import (
+    EpochEndOffset,
+    FetchRequest,
+    LeaderIdAndEpoch,
+    PartitionData,
+)
+
+__all__ = ["FetchReader", "FetchResults"]
+
+FetchResults = list[tuple[FetchTarget, PartitionData]]
+"""What was wanted of each partition, and what it gave; in the order of the request."""
+
+FIRST_WITH_LEADER_HINTS = 12
+FIRST_WITH_TOPIC_IDS = 13
+READ_COMMITTED = 1
+UNKNOWN_OFFSET = -1
+STARVED_BYTES_MAX = 16 * KIB
+"""For one fetch while there is no memory for answers: enough for a reader that keeps up (S40)."""
+HINTED_CODES = (int(ErrorCode.NOT_LEADER_OR_FOLLOWER), int(ErrorCode.FENCED_LEADER_EPOCH))
+"""Refusals that tell the client where the leader is."""
+
+
+@final
+class FetchReader:
+    """One fetch request's view of its partitions; each `read` starts afresh."""
+
+    __slots__ = (
+        "_context",
+        "_replica_id",
+        "_request",
+        "_targets",
+        "bytes_found",
+        "cold",
+        "is_starved",
+        "must_answer",
+        "partitions",
+    )
+
+    def __init__(
+        self,
+        context: DataContext,
+        request: FetchRequest,
+        targets: Sequence[FetchTarget],
+        replica_id: int,
+    ) -> None:
+        self._context = context
+        self._request = request
+        self._targets = targets
+        self._replica_id = replica_id
+        self.partitions: list[Partition] = []
+        """The partitions that could be read: all of them, unless `must_answer`."""
+        self.cold: list[tuple[PartitionData, LogSlice]] = []
+        """What must come from the disk, and where it goes."""
+        self.bytes_found = 0
+        """Counts the batches in `cold` too."""
+        self.must_answer = False
+        """The client must be told something now: an error, or where its log diverges."""
+        self.is_starved = False
+        """Clients have not taken their answers, and there is no memory for more (S40)."""
+
+    def read(self) -> FetchResults:
+        """Read every partition as it is now."""
+        return self._read_some(self._targets, self._begin())
+
+    async def read_in_turns(self) -> FetchResults:
+        """Read a slice of the partitions per turn of the loop, each as it is in its turn."""
+        budget = self._begin()
+        results = []
+        for start in range(0, len(self._targets), PARTITIONS_PER_SLICE):
+            some = self._targets[start : start + PARTITIONS_PER_SLICE]
+            results += self._read_some(some, budget - self.bytes_found)
+            await next_turn()
+        return results
+
+    def _begin(self) -> int:
+        """Forget the last read; the bytes that this one may find."""
+        self.partitions = []
+        self.cold = []
+        self.bytes_found = 0
+        self.must_answer = False
+        services = self._context.services
+        memory = services.response_memory
+        self.is_starved = memory.is_exhausted
+        if self.is_starved:
+            return min(self._request.max_bytes, STARVED_BYTES_MAX)
+        return min(self._request.max_bytes, services.config.fetch_max_bytes, memory.free_bytes)
+
+    def _read_some(self, targets: Sequence[FetchTarget], budget: int) -> FetchResults:
+        results = []
+        for target in targets:
+            data = PartitionData(partition_index=target.index, aborted_transactions=None)
+            try:
+                budget -= self._read_one(target, data, budget)
+            except (KafkaError, StorageFault) as error:
+                self._refuse(target, data, error)
+            results.append((target, data))
+        return results
+
+    def _read_one(self, target: FetchTarget, data: PartitionData, budget: int) -> int:
+        """Fill `data`; the size of the batches that were found."""
+        partition = _find(self._context, target)
+        partition.check_leader()
+        partition.check_epoch(target.current_leader_epoch)
+        self.partitions.append(partition)
+        data.log_start_offset = partition.log.log_start_offset
+        # A position counts only in a log that agrees with ours, so epochs are compared first.
+        diverges = target.last_fetched_epoch != NO_EPOCH and self._diverges(partition, target, data)
+        end_offset = 0 if diverges else self._end_offset(partition, target)
+        data.high_watermark = partition.high_watermark
+        data.last_stable_offset = partition.last_stable_offset()
+        if diverges:
+            return 0
+        is_first = self.bytes_found == 0 and not self.is_starved
+        max_bytes = min(target.max_bytes, budget)
+        if max_bytes <= 0 and not is_first:
+            return 0
+        found = partition.read(
+            target.fetch_offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=is_first
+        )
+        self._take(data, found)
+        return found.size_bytes
+
+    def _end_offset(self, partition: Partition, target: FetchTarget) -> int:
+        """Where the reader must stop; a follower's fetch also acknowledges what it has."""
+        if self._replica_id >= 0:
+            partition.follower_fetched(
+                self._replica_id,
+                fetch_offset=target.fetch_offset,
+                flushed_offset=target.flushed_offset,
+                now=self._context.services.clock.monotonic(),
+            )
+            if target.known_high_watermark < partition.high_watermark:
+                self.must_answer = True  # the follower learns the new watermark at once (KIP-1166)
+            return partition.log.log_end_offset
+        if self._request.isolation_level == READ_COMMITTED:
+            return partition.last_stable_offset()
+        return partition.high_watermark
+
+    def _diverges(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
+        """The reader's last epoch ended earlier here: it must cut its tail first (KIP-595)."""
+        epoch, end_offset = partition.end_offset_of_epoch(target.last_fetched_epoch)
+        if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
+            return False
+        if epoch == UNKNOWN_OFFSET:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, "nothing here is as old as the reader's last epoch"
+            )
+        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        self.must_answer = True
+        return True
+
+    def _take(self, data: PartitionData, found: LogSlice) -> None:
+        self.bytes_found += found.size_bytes
+        if found.load is not None:
+            self.cold.append((data, found))
+        elif len(found.chunks) == 1:
+            data.records = found.chunks[0]
+        elif found.chunks:
+            data.records = b"".join(found.chunks)
+
+    def _refuse(
+        self, target: FetchTarget, data: PartitionData, error: KafkaError | StorageFault
+    ) -> None:
+        context = self._context
+        self.must_answer = True
+        data.error_code = code = counted_code(context, error)
+        data.high_watermark = data.last_stable_offset = UNKNOWN_OFFSET
+        if code in HINTED_CODES and context.version >= FIRST_WITH_LEADER_HINTS:
+            data.current_leader = leader_hint(context, target.topic, target.index, LeaderIdAndEpoch)
+
+
+def _find(context: DataContext, target: FetchTarget) -> Partition:
+    if not target.topic:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    if not context.allows(Operation.READ, topic(target.topic)):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    partition = context.services.replicas.find(target.topic, target.index)
+    if partition is None:
+        raise context.missing_partition(target.topic, target.index)
+    if context.version >= FIRST_WITH_TOPIC_IDS and partition.topic_id != target.topic_id:
+        # The topic was deleted and created again since the session learnt its id (I34).
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    return partition
