@@ -26,11 +26,12 @@ from typing import final
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
 
-__all__ = ["PRIVATE_KEY", "QueryOffset", "parse_partition_numbers"]
+__all__ = ["PRIVATE_KEY", "PartitionOffsets", "QueryOffset", "parse_partition_numbers"]
 
 PRIVATE_KEY = "_v"
 
-Numbers = dict[TopicPartition, int]
+PartitionOffsets = dict[TopicPartition, int]
+"""An offset for each partition."""
 
 
 @final
@@ -38,10 +39,10 @@ Numbers = dict[TopicPartition, int]
 class QueryOffset:
     """A place in every partition of a query: `positions` are the next offsets to be read."""
 
-    positions: Numbers
+    positions: PartitionOffsets
     topic_ids: dict[str, str] = field(default_factory=dict)
     group: str | None = None
-    starts: Numbers = field(default_factory=dict)
+    starts: PartitionOffsets = field(default_factory=dict)
     initial: bool = False
 
     def to_json(self) -> dict[str, object]:
@@ -97,7 +98,7 @@ class QueryOffset:
         return before is not None and after is not None and before != after
 
 
-def parse_partition_numbers(data: object, what: str) -> Numbers:
+def parse_partition_numbers(data: object, what: str) -> dict[TopicPartition, int]:
     """`{"topic": {"0": 23}}` as an object or as text; UserError says what is wrong with it."""
     if isinstance(data, str):
         try:
@@ -107,7 +108,7 @@ def parse_partition_numbers(data: object, what: str) -> Numbers:
     wrong = UserError(f'{what} must look like {{"topic": {{"0": 23}}}}, not {data}')
     if not isinstance(data, Mapping):
         raise wrong
-    numbers: Numbers = {}
+    numbers: dict[TopicPartition, int] = {}
     for topic, partitions in _public(data).items():
         if not isinstance(partitions, Mapping):
             raise wrong
@@ -122,7 +123,7 @@ def _public(data: Mapping[str, object]) -> dict[str, object]:
     return {topic: value for topic, value in data.items() if topic != PRIVATE_KEY}
 
 
-def _nested(numbers: Numbers) -> dict[str, dict[str, int]]:
+def _nested(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
     for partition, number in sorted(numbers.items()):
         nested.setdefault(partition.topic, {})[str(partition.partition)] = number

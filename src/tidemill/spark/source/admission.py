@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.core.ids import TopicPartition
+from tidemill.spark.options.offset_json import PartitionOffsets
 
 __all__ = ["TriggerLimits", "admit", "waiting_offsets"]
-
-Numbers = dict[TopicPartition, int]
 
 
 @final
@@ -38,7 +37,7 @@ def admit(
     ends: Mapping[TopicPartition, int],
     limits: TriggerLimits,
     sizes: Mapping[TopicPartition, int] | None = None,
-) -> Numbers:
+) -> PartitionOffsets:
     """Where the batch ends in each partition: at `ends`, or before where a limit says so.
 
     `sizes` are the bytes waiting in each partition; `bytes_max` needs them.
@@ -57,7 +56,9 @@ def admit(
     return _shared_out(begun, waiting, share)
 
 
-def _shared_out(begun: Mapping[TopicPartition, int], waiting: Numbers, share: float) -> Numbers:
+def _shared_out(
+    begun: Mapping[TopicPartition, int], waiting: Mapping[TopicPartition, int], share: float
+) -> PartitionOffsets:
     """Each gets its share, rounded down; what that leaves goes to those with the largest rest."""
     exact = {partition: count * share for partition, count in waiting.items()}
     given = {partition: int(count) for partition, count in exact.items()}

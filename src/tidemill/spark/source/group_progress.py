@@ -17,12 +17,12 @@ from tidemill.core.clock import SystemClock
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.spark.bridge.blocking_client import BlockingClient
+from tidemill.spark.options.offset_json import PartitionOffsets
 
 __all__ = ["Progress"]
 
 _log = logging.getLogger(__name__)
 
-Numbers = dict[TopicPartition, int]
 
 _START_MARK: Final = "tidemill.spark: start"
 """Committed beside a start that no batch has followed yet."""
@@ -37,12 +37,12 @@ class Progress:
     def __init__(self, client: BlockingClient, *, enabled: bool) -> None:
         self._client = client
         self._enabled = enabled
-        self._committed: tuple[str, Numbers] | None = None
+        self._committed: tuple[str, PartitionOffsets] | None = None
         self._committed_at = -_INTERVAL_S
         self._clock = SystemClock()
         self._has_complained = False
 
-    def commit(self, group: str, positions: Numbers, *, is_idle: bool) -> None:
+    def commit(self, group: str, positions: PartitionOffsets, *, is_idle: bool) -> None:
         """The query has processed all below `positions`; a busy one is asked to be brief."""
         if not self._enabled or not positions or self._committed == (group, positions):
             return
@@ -53,14 +53,14 @@ class Progress:
         if self._try_commit(group, positions, ""):
             self._committed = (group, dict(positions))
 
-    def commit_start(self, group: str, positions: Numbers) -> None:
+    def commit_start(self, group: str, positions: PartitionOffsets) -> None:
         """The query begins here; a crash before its first batch must not move that."""
         if self._enabled and positions:
             self._try_commit(group, positions, _START_MARK)
 
     async def known_start(
         self, cluster: Cluster, group: str, wanted: list[TopicPartition]
-    ) -> Numbers:
+    ) -> PartitionOffsets:
         """Starts that an earlier run of the query committed and no batch has followed."""
         if not self._enabled:
             return {}
@@ -71,7 +71,7 @@ class Progress:
             return {}
         return {p: entry.offset for p, entry in found.items() if entry.metadata == _START_MARK}
 
-    def _try_commit(self, group: str, positions: Numbers, metadata: str) -> bool:
+    def _try_commit(self, group: str, positions: PartitionOffsets, metadata: str) -> bool:
         try:
             self._client.run_once(
                 GroupOffsets(self._client.cluster, group).commit(positions, metadata=metadata)

@@ -17,13 +17,12 @@ from tidemill.client.network.offset_lookup import (
 )
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.ids import TopicPartition
-from tidemill.spark.options.offset_json import PRIVATE_KEY
+from tidemill.spark.options.offset_json import PRIVATE_KEY, PartitionOffsets
 from tidemill.spark.options.source_options import Subscription
 from tidemill.spark.options.start_positions import Place, PlaceKind, Places
 
 __all__ = ["Partitions", "earliest", "latest", "resolve", "subscribed"]
 
-Numbers = dict[TopicPartition, int]
 
 _MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
@@ -81,7 +80,7 @@ def _of_topics(cluster: Cluster, names: Iterable[str]) -> Partitions:
     return Partitions(tuple(sorted(partitions)), topic_ids, tuple(missing))
 
 
-async def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Numbers:
+async def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
     """Where the logs begin."""
     asked = dict.fromkeys(partitions, EARLIEST_TIMESTAMP)
     return {p: listed.offset for p, listed in (await _list(cluster, asked, 0)).items()}
@@ -89,7 +88,7 @@ async def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> Nu
 
 async def latest(
     cluster: Cluster, partitions: Iterable[TopicPartition], isolation_level: int
-) -> Numbers:
+) -> PartitionOffsets:
     """Where the logs end for a reader of that isolation level."""
     asked = dict.fromkeys(partitions, LATEST_TIMESTAMP)
     found = await _list(cluster, asked, isolation_level)
@@ -104,13 +103,13 @@ async def resolve(
     now_ms: int,
     group: str | None,
     isolation_level: int,
-) -> Numbers:
+) -> PartitionOffsets:
     """An offset for every partition, within its log where the place is relative to it."""
     wanted = {partition: places.of(partition) for partition in partitions}
     unknown = places.by_partition.keys() - wanted.keys()
     if unknown:
         raise UserError(f"{places.option} names {min(unknown)}, which the query does not read")
-    result: Numbers = {
+    result: PartitionOffsets = {
         p: place.number for p, place in wanted.items() if place.kind is PlaceKind.OFFSET
     }
     result |= await _by_time(cluster, wanted, places, now_ms, isolation_level)
@@ -127,7 +126,9 @@ def _of_kind(wanted: Mapping[TopicPartition, Place], *kinds: PlaceKind) -> set[T
     return {partition for partition, place in wanted.items() if place.kind in kinds}
 
 
-def _edge(place: Place, partition: TopicPartition, first: Numbers, last: Numbers) -> int:
+def _edge(
+    place: Place, partition: TopicPartition, first: PartitionOffsets, last: PartitionOffsets
+) -> int:
     if place.kind is PlaceKind.BEFORE_END:
         return max(first[partition], last[partition] - place.number)
     return last[partition] if place.kind is PlaceKind.LATEST else first[partition]
@@ -139,7 +140,7 @@ async def _by_time(
     places: Places,
     now_ms: int,
     isolation_level: int,
-) -> Numbers:
+) -> PartitionOffsets:
     times = {
         partition: place.number if place.kind is PlaceKind.TIME else max(0, now_ms - place.number)
         for partition, place in wanted.items()
@@ -160,7 +161,7 @@ async def _by_time(
 
 async def _committed(
     cluster: Cluster, partitions: set[TopicPartition], group: str | None
-) -> Numbers:
+) -> PartitionOffsets:
     if not partitions:
         return {}
     if group is None:

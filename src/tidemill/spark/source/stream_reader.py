@@ -38,7 +38,7 @@ from tidemill.core.errors import KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SystemRng
 from tidemill.spark.bridge.blocking_client import BlockingClient, Patience
-from tidemill.spark.options.offset_json import QueryOffset
+from tidemill.spark.options.offset_json import PartitionOffsets, QueryOffset
 from tidemill.spark.options.source_options import SourceOptions
 from tidemill.spark.options.start_positions import LATEST, PlaceKind, Places
 from tidemill.spark.source.admission import TriggerLimits, admit, waiting_offsets
@@ -58,7 +58,6 @@ __all__ = ["StreamReader"]
 
 _log = logging.getLogger(__name__)
 
-Numbers = dict[TopicPartition, int]
 
 _WAIT_S: Final = 0.2
 """How long `latestOffset` waits for something new. A query may have other sources to look at."""
@@ -158,12 +157,12 @@ class _Driver:
         self._group: str | None = options.group_id
         self._covered: Partitions | None = None
         self._covered_at = 0.0
-        self._target: Numbers | None = None
+        self._target: PartitionOffsets | None = None
         """With Trigger.AvailableNow: where the query ends."""
         self._last_batch_at = self._clock.monotonic()
         self._backwards_since: float | None = None
         self._last_loss = ""
-        self.known_ends: Numbers = {}
+        self.known_ends: PartitionOffsets = {}
         """The ends that were last seen, for reports."""
 
     def close(self) -> None:
@@ -233,7 +232,7 @@ class _Driver:
         return found
 
     def fix_target(self) -> None:
-        async def ends(cluster: Cluster) -> Numbers:
+        async def ends(cluster: Cluster) -> PartitionOffsets:
             covered = await subscribed(cluster, self._options.subscription)
             return await latest(cluster, covered.partitions, self._options.isolation_level)
 
@@ -316,7 +315,9 @@ class _Driver:
             self._lose(f"topic {min(anew)} was deleted and made anew: what was not read is gone")
         return [p for p in covered.partitions if p not in begun.positions or p.topic in anew]
 
-    async def _ends(self, cluster: Cluster, positions: Mapping[TopicPartition, int]) -> Numbers:
+    async def _ends(
+        self, cluster: Cluster, positions: Mapping[TopicPartition, int]
+    ) -> PartitionOffsets:
         if self._target is not None:
             ends = {p: self._target.get(p, position) for p, position in positions.items()}
         else:
@@ -327,7 +328,10 @@ class _Driver:
         return {p: max(end, positions[p]) for p, end in ends.items()}
 
     def _watch_backwards(
-        self, behind: list[TopicPartition], positions: Mapping[TopicPartition, int], ends: Numbers
+        self,
+        behind: list[TopicPartition],
+        positions: Mapping[TopicPartition, int],
+        ends: PartitionOffsets,
     ) -> None:
         if not behind:
             self._backwards_since = None
