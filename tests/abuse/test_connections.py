@@ -25,7 +25,7 @@ from tests.abuse.stranger import Stranger, wait_until
 from tidemill.broker import Broker
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import UserError
-from tidemill.server.connection.admission import Deadlines
+from tidemill.server.connection.listener_resources import Deadlines
 from tidemill.testing import broker
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
 from tidemill.wire.generated.produce import ProduceRequest
@@ -38,8 +38,8 @@ class HastyBroker:
 
     def __init__(self, running):
         self.running = running
-        self.state = running.broker.serving.state
-        self.state.deadlines = Deadlines(
+        self.resources = running.broker.serving.resources
+        self.resources.deadlines = Deadlines(
             frame_s=0.2, write_stall_s=0.2, write_stall_pressed_s=0.2, idle_s=60.0
         )
 
@@ -54,7 +54,7 @@ class HastyBroker:
     def wait_until_dropped(self):
         def nobody_is_left():
             self.sweep()
-            return not self.state.connections
+            return not self.resources.admission.connections
 
         wait_until(nobody_is_left, "the connection is dropped")
 
@@ -79,12 +79,12 @@ def test_S9_a_request_that_arrives_byte_by_byte_is_dropped(hasty):
         with pytest.raises(ConnectionError):
             _trickle(hasty, stranger, frame)
     hasty.wait_until_dropped()
-    assert hasty.state.request_memory.used_bytes == 0
+    assert hasty.resources.request_memory.used_bytes == 0
 
 
 @pytest.mark.slow
 def test_S9_a_client_that_never_reads_is_dropped_and_its_answers_with_it(hasty):
-    pool = hasty.state.services.response_memory
+    pool = hasty.resources.services.response_memory
     with Stranger(hasty.bootstrap) as stranger, Stranger(hasty.bootstrap) as producer:
         producer.call(create("t"), CREATE_TOPICS)
         assert code_of(producer.call(produce("t", batch(b"v" * 30_000)), PRODUCE)) == 0
@@ -183,7 +183,9 @@ def test_S12_connections_beyond_the_limit_are_closed_and_room_comes_back(caplog)
     with broker(max_connections=8) as running:
         with _flood(running.bootstrap, ["127.0.0.1"] * 50) as strangers:
             assert len(_survivors(strangers)) == 8
-        wait_until(lambda: not running.broker.serving.state.connections, "they are gone")
+        wait_until(
+            lambda: not running.broker.serving.resources.admission.connections, "they are gone"
+        )
         with Stranger(running.bootstrap) as stranger:
             stranger.call(ApiVersionsRequest(), 0)
     assert len(caplog.records) == 1

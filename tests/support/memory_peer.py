@@ -16,8 +16,8 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
-from tidemill.server.connection.admission import Deadlines, ListenerState
 from tidemill.server.connection.connection import Connection
+from tidemill.server.connection.listener_resources import Deadlines, ListenerResources
 from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.limits.memory_pool import MemoryPool
@@ -154,7 +154,7 @@ class Server:
             parked=ParkedRequests(self.loop.call_soon, timers),
             supervisor=supervisor,
         )
-        self.state = ListenerState(
+        self.resources = ListenerResources(
             "PLAINTEXT",
             self.services,
             Dispatcher(self._handlers()),
@@ -168,7 +168,7 @@ class Server:
         return Client(self, MemoryTransport(**transport))
 
     def sweep(self):
-        for connection in list(self.state.connections):
+        for connection in list(self.resources.admission.connections):
             connection.check_deadlines(self.clock.monotonic())
 
     def _handlers(self):
@@ -252,7 +252,7 @@ class Client:
         self.unread = bytearray()
         self._correlation_id = 0
         self._read = 0
-        self.connection = Connection(server.state)
+        self.connection = Connection(server.resources)
         transport.protocol = self.connection
         transport.on_resume = self.deliver
         self.connection.connection_made(transport)

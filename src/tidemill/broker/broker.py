@@ -185,7 +185,7 @@ class Broker:
 
     async def abandon(self) -> None:
         """End as a killed process does, for tests: nothing is answered, flushed or marked."""
-        for connection in list(self._serving.state.connections):
+        for connection in list(self._serving.resources.admission.connections):
             connection.abort()
         await self._supervisor.stop()
         await self._serving.stop()

@@ -17,8 +17,8 @@ from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.producer_ids import ProducerIds
-from tidemill.server.connection.admission import Deadlines, ListenerState
 from tidemill.server.connection.listener import Listener
+from tidemill.server.connection.listener_resources import Deadlines, ListenerResources
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.handlers import HANDLERS
@@ -89,7 +89,7 @@ class Serving:
         self._services = services
         self._directory = directory
         self.listener = listener
-        self.state = ListenerState(
+        self.resources = ListenerResources(
             "PLAINTEXT",
             services,
             Dispatcher(HANDLERS),
@@ -105,14 +105,14 @@ class Serving:
 
     async def start(self, *, is_healthy: Callable[[], bool]) -> None:
         """Accept connections, and serve the page if one is configured."""
-        await self.listener.serve(self.state)
+        await self.listener.serve(self.resources)
         endpoint = self._config.metrics_endpoint
         if endpoint is None:
             return
         self._page = HttpPage(
             self._services.net,
             {
-                "/metrics": lambda: (200, render(self.state)),
+                "/metrics": lambda: (200, render(self.resources)),
                 "/healthz": lambda: (200, "ok\n") if is_healthy() else (503, "failed\n"),
                 "/readyz": lambda: (200, "ready\n") if self.is_ready else (503, "not ready\n"),
             },
@@ -123,7 +123,7 @@ class Serving:
     def is_ready(self) -> bool:
         """Whether clients are served: admitted, in the cluster, and on a disk that works."""
         may_act = self._services.cluster.may_act
-        return self.state.accepting and may_act and self._directory.failure is None
+        return self.resources.admission.is_open and may_act and self._directory.failure is None
 
     async def stop(self) -> None:
         """Accept no more connections, answer what was started, close."""

@@ -1,10 +1,10 @@
-"""The answers of one connection on their way out: in order, few system calls, accounted memory.
+"""The answers that one connection owes: sent in order, with few system calls, memory accounted.
 
 HOT PATH: `place` and `_send` run once per request, `flush` once per turn.
 
-No answer passes an older one (T8). An answer that is ready while older ones are not waits here in
-encoded form, and what the kernel does not take waits in the transport: both are taken from the
-broker's pool for answers (S40), views of mapped files apart, which are the page cache's.
+No answer overtakes an older one (T8). An answer that is ready before older ones waits here in
+encoded form; bytes that the kernel does not accept wait in the transport. Both count against the
+broker's pool for answers (S40), except views of mapped files: these belong to the page cache.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tidemill.server.request.dispatch import BoundHandler
 from tidemill.server.request.services import Services
 from tidemill.wire.primitives import Buffer
 
-__all__ = ["JOIN_BYTES_MAX", "AnswerQueue", "Reply"]
+__all__ = ["JOIN_BYTES_MAX", "AnswerQueue", "AnswerSlot"]
 
 JOIN_BYTES_MAX = 16 * KIB
 """Below this, joining an answer's chunks is cheaper than handing several to the transport."""
 
 
 @final
-class Reply:
-    """The place of one answer in the queue, until it can leave."""
+class AnswerSlot:
+    """The place of one answer in the queue, from its request until it is sent."""
 
     __slots__ = (
         "bound",
@@ -56,20 +56,20 @@ class Reply:
         self.started_at = started_at
         self.chunks: list[Buffer] | None = None
         self.queued_bytes = 0
-        """Accounted for while the encoded answer waits for older ones."""
+        """Taken from the pool while the encoded answer waits for older ones."""
         self.deferred: Deferred[Any] | None = None
 
 
 @final
 class AnswerQueue:
-    """See the module's head."""
+    """The slots of one connection, oldest first, and the bytes that leave with the next flush."""
 
     __slots__ = (
         "_outgoing",
         "_outgoing_bytes",
         "_queued_bytes",
-        "_replies",
         "_services",
+        "_slots",
         "_unsent_bytes",
         "gathering",
         "kernel_is_full",
@@ -80,79 +80,79 @@ class AnswerQueue:
         self._services = services
         self.transport: asyncio.Transport | None = None
         self.gathering = False
-        """Requests are being started: what is sent now leaves together, with `flush`."""
+        """Requests are being started: their answers leave together, with `flush`."""
         self.kernel_is_full = False
-        """The client does not take its answers."""
-        self._replies: deque[Reply] = deque()
+        """The client does not read its answers."""
+        self._slots: deque[AnswerSlot] = deque()
         self._outgoing: list[Buffer] = []
         self._outgoing_bytes = 0
         self._queued_bytes = 0
-        """Of encoded answers that wait for older ones; taken from the pool."""
+        """Bytes of encoded answers that wait for older ones; taken from the pool."""
         self._unsent_bytes = 0
-        """Of answers that the kernel has not taken; from the pool, until it has taken them all."""
+        """Bytes not accepted by the kernel; held in the pool until it has accepted all of them."""
 
     def __len__(self) -> int:
         """How many answers are owed."""
-        return len(self._replies)
+        return len(self._slots)
 
     def has_room(self) -> bool:
-        """Whether one more request may start: what it makes us keep is bounded (S10)."""
+        """Whether one more request may start: the answers kept for a client are bounded (S10)."""
         return (
-            len(self._replies) < REQUESTS_IN_FLIGHT_MAX
+            len(self._slots) < REQUESTS_IN_FLIGHT_MAX
             and self._queued_bytes < REQUEST_BYTES_IN_FLIGHT_MAX
         )
 
     # --- in --------------------------------------------------------------------------------------
 
-    def reserve(self, reply: Reply) -> None:
-        """An answer that comes later: its place."""
-        self._replies.append(reply)
+    def reserve(self, slot: AnswerSlot) -> None:
+        """Keep the place of an answer that comes later."""
+        self._slots.append(slot)
 
-    def place(self, reply: Reply) -> None:
-        """An answer that came at once: behind those that are still to come."""
-        if self._replies:
-            self._replies.append(reply)
-            self._keep(reply)
+    def place(self, slot: AnswerSlot) -> None:
+        """Send an answer that is ready, or queue it behind older ones that are not."""
+        if self._slots:
+            self._slots.append(slot)
+            self._keep(slot)
         else:
-            self._send(reply)
+            self._send(slot)
 
-    def answered(self, reply: Reply) -> None:
-        """An answer with a place is encoded: it leaves, and those that waited for it."""
-        replies = self._replies
-        if replies[0] is not reply:
-            self._keep(reply)
-        while replies and replies[0].chunks is not None:
-            self._leave(replies.popleft())
+    def complete(self, slot: AnswerSlot) -> None:
+        """A reserved slot has its answer: send it, and in order those that waited for it."""
+        slots = self._slots
+        if slots[0] is not slot:
+            self._keep(slot)
+        while slots and slots[0].chunks is not None:
+            self._dequeue(slots.popleft())
 
-    def _keep(self, reply: Reply) -> None:
-        assert reply.chunks is not None
-        reply.queued_bytes = size = _own_bytes(reply.chunks)
+    def _keep(self, slot: AnswerSlot) -> None:
+        assert slot.chunks is not None
+        slot.queued_bytes = size = _own_bytes(slot.chunks)
         self._queued_bytes += size
         self._services.response_memory.take(size)
 
     # --- out -------------------------------------------------------------------------------------
 
-    def _leave(self, reply: Reply) -> None:
-        size = reply.queued_bytes
+    def _dequeue(self, slot: AnswerSlot) -> None:
+        size = slot.queued_bytes
         if size:
             self._queued_bytes -= size
             self._services.response_memory.give(size)
-        self._send(reply)
+        self._send(slot)
 
-    def _send(self, reply: Reply) -> None:
-        """Small answers of one turn leave together: a pipelining client costs one system call."""
-        chunks = reply.chunks
+    def _send(self, slot: AnswerSlot) -> None:
+        """Collect small answers of one turn: a pipelining client then costs one system call."""
+        chunks = slot.chunks
         assert chunks is not None
-        counters = reply.counters
+        counters = slot.counters
         counters.requests += 1
-        counters.latency.observe(self._services.clock.monotonic() - reply.started_at)
+        counters.latency.observe(self._services.clock.monotonic() - slot.started_at)
         self._outgoing += chunks
         self._outgoing_bytes += len(chunks[0]) if len(chunks) == 1 else sum(map(len, chunks))
         if not self.gathering or self._outgoing_bytes > JOIN_BYTES_MAX:
             self.flush()
 
     def flush(self) -> None:
-        """Hand everything that may leave to the transport."""
+        """Hand the collected answers to the transport."""
         chunks, transport = self._outgoing, self.transport
         if not chunks or transport is None:
             return
@@ -173,34 +173,34 @@ class AnswerQueue:
     # --- ending ----------------------------------------------------------------------------------
 
     def give_unsent(self) -> None:
-        """The kernel has taken everything, or nobody will send it any more."""
+        """The kernel has accepted all unsent bytes, or they will never be sent."""
         size, self._unsent_bytes = self._unsent_bytes, 0
         if size:
             self._services.response_memory.give(size)
 
-    def let_go(self) -> None:
-        """Of every answer that has not left; whoever works on one is told."""
+    def drop(self) -> None:
+        """Drop every answer that was not sent, and abandon the parked fetches behind them."""
         services = self._services
-        for reply in self._replies:
-            if reply.deferred is not None and reply.chunks is None:
-                services.parked.abandon(reply.deferred)
-        self._replies.clear()
+        for slot in self._slots:
+            if slot.deferred is not None and slot.chunks is None:
+                services.parked.abandon(slot.deferred)
+        self._slots.clear()
         queued, self._queued_bytes = self._queued_bytes, 0
         if queued:
             services.response_memory.give(queued)
 
-    def lost(self) -> None:
-        """The transport is gone, with all that it still had to send."""
+    def transport_lost(self) -> None:
+        """The transport is gone, with its unsent bytes."""
         self._outgoing.clear()
         self.give_unsent()
         self.transport = None
 
 
 def _own_bytes(chunks: list[Buffer]) -> int:
-    """Bytes that are memory of ours; views of mapped files are the page cache's (S40)."""
+    """Bytes in our own memory; views of mapped files belong to the page cache (S40)."""
     size = 0
     for chunk in chunks:
-        mapped = isinstance(chunk, memoryview) and not isinstance(chunk.obj, bytes | bytearray)
-        if not mapped:
+        is_mapped = isinstance(chunk, memoryview) and not isinstance(chunk.obj, bytes | bytearray)
+        if not is_mapped:
             size += len(chunk)
     return size

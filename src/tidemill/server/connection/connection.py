@@ -2,16 +2,16 @@
 
 HOT PATH: `buffer_updated` runs once per read, `_start` once per request.
 
-Theory of operation. Requests are started strictly in the order in which they came; a request that
-cannot be answered at once leaves its `Reply` in the queue of answers, and later ones may start.
-Requests are not started, and nothing is read, while
+Theory of operation. Requests start strictly in the order in which they arrive. A request that
+cannot be answered at once leaves its `AnswerSlot` in the queue of answers, and later ones may
+start. The connection starts no request and reads nothing while
 - 64 answers, or 8 MiB of answers that wait for older ones, are outstanding (S10), or
-- a bit of `_holds` says so.
-Reading alone also stops while the memory pool is empty (S2). So whatever a client can make us keep
-is bounded by what one read brings, and answers that wait are accounted for in a pool (S40).
+- a bit of `_holds` is set.
+Reading alone also stops while the memory pool is empty (S2). So the bytes kept for a client are
+bounded by what one read brings, and answers that wait are accounted for in a pool (S40).
 
-All refusals of bytes end in `_violation`: one log line, counted, the connection closed (S1, T7).
-Closing waits for the client to take its answers, as long as a client may take for that.
+Every protocol violation ends in `_close_for_violation`: one log line, counted, the connection
+closed (S1, T7). Closing waits for the client to read its answers, up to the write stall deadline.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolatio
 from tidemill.core.limits import KIB, WRITE_PROGRESS_BYTES_MIN
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
-from tidemill.server.connection.admission import ListenerState
-from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue, Reply
+from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue, AnswerSlot
+from tidemill.server.connection.listener_resources import ListenerResources
 from tidemill.server.connection.receive_buffer import LENGTH_BYTES, ReceiveBuffer
-from tidemill.server.handlers.cluster.api_versions import unsupported_version_answer
+from tidemill.server.handlers.cluster.api_versions import try_unsupported_version_answer
 from tidemill.server.limits.quotas import THROTTLE_MS_MAX
 from tidemill.server.request.context import AnyContext, RequestContext
 from tidemill.wire.api_keys import ApiKey
@@ -40,34 +40,33 @@ __all__ = ["Connection"]
 ANONYMOUS = "User:ANONYMOUS"
 NOWHERE = Endpoint("", 0)
 WRITE_HIGH_WATER_BYTES = JOIN_BYTES_MAX
-"""What the kernel did not take of the answers before the client counts as not reading. Its own
-buffer holds megabytes, so this costs a reading client nothing; and below it nothing is accounted.
+"""Unsent bytes beyond which the client counts as not reading. The kernel's own buffer holds
+megabytes, so this costs a reading client nothing. Below it nothing is accounted for.
 """
 WRITE_LOW_WATER_BYTES = WRITE_HIGH_WATER_BYTES // 4
 SHORT_REQUEST_BYTES = 4 * KIB
-"""A longer one names many things or brings many records: it may take milliseconds. libuv reads up
-to 32 times in one turn while there is something, so that one busy producer could take 100 of them.
+"""A longer request names many things or brings many records and may take milliseconds. libuv reads
+a busy socket up to 32 times in one turn, so one busy producer could take 100 ms.
 """
-
 
 # Why no request may start now: bits of `_holds`.
 BUSY = 1
-"""A request in several steps is under way; the next one starts when it has ended."""
-WRITING = 2
-"""The client does not take its answers."""
+"""A request in several steps is running; the next one starts when it has ended."""
+UNREAD = 2
+"""The client does not read its answers."""
 MUTED = 4
 """The client is throttled (T11)."""
-TURN = 8
-"""Others want a turn of the loop first."""
+QUEUED = 8
+"""The slice of the loop is used up; the connection waits for the next one."""
 ENDING = 16
 """The broker stops."""
 CLOSED = 32
-"""It is over; the transport may still have something to send."""
+"""Nothing more starts; the transport may still have bytes to send."""
 
 
 @final
 class Connection(asyncio.BufferedProtocol):
-    """See the module's head. The listener's state is shared by all its connections."""
+    """One client, from accept to close; the broker's end of the transport."""
 
     __slots__ = (
         "_answers",
@@ -80,37 +79,39 @@ class Connection(asyncio.BufferedProtocol):
         "_peer_address",
         "_reading",
         "_receive",
-        "_state",
+        "_resources",
         "_transport",
         "_unsent_mark",
         "_write_paused_since",
         "last_active",
     )
 
-    def __init__(self, state: ListenerState) -> None:
-        self._state = state
+    def __init__(self, resources: ListenerResources) -> None:
+        self._resources = resources
         self._transport: asyncio.Transport | None = None
         self._receive = ReceiveBuffer(
-            state.scratch, state.request_memory, state.services.config.socket_request_max_bytes
+            resources.scratch,
+            resources.request_memory,
+            resources.services.config.socket_request_max_bytes,
         )
-        self._answers = AnswerQueue(state.services)
+        self._answers = AnswerQueue(resources.services)
         self._peer_address = ""
         self._holds = 0
         self._is_costly = False
-        """What it asked for last took more than a slice: its next request waits for a turn."""
+        """The last read took more than a slice: the next request waits for one."""
         self._reading = True
         self._mute_timer: Timer | None = None
         self._muted_until = 0.0
         self._write_paused_since = 0.0
-        """Since when the client has not taken as much as a client should."""
+        """Since when the client has read too little; 0 while it reads."""
         self._unsent_mark = 0
-        """How much was unsent then."""
+        """Unsent bytes at that time."""
         self._part_since = 0.0
-        """Since when the request that is arriving may have arrived."""
+        """Since when we have been reading the request that is arriving; 0 if there is none."""
         self._closing_since = 0.0
-        self.last_active = state.services.clock.monotonic()
+        self.last_active = resources.services.clock.monotonic()
 
-    # --- who it is -------------------------------------------------------------------------------
+    # --- the peer of a request context -----------------------------------------------------------
 
     @property
     def principal(self) -> str:
@@ -118,7 +119,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def listener(self) -> str:
-        return self._state.name
+        return self._resources.name
 
     @property
     def client_address(self) -> str:
@@ -127,7 +128,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def server_endpoint(self) -> Endpoint:
         if self._transport is None:
-            return NOWHERE  # lost meanwhile: nobody will read the answer
+            return NOWHERE  # the connection is lost: the answer is never sent
         host, port = self._transport.get_extra_info("sockname")[:2]
         return Endpoint(host, port)
 
@@ -138,7 +139,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self._peer_address = str(peer[0]) if peer else "unknown"
-        if not self._state.admit(self, self._peer_address):
+        if not self._resources.admission.admit(self, self._peer_address):
             self._holds |= CLOSED
             transport.abort()
             return
@@ -146,29 +147,29 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES, low=WRITE_LOW_WATER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._state.forget(self, self._peer_address)
-        self._let_go()
-        self._answers.lost()
+        self._resources.admission.forget(self, self._peer_address)
+        self._release()
+        self._answers.transport_lost()
         self._transport = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receive.space()
 
     def buffer_updated(self, nbytes: int) -> None:
-        state = self._state
-        state.services.telemetry.bytes_in += nbytes
-        self.last_active = now = state.services.clock.monotonic()
-        self._work(self._receive.received(nbytes), now)
+        resources = self._resources
+        resources.services.telemetry.bytes_in += nbytes
+        self.last_active = now = resources.services.clock.monotonic()
+        self._start_requests(self._receive.received(nbytes), now)
 
     def pause_writing(self) -> None:
         assert self._transport is not None
-        self._holds |= WRITING
+        self._holds |= UNREAD
         self._answers.kernel_is_full = True
-        self._write_paused_since = self._state.services.clock.monotonic()
+        self._write_paused_since = self._resources.services.clock.monotonic()
         self._unsent_mark = self._transport.get_write_buffer_size()
 
     def resume_writing(self) -> None:
-        self._holds &= ~WRITING
+        self._holds &= ~UNREAD
         self._write_paused_since = 0.0
         self._answers.kernel_is_full = False
         self._answers.give_unsent()
@@ -179,12 +180,12 @@ class Connection(asyncio.BufferedProtocol):
     def _may_start(self) -> bool:
         return not self._holds and self._answers.has_room()
 
-    def _work(self, data: memoryview, now: float) -> None:
-        """Start every whole request in `data` that may start now, keep the rest."""
+    def _start_requests(self, data: memoryview, now: float) -> None:
+        """Start every whole request in `data` that may start now, and keep the rest."""
         answers = self._answers
         answers.gathering = True
         receive = self._receive
-        turns = self._state.turns
+        slices = self._resources.loop_slices
         position = 0
         try:
             while self._may_start():
@@ -192,10 +193,10 @@ class Connection(asyncio.BufferedProtocol):
                 if not end:
                     break
                 is_long = end - position > SHORT_REQUEST_BYTES
-                asks = position or is_long or self._is_costly
-                if asks and turns.is_over(for_long=is_long):
-                    self._holds |= TURN
-                    turns.wait(self)
+                needs_slice = position or is_long or self._is_costly
+                if needs_slice and slices.is_used_up(for_long=is_long):
+                    self._holds |= QUEUED
+                    slices.enqueue(self)
                     break
                 self._start(data[position + LENGTH_BYTES : end])
                 position = end
@@ -203,32 +204,34 @@ class Connection(asyncio.BufferedProtocol):
                 return
             receive.keep(data[position:])
         except ProtocolViolation as violation:
-            self._violation(violation)
+            self._close_for_violation(violation)
             return
         finally:
             answers.gathering = False
             answers.flush()
         if position:
-            self._is_costly = turns.is_long(now)
+            self._is_costly = slices.is_exceeded(now)
         if not receive.has_part:
             self._part_since = 0.0
         elif position or not self._part_since:
             self._part_since = self.last_active
         self._update_reading()
 
-    def take_turn(self) -> None:
-        self._holds &= ~TURN
+    def take_slice(self) -> None:
+        self._holds &= ~QUEUED
         self._resume()
 
     def _resume(self) -> None:
-        """Something that held requests back is over.
+        """Start requests again after a hold has ended.
 
-        Not within `_work`: an answer that leaves there may make room for more requests.
+        Does nothing within `_start_requests`, where an answer that leaves may make room for more.
         """
         if self._answers.gathering or self._reading or self._holds & CLOSED:
             return
         if self._receive.has_part:
-            self._work(self._receive.received(0), self._state.services.clock.monotonic())
+            self._start_requests(
+                self._receive.received(0), self._resources.services.clock.monotonic()
+            )
         else:
             self._update_reading()
 
@@ -239,29 +242,29 @@ class Connection(asyncio.BufferedProtocol):
         wanted = self._may_start() and not self._receive.starved
         if wanted and not self._reading:
             self._reading = True
-            if self._part_since:  # what we kept it waiting for is not the client's fault
-                self._part_since = self._state.services.clock.monotonic()
+            if self._part_since:  # the client could not send while we did not read
+                self._part_since = self._resources.services.clock.monotonic()
             transport.resume_reading()
         elif not wanted and self._reading:
             self._reading = False
             transport.pause_reading()
         if self._receive.starved:
-            self._state.request_memory.wait(self._memory_came_back)
+            self._resources.request_memory.wait(self._continue_reading)
 
-    def _memory_came_back(self) -> None:
+    def _continue_reading(self) -> None:
         self._receive.try_grow()
         self._update_reading()
 
     def _start(self, frame: memoryview) -> None:
-        """Run one request's first stage and place its answer."""
-        services = self._state.services
+        """Run the first stage of a request and place its answer."""
+        services = self._resources.services
         try:
             header = parse_request_header(frame)
-            bound = self._state.dispatcher.find(header)
+            bound = self._resources.dispatcher.find(header)
         except UnsupportedVersion as unsupported:
-            self._unsupported(unsupported)
+            self._answer_unsupported(unsupported)
             return
-        reply = Reply(
+        slot = AnswerSlot(
             bound,
             header.api_version,
             header.correlation_id,
@@ -272,92 +275,92 @@ class Connection(asyncio.BufferedProtocol):
         try:
             answer = bound.start(context, frame, header.body_offset)
             if isinstance(answer, Message):
-                self._encode(reply, answer, context)
+                self._encode(slot, answer, context)
         except ProtocolViolation:
             raise
         except InvariantViolation as broken:
-            self._state.failed("request", broken)
+            self._resources.failed("request", broken)
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: our bug costs one connection
-            self._bug(error)
+            self._close_for_bug(error)
             return
         if answer is None:
-            reply.counters.requests += 1
+            slot.counters.requests += 1
         elif isinstance(answer, Message):
-            self._answers.place(reply)
+            self._answers.place(slot)
         else:
-            self._answers.reserve(reply)
+            self._answers.reserve(slot)
             if isinstance(answer, Deferred):
-                reply.deferred = answer
-                answer.then(lambda response: self._answered(reply, response, context))
+                slot.deferred = answer
+                answer.then(lambda response: self._answered(slot, response, context))
             else:
                 self._holds |= BUSY
-                self._state.supervisor.spawn("request", self._await(reply, answer, context))
+                self._resources.supervisor.spawn("request", self._run_slow(slot, answer, context))
 
-    def _unsupported(self, unsupported: UnsupportedVersion) -> None:
-        """ApiVersions gets a version-0 answer that names its range (T2), others are closed (T7)."""
-        answer = unsupported_version_answer(unsupported)
+    def _answer_unsupported(self, unsupported: UnsupportedVersion) -> None:
+        """Answer ApiVersions in version 0 with its range (T2); close for any other API (T7)."""
+        answer = try_unsupported_version_answer(unsupported)
         if answer is None:
             raise unsupported
-        services = self._state.services
+        services = self._resources.services
         services.telemetry.count_error(ErrorCode.UNSUPPORTED_VERSION)
-        reply = Reply(
-            self._state.dispatcher.bound(ApiKey.API_VERSIONS),
+        slot = AnswerSlot(
+            self._resources.dispatcher.bound(ApiKey.API_VERSIONS),
             0,
             unsupported.correlation_id,
             services.telemetry.api(ApiKey.API_VERSIONS),
             services.clock.monotonic(),
         )
-        reply.chunks = [answer]
-        self._answers.place(reply)
+        slot.chunks = [answer]
+        self._answers.place(slot)
 
-    async def _await(
-        self, reply: Reply, work: Coroutine[Any, Any, Message], context: AnyContext
+    async def _run_slow(
+        self, slot: AnswerSlot, work: Coroutine[Any, Any, Message], context: AnyContext
     ) -> None:
-        """A request in several steps: a few at a time, and while there is room for the answer."""
+        """Run a request in several steps; waits until few others run and there is memory (S11)."""
         try:
-            async with self._state.slow_requests:
-                await self._state.wait_response_room()
+            async with self._resources.slow_requests:
+                await self._resources.wait_response_memory()
                 if self._holds & CLOSED:
                     return
                 response = await work
         except (InvariantViolation, asyncio.CancelledError):
             raise
         except Exception as error:  # noqa: BLE001 - the boundary: our bug costs one connection
-            self._bug(error)
+            self._close_for_bug(error)
             return
         finally:
             work.close()
         self._holds &= ~BUSY
-        self._answered(reply, response, context)
+        self._answered(slot, response, context)
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _answered(self, reply: Reply, response: Message | None, context: AnyContext) -> None:
-        """A deferred answer has come; None stands for "no answer, close" (acks=0 that failed)."""
+    def _answered(self, slot: AnswerSlot, response: Message | None, context: AnyContext) -> None:
+        """A later answer is here; None means: send no answer and close (acks=0 that failed)."""
         if self._holds & CLOSED:
             return
         if response is None:
             self.close()
             return
         try:
-            self._encode(reply, response, context)
-        except Exception as error:  # noqa: BLE001 - whoever resolved the answer is not to blame
-            self._bug(error)
+            self._encode(slot, response, context)
+        except Exception as error:  # noqa: BLE001 - not the fault of the code that resolved it
+            self._close_for_bug(error)
             return
-        self._answers.answered(reply)
+        self._answers.complete(slot)
         self._resume()
 
-    def _encode(self, reply: Reply, response: Message, context: AnyContext) -> None:
-        reply.chunks = reply.bound.encode(response, reply.version, reply.correlation_id)
+    def _encode(self, slot: AnswerSlot, response: Message, context: AnyContext) -> None:
+        slot.chunks = slot.bound.encode(response, slot.version, slot.correlation_id)
         if context.throttle_ms:
             self._mute(context.throttle_ms)
 
     # --- waiting ---------------------------------------------------------------------------------
 
     def _mute(self, throttle_ms: int) -> None:
-        """Read nothing more for a while (T11)."""
-        services = self._state.services
+        """Read nothing for the throttle time (T11)."""
+        services = self._resources.services
         delay_s = min(throttle_ms, THROTTLE_MS_MAX) / 1000
         until = services.clock.monotonic() + delay_s
         if until <= self._muted_until:
@@ -374,24 +377,24 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
 
     def check_deadlines(self, now: float) -> None:
-        """Drop a client that overstayed (S9); the listener calls it every few seconds."""
-        limits = self._state.deadlines
+        """Drop a client that exceeds a deadline (S9); the listener calls this every few seconds."""
+        limits = self._resources.deadlines
         if self._closing_since:
-            if now - self._closing_since > self._state.write_stall_s:
+            if now - self._closing_since > self._resources.write_stall_s:
                 self.abort()
         elif self._write_paused_since:
             if self._is_stalled(now):
-                self._fault("the client does not read its answers")
+                self._note_fault("the client does not read its answers")
                 self.abort()
         elif self._part_since and (self._reading or self._receive.starved):
             if now - self._part_since > limits.frame_s:
-                self._fault("a request took too long to arrive")
+                self._note_fault("a request took too long to arrive")
                 self.abort()
         elif not self._answers and now - self.last_active > limits.idle_s:
             self.close()
 
     def _is_stalled(self, now: float) -> bool:
-        """Whether the client has taken hardly anything for too long; slow is not stalled."""
+        """Whether the client has read almost nothing for too long; a slow client is not stalled."""
         assert self._transport is not None
         unsent = self._transport.get_write_buffer_size()
         if unsent + WRITE_PROGRESS_BYTES_MIN <= self._unsent_mark:
@@ -399,12 +402,12 @@ class Connection(asyncio.BufferedProtocol):
             self._unsent_mark = unsent
         elif unsent > self._unsent_mark:
             self._unsent_mark = unsent
-        return now - self._write_paused_since > self._state.write_stall_s
+        return now - self._write_paused_since > self._resources.write_stall_s
 
     # --- ending ----------------------------------------------------------------------------------
 
     def drain(self) -> None:
-        """The broker stops: nothing more is started, what was started is answered."""
+        """The broker stops: start nothing more, answer what was started."""
         self._holds |= ENDING
         self._update_reading()
 
@@ -416,44 +419,44 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def unread_s(self) -> float:
-        """For how long the client has not taken its answers."""
+        """For how long the client has not read its answers."""
         since = self._write_paused_since
-        return self._state.services.clock.monotonic() - since if since else 0.0
+        return self._resources.services.clock.monotonic() - since if since else 0.0
 
-    def _fault(self, reason: str) -> None:
-        self._state.services.telemetry.connections_closed_by_fault += 1
-        self._state.note_closed(self._peer_address, reason)
+    def _note_fault(self, reason: str) -> None:
+        self._resources.services.telemetry.connections_closed_by_fault += 1
+        self._resources.connection_log.note_closed(self._peer_address, reason)
 
-    def _violation(self, violation: ProtocolViolation) -> None:
-        self._fault(str(violation))
+    def _close_for_violation(self, violation: ProtocolViolation) -> None:
+        self._note_fault(str(violation))
         self.close()
 
-    def _bug(self, error: Exception) -> None:
-        self._state.note_bug(self._peer_address, error)
+    def _close_for_bug(self, error: Exception) -> None:
+        self._resources.connection_log.note_bug(self._peer_address, error)
         self.close()
 
     def close(self) -> None:
-        """Close after what was already answered; nothing more is read or started."""
+        """Close once the answers so far are sent; read and start nothing more."""
         if self._holds & CLOSED or self._transport is None:
             return
         self._answers.flush()
-        self._closing_since = self._state.services.clock.monotonic()
-        self._let_go()
+        self._closing_since = self._resources.services.clock.monotonic()
+        self._release()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close now, dropping what was not sent."""
-        self._let_go()
+        """Close now and drop unsent bytes."""
+        self._release()
         self._answers.give_unsent()
         if self._transport is not None:
             self._transport.abort()
 
-    def _let_go(self) -> None:
-        """Of everything but what the transport still has to send."""
+    def _release(self) -> None:
+        """Give up everything except the bytes that the transport still has to send."""
         self._holds |= CLOSED
-        self._answers.let_go()
+        self._answers.drop()
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None
-        self._state.request_memory.forget(self._memory_came_back)
+        self._resources.request_memory.forget(self._continue_reading)
         self._receive.release()

@@ -3,11 +3,10 @@
 HOT PATH: one `space` and one `received` per read from a socket.
 
 A broker with 15,000 connections cannot give each a megabyte to read into, and a fast one cannot
-copy every request twice. So all connections of a listener read into one shared scratch area: a read
-that brings whole requests is worked on in place, without a copy. What is left over, the head of a
-request whose rest is still on its way, moves into a buffer of the connection's own, into which the
-rest is then read directly. That buffer grows with the bytes that really came (S2), and goes when
-the request is done.
+copy every request twice. So all connections of a listener read into one shared scratch area. Whole
+requests are handled there in place, without a copy. The head of a request that has not arrived in
+full moves into a buffer of the connection's own, and the rest is read directly into that. The
+buffer grows with the bytes that have arrived (S2) and is released when the request is handled.
 """
 
 from __future__ import annotations
@@ -24,13 +23,12 @@ LENGTH_BYTES = 4
 SCRATCH_BYTES = 512 * KIB
 OWN_BYTES_MIN = 4 * KIB
 GROWTH = 4
-"""An own buffer is at most this many times the bytes received, so a lie costs its teller bandwidth.
-"""
+"""An own buffer is at most this many times the bytes received: a false length costs bandwidth."""
 SPARE_BYTES_MAX = 8 * MIB
 
 
 def capacity_for(size: int) -> int:
-    """Buffers come in powers of two, so that they fit one another's place."""
+    """The size of a buffer for `size` bytes: a power of two, so that buffers can be reused."""
     return 1 << max(size - 1, OWN_BYTES_MIN - 1).bit_length()
 
 
@@ -38,18 +36,18 @@ def capacity_for(size: int) -> int:
 class Scratch:
     """The shared reading area of one event loop, and a few spare buffers to reuse.
 
-    Fresh megabytes cost a page fault per 4 KiB; a spare buffer is warm already.
+    Fresh memory costs a page fault per 4 KiB; a spare buffer is already mapped.
     """
 
     def __init__(self) -> None:
         self.area = memoryview(bytearray(SCRATCH_BYTES))
         self.narrow_area = self.area[:OWN_BYTES_MIN]
-        """For reads while memory is short: what cannot be worked on at once must be kept."""
+        """For reads while memory is short: bytes that cannot be handled at once must be kept."""
         self._spares: dict[int, list[bytearray]] = {}
         self._spare_bytes = 0
 
     def buffer(self, capacity: int) -> bytearray:
-        """A buffer of exactly so many bytes, which `capacity_for` gave; of any content."""
+        """A buffer of `capacity` bytes, a result of `capacity_for`; its content is undefined."""
         spares = self._spares.get(capacity)
         if spares:
             self._spare_bytes -= capacity
@@ -57,7 +55,7 @@ class Scratch:
         return bytearray(capacity)
 
     def reuse(self, buffer: bytearray) -> None:
-        """Keep a buffer that nobody looks at any more, within bounds."""
+        """Keep a buffer that is no longer in use as a spare, within bounds."""
         if self._spare_bytes + len(buffer) <= SPARE_BYTES_MAX:
             self._spare_bytes += len(buffer)
             self._spares.setdefault(len(buffer), []).append(buffer)
@@ -76,15 +74,15 @@ class ReceiveBuffer:
         self._own: bytearray | None = None
         self._fill = 0
         self.starved = False
-        """The pool had no room: stop reading and call `try_grow` when it has."""
+        """The pool had no bytes left: stop reading, and call `try_grow` when it has some."""
 
     @property
     def has_part(self) -> bool:
-        """Whether a request has begun to arrive and has not ended."""
+        """Whether part of a request has arrived."""
         return self._fill > 0
 
     def space(self) -> memoryview:
-        """Where the next bytes shall go."""
+        """Where to read the next bytes into."""
         if self._own is not None:
             return memoryview(self._own)[self._fill :]
         pool = self._pool
@@ -92,14 +90,14 @@ class ReceiveBuffer:
         return self._scratch.narrow_area if is_short else self._scratch.area
 
     def received(self, count: int) -> memoryview:
-        """`count` bytes were put into `space()`: all bytes that have come so far."""
+        """`count` bytes were read into `space()`; returns all bytes that are not handled yet."""
         if self._own is None:
             return self._scratch.area[:count]
         self._fill += count
         return memoryview(self._own)[: self._fill]
 
     def next_request_end(self, data: memoryview, start: int) -> int:
-        """The end of the request that begins at `start`, or 0 if it is not all there."""
+        """The end of the request that begins at `start`, or 0 if it has not arrived in full."""
         if len(data) - start < LENGTH_BYTES:
             return 0
         size = parse_frame_length(data[start : start + LENGTH_BYTES], self._request_bytes_max)
@@ -107,7 +105,7 @@ class ReceiveBuffer:
         return end if end <= len(data) else 0
 
     def keep(self, rest: memoryview) -> None:
-        """`rest` was not worked on: hold it until more bytes or a better moment come."""
+        """Hold `rest`, which is not handled, until more bytes arrive or requests may start."""
         count = len(rest)
         old = self._own
         if count == 0:
@@ -118,9 +116,9 @@ class ReceiveBuffer:
             self._move(rest, count)
 
     def _move(self, rest: memoryview, count: int) -> None:
-        """Into a buffer of our own, away from the scratch area or from requests that are done.
+        """Copy `rest` into a fresh own buffer, from the scratch area or from handled requests.
 
-        The bytes are here already, so they are accounted for, not asked for; room for more is.
+        These bytes have arrived, so the pool must count them; only room for more may be refused.
         """
         old = self._own
         wanted = self._wanted(rest, count)
@@ -141,7 +139,7 @@ class ReceiveBuffer:
         return max(count, min(size, max(OWN_BYTES_MIN, GROWTH * count)))
 
     def try_grow(self) -> bool:
-        """Make room for the rest of the request; False (and `starved`) if the pool says no."""
+        """Make room for the rest of the request; False (and `starved`) if the pool refuses."""
         own = self._own
         if own is None or self._fill < len(own):
             self.starved = False
@@ -159,7 +157,7 @@ class ReceiveBuffer:
         return True
 
     def release(self) -> None:
-        """Everything was worked on, or the connection is gone."""
+        """Give the own buffer back: all its bytes are handled, or the connection is gone."""
         own, self._own, self._fill = self._own, None, 0
         self.starved = False
         if own is not None:

@@ -1,11 +1,11 @@
 """A fixed number of bytes that requests (or answers) of all connections share.
 
-The pool does not allocate; it only counts. Who got a no pauses and is called back, in order, when
-others have given bytes back (S2, S40): memory stays bounded whatever the clients do.
+The pool counts; it does not allocate. A connection that is refused bytes pauses and is called back,
+in order, when others have given bytes back (S2, S40). So memory stays bounded.
 
-Requests that have each arrived in part could wait for each other for ever, with nobody reading and
-so nobody noticing that a client has gone. Therefore a pool may let one owner at a time, the debtor,
-take more than there is: one request always goes on, and when it is done the next one does.
+Requests that have each arrived in part could wait for each other for ever: no connection would
+read, and none would notice that its client has gone. Therefore a pool may let one owner at a time,
+the debtor, take more than the limit. So one request always makes progress, then the next one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["MemoryPool"]
 
 @final
 class MemoryPool:
-    """Bytes in use, a limit, and who waits for room."""
+    """Bytes in use, a limit, and the callbacks that wait for free bytes."""
 
     __slots__ = ("_debtor", "_lends", "_waiting", "limit_bytes", "used_bytes")
 
@@ -29,9 +29,9 @@ class MemoryPool:
         self.used_bytes = 0
         self._lends = lends
         self._debtor: object | None = None
-        """Whoever holds bytes beyond the limit until it has given everything back."""
+        """The one owner allowed over the limit; cleared when it has given its bytes back."""
         self._waiting: dict[Callable[[], None], None] = {}
-        """In the order in which they came; each at most once, so bounded by who exists."""
+        """In the order of `wait`; each at most once, so bounded by connections and fetches."""
 
     @property
     def free_bytes(self) -> int:
@@ -42,7 +42,7 @@ class MemoryPool:
         return self.used_bytes >= self.limit_bytes
 
     def try_take(self, size: int, owner: object) -> bool:
-        """Take `size` bytes, or say no."""
+        """Take `size` bytes; False if the pool has too few."""
         if self.used_bytes + size > self.limit_bytes and not self._try_lend(owner):
             return False
         self.used_bytes += size
@@ -55,11 +55,11 @@ class MemoryPool:
         return True
 
     def take(self, size: int) -> None:
-        """Account for bytes that are there already."""
+        """Count bytes that are already in memory, over the limit if need be."""
         self.used_bytes += size
 
     def give(self, size: int, owner: object = None) -> None:
-        """Bytes come back; an owner gives all it has."""
+        """Give bytes back; an `owner` that is named gives all it holds."""
         self.used_bytes -= size
         invariant(self.used_bytes >= 0, "more bytes were given back than taken")
         if owner is not None and owner is self._debtor:
@@ -67,19 +67,19 @@ class MemoryPool:
         if self._waiting:
             self._wake()
 
-    def wait(self, room: Callable[[], None]) -> None:
-        """Call `room` once some bytes were given back; it then tries again."""
-        self._waiting[room] = None
+    def wait(self, retry: Callable[[], None]) -> None:
+        """Call `retry` once, when bytes were given back."""
+        self._waiting[retry] = None
 
-    def forget(self, room: Callable[[], None]) -> None:
-        """`room` waits no longer."""
-        self._waiting.pop(room, None)
+    def forget(self, retry: Callable[[], None]) -> None:
+        """Do not call `retry` any more."""
+        self._waiting.pop(retry, None)
 
     def _wake(self) -> None:
         for _ in range(len(self._waiting)):
             lends = self._lends and self._debtor is None
             if not self._waiting or (self.is_exhausted and not lends):
                 break
-            room = next(iter(self._waiting))
-            del self._waiting[room]
-            room()
+            retry = next(iter(self._waiting))
+            del self._waiting[retry]
+            retry()

@@ -1,8 +1,8 @@
-"""Throttling: how long a client has to wait, decided in one place (KIP-219, T11).
+"""Quotas: how much each client may use, decided in one place (KIP-219, T11).
 
-A throttled request is answered at once, with the time in its answer; then the connection is muted:
-its next requests are not read until the time is over. Byte-rate quotas will plug in here; what
-exists is the limit on topics that clients make by merely asking for them (S39).
+A throttled request is answered at once, with the throttle time in the answer. Then the connection
+is muted: it reads no further requests until that time is over. Byte-rate quotas will plug in here.
+The one quota so far limits the topics that clients create by asking for their metadata (S39).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ THROTTLE_MS_MAX = 30_000
 
 @final
 class Quotas:
-    """What each client address may still have."""
+    """What each client address may still use."""
 
     def __init__(self) -> None:
         self._auto_creates = TokenBuckets(per_s=AUTO_CREATE_TOPICS_PER_S, burst=AUTO_CREATE_BURST)
 
     def __len__(self) -> int:
-        """Clients that are remembered."""
+        """The number of clients remembered."""
         return len(self._auto_creates)
 
     def take_auto_create(self, client: str, topics: int, now: float) -> int:
-        """How many of `topics` this client may have created now."""
+        """How many of `topics` new topics this client may create now."""
         return self._auto_creates.take(client, topics, now)

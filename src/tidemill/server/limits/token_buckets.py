@@ -1,7 +1,7 @@
-"""Rates per client: a bucket of tokens each, which fills steadily and holds no more than a burst.
+"""Rates per client: each has a bucket of tokens that fills steadily and holds at most one burst.
 
-The least recently seen client is forgotten first, so that strangers cannot fill the memory; it
-starts anew with a full bucket.
+The least recently seen client is forgotten first, so that strangers cannot fill the memory. A
+forgotten client starts again with a full bucket.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class TokenBuckets:
         self._per_s = per_s
         self._burst = burst
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
-        """The level of each bucket, and when it had it."""
+        """The level of each bucket, and the time of that level."""
 
     def __len__(self) -> int:
-        """Clients that are remembered."""
+        """The number of clients remembered."""
         return len(self._levels)
 
     def take(self, client: str, wanted: int, now: float) -> int:
-        """How many of the wanted tokens this client gets now."""
+        """Take up to `wanted` tokens; returns how many this client gets now."""
         level, since = self._levels.pop(client, (self._burst, now))
         level = min(self._burst, level + (now - since) * self._per_s)
         granted = min(wanted, int(level))

@@ -12,7 +12,7 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode
 from tidemill.core.telemetry import Histogram
-from tidemill.server.connection.admission import ListenerState
+from tidemill.server.connection.listener_resources import ListenerResources
 from tidemill.server.metrics.group_metrics import Lag, count_groups, count_rebalances, measure_lag
 from tidemill.wire.api_keys import API_SPECS
 
@@ -26,9 +26,9 @@ Samples = Iterator[tuple[str, float]]
 class Scrape:
     """What one rendering reads; what takes a walk over many things is found out once."""
 
-    def __init__(self, state: ListenerState) -> None:
-        self.listener = state
-        self.services = state.services
+    def __init__(self, listener: ListenerResources) -> None:
+        self.listener = listener
+        self.services = listener.services
 
     @cached_property
     def lag(self) -> Lag:
@@ -114,7 +114,7 @@ METRICS: tuple[Metric, ...] = (
         "tidemill_connections",
         "gauge",
         "Open client connections.",
-        _one(lambda s: len(s.listener.connections)),
+        _one(lambda s: len(s.listener.admission.connections)),
     ),
     Metric(
         "tidemill_connections_refused_total",
@@ -254,9 +254,9 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
-def render(state: ListenerState) -> str:
+def render(listener: ListenerResources) -> str:
     """All metrics in Prometheus' text format."""
-    scrape = Scrape(state)
+    scrape = Scrape(listener)
     lines = []
     for metric in METRICS:
         lines.append(f"# HELP {metric.name} {metric.help}")

@@ -94,7 +94,7 @@ def test_S1_T10_a_senseless_size_closes_before_anything_is_kept(size, caplog):
         client = server.connect()
         client.send(struct.pack(">i", size))
         assert client.is_closed
-        assert server.state.request_memory.used_bytes == 0
+        assert server.resources.request_memory.used_bytes == 0
         assert server.services.telemetry.connections_closed_by_fault == 1
 
     run()
@@ -277,11 +277,11 @@ async def test_a_lost_connection_is_forgotten_and_gives_its_request_memory_back(
     server = Server()
     client = server.connect()
     client.send(struct.pack(">i", 1000) + b"x" * 500)
-    assert server.state.request_memory.used_bytes > 0
+    assert server.resources.request_memory.used_bytes > 0
     client.transport.abort()
     await settle()
-    assert server.state.request_memory.used_bytes == 0
-    assert not server.state.connections
+    assert server.resources.request_memory.used_bytes == 0
+    assert not server.resources.admission.connections
 
 
 # --- our own bugs --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tidemill.core.limits import (
     SLOW_REQUESTS_MAX,
     TURN_S,
 )
-from tidemill.server.connection.admission import Deadlines
+from tidemill.server.connection.listener_resources import Deadlines
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
@@ -188,7 +188,7 @@ def _large(size, sent):
 @simulated
 async def test_S2_a_client_without_memory_is_not_read_until_there_is_some():
     server = Server()
-    pool = server.state.request_memory
+    pool = server.resources.request_memory
     pool.take(pool.limit_bytes)
     debtor, client = server.connect(), server.connect()
     debtor.send(_large(200_000, 10_000))
@@ -205,7 +205,7 @@ async def test_S2_a_client_without_memory_is_not_read_until_there_is_some():
 @simulated
 async def test_S2_small_requests_are_served_while_the_memory_is_used_up():
     server = Server()
-    pool = server.state.request_memory
+    pool = server.resources.request_memory
     pool.take(pool.limit_bytes)
     client = server.connect()
     client.send(client.quick() + client.quick())
@@ -215,7 +215,7 @@ async def test_S2_small_requests_are_served_while_the_memory_is_used_up():
 @simulated
 async def test_S2_of_clients_that_starve_each_other_one_goes_on_and_then_the_next():
     server = Server()
-    server.state.request_memory.limit_bytes = MIB
+    server.resources.request_memory.limit_bytes = MIB
     one, other = server.connect(), server.connect()
     for client in (one, other):
         client.send(_large(1_000_000, 70_000))
@@ -231,7 +231,7 @@ async def test_S2_of_clients_that_starve_each_other_one_goes_on_and_then_the_nex
 @simulated
 async def test_S2_S9_a_starved_client_is_spared_when_dropping_another_gave_it_memory():
     server = Server(deadlines=Deadlines(frame_s=30.0))
-    server.state.request_memory.limit_bytes = MIB
+    server.resources.request_memory.limit_bytes = MIB
     one, other = server.connect(), server.connect()
     for client in (one, other):
         client.send(_large(1_000_000, 70_000))

@@ -6,7 +6,7 @@ import asyncio
 import struct
 
 from tests.support.memory_peer import Server, settle, simulated
-from tidemill.server.connection.admission import Deadlines
+from tidemill.server.connection.listener_resources import Deadlines
 from tidemill.wire.generated.heartbeat import HeartbeatResponse
 
 MIB = 1 << 20
@@ -122,7 +122,7 @@ async def test_S9_a_closed_connection_whose_client_does_not_read_is_aborted():
     server.sweep()
     await settle()
     assert client.transport.aborted
-    assert not server.state.connections
+    assert not server.resources.admission.connections
 
 
 def test_an_idle_client_is_closed_without_a_line(caplog):

@@ -10,8 +10,8 @@ from tests.support.memory_peer import MemoryTransport, settle
 from tests.unit.server.cold_log import ColdLog
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import PARKED_PARTITIONS_MAX
-from tidemill.server.connection.admission import Deadlines, ListenerState
 from tidemill.server.connection.connection import Connection
+from tidemill.server.connection.listener_resources import Deadlines, ListenerResources
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.wire.api_keys import API_SPECS, ApiKey
@@ -34,7 +34,7 @@ class Reading:
     def __init__(self, broker):
         self.broker = broker
         services = broker.services
-        self.state = ListenerState(
+        self.resources = ListenerResources(
             "PLAINTEXT",
             services,
             Dispatcher(HANDLERS),
@@ -44,7 +44,7 @@ class Reading:
             failed=lambda part, error: None,
         )
         self.transport = MemoryTransport()
-        self.connection = Connection(self.state)
+        self.connection = Connection(self.resources)
         self.transport.protocol = self.connection
         self.connection.connection_made(self.transport)
 

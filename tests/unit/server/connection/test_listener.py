@@ -41,7 +41,7 @@ async def listening(server):
     net = MemoryNet()
     listener = Listener(net)
     await listener.bind(Endpoint("192.0.2.9", 0))
-    await listener.serve(server.state)
+    await listener.serve(server.resources)
     return listener, net
 
 
@@ -68,7 +68,7 @@ async def test_S12_a_connection_that_goes_makes_room_for_another():
     first.transport.abort()
     await settle()
     assert not server.connect(address="192.0.2.1").is_closed
-    assert len(server.state.connections) == 1
+    assert len(server.resources.admission.connections) == 1
 
 
 RATE = {"max.connection.creation.rate.per.ip": 2}
@@ -153,7 +153,7 @@ def test_stopping_answers_what_was_started_and_says_nothing(caplog):
         assert idle.is_closed
         assert waiting.is_closed
         assert waiting.answers() == [1]
-        assert not server.state.connections
+        assert not server.resources.admission.connections
         assert server.clock.monotonic() - started < 2
 
     run()
@@ -188,7 +188,7 @@ async def test_stopping_does_not_wait_for_ever_for_an_answer_or_a_client_that_do
     assert server.clock.monotonic() - started <= DRAIN_DEADLINE_S + 1
     assert never.transport.aborted
     assert deaf.transport.aborted
-    assert not server.state.connections
+    assert not server.resources.admission.connections
 
 
 @simulated

@@ -64,7 +64,7 @@ class WalkedShard:
 async def page_of(server):
     server.services.replicas = NoLogs()
     server.services.groups = NoGroups()
-    return parse(render(server.state))
+    return parse(render(server.resources))
 
 
 @simulated
@@ -116,7 +116,7 @@ async def test_committed_offsets_are_gone_through_once_for_each_scrape():
     server.services.replicas = NoLogs()
     server.services.groups = SimpleNamespace(shards=lambda: iter([shard]))
     for scrapes in (1, 2):
-        render(server.state)
+        render(server.resources)
         assert shard.walks == scrapes
 
 

@@ -1,7 +1,7 @@
-"""ApiVersions (18), versions 0..4: what this broker serves, straight from the list of handlers.
+"""ApiVersions (18), versions 0..4: the APIs that this broker serves, from the list of handlers.
 
-Version 3 added the client's name and version, and feature levels. A version we do not know is
-answered in the form of version 0 with just our own range, so that the client can try again (T2).
+Version 3 added the client's name and version, and feature levels. An unknown version is answered in
+the form of version 0 with the range of ApiVersions alone, so that the client can try again (T2).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.wire.generated.api_versions import (
 )
 from tidemill.wire.headers import UnsupportedVersion
 
-__all__ = ["VERSIONS", "make_handler", "unsupported_version_answer"]
+__all__ = ["VERSIONS", "make_handler", "try_unsupported_version_answer"]
 
 VERSIONS = (0, 4)
 _CLIENT_SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
@@ -30,7 +30,7 @@ FIRST_WITH_CLIENT_SOFTWARE = 3
 
 
 def make_handler(others: Iterable[Handler]) -> Handler:
-    """The answer depends on all handlers, this one included."""
+    """Build the handler; its answer lists all handlers, this one included."""
     ranges = [(int(h.api_key), _advertised_min(h), h.versions[1]) for h in others]
     ranges.append((int(ApiKey.API_VERSIONS), *VERSIONS))
     ranges.sort()
@@ -58,14 +58,14 @@ def _advertised_min(handler: Handler) -> int:
 
 
 def _check_client_software(request: ApiVersionsRequest) -> None:
-    """Other characters must be refused with INVALID_REQUEST (T4)."""
+    """KafkaError INVALID_REQUEST for a name or version with other characters (T4)."""
     for text in (request.client_software_name, request.client_software_version):
         if not _CLIENT_SOFTWARE.match(text):
             raise KafkaError(ErrorCode.INVALID_REQUEST, "client software name or version")
 
 
-def unsupported_version_answer(unsupported: UnsupportedVersion) -> bytes | None:
-    """A whole version-0 frame for ApiVersions at an unknown version; None for any other API."""
+def try_unsupported_version_answer(unsupported: UnsupportedVersion) -> bytes | None:
+    """A complete version-0 frame for ApiVersions in an unknown version; None for any other API."""
     if unsupported.api_key != ApiKey.API_VERSIONS:
         return None
     return _V0_ANSWER.pack(

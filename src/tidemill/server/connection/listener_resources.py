@@ -1,0 +1,89 @@
+"""What the connections of one listener share: services, memory, slices of the loop, deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.limits import (
+    FRAME_DEADLINE_S,
+    SLOW_REQUESTS_MAX,
+    WRITE_STALL_DEADLINE_S,
+    WRITE_STALL_PRESSED_DEADLINE_S,
+)
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.server.connection.admission import Admission
+from tidemill.server.connection.connection_log import ConnectionLog
+from tidemill.server.connection.receive_buffer import Scratch
+from tidemill.server.limits.loop_slices import LoopSlices
+from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.server.request.dispatch import Dispatcher
+from tidemill.server.request.services import Services
+
+__all__ = ["Deadlines", "ListenerResources"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long the broker waits for a client to send or to read."""
+
+    frame_s: float = FRAME_DEADLINE_S
+    write_stall_s: float = WRITE_STALL_DEADLINE_S
+    write_stall_pressed_s: float = WRITE_STALL_PRESSED_DEADLINE_S
+    """Replaces `write_stall_s` while unread answers use up the memory for answers (S40)."""
+    idle_s: float = 600.0
+
+
+@final
+class ListenerResources:
+    """Built once per listener by the composition root; each connection holds a reference."""
+
+    def __init__(
+        self,
+        name: str,
+        services: Services,
+        dispatcher: Dispatcher,
+        supervisor: Supervisor,
+        *,
+        connections_max: int,
+        deadlines: Deadlines,
+        failed: Callable[[str, BaseException], None],
+    ) -> None:
+        self.name = name
+        self.services = services
+        self.dispatcher = dispatcher
+        self.supervisor = supervisor
+        self.deadlines = deadlines
+        self.failed = failed
+        self.scratch = Scratch()
+        self.request_memory = MemoryPool(services.config.request_memory_bytes, lends=True)
+        self.loop_slices = LoopSlices(services.clock)
+        self.slow_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
+        self.connection_log = ConnectionLog(services.clock, services.telemetry)
+        self.admission = Admission(
+            config=services.config,
+            clock=services.clock,
+            telemetry=services.telemetry,
+            connection_log=self.connection_log,
+            connections_max=connections_max,
+        )
+
+    @property
+    def write_stall_s(self) -> float:
+        """How long a client may leave its answers unread, given the memory in use now."""
+        pressed = self.services.response_memory.is_exhausted
+        return self.deadlines.write_stall_pressed_s if pressed else self.deadlines.write_stall_s
+
+    async def wait_response_memory(self) -> None:
+        """Wait until there is memory for one more long answer (S11, S40).
+
+        The wait ends: a client that does not read its answers is dropped after `write_stall_s`.
+        """
+        pool = self.services.response_memory
+        while pool.is_exhausted:
+            given_back = asyncio.Event()
+            pool.wait(given_back.set)
+            await given_back.wait()
