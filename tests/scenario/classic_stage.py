@@ -130,7 +130,7 @@ class ToldDesk(Desk):
         return f"generation {value.generation}, {' '.join(shares) or 'empty'}"
 
     def expire(self) -> None:
-        due = self.surroundings.deadlines.next_ms()
+        due = self.context.deadlines.next_ms()
         assert due is not None
         self._tell(f"({due / 1000:g} s)")
         super().expire()

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.consumer_desk import Client, ConsumerDesk
-from tidemill.coordinators.group.base.records import decode_key, decode_value
+from tidemill.coordinators.group.base.records import decode_value, try_decode_key
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Result
 from tidemill.core.errors import ErrorCode, KafkaError
 
@@ -131,7 +131,7 @@ class ToldDesk(ConsumerDesk):
         super().take_in(result)
 
     def _told(self, record: CoordinatorRecord) -> str:
-        key: Any = decode_key(record.key)
+        key: Any = try_decode_key(record.key)
         kind = type(key).__name__.removeprefix("ConsumerGroup").removesuffix("Key")
         who = f"{getattr(key, 'member_id', 'group')} "
         if record.value is None:

@@ -10,14 +10,15 @@ import pytest
 from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,
-    Surroundings,
+    ShardContext,
 )
-from tidemill.coordinators.group.base.records import decode_key, decode_value
+from tidemill.coordinators.group.base.records import decode_value, try_decode_key
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.runtime.deadlines import Deadlines
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Result
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.wire.generated.consumer_protocol_subscription import ConsumerProtocolSubscription
 from tidemill.wire.generated.group_metadata_record import GroupMetadataKey, GroupMetadataValue
@@ -116,8 +117,8 @@ class Desk:
         self._build()
 
     def _build(self) -> None:
-        self.surroundings = Surroundings(self.config, Deadlines(), MetadataImage())
-        self.group = ClassicGroup(GROUP, self.surroundings)
+        self.context = ShardContext(self.config, Deadlines(), MetadataImage())
+        self.group = ClassicGroup(GROUP, self.context)
 
     @property
     def now(self) -> Now:
@@ -139,23 +140,23 @@ class Desk:
             if client is not None:
                 client.learn(response)
 
-        if isinstance(result.response, Parked):
-            result.response.answer.then(hear)
+        if isinstance(result.response, Deferred):
+            result.response.then(hear)
         else:
             hear(result.response)
         for parked, response in result.replies:
-            parked.answer.resolve(response)
+            parked.resolve(response)
         return answer
 
     def _fail(self, result: Result[Any]) -> None:
         for parked, _ in result.replies:
-            parked.answer.resolve(parked.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            parked.refuse(ErrorCode.COORDINATOR_NOT_AVAILABLE)
         if result.replies:
             self.reload()
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _replay(self, record: CoordinatorRecord) -> None:
-        key = decode_key(record.key)
+        key = try_decode_key(record.key)
         assert isinstance(key, GroupMetadataKey)
         assert key.group == GROUP
         self.group.replay_metadata(None if record.value is None else self.decoded(record))
@@ -171,7 +172,7 @@ class Desk:
         """Let time pass; what is due happens when it is due."""
         end = self.ms + ms
         for _ in range(EXPIRIES_MAX):
-            due = self.surroundings.deadlines.next_ms()
+            due = self.context.deadlines.next_ms()
             if due is None or due > end:
                 break
             self.ms = max(self.ms, due)
@@ -181,7 +182,7 @@ class Desk:
         self.ms = end
 
     def expire(self) -> None:
-        for key in self.surroundings.deadlines.take_due(self.ms, 10):
+        for key in self.context.deadlines.take_due(self.ms, 10):
             try:
                 self.apply(self.group.deadline_passed(key, self.now))
             except KafkaError:
@@ -190,7 +191,7 @@ class Desk:
     def reload(self) -> None:
         """Another broker takes over with what is in the log."""
         for parked in self.group.parked():
-            parked.answer.resolve(parked.refuse(ErrorCode.NOT_COORDINATOR))
+            parked.refuse(ErrorCode.NOT_COORDINATOR)
         self._build()
         for record in self.log:
             self._replay(record)

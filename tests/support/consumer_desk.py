@@ -13,9 +13,9 @@ from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,
     DeadlineKey,
-    Surroundings,
+    ShardContext,
 )
-from tidemill.coordinators.group.base.records import decode_key, decode_value
+from tidemill.coordinators.group.base.records import decode_value, try_decode_key
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
 from tidemill.coordinators.runtime.deadlines import Deadlines
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
@@ -75,8 +75,8 @@ class ConsumerDesk:
 
     def load(self) -> None:
         """Begin anew from the log."""
-        self.surroundings = Surroundings(self.config, Deadlines[DeadlineKey](), self.image)
-        self.group = ConsumerGroup(GROUP, self.surroundings)
+        self.context = ShardContext(self.config, Deadlines[DeadlineKey](), self.image)
+        self.group = ConsumerGroup(GROUP, self.context)
         for record in self.log:
             self._replay(record)
         self.group.loaded(self.now)
@@ -92,7 +92,7 @@ class ConsumerDesk:
             self._replay(record)
 
     def _replay(self, record: CoordinatorRecord) -> None:
-        key = decode_key(record.key)
+        key = try_decode_key(record.key)
         assert key is not None
         value = None if record.value is None else decode_value(key, record.value)
         replay_into(self.group, key, value)
@@ -100,7 +100,7 @@ class ConsumerDesk:
     def pass_ms(self, ms: int) -> None:
         """Let time pass, and what is due happen when it is due."""
         end_ms = self.now_ms + ms
-        deadlines = self.surroundings.deadlines
+        deadlines = self.context.deadlines
         while True:
             next_ms = deadlines.next_ms()
             if next_ms is None or next_ms > end_ms:
@@ -130,7 +130,7 @@ class ConsumerDesk:
         self._change(draft.finish())
 
     def _change(self, delta: Delta) -> None:
-        self.image = self.surroundings.image = delta.after
+        self.image = self.context.image = delta.after
         self.take_in(self.group.metadata_changed(delta, self.now))
 
     def topic_id(self, name: str) -> UUID:

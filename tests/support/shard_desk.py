@@ -7,8 +7,9 @@ from uuid import UUID
 from tests.support.classic_desk import config, subscription
 from tidemill.coordinators.group.base.group import Caller
 from tidemill.coordinators.group.shard import GroupShard
-from tidemill.coordinators.runtime.shard import Now, Parked
+from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import (
     MetadataImage,
     PartitionImage,
@@ -65,12 +66,12 @@ def image_of(*topics):
 class ShardDesk:
     """What happens to the shard is written down, and can be replayed into another."""
 
-    def __init__(self, *topics, room=None, log=(), **changed):
+    def __init__(self, *topics, limit=None, log=(), **changed):
         self.config = config(**changed)
         self.image = image_of(*(topics or (topic_image("t", 1),)))
         self.now = Now(0, WALL_MS)
         self.log = list(log)
-        self.shard = GroupShard(self.config, self.image, room)
+        self.shard = GroupShard(self.config, self.image, limit)
         for key, value in self.log:
             self.shard.replay(key, value)
         self.shard.loaded(self.now)
@@ -106,9 +107,9 @@ class ShardDesk:
         for key, value in result.records:
             self.shard.replay(key, value)
         for parked, response in result.replies:
-            parked.answer.resolve(response)
+            parked.resolve(response)
         answer = result.response
-        return value_of(answer.answer) if isinstance(answer, Parked) else answer
+        return value_of(answer) if isinstance(answer, Deferred) else answer
 
     # --- offsets ---------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class ShardDesk:
         joined = self.take(result)
         if joined is None:
             self.settle()
-            joined = value_of(result.response.answer)
+            joined = value_of(result.response)
         if joined.error_code:
             return joined
         self.take(

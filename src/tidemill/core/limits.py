@@ -101,13 +101,17 @@ CLASSIC_PROTOCOLS_MAX = 32
 SUBSCRIPTION_BYTES_MAX = 256 * KIB
 """A member's subscriptions, for all its protocols together (S41)."""
 GROUP_RECORD_BYTES_MAX = 1_000_000
-"""A group's record with all members and the plan (S41): what a log takes by default."""
+"""A classic group's record, with all members and the plan (S41): fits a topic's default limit."""
 PENDING_MEMBER_IDS_MAX = 1_000
 """Member ids that a group gave out and that nobody came back with yet, oldest dropped (S38)."""
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 """How long a new member may wait for its first answer: its client may be long gone."""
 APPEND_RETRY_MS = 1_000
 """When to try again to write what a passed deadline asks for, should the append fail."""
+
+# --- `__consumer_offsets` ------------------------------------------------------------------------
+OFFSETS_BATCH_BYTES_MAX = 8 * MIB
+"""The topic's `max.message.bytes`: a consumer group's records for a thousand members fit."""
 
 # --- consumer protocol ---------------------------------------------------------------------------
 QUICK_HEARTBEAT_MS = 500
@@ -126,4 +130,4 @@ LOGGED_TEXT_CHARS_MAX = 256
 assert REMAP_GROWTH_BYTES < WARM_TAIL_BYTES
 assert LOGGED_TEXT_CHARS_MAX < STRING_BYTES_MAX
 assert REQUEST_BYTES_IN_FLIGHT_MAX < DECOMPRESSED_BATCH_BYTES_MAX
-assert SUBSCRIPTION_BYTES_MAX < GROUP_RECORD_BYTES_MAX < MIB
+assert SUBSCRIPTION_BYTES_MAX < GROUP_RECORD_BYTES_MAX < MIB < OFFSETS_BATCH_BYTES_MAX

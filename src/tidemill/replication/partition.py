@@ -27,7 +27,7 @@ from tidemill.replication.watermark import agreed_offset
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import BatchHeader, assign_offsets, iter_headers, verify
-from tidemill.wire.produced_batch import BatchPolicy, prepare_produced
+from tidemill.wire.produced_batch import BatchPolicy, prepare_own, prepare_produced
 
 __all__ = ["Appended", "FlushRequests", "Partition", "PartitionSettings"]
 
@@ -194,17 +194,32 @@ class Partition:
     def append(self, records: memoryview, *, acks: int, now_ms: int) -> Appended:
         """Check one produced batch and append it. KafkaError or StorageFault: nothing happened."""
         self.check_writable(acks)
-        policy = self.settings.policy
-        batch, header = prepare_produced(records, policy, now_ms)
-        if header.size_bytes > self.settings.segment_bytes:
-            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
-        log = self.log
+        batch, header = prepare_produced(records, self.settings.policy, now_ms)
+        self._check_segment_size(header)
         if header.producer_id >= 0:
-            original = log.producers.check(header)
+            original = self.log.producers.check(header)
             if original is not None:
                 return Appended(
                     original.base_offset, original.last_offset + 1, original.max_timestamp, True
                 )
+        return self._append_prepared(batch, header, now_ms)
+
+    def append_own(self, batch: bytearray, *, now_ms: int) -> Appended:
+        """Append a batch that this broker built, with acks=all; otherwise like `append`.
+
+        The batch must have no producer id and timestamps of `now_ms`.
+        """
+        self.check_writable(ACKS_ALL)
+        view, header = prepare_own(memoryview(batch), self.settings.policy, now_ms)
+        self._check_segment_size(header)
+        return self._append_prepared(view, header, now_ms)
+
+    def _check_segment_size(self, header: BatchHeader) -> None:
+        if header.size_bytes > self.settings.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
+
+    def _append_prepared(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+        log = self.log
         base_offset = log.log_end_offset
         assign_offsets(batch, base_offset, self.leader_epoch)
         header.base_offset = base_offset
@@ -215,8 +230,8 @@ class Partition:
         if self.replica_watchers:
             for watcher in self.replica_watchers:
                 watcher.wake()
-        append_time = now_ms if policy.timestamp_type == "append" else NO_TIMESTAMP
-        return Appended(base_offset, header.next_offset, append_time)
+        is_append_time = self.settings.policy.timestamp_type == "append"
+        return Appended(base_offset, header.next_offset, now_ms if is_append_time else NO_TIMESTAMP)
 
     def wait_acknowledged(self, next_offset: int, settle: Callable[[ErrorCode], None]) -> AckWaiter:
         """Call `settle` once acks=all holds for everything below `next_offset` (D8)."""

@@ -36,7 +36,13 @@ from tidemill.wire.batch import (
     stamp_append_time,
 )
 
-__all__ = ["BatchPolicy", "InvalidRecords", "prepare_produced", "validate_produced"]
+__all__ = [
+    "BatchPolicy",
+    "InvalidRecords",
+    "prepare_own",
+    "prepare_produced",
+    "validate_produced",
+]
 
 _CLIENT_BITS = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _TIMESTAMP_MAX = (1 << 63) - 1
@@ -89,7 +95,25 @@ def prepare_produced(
 
     The view is the same one, patched, unless the topic asks for another codec.
     """
-    header = validate_produced(view, policy, now_ms)
+    return _stored_form(view, validate_produced(view, policy, now_ms), policy, now_ms)
+
+
+def prepare_own(
+    view: memoryview, policy: BatchPolicy, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
+    """Bring a batch that this broker built into the form that the topic stores.
+
+    Only its size is checked: its checksum and records come from our own encoder.
+    """
+    header = read_header(view)
+    if header.size_bytes > policy.max_message_bytes:
+        raise _too_large(header.size_bytes, policy.max_message_bytes)
+    return _stored_form(view, header, policy, now_ms)
+
+
+def _stored_form(
+    view: memoryview, header: BatchHeader, policy: BatchPolicy, now_ms: int
+) -> tuple[memoryview, BatchHeader]:
     if policy.compression != "producer":
         codec = compression.CODEC_IDS[policy.compression]
         if codec != header.codec:

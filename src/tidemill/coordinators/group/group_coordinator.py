@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TypeVar, final
 
-from tidemill.coordinators.group.registry import GroupRoom
+from tidemill.coordinators.group.registry import GroupLimit
 from tidemill.coordinators.group.shard import GroupShard
 from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from tidemill.coordinators.runtime.partition_writer import PartitionWriter
@@ -56,11 +56,11 @@ class GroupCoordinator:
         disk: Disk,
         image: Callable[[], MetadataImage],
     ) -> None:
-        room = GroupRoom(config.groups_max)
+        limit = GroupLimit(config.groups_max)
         self._image = image
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda current: GroupShard(config, current, room),
+            lambda current: GroupShard(config, current, limit),
             clock=clock,
             timers=timers,
             disk=disk,

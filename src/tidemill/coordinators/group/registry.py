@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from tidemill.coordinators.group.base.group import Surroundings
+from tidemill.coordinators.group.base.group import ShardContext
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -34,24 +34,24 @@ from tidemill.wire.generated.consumer_group_target_assignment_metadata_record im
 from tidemill.wire.generated.group_metadata_record import GroupMetadataKey, GroupMetadataValue
 from tidemill.wire.message import Message
 
-__all__ = ["AnyGroup", "GroupRegistry", "GroupRoom", "is_simple"]
+__all__ = ["AnyGroup", "GroupLimit", "GroupRegistry", "is_simple"]
 
 AnyGroup = ClassicGroup | ConsumerGroup
 
 
 @final
-class GroupRoom:
+class GroupLimit:
     """How many groups one broker coordinates, in all its shards together (S38)."""
 
-    __slots__ = ("groups_max", "taken")
+    __slots__ = ("count", "groups_max")
 
     def __init__(self, groups_max: int) -> None:
         self.groups_max = groups_max
-        self.taken = 0
+        self.count = 0
 
     def check(self) -> None:
         """KafkaError if there is no room for one more."""
-        if self.taken >= self.groups_max:
+        if self.count >= self.groups_max:
             detail = f"this broker coordinates {self.groups_max} groups (tidemill.groups.max)"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
 
@@ -66,11 +66,11 @@ class GroupRegistry:
     """See the module's head."""
 
     def __init__(
-        self, surroundings: Surroundings, room: GroupRoom, has_offsets: Callable[[str], bool]
+        self, context: ShardContext, limit: GroupLimit, has_offsets: Callable[[str], bool]
     ) -> None:
-        self._surroundings = surroundings
+        self._context = context
         self._has_offsets = has_offsets
-        self.room = room
+        self.limit = limit
         self._groups: dict[str, AnyGroup] = {}
         self._recorded: set[str] = set()
 
@@ -83,7 +83,7 @@ class GroupRegistry:
     def ids(self) -> Iterator[str]:
         return iter(self._groups)
 
-    def find(self, group_id: str) -> AnyGroup | None:
+    def try_find(self, group_id: str) -> AnyGroup | None:
         return self._groups.get(group_id)
 
     def is_recorded(self, group_id: str) -> bool:
@@ -93,29 +93,29 @@ class GroupRegistry:
 
     def make_classic(self, group_id: str) -> ClassicGroup:
         """A new group in place of whatever had the name."""
-        group = ClassicGroup(group_id, self._surroundings)
+        group = ClassicGroup(group_id, self._context)
         self._put(group)
         return group
 
     def make_consumer(self, group_id: str) -> ConsumerGroup:
         """A new group in place of whatever had the name."""
-        group = ConsumerGroup(group_id, self._surroundings)
+        group = ConsumerGroup(group_id, self._context)
         self._put(group)
         return group
 
     def _put(self, group: AnyGroup) -> None:
         if group.group_id not in self._groups:
-            self.room.taken += 1
+            self.limit.count += 1
         self._groups[group.group_id] = group
 
     def drop(self, group_id: str) -> None:
         """Forget a group that is here; its records, if any, are the caller's business."""
         del self._groups[group_id]
-        self.room.taken -= 1
+        self.limit.count -= 1
         self._recorded.discard(group_id)
 
     def drop_all(self) -> None:
-        self.room.taken -= len(self._groups)
+        self.limit.count -= len(self._groups)
         self._groups.clear()
         self._recorded.clear()
 

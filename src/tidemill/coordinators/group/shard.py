@@ -16,25 +16,26 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, TypeVar, final
 
-from tidemill.coordinators.group.base.batch_slice import BatchSlice
+from tidemill.coordinators.group.base.batch_sized_work import BatchSizedWork
 from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,
     DeadlineKey,
     GroupType,
-    Surroundings,
+    ShardContext,
 )
-from tidemill.coordinators.group.base.records import decode_key, decode_value, is_offset_key
+from tidemill.coordinators.group.base.records import decode_value, is_offset_key, try_decode_key
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
 from tidemill.coordinators.group.offsets.committed_offsets import OffsetStore
 from tidemill.coordinators.group.offsets.expiry import OffsetExpiry
 from tidemill.coordinators.group.offsets.reading import OffsetReading
-from tidemill.coordinators.group.registry import AnyGroup, GroupRegistry, GroupRoom, is_simple
+from tidemill.coordinators.group.registry import AnyGroup, GroupLimit, GroupRegistry, is_simple
 from tidemill.coordinators.runtime.deadlines import Deadlines
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Result
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, difference
 from tidemill.wire.generated.consumer_group_describe import DescribedGroup as ConsumerDescription
 from tidemill.wire.generated.consumer_group_heartbeat import (
@@ -75,18 +76,18 @@ class GroupShard:
     """See the module's head."""
 
     def __init__(
-        self, config: GroupConfig, image: MetadataImage, room: GroupRoom | None = None
+        self, config: GroupConfig, image: MetadataImage, limit: GroupLimit | None = None
     ) -> None:
         self._config = config
-        self._surroundings = Surroundings(config, Deadlines(), image)
+        self._context = ShardContext(config, Deadlines(), image)
         self._offsets = OffsetStore()
         self._groups = GroupRegistry(
-            self._surroundings, room or GroupRoom(config.groups_max), self._offsets.has_any
+            self._context, limit or GroupLimit(config.groups_max), self._offsets.has_any
         )
         self._expiry = OffsetExpiry(config, self._offsets)
-        self._news: Delta | None = None
+        self._topic_changes: Delta | None = None
         """What happened to topics, while there are groups that were not told."""
-        self._untold: list[str] = []
+        self._groups_to_tell: list[str] = []
 
     @property
     def group_count(self) -> int:
@@ -107,7 +108,7 @@ class GroupShard:
     @property
     def rebalances(self) -> int:
         """Since the shard was loaded."""
-        return self._surroundings.rebalances
+        return self._context.rebalances
 
     # --- the Shard Protocol ----------------------------------------------------------------------
 
@@ -117,7 +118,7 @@ class GroupShard:
             if group_id is not None:
                 self._groups.replay_offset(group_id)
             return
-        name = decode_key(key)
+        name = try_decode_key(key)
         if name is None:
             return
         taken = None if value is None else decode_value(name, value)
@@ -129,58 +130,58 @@ class GroupShard:
         self._expiry.loaded(now)
 
     def next_deadline_ms(self) -> int | None:
-        if self._untold:
+        if self._groups_to_tell:
             return 0
-        member_ms = self._surroundings.deadlines.next_ms()
+        member_ms = self._context.deadlines.next_ms()
         offset_ms = self._expiry.next_deadline_ms()
         if member_ms is None or offset_ms is None:
             return member_ms if offset_ms is None else offset_ms
         return min(member_ms, offset_ms)
 
     def expire(self, now: Now) -> Result[None]:
-        piece = BatchSlice()
-        self._tell_groups(piece, now)
-        deadlines = self._surroundings.deadlines
-        while not piece.is_full and (due := deadlines.take_due(now.monotonic_ms, 1)):
-            self._pass_deadline(due[0], piece, now)
-        self._expire_offsets(piece, now)
-        return piece.result
+        work = BatchSizedWork()
+        self._tell_groups(work, now)
+        deadlines = self._context.deadlines
+        while not work.is_full and (due := deadlines.take_due(now.monotonic_ms, 1)):
+            self._pass_deadline(due[0], work, now)
+        self._expire_offsets(work, now)
+        return work.result
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
-        self._surroundings.image = delta.after
-        piece = BatchSlice()
+        self._context.image = delta.after
+        work = BatchSizedWork()
         if _concerns_groups(delta):
-            before = delta.before if self._news is None else self._news.before
-            self._news = difference(before, delta.after)
-            self._untold = list(self._groups.ids())
+            before = delta.before if self._topic_changes is None else self._topic_changes.before
+            self._topic_changes = difference(before, delta.after)
+            self._groups_to_tell = list(self._groups.ids())
             self._expiry.topics_deleted(delta.topics_deleted)
-            self._tell_groups(piece, now)
-            self._expire_offsets(piece, now)
-        return piece.result
+            self._tell_groups(work, now)
+            self._expire_offsets(work, now)
+        return work.result
 
-    def resign(self) -> list[Parked[Any]]:
+    def resign(self) -> list[Deferred[Any]]:
         parked = [one for group in self._groups for one in group.parked()]
         self._groups.drop_all()
         return parked
 
-    def _tell_groups(self, piece: BatchSlice, now: Now) -> None:
+    def _tell_groups(self, work: BatchSizedWork, now: Now) -> None:
         """Let groups know of the news, as many as one batch holds."""
-        while self._news is not None and not piece.is_full:
-            if not self._untold:
-                self._news = None
+        while self._topic_changes is not None and not work.is_full:
+            if not self._groups_to_tell:
+                self._topic_changes = None
                 break
-            group = self._groups.find(self._untold.pop())
+            group = self._groups.try_find(self._groups_to_tell.pop())
             if group is not None:
-                piece.add(group.metadata_changed(self._news, now))
+                work.add(group.metadata_changed(self._topic_changes, now))
 
-    def _pass_deadline(self, key: DeadlineKey, piece: BatchSlice, now: Now) -> None:
-        group = self._groups.find(key.group_id)
+    def _pass_deadline(self, key: DeadlineKey, work: BatchSizedWork, now: Now) -> None:
+        group = self._groups.try_find(key.group_id)
         if group is None:
             return
-        piece.add(group.deadline_passed(key, now))
-        self._maybe_forget(group)
+        work.add(group.deadline_passed(key, now))
+        self._maybe_drop(group)
 
-    def _maybe_forget(self, group: AnyGroup) -> None:
+    def _maybe_drop(self, group: AnyGroup) -> None:
         """A group that has lost all who wanted to join, and never was in the log, is none."""
         group_id = group.group_id
         is_logged = self._groups.is_recorded(group_id) or self._offsets.has_any(group_id)
@@ -193,7 +194,7 @@ class GroupShard:
         self, request: JoinGroupRequest, caller: Caller, *, version: int, now: Now
     ) -> Result[JoinGroupResponse]:
         """JoinGroup; a group comes into being with its first member."""
-        group = self._groups.find(request.group_id)
+        group = self._groups.try_find(request.group_id)
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:
                 detail = "the group's members use the consumer protocol"
@@ -204,7 +205,7 @@ class GroupShard:
         _check_group_id(request.group_id)
         if request.member_id:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        self._groups.room.check()
+        self._groups.limit.check()
         try:
             return self._groups.make_classic(request.group_id).join(
                 request, caller, version=version, now=now
@@ -214,29 +215,29 @@ class GroupShard:
             raise
 
     def sync(self, request: SyncGroupRequest, *, now: Now) -> Result[SyncGroupResponse]:
-        return self._joined(request.group_id).sync(request, now=now)
+        return self._classic_group(request.group_id).sync(request, now=now)
 
     def heartbeat(self, request: HeartbeatRequest, *, now: Now) -> Result[HeartbeatResponse]:
-        return self._joined(request.group_id).heartbeat(request, now=now)
+        return self._classic_group(request.group_id).heartbeat(request, now=now)
 
     def leave(
         self, request: LeaveGroupRequest, *, version: int, now: Now
     ) -> Result[LeaveGroupResponse]:
-        group = self._joined(request.group_id)
+        group = self._classic_group(request.group_id)
         result = group.leave(request, version=version, now=now)
-        self._maybe_forget(group)
+        self._maybe_drop(group)
         return result
 
-    def _joined(self, group_id: str) -> ClassicGroup:
+    def _classic_group(self, group_id: str) -> ClassicGroup:
         """The classic group that somebody says to be a member of."""
-        group = self._groups.find(group_id)
+        group = self._groups.try_find(group_id)
         if isinstance(group, ClassicGroup):
             return group
         _check_group_id(group_id)
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
 
     def describe_classic_group(self, group_id: str) -> DescribedGroup:
-        group = self._groups.find(group_id)
+        group = self._groups.try_find(group_id)
         if not isinstance(group, ClassicGroup):
             raise _not_found(group_id, group, "classic")
         return group.describe()
@@ -247,7 +248,7 @@ class GroupShard:
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """ConsumerGroupHeartbeat; a group comes into being with its first member."""
-        group = self._groups.find(request.group_id)
+        group = self._groups.try_find(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group.heartbeat(request, caller, version=version, now=now)
         if not request.group_id:
@@ -270,8 +271,8 @@ class GroupShard:
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         group_id = request.group_id
-        if self._groups.find(group_id) is None:
-            self._groups.room.check()
+        if self._groups.try_find(group_id) is None:
+            self._groups.limit.check()
         group = self._groups.make_consumer(group_id)
         try:
             return group.heartbeat(request, caller, version=version, now=now)
@@ -282,7 +283,7 @@ class GroupShard:
             raise
 
     def describe_consumer_group(self, group_id: str) -> ConsumerDescription:
-        group = self._groups.find(group_id)
+        group = self._groups.try_find(group_id)
         if not isinstance(group, ConsumerGroup):
             raise _not_found(group_id, group, "consumer")
         return group.describe()
@@ -293,14 +294,14 @@ class GroupShard:
         self, request: OffsetCommitRequest, *, version: int, now: Now
     ) -> Result[OffsetCommitResponse]:
         """OffsetCommit (T46)."""
-        group = self._groups.find(request.group_id)
+        group = self._groups.try_find(request.group_id)
         if group is None:
             self._check_simple_commit(request, version)
         else:
             _check_commit(group, request, version, now)
         response, records = self._offsets.commit(
             request,
-            image=self._surroundings.image,
+            image=self._context.image,
             metadata_bytes_max=self._config.offset_metadata_max_bytes,
             now_ms=now.wall_ms,
         )
@@ -309,7 +310,7 @@ class GroupShard:
     def _check_simple_commit(self, request: OffsetCommitRequest, version: int) -> None:
         """Without a group, only those may commit who say that they are no member."""
         if request.generation_id_or_member_epoch <= NO_GENERATION:
-            self._groups.room.check()
+            self._groups.limit.check()
         elif version >= FIRST_COMMIT_WITH_MEMBER_EPOCH:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         else:
@@ -319,12 +320,12 @@ class GroupShard:
         self, wanted: OffsetFetchRequestGroup, *, version: int
     ) -> OffsetFetchResponseGroup:
         """One group's part of OffsetFetch (T45); topics by their ids from version 10 on."""
-        group = self._groups.find(wanted.group_id)
+        group = self._groups.try_find(wanted.group_id)
         if group is not None:
             group.check_fetch(CommitIdentity(wanted.member_id or "", wanted.member_epoch))
         by_id = version >= FIRST_FETCH_WITH_TOPIC_IDS
         reading = OffsetReading(
-            self._offsets.of(wanted.group_id), self._surroundings.image, self._expiry.deleted
+            self._offsets.of(wanted.group_id), self._context.image, self._expiry.deleted
         )
         if wanted.topics is None:
             topics = reading.all(by_id=by_id)
@@ -335,7 +336,7 @@ class GroupShard:
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
         """OffsetDelete: offsets of topics that nobody in the group reads."""
-        group = self._groups.find(request.group_id)
+        group = self._groups.try_find(request.group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty and group.protocol_type != "consumer":
@@ -351,7 +352,7 @@ class GroupShard:
         records: list[CoordinatorRecord],
     ) -> OffsetDeleteResponseTopic:
         code = ErrorCode.NONE
-        if self._surroundings.image.topic(wanted.name) is None:
+        if self._context.image.topic(wanted.name) is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif group.subscribes_to(wanted.name):
             code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
@@ -369,21 +370,21 @@ class GroupShard:
             ],
         )
 
-    def _expire_offsets(self, piece: BatchSlice, now: Now) -> None:
+    def _expire_offsets(self, work: BatchSizedWork, now: Now) -> None:
         """Go on with a sweep, if one is due, as far as one batch holds."""
         if not self._expiry.begin(self._groups.ids(), now):
             return
-        while not piece.is_full and (group_id := self._expiry.take()) is not None:
-            if not piece.add_some(self._expire_group(group_id, now)):
+        while not work.is_full and (group_id := self._expiry.try_next_group()) is not None:
+            if not work.add_until_full(self._expire_group(group_id, now)):
                 break
             self._expiry.done(group_id)
 
     def _expire_group(self, group_id: str, now: Now) -> list[CoordinatorRecord]:
         """The tombstones of what the group no longer needs, at the end perhaps of itself."""
-        group = self._groups.find(group_id)
+        group = self._groups.try_find(group_id)
         if group is None:
             return []
-        records = self._expiry.expired(group, self._surroundings.image, now)
+        records = self._expiry.expired(group, self._context.image, now)
         is_bare = group.is_empty and len(records) == self._offsets.count_of(group_id)
         if is_bare and self._groups.is_recorded(group_id):
             records += group.tombstones()
@@ -407,17 +408,17 @@ class GroupShard:
 
     def delete_group(self, group_id: str) -> Result[DeletableGroupResult]:
         """One group's part of DeleteGroups: the group and all its offsets."""
-        group = self._groups.find(group_id)
+        group = self._groups.try_find(group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty:
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        piece = BatchSlice()
+        work = BatchSizedWork()
         answer = DeletableGroupResult(group_id=group_id)
-        if not piece.add_some([*self._tombstones_of_offsets(group_id), *group.tombstones()]):
+        if not work.add_until_full([*self._tombstones_of_offsets(group_id), *group.tombstones()]):
             # More than one batch holds: the client comes back for the rest.
             answer.error_code = int(RETRY)
-        return Result(answer, piece.result.records)
+        return Result(answer, work.result.records)
 
     def _tombstones_of_offsets(self, group_id: str) -> list[CoordinatorRecord]:
         topics = self._offsets.of(group_id).values()

@@ -1,8 +1,8 @@
 """Deadlines that are moved far more often than they pass: sessions kept alive by heartbeats.
 
-Moving a deadline back is one assignment: its entry in the heap stays where it is, and when it comes
-up early it is put where it belongs. So a heartbeat costs no heap operation, and the heap holds at
-most one entry per key but for those that were dropped or moved forward.
+Moving a deadline to a later time is one assignment. Its heap entry stays at the old time; when that
+entry reaches the top, it is pushed again at the new time. So a heartbeat costs no heap operation.
+The heap holds one entry per key, plus stale entries of keys that were dropped or moved earlier.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Deadlines"]
 K = TypeVar("K", bound=Hashable)
 
 _STALE_MIN = 1_000
-"""Stale entries that are not worth a clean-up."""
+"""Stale entries that do not justify a clean-up."""
 
 
 @final
@@ -38,21 +38,21 @@ class Deadlines(Generic[K]):
         return key in self._at
 
     def set(self, key: K, at_ms: int) -> None:
-        """The key's deadline from now on."""
+        """Set or move the key's deadline."""
         before = self._at.get(key)
         self._at[key] = at_ms
         if before is None or at_ms < before:
             self._push(at_ms, key)
 
     def drop(self, key: K) -> None:
-        """Forget the key's deadline, if it has one."""
+        """Remove the key's deadline, if it has one."""
         self._at.pop(key, None)
         if len(self._heap) > 2 * len(self._at) + _STALE_MIN:
             self._heap = [entry for entry in self._heap if entry[2] in self._at]
             heapify(self._heap)
 
     def take_due(self, now_ms: int, count_max: int) -> list[K]:
-        """Up to `count_max` keys whose deadline has passed, soonest first; they have none now."""
+        """Remove and return up to `count_max` keys whose deadline has passed, soonest first."""
         due: list[K] = []
         while len(due) < count_max:
             soonest = self.next_ms()
@@ -64,7 +64,7 @@ class Deadlines(Generic[K]):
         return due
 
     def next_ms(self) -> int | None:
-        """The soonest deadline."""
+        """The soonest deadline; None if there is none."""
         heap = self._heap
         while heap:
             at_ms, _, key = heap[0]

@@ -1,6 +1,6 @@
-"""What one turn of the loop brings to one partition of a coordinator, on its way into one batch.
+"""The records that one turn of the loop brings to one partition of a coordinator: one batch.
 
-HOT PATH: every offset commit comes here, and most batches have one record.
+HOT PATH: every offset commit runs through here, and most batches have one record.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tidemill.wire.records import build_pair_batch
 __all__ = ["OpenBatch", "record_bytes"]
 
 BATCH_BYTES_MAX = 64 * KIB
-"""What shares a batch. More is gained by sharing among many small ones than among a few large."""
+"""Size of a shared batch. Sharing pays for many small records, not for a few large ones."""
 RECORD_OVERHEAD_BYTES_MAX = 32
 """Lengths and deltas around a key and a value."""
 
 
 def record_bytes(records: Sequence[CoordinatorRecord]) -> int:
-    """How much of a batch they take, at most."""
+    """An upper bound for the bytes that the records take in a batch."""
     size = 0
     for key, value in records:
         size += RECORD_OVERHEAD_BYTES_MAX + len(key)
@@ -33,24 +33,24 @@ def record_bytes(records: Sequence[CoordinatorRecord]) -> int:
 
 @final
 class OpenBatch:
-    """Records that the shard knows and the log does not, and the answers that stand on them."""
+    """Records that the shard has and the log has not, and the replies that depend on them."""
 
     __slots__ = ("_bytes_left", "_records", "now_ms", "replies")
 
     def __init__(self, message_bytes_max: int, now_ms: int) -> None:
-        """`message_bytes_max`: the largest batch that the topic takes."""
+        """`message_bytes_max`: the largest batch that the topic accepts."""
         self._bytes_left = min(BATCH_BYTES_MAX, message_bytes_max) - HEADER_BYTES
         self._records: list[CoordinatorRecord] = []
         self.now_ms = now_ms
-        """The time of all its records."""
+        """The timestamp of all its records."""
         self.replies: list[Reply] = []
-        """In the order in which they were asked for."""
+        """In the order of the requests."""
 
     def has_room(self, size_bytes: int) -> bool:
         return size_bytes <= self._bytes_left
 
     def add(self, records: Sequence[CoordinatorRecord], size_bytes: int) -> None:
-        """Take in all that one event brought; there must be room for it."""
+        """Add all records of one operation; the caller has checked `has_room`."""
         self._bytes_left -= size_bytes
         self._records += records
 

@@ -1,4 +1,4 @@
-"""The partition under a shard as the runtime sees it, and what its refusals mean to clients."""
+"""The partition under a shard, as the runtime sees it, and the client errors for its refusals."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tidemill.coordinators.runtime.shard_loading import ReadablePartition
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.wire.produced_batch import BatchPolicy
 
-__all__ = ["PartitionWriter", "Waiter", "append_all", "check_writable", "meaning_of"]
+__all__ = ["ACKS_ALL", "PartitionWriter", "coordinator_error"]
 
 ACKS_ALL = -1
 
-_MEANINGS = {
+_COORDINATOR_ERRORS = {
     ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.NOT_COORDINATOR,
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -25,19 +25,22 @@ _MEANINGS = {
 
 
 class Appended(Protocol):
-    """Where a batch went."""
+    """Where a batch was appended."""
 
     next_offset: int
 
 
 class Waiter(Protocol):
-    """Somebody who waits for a mark."""
+    """A waiter for an acknowledgement: settled once, by the partition or by a timeout."""
+
+    @property
+    def settled(self) -> bool: ...
 
     def settle(self, code: ErrorCode) -> None: ...
 
 
 class WriterSettings(Protocol):
-    """What the topic's keys say of batches."""
+    """The topic settings for batches."""
 
     @property
     def policy(self) -> BatchPolicy: ...
@@ -53,29 +56,19 @@ class PartitionWriter(ReadablePartition, Protocol):
 
     def check_writable(self, acks: int) -> None: ...
 
-    def append(self, records: memoryview, *, acks: int, now_ms: int) -> Appended: ...
+    def append_own(self, batch: bytearray, *, now_ms: int) -> Appended: ...
 
     def wait_acknowledged(
         self, next_offset: int, settle: Callable[[ErrorCode], None]
     ) -> Waiter: ...
 
 
-def check_writable(partition: PartitionWriter) -> None:
-    """KafkaError if `append_all` would be refused whatever the batch."""
-    partition.check_writable(ACKS_ALL)
-
-
-def append_all(partition: PartitionWriter, batch: bytearray, now_ms: int) -> int:
-    """The offset behind the batch. KafkaError or StorageFault: nothing happened."""
-    return partition.append(memoryview(batch), acks=ACKS_ALL, now_ms=now_ms).next_offset
-
-
-def meaning_of(error: ErrorCode | Exception) -> ErrorCode:
-    """What a log's refusal means to a client of the coordinator."""
+def coordinator_error(error: ErrorCode | Exception) -> ErrorCode:
+    """The code that a coordinator's client gets when the log refuses with `error`."""
     if isinstance(error, KafkaError):
         error = error.code
     elif isinstance(error, StorageFault):
         error = ErrorCode.KAFKA_STORAGE_ERROR
     elif isinstance(error, Exception):
         error = ErrorCode.UNKNOWN_SERVER_ERROR
-    return _MEANINGS.get(error, error)
+    return _COORDINATOR_ERRORS.get(error, error)

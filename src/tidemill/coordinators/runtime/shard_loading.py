@@ -1,4 +1,4 @@
-"""Replays a partition's log into a shard, in slices that leave the loop to others in between."""
+"""Replays a partition's log into a shard, in slices that give other tasks turns of the loop."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ __all__ = ["ReadablePartition", "replay_log"]
 
 READ_BYTES = 1 << 20
 RECORDS_PER_SLICE = 256
-"""Records replayed before others get a turn of the loop: about 2 ms."""
+"""Records replayed before other tasks get a turn of the loop: about 2 ms."""
 
 
 class ReadablePartition(Protocol):
-    """Where the records come from."""
+    """The partition whose log is replayed."""
 
     @property
     def log(self) -> PartitionLog: ...
@@ -33,7 +33,7 @@ class ReadablePartition(Protocol):
 async def replay_log(
     partition: ReadablePartition, shard: Shard, disk: Disk, *, is_wanted: Callable[[], bool]
 ) -> int:
-    """Replay all that the log holds; the number of records. Stops early when no longer wanted.
+    """Replay the whole log and return the number of records; stop early if no longer wanted.
 
     KafkaError, ProtocolViolation or StorageFault: the log cannot be read or makes no sense.
     """
@@ -63,5 +63,5 @@ async def replay_log(
                             return count + replayed
         count += replayed
         if not chunks:
-            break  # what is left was compacted away
+            break  # compaction removed the rest
     return count

@@ -44,9 +44,13 @@ class Deferred(Generic[T]):
 
     def refuse(self, code: ErrorCode) -> None:
         """Resolve it with the refusal of its API."""
+        self.resolve(self.refusal(code))
+
+    def refusal(self, code: ErrorCode) -> T:
+        """The value that `refuse` would resolve it with."""
         refusal = self._refusal
         assert refusal is not None
-        self.resolve(refusal(code))
+        return refusal(code)
 
     def then(self, listener: Callable[[T], None]) -> None:
         """Call `listener` with the value, now or when it comes."""

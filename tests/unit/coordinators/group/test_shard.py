@@ -17,9 +17,9 @@ from tests.support.shard_desk import (
 )
 from tidemill.coordinators.group.base.group import Caller
 from tidemill.coordinators.group.base.records import encode_tombstone
-from tidemill.coordinators.group.registry import GroupRoom
-from tidemill.coordinators.runtime.shard import Parked
+from tidemill.coordinators.group.registry import GroupLimit
 from tidemill.core.errors import ErrorCode
+from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import difference
 from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataKey
 from tidemill.wire.generated.group_metadata_record import GroupMetadataKey
@@ -320,8 +320,8 @@ def test_each_kind_of_group_is_described_by_its_own_request(desk):
 
 
 def test_S38_no_more_groups_than_the_broker_has_room_for():
-    room = GroupRoom(3)
-    one, two = ShardDesk(room=room), ShardDesk(room=room)
+    limit = GroupLimit(3)
+    one, two = ShardDesk(limit=limit), ShardDesk(limit=limit)
     one.commit(5, group_id="a")
     two.join("b")
     one.heartbeat("c")
@@ -332,22 +332,22 @@ def test_S38_no_more_groups_than_the_broker_has_room_for():
 
 
 def test_S38_a_deleted_group_and_a_lost_shard_make_room():
-    room = GroupRoom(2)
-    one, two = ShardDesk(room=room), ShardDesk(room=room)
+    limit = GroupLimit(2)
+    one, two = ShardDesk(limit=limit), ShardDesk(limit=limit)
     one.commit(5, group_id="a")
     two.commit(5, group_id="b")
     one.delete_group("a")
     two.shard.resign()
-    assert room.taken == 0
+    assert limit.count == 0
 
 
 def test_S38_the_log_is_loaded_though_there_is_no_room():
     desk = ShardDesk()
     for name in "abc":
         desk.commit(5, group_id=name)
-    room = GroupRoom(1)
-    assert ShardDesk(room=room, log=desk.log).shard.group_count == 3
-    assert room.taken == 3
+    limit = GroupLimit(1)
+    assert ShardDesk(limit=limit, log=desk.log).shard.group_count == 3
+    assert limit.count == 3
 
 
 def ask_for_an_id(desk, fresh="fresh"):
@@ -451,5 +451,5 @@ def test_who_waits_is_handed_over_when_the_shard_resigns():
         protocols=[JoinGroupRequestProtocol(name="range", metadata=subscription("t"))],
     )
     result = desk.shard.join(request, Caller("c", "/h", "fresh"), version=3, now=desk.now)
-    assert isinstance(result.response, Parked)
+    assert isinstance(result.response, Deferred)
     assert desk.shard.resign() == [result.response]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Parked, Result
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Result
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.deferred import Deferred
 
 REFUSED = "refused:"
 
@@ -32,7 +33,7 @@ class ToyShard:
         return Result(f"put {name}", [record], self._wake(value))
 
     def wait(self):
-        parked = Parked(refuse)
+        parked = Deferred(refuse)
         self.waiting.append(parked)
         return Result(parked)
 
@@ -40,7 +41,7 @@ class ToyShard:
         return Result("woke", replies=self._wake(value))
 
     def put_and_wait(self, name, value):
-        parked = Parked(refuse)
+        parked = Deferred(refuse)
         self.waiting.append(parked)
         return Result(parked, [CoordinatorRecord(name.encode(), value.encode())])
 

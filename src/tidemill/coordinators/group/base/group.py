@@ -13,8 +13,9 @@ from enum import Enum
 from typing import Any, NamedTuple, Protocol, final
 
 from tidemill.coordinators.runtime.deadlines import Deadlines
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Result
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.config.group_config import GroupConfig
+from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 
 __all__ = [
@@ -24,7 +25,7 @@ __all__ = [
     "DeadlineKind",
     "Group",
     "GroupType",
-    "Surroundings",
+    "ShardContext",
 ]
 
 
@@ -77,7 +78,7 @@ class CommitIdentity(NamedTuple):
 
 @final
 @dataclass(slots=True)
-class Surroundings:
+class ShardContext:
     """What a group may see of its shard; one for all groups of a shard."""
 
     config: GroupConfig
@@ -140,9 +141,9 @@ class Group(Protocol):
     def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]: ...
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
-        """Topics came, went or grew; `Surroundings.image` is already the new one."""
+        """Topics came, went or grew; `ShardContext.image` is already the new one."""
         ...
 
-    def parked(self) -> Sequence[Parked[Any]]:
+    def parked(self) -> Sequence[Deferred[Any]]:
         """Everyone who waits for an answer of this group."""
         ...

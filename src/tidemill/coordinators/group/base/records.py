@@ -53,7 +53,6 @@ __all__ = [
     "GROUP_METADATA_VERSION",
     "OFFSET_COMMIT_VERSION",
     "OffsetValue",
-    "decode_key",
     "decode_offset_value",
     "decode_value",
     "encode_key",
@@ -64,6 +63,7 @@ __all__ = [
     "group_metadata_tombstone",
     "is_offset_key",
     "offset_commit_key",
+    "try_decode_key",
 ]
 
 GROUP_METADATA_VERSION = 3
@@ -126,7 +126,7 @@ def _encode(head: int, body: Message, version: int) -> bytes:
     return bytes(writer.buf)
 
 
-def decode_key(raw: bytes) -> Message | None:
+def try_decode_key(raw: bytes) -> Message | None:
     """The key, None if its kind is not known; ProtocolViolation if it is known and damaged."""
     reader = Reader(raw)
     kind = _KINDS.get(reader.int16())

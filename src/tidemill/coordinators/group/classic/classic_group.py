@@ -1,12 +1,12 @@
 """The classic consumer group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup.
 
-Here is what each request may do in each state; `classic_joins` has the first of them,
-`classic_rounds` the rebalances themselves and what is kept where. A refusal is a KafkaError, raised
-before anything has changed but the session of a member that is in order.
+This module decides what each request may do in each state. `joins.py` handles JoinGroup,
+`rounds.py` runs the rebalances and says which state is kept where. A refusal is a KafkaError,
+raised before anything changes except the session of a valid member.
 
-Who a request is from is checked in one place (`ClassicMembers.identify`), its generation in another
-(`_current`, R13). A static member's old id is told that it was fenced, anyone else that it is not
-known: the first must stop, the second may join anew.
+One place checks who sends a request (`ClassicMembers.identify`), one checks its generation
+(`_current_member`, R13). A static member's old id gets FENCED_INSTANCE_ID: that client must stop.
+Any other unknown id gets UNKNOWN_MEMBER_ID: that client may join again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemill.coordinators.group.base.group import (
     DeadlineKey,
     DeadlineKind,
     GroupType,
-    Surroundings,
+    ShardContext,
 )
 from tidemill.coordinators.group.base.records import group_metadata_tombstone
 from tidemill.coordinators.group.classic.joins import Join, Joins
@@ -29,8 +29,9 @@ from tidemill.coordinators.group.classic.messages import described_members, sync
 from tidemill.coordinators.group.classic.rounds import Rounds
 from tidemill.coordinators.group.classic.states import ClassicState
 from tidemill.coordinators.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Reply, Result
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Reply, Result
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta
 from tidemill.wire.generated.describe_groups import DescribedGroup
 from tidemill.wire.generated.group_metadata_record import GroupMetadataValue
@@ -53,10 +54,10 @@ _LEAVE_SEVERAL_SINCE = 3
 class ClassicGroup:
     """One group whose leader makes the plan."""
 
-    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
-        self._rounds = Rounds(group_id, surroundings)
-        self._joins = Joins(self._rounds, surroundings.config)
-        self._deadlines = surroundings.deadlines
+    def __init__(self, group_id: str, context: ShardContext) -> None:
+        self._rounds = Rounds(group_id, context)
+        self._joins = Joins(self._rounds, context.config)
+        self._deadlines = context.deadlines
 
     # --- what the shard may ask ------------------------------------------------------------------
 
@@ -96,7 +97,7 @@ class ClassicGroup:
             return False
         if rounds.protocol_type != CONSUMER_PROTOCOL_TYPE or rounds.protocol_name is None:
             return True
-        topics = rounds.members.topics(rounds.protocol_name)
+        topics = rounds.members.try_topics(rounds.protocol_name)
         return topics is None or topic in topics
 
     def describe(self) -> DescribedGroup:
@@ -111,7 +112,7 @@ class ClassicGroup:
             members=described_members(rounds.members, protocol),
         )
 
-    def parked(self) -> Sequence[Parked[Any]]:
+    def parked(self) -> Sequence[Deferred[Any]]:
         waiting = ((member.join, member.sync) for member in self._rounds.members)
         return [parked for pair in waiting for parked in pair if parked is not None]
 
@@ -125,11 +126,13 @@ class ClassicGroup:
     def sync(self, request: SyncGroupRequest, *, now: Now) -> Result[SyncGroupResponse]:
         """A member asks for its part of the plan; the leader brings the plan along."""
         rounds = self._rounds
-        member = self._current(request.member_id, request.group_instance_id, request.generation_id)
+        member = self._current_member(
+            request.member_id, request.group_instance_id, request.generation_id
+        )
         self._check_protocol(request)
         if rounds.state is ClassicState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-        rounds.touch(member, now)
+        rounds.extend_session(member, now)
         if rounds.state is ClassicState.STABLE:
             rounds.synced(member)
             return Result(self._assigned(member.assignment))
@@ -138,8 +141,10 @@ class ClassicGroup:
         return self._park_sync(member)
 
     def heartbeat(self, request: HeartbeatRequest, *, now: Now) -> Result[HeartbeatResponse]:
-        member = self._current(request.member_id, request.group_instance_id, request.generation_id)
-        self._rounds.touch(member, now)
+        member = self._current_member(
+            request.member_id, request.group_instance_id, request.generation_id
+        )
+        self._rounds.extend_session(member, now)
         if self._rounds.state is ClassicState.PREPARING_REBALANCE:
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
         return Result(HeartbeatResponse())
@@ -172,8 +177,8 @@ class ClassicGroup:
                 return
             if not who.member_id and not who.instance_id:
                 raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "the group has members")
-        member = self._current(who.member_id, who.instance_id, who.generation)
-        rounds.touch(member, now)
+        member = self._current_member(who.member_id, who.instance_id, who.generation)
+        rounds.extend_session(member, now)
         if rounds.state is ClassicState.COMPLETING_REBALANCE:
             # It has no plan of this generation yet, so what it read belongs to the one before.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -183,7 +188,9 @@ class ClassicGroup:
 
     # --- what requests have in common ------------------------------------------------------------
 
-    def _current(self, member_id: str, instance_id: str | None, generation: int) -> ClassicMember:
+    def _current_member(
+        self, member_id: str, instance_id: str | None, generation: int
+    ) -> ClassicMember:
         """A member that is up to date. KafkaError: it is none, or lives in another generation."""
         member = self._rounds.members.identify(member_id, instance_id)
         if generation != self._rounds.generation:
@@ -207,18 +214,20 @@ class ClassicGroup:
         """The leader's plan goes to the log; everyone who waits for it hears of it with that."""
         rounds = self._rounds
         plan = {entry.member_id: entry.assignment for entry in request.assignments}
-        record = rounds.record(now, members=rounds.members, leader_id=leader.member_id, plan=plan)
+        record = rounds.plan_record(
+            now, members=rounds.members, leader_id=leader.member_id, plan=plan
+        )
         replies: list[Reply] = []
         for member in rounds.members:
             parked, member.sync = member.sync, None
             if parked is not None:
-                rounds.touch(member, now)
+                rounds.extend_session(member, now)
                 replies.append((parked, self._assigned(plan.get(member.member_id, b""))))
         return Result(self._assigned(plan.get(leader.member_id, b"")), [record], replies)
 
     def _park_sync(self, member: ClassicMember) -> Result[SyncGroupResponse]:
         replies = self._rounds.refuse([member], ErrorCode.REBALANCE_IN_PROGRESS)
-        member.sync = Parked(sync_refusal)
+        member.sync = Deferred(sync_refusal)
         self._rounds.synced(member)
         return Result(member.sync, replies=replies)
 
@@ -235,19 +244,19 @@ class ClassicGroup:
         self, leaving: Sequence[MemberIdentity], now: Now
     ) -> tuple[list[ErrorCode], Result[None]]:
         gone: dict[str, ClassicMember] = {}
-        codes = [self._farewell(who, gone) for who in leaving]
+        codes = [self._take_leave(who, gone) for who in leaving]
         if gone:
             return codes, self._rounds.remove(list(gone.values()), now)
         return codes, Result(None, replies=self._rounds.maybe_end_joining(now))
 
-    def _farewell(self, who: MemberIdentity, gone: dict[str, ClassicMember]) -> ErrorCode:
+    def _take_leave(self, who: MemberIdentity, gone: dict[str, ClassicMember]) -> ErrorCode:
         """Note one who leaves. An id that was only given out is taken back at once."""
         members = self._rounds.members
         member_id = who.member_id
         if not member_id and who.group_instance_id:  # an administrator knows no member ids
-            member_id = members.id_of_instance(who.group_instance_id) or ""
+            member_id = members.try_id_of_instance(who.group_instance_id) or ""
         if member_id in members.pending:
-            self._rounds.uninvite(member_id)
+            self._rounds.withdraw_id(member_id)
             return ErrorCode.NONE
         try:
             member = members.identify(member_id, who.group_instance_id)
@@ -264,7 +273,7 @@ class ClassicGroup:
             return Result(None)  # what came due just before moved it
         if key.kind is DeadlineKind.SESSION:
             member = rounds.members.get(key.member_id)
-            return Result(None) if member is None else rounds.silent(member, now)
+            return Result(None) if member is None else rounds.session_expired(member, now)
         if key.kind is DeadlineKind.PENDING_JOIN:
             rounds.members.pending.pop(key.member_id, None)
             return Result(None, replies=rounds.maybe_end_joining(now))

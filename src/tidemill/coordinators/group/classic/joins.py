@@ -16,9 +16,9 @@ from tidemill.coordinators.group.classic.rounds import Rounds
 from tidemill.coordinators.group.classic.states import ClassicState
 from tidemill.coordinators.group.classic.subscription import (
     CONSUMER_PROTOCOL_TYPE,
-    subscribed_topics,
+    try_subscribed_topics,
 )
-from tidemill.coordinators.runtime.shard import Now, Parked, Reply, Result
+from tidemill.coordinators.runtime.shard import Now, Reply, Result
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import (
@@ -26,6 +26,7 @@ from tidemill.core.limits import (
     GROUP_RECORD_BYTES_MAX,
     SUBSCRIPTION_BYTES_MAX,
 )
+from tidemill.core.loop.deferred import Deferred
 from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
 
 __all__ = ["Join", "Joins"]
@@ -84,8 +85,8 @@ class Join(NamedTuple):
             protocols=self.protocols,
         )
 
-    def parked(self, member_id: str) -> Parked[JoinGroupResponse]:
-        return Parked(join_refusal(member_id, self.version))
+    def parked(self, member_id: str) -> Deferred[JoinGroupResponse]:
+        return Deferred(join_refusal(member_id, self.version))
 
     def refusal(self, code: ErrorCode, member_id: str) -> JoinGroupResponse:
         return join_refusal(member_id, self.version)(code)
@@ -102,27 +103,27 @@ class Joins:
     def join(self, join: Join) -> Result[JoinGroupResponse]:
         """The answer, or a parked one. KafkaError: refused."""
         self._check_session_timeout(join)
-        former = self._former_self(join)
+        former = self._try_former_self(join)
         known = former or self._rounds.members.get(join.member_id)
         if not self._has_room(known):
-            return self._turn_away(join, known)
+            return self._refuse_full(join, known)
         self._check_protocols(join)
         self._check_record_size(join, known)
         if former is not None:
-            return self._return(join, former)
+            return self._return_static(join, former)
         if not join.member_id:
-            return self._come_in(join)
+            return self._admit_newcomer(join)
         if join.instance_id is None and join.member_id in self._rounds.members.pending:
-            self._rounds.uninvite(join.member_id)
+            self._rounds.withdraw_id(join.member_id)
             return self._admit(join, join.member_id)
         return self._rejoin(join)
 
-    def _former_self(self, join: Join) -> ClassicMember | None:
+    def _try_former_self(self, join: Join) -> ClassicMember | None:
         """The static member that the sender was before it went away, if it says so."""
         if join.member_id or join.instance_id is None:
             return None
         members = self._rounds.members
-        return members.get(members.id_of_instance(join.instance_id) or "")
+        return members.get(members.try_id_of_instance(join.instance_id) or "")
 
     # --- refusals --------------------------------------------------------------------------------
 
@@ -144,7 +145,7 @@ class Joins:
             return joined or members.joined < self._config.group_max_size
         return known is not None or len(members) < self._config.group_max_size
 
-    def _turn_away(self, join: Join, known: ClassicMember | None) -> Result[JoinGroupResponse]:
+    def _refuse_full(self, join: Join, known: ClassicMember | None) -> Result[JoinGroupResponse]:
         code = ErrorCode.GROUP_MAX_SIZE_REACHED
         if known is None:
             raise KafkaError(code, f"{self._config.group_max_size} members")
@@ -177,12 +178,12 @@ class Joins:
 
     # --- newcomers -------------------------------------------------------------------------------
 
-    def _come_in(self, join: Join) -> Result[JoinGroupResponse]:
+    def _admit_newcomer(self, join: Join) -> Result[JoinGroupResponse]:
         """A client that nobody knows. A dynamic one first has to show that it hears us (KIP-394):
         a client that gives up and tries again would else leave a dead member behind each time."""
         member_id = join.caller.fresh_member_id
         if join.instance_id is None and join.version >= _MEMBER_ID_REQUIRED_SINCE:
-            self._rounds.invite(member_id, join.request.session_timeout_ms, join.now)
+            self._rounds.give_out_id(member_id, join.request.session_timeout_ms, join.now)
             return Result(join.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         return self._admit(join, member_id)
 
@@ -200,7 +201,7 @@ class Joins:
         rounds = self._rounds
         member = rounds.members.identify(join.member_id, join.instance_id)
         if self._needs_no_round(member, join):
-            rounds.touch(member, join.now)
+            rounds.extend_session(member, join.now)
             return Result(rounds.joined_response(member))
         rounds.members.offer(member, join.protocols)
         member.session_timeout_ms = join.request.session_timeout_ms
@@ -230,7 +231,7 @@ class Joins:
 
     # --- static members --------------------------------------------------------------------------
 
-    def _return(self, join: Join, former: ClassicMember) -> Result[JoinGroupResponse]:
+    def _return_static(self, join: Join, former: ClassicMember) -> Result[JoinGroupResponse]:
         """A static member is back under a new id (T42)."""
         member = join.member(join.caller.fresh_member_id)
         if self._rounds.state is ClassicState.STABLE and self._wants_the_same(member, former):
@@ -247,8 +248,8 @@ class Joins:
         name = self._rounds.protocol_name
         if self._rounds.protocol_type != CONSUMER_PROTOCOL_TYPE or name is None:
             return True
-        topics = subscribed_topics(member.protocols[name])
-        return topics == subscribed_topics(former.protocols[name])
+        topics = try_subscribed_topics(member.protocols[name])
+        return topics == try_subscribed_topics(former.protocols[name])
 
     def _resume(
         self, join: Join, member: ClassicMember, former: ClassicMember
@@ -261,8 +262,8 @@ class Joins:
         plan = {other.member_id: other.assignment for other in rounds.members}
         plan[member.member_id] = former.assignment
         leader_id = member.member_id if leads else led or ""
-        record = rounds.record(join.now, members=after, leader_id=leader_id, plan=plan)
-        rounds.expect(member, join.now)
+        record = rounds.plan_record(join.now, members=after, leader_id=leader_id, plan=plan)
+        rounds.expect_returning(member, join.now)
         may_skip = join.version >= _SKIP_ASSIGNMENT_SINCE
         response = JoinGroupResponse(
             generation_id=rounds.generation,

@@ -11,9 +11,9 @@ from typing import final
 
 from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind
 from tidemill.coordinators.group.classic.protocols import ProtocolSupport
-from tidemill.coordinators.group.classic.subscription import subscribed_topics
-from tidemill.coordinators.runtime.shard import Parked
+from tidemill.coordinators.group.classic.subscription import try_subscribed_topics
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.loop.deferred import Deferred
 from tidemill.wire.generated.group_metadata_record import MemberMetadata
 from tidemill.wire.generated.join_group import JoinGroupResponse
 from tidemill.wire.generated.sync_group import SyncGroupResponse
@@ -65,8 +65,8 @@ class ClassicMember:
         """Its part of the newest plan in the log; opaque."""
         self.is_new = True
         """Never got an answer to a JoinGroup that made it part of a generation."""
-        self.join: Parked[JoinGroupResponse] | None = None
-        self.sync: Parked[SyncGroupResponse] | None = None
+        self.join: Deferred[JoinGroupResponse] | None = None
+        self.sync: Deferred[SyncGroupResponse] | None = None
         self.session_key = DeadlineKey(group_id, DeadlineKind.SESSION, member_id)
 
     @property
@@ -83,7 +83,7 @@ class ClassicMember:
         """Whether these are its protocols in its order, with its metadata."""
         return list(self.protocols.items()) == list(protocols.items())
 
-    def take_record(self, record: MemberMetadata, protocol: str) -> None:
+    def apply_record(self, record: MemberMetadata, protocol: str) -> None:
         """Become what the log says; protocols that were not chosen are known only if it agrees."""
         self.client_id = record.client_id
         self.client_host = record.client_host
@@ -117,7 +117,7 @@ class ClassicMembers:
         self._by_instance: dict[str, str] = {}
         """Static members' ids by instance id."""
         self._topics: dict[str, frozenset[str] | None] = {}
-        """What `topics` found since the members last changed."""
+        """What `try_topics` found since the members last changed."""
         self.leader_id: str | None = None
         self.joined = 0
         """How many have a parked JoinGroup."""
@@ -137,7 +137,7 @@ class ClassicMembers:
     def get(self, member_id: str) -> ClassicMember | None:
         return self._by_id.get(member_id)
 
-    def id_of_instance(self, instance_id: str) -> str | None:
+    def try_id_of_instance(self, instance_id: str) -> str | None:
         return self._by_instance.get(instance_id)
 
     def identify(self, member_id: str, instance_id: str | None) -> ClassicMember:
@@ -153,16 +153,16 @@ class ClassicMembers:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, member_id)
         return member
 
-    def topics(self, protocol: str) -> frozenset[str] | None:
+    def try_topics(self, protocol: str) -> frozenset[str] | None:
         """What they subscribe to, all together; None if it cannot be told of one of them."""
         if protocol not in self._topics:
-            self._topics = {protocol: self._topics_of_all(protocol)}
+            self._topics = {protocol: self._try_topics_of_all(protocol)}
         return self._topics[protocol]
 
-    def _topics_of_all(self, protocol: str) -> frozenset[str] | None:
+    def _try_topics_of_all(self, protocol: str) -> frozenset[str] | None:
         topics: set[str] = set()
         for member in self:
-            of_member = subscribed_topics(member.protocols.get(protocol, b""))
+            of_member = try_subscribed_topics(member.protocols.get(protocol, b""))
             if of_member is None:
                 return None
             topics |= of_member
@@ -202,12 +202,12 @@ class ClassicMembers:
         member.protocols = protocols
         self._count(member)
 
-    def park_join(self, member: ClassicMember, parked: Parked[JoinGroupResponse]) -> None:
+    def park_join(self, member: ClassicMember, parked: Deferred[JoinGroupResponse]) -> None:
         assert member.join is None, "the former one has to be answered first"
         member.join = parked
         self.joined += 1
 
-    def take_join(self, member: ClassicMember) -> Parked[JoinGroupResponse] | None:
+    def try_take_join(self, member: ClassicMember) -> Deferred[JoinGroupResponse] | None:
         """The member's parked JoinGroup, which the caller must answer."""
         parked, member.join = member.join, None
         if parked is not None:

@@ -29,13 +29,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import final
 
-from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind, Surroundings
+from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind, ShardContext
 from tidemill.coordinators.group.base.rebalance_pace import RebalancePace
 from tidemill.coordinators.group.base.records import group_metadata_record
 from tidemill.coordinators.group.classic.members import ClassicMember, ClassicMembers
 from tidemill.coordinators.group.classic.messages import listed_members, recorded_members
 from tidemill.coordinators.group.classic.states import ClassicState, may_follow
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Reply, Result
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Reply, Result
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.core.limits import (
     APPEND_RETRY_MS,
@@ -43,6 +43,7 @@ from tidemill.core.limits import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     PENDING_MEMBER_IDS_MAX,
 )
+from tidemill.core.loop.deferred import Deferred
 from tidemill.wire.generated.group_metadata_record import GroupMetadataValue, MemberMetadata
 from tidemill.wire.generated.join_group import JoinGroupResponse
 
@@ -53,7 +54,7 @@ __all__ = ["Rounds"]
 class Rounds:
     """A group's state, members and deadlines; requests are `ClassicGroup`'s."""
 
-    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
+    def __init__(self, group_id: str, context: ShardContext) -> None:
         self.group_id = group_id
         self.members = ClassicMembers()
         self.state = ClassicState.EMPTY
@@ -65,45 +66,45 @@ class Rounds:
         """The generation's; None before the first and in an empty group."""
         self.recorded_ms = -1
         """Wall time of the newest record, -1 if there is none."""
-        self._surroundings = surroundings
-        self._deadlines = surroundings.deadlines
+        self._context = context
+        self._deadlines = context.deadlines
         self._rebalance_key = DeadlineKey(group_id, DeadlineKind.REBALANCE)
         self._sync_key = DeadlineKey(group_id, DeadlineKind.SYNC)
         self._extension_ms: int | None = None
         """By how much newcomers can still delay the first round; None in any other."""
-        self._newcomers = False
+        self._has_newcomers = False
         """Whether somebody came since the first round's delay was last set."""
         self._pace = RebalancePace()
         self._held_until_ms = 0
         """Until then the joining phase does not end, though nobody is missing."""
-        self._missed_at_ms = 0
+        self._join_deadline_ms = 0
         """From then on the joining phase does not wait for those who are missing."""
         self._returning: ClassicMember | None = None
         """A static member that the record on its way puts in its former self's place."""
 
     # --- signs of life ---------------------------------------------------------------------------
 
-    def touch(self, member: ClassicMember, now: Now) -> None:
+    def extend_session(self, member: ClassicMember, now: Now) -> None:
         """The member was heard of."""
         self._deadlines.set(member.session_key, now.monotonic_ms + member.session_timeout_ms)
 
-    def silent(self, member: ClassicMember, now: Now) -> Result[None]:
+    def session_expired(self, member: ClassicMember, now: Now) -> Result[None]:
         """The member's session ran out, or its wait for a first answer did."""
         if member.is_parked and not (member.is_new and member.join is not None):
-            self.touch(member, now)
+            self.extend_session(member, now)
             return Result(None)
         self._deadlines.set(member.session_key, now.monotonic_ms + APPEND_RETRY_MS)
         return self.remove([member], now)
 
-    def invite(self, member_id: str, timeout_ms: int, now: Now) -> None:
+    def give_out_id(self, member_id: str, timeout_ms: int, now: Now) -> None:
         """Give out an id; whoever it was meant for shall come back with it in time (T40)."""
         pending = self.members.pending
         while len(pending) >= PENDING_MEMBER_IDS_MAX:
-            self.uninvite(next(iter(pending)))
+            self.withdraw_id(next(iter(pending)))
         pending[member_id] = None
         self._deadlines.set(self._pending_key(member_id), now.monotonic_ms + timeout_ms)
 
-    def uninvite(self, member_id: str) -> None:
+    def withdraw_id(self, member_id: str) -> None:
         del self.members.pending[member_id]
         self._deadlines.drop(self._pending_key(member_id))
 
@@ -113,16 +114,16 @@ class Rounds:
     # --- the joining phase -----------------------------------------------------------------------
 
     def park_join(
-        self, member: ClassicMember, parked: Parked[JoinGroupResponse], now: Now
+        self, member: ClassicMember, parked: Deferred[JoinGroupResponse], now: Now
     ) -> list[Reply]:
         """A member joins, and a round with it; a JoinGroup that it sent before is given up."""
         replies = self.refuse([member], ErrorCode.REBALANCE_IN_PROGRESS)
         self.members.park_join(member, parked)
         if member.is_new:
-            self._newcomers = True
+            self._has_newcomers = True
             self._deadlines.set(member.session_key, now.monotonic_ms + NEW_MEMBER_JOIN_TIMEOUT_MS)
         else:
-            self.touch(member, now)
+            self.extend_session(member, now)
         return replies + self.advance(now)
 
     def advance(self, now: Now) -> list[Reply]:
@@ -136,7 +137,7 @@ class Rounds:
         replies: list[Reply] = []
         for member in self.members:
             if member.sync is not None:
-                self.touch(member, now)  # it has been waiting for us
+                self.extend_session(member, now)  # it has been waiting for us
                 replies += self._refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         self._deadlines.drop(self._sync_key)
         self.members.unsynced.clear()
@@ -145,11 +146,11 @@ class Rounds:
         hold_ms = self._pace.wait_ms(now.monotonic_ms)
         self._extension_ms = None
         if first:
-            delay_ms = self._surroundings.config.group_initial_rebalance_delay_ms
+            delay_ms = self._context.config.group_initial_rebalance_delay_ms
             self._extension_ms = max(timeout_ms - delay_ms, 0) if delay_ms else None
-            self._newcomers = False
+            self._has_newcomers = False
             hold_ms = timeout_ms = max(delay_ms, hold_ms)
-        self._missed_at_ms = now.monotonic_ms + timeout_ms
+        self._join_deadline_ms = now.monotonic_ms + timeout_ms
         self._held_until_ms = now.monotonic_ms + hold_ms
         self._deadlines.set(self._rebalance_key, now.monotonic_ms + (hold_ms or timeout_ms))
         return replies + self.maybe_end_joining(now)
@@ -166,8 +167,8 @@ class Rounds:
         """The joining phase, the first round's delay or the hold has lasted long enough."""
         if self.state is not ClassicState.PREPARING_REBALANCE or self._extend(now):
             return Result(None)
-        if now.monotonic_ms < self._missed_at_ms and not self.members.all_joined:
-            self._deadlines.set(self._rebalance_key, self._missed_at_ms)
+        if now.monotonic_ms < self._join_deadline_ms and not self.members.all_joined:
+            self._deadlines.set(self._rebalance_key, self._join_deadline_ms)
             return Result(None)
         self._extension_ms = None
         missing = [member for member in self.members if member.join is None]
@@ -185,12 +186,12 @@ class Rounds:
 
     def _extend(self, now: Now) -> bool:
         """Let the first round wait for more, if more came since it last did (T40)."""
-        if not self._extension_ms or not self._newcomers:
+        if not self._extension_ms or not self._has_newcomers:
             return False
-        config = self._surroundings.config
+        config = self._context.config
         delay_ms = min(config.group_initial_rebalance_delay_ms, self._extension_ms)
         self._extension_ms -= delay_ms
-        self._newcomers = False
+        self._has_newcomers = False
         self._deadlines.set(self._rebalance_key, now.monotonic_ms + delay_ms)
         return True
 
@@ -201,16 +202,16 @@ class Rounds:
         self.protocol_name = members.support.elect(member.protocols for member in members)
         self.generation += 1
         self._pace.count(now.monotonic_ms)
-        self._surroundings.rebalances += 1
+        self._context.rebalances += 1
         self._enter(ClassicState.COMPLETING_REBALANCE)
         self._deadlines.set(self._sync_key, now.monotonic_ms + members.rebalance_timeout_ms())
         replies: list[Reply] = []
         for member in members:
-            parked = members.take_join(member)
+            parked = members.try_take_join(member)
             if parked is not None:
                 member.is_new = False
                 members.unsynced[member.member_id] = None
-                self.touch(member, now)
+                self.extend_session(member, now)
                 replies.append((parked, self.joined_response(member)))
         return replies
 
@@ -251,7 +252,7 @@ class Rounds:
         self._deadlines.set(self._sync_key, now.monotonic_ms + APPEND_RETRY_MS)
         return self.remove(gone, now)
 
-    def record(
+    def plan_record(
         self,
         now: Now,
         *,
@@ -296,15 +297,15 @@ class Rounds:
         """Answer whatever these members have parked."""
         replies: list[Reply] = []
         for member in members:
-            parked = self.members.take_join(member)
+            parked = self.members.try_take_join(member)
             if parked is not None:
-                replies.append((parked, parked.refuse(code)))
+                replies.append((parked, parked.refusal(code)))
             replies += self._refuse_sync(member, code)
         return replies
 
     def _refuse_sync(self, member: ClassicMember, code: ErrorCode) -> list[Reply]:
         parked, member.sync = member.sync, None
-        return [] if parked is None else [(parked, parked.refuse(code))]
+        return [] if parked is None else [(parked, parked.refusal(code))]
 
     def _forget(self, member: ClassicMember) -> None:
         self.members.remove(member)
@@ -325,10 +326,10 @@ class Rounds:
             self.members.leader_id = member.member_id
         return replies
 
-    def expect(self, member: ClassicMember, now: Now) -> None:
+    def expect_returning(self, member: ClassicMember, now: Now) -> None:
         """The record on its way names this static member in the place of its former self."""
         self._returning = member
-        self.touch(member, now)
+        self.extend_session(member, now)
 
     def _empty_record(self, now: Now) -> CoordinatorRecord:
         value = GroupMetadataValue(
@@ -355,7 +356,7 @@ class Rounds:
         self.members.pending = before.pending
         for recorded in value.members:
             self.members.add(self._recorded_member(recorded, before, value.protocol or ""))
-        self._take_over(before, value.leader)
+        self._carry_over(before, value.leader)
         self.generation = value.generation
         self.protocol_type = value.protocol_type
         self.protocol_name = (value.protocol or "") if value.members else None
@@ -382,10 +383,10 @@ class Rounds:
                 protocols={protocol: recorded.subscription},
             )
         member.is_new = False
-        member.take_record(recorded, protocol)
+        member.apply_record(recorded, protocol)
         return member
 
-    def _take_over(self, before: ClassicMembers, leader_id: str | None) -> None:
+    def _carry_over(self, before: ClassicMembers, leader_id: str | None) -> None:
         """What the members before had, for those who are still there."""
         for member in before:
             invariant(not member.is_parked, "a record came while somebody waits for an answer")
@@ -401,10 +402,10 @@ class Rounds:
     def loaded(self, now: Now) -> None:
         """The coordinator is new: everyone has a fresh session to find it in."""
         for member in self.members:
-            self.touch(member, now)
+            self.extend_session(member, now)
 
     def forget_everything(self) -> None:
         """The group was deleted."""
         for member_id in list(self.members.pending):
-            self.uninvite(member_id)
+            self.withdraw_id(member_id)
         self.replay(GroupMetadataValue())

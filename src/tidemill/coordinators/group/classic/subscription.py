@@ -10,13 +10,13 @@ from tidemill.core.errors import ProtocolViolation
 from tidemill.wire.generated.consumer_protocol_subscription import ConsumerProtocolSubscription
 from tidemill.wire.primitives import Reader
 
-__all__ = ["CONSUMER_PROTOCOL_TYPE", "subscribed_topics"]
+__all__ = ["CONSUMER_PROTOCOL_TYPE", "try_subscribed_topics"]
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """Other types (Connect, schema registries) have metadata of their own kind."""
 
 
-def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+def try_subscribed_topics(metadata: bytes) -> frozenset[str] | None:
     """The topics; None if these bytes are no subscription.
 
     Bytes after the last field are a later version's, as is a version above the newest known one:

@@ -13,7 +13,7 @@ since the group epoch was set. A member's session ends its life; a member that w
 partitions and does not is fenced after its own rebalance timeout. Only heartbeats are signs of
 life.
 
-A static member that leaves for a while keeps its place, and its session goes on running. Whoever
+A static member that leaves for a while keeps its sender, and its session goes on running. Whoever
 comes with its instance id within that time takes over its partitions; nothing moves.
 """
 
@@ -28,7 +28,7 @@ from tidemill.coordinators.group.base.group import (
     DeadlineKey,
     DeadlineKind,
     GroupType,
-    Surroundings,
+    ShardContext,
 )
 from tidemill.coordinators.group.base.rebalance_pace import RebalancePace
 from tidemill.coordinators.group.consumer.assignors import NOTHING, Partitions
@@ -40,9 +40,9 @@ from tidemill.coordinators.group.consumer.heartbeat_request import (
     metadata_after,
 )
 from tidemill.coordinators.group.consumer.heartbeat_sender import (
-    Place,
-    leaver,
-    place_of,
+    HeartbeatSender,
+    identify_leaver,
+    identify_sender,
     unknown_member,
 )
 from tidemill.coordinators.group.consumer.members import (
@@ -75,9 +75,10 @@ from tidemill.coordinators.group.consumer.targets import (
     preferred_assignor,
     topics_hash,
 )
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Parked, Result
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import QUICK_HEARTBEAT_MS, QUICK_HEARTBEAT_MS_PER_MEMBER
+from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -114,9 +115,9 @@ class _Target(NamedTuple):
 class ConsumerGroup:
     """See the module's head."""
 
-    def __init__(self, group_id: str, surroundings: Surroundings) -> None:
+    def __init__(self, group_id: str, context: ShardContext) -> None:
         self._group_id = group_id
-        self._surroundings = surroundings
+        self._context = context
         self._members = ConsumerMembers()
         self._targets = ConsumerTargets()
         self._pace = RebalancePace()
@@ -206,11 +207,11 @@ class ConsumerGroup:
             self._topics_may_have_changed = True
         return Result(None)
 
-    def parked(self) -> list[Parked[Any]]:
+    def parked(self) -> list[Deferred[Any]]:
         return []
 
     def describe(self) -> DescribedGroup:
-        image = self._surroundings.image
+        image = self._context.image
         return DescribedGroup(
             group_id=self._group_id,
             group_state=self.state_name,
@@ -218,7 +219,7 @@ class ConsumerGroup:
             assignment_epoch=self._targets.epoch,
             assignor_name=preferred_assignor(
                 (member.metadata for member in self._members),
-                self._surroundings.config.consumer_assignors,
+                self._context.config.consumer_assignors,
             ),
             members=[
                 described_member(member, self._targets.of(member.member_id), image)
@@ -236,12 +237,14 @@ class ConsumerGroup:
         if member is not None and self._changes_nothing(request, caller, member):
             self._extend_session(member.member_id, now)
             return Result(self._response(member.member_id, member.current.member_epoch, now=now))
-        config = self._surroundings.config
+        config = self._context.config
         check_heartbeat(request, version, config.consumer_assignors)
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request, now)
-        place = place_of(self._members, request, caller.fresh_member_id, config.group_max_size)
-        return self._go_on(request, caller, place, now)
+        sender = identify_sender(
+            self._members, request, caller.fresh_member_id, config.group_max_size
+        )
+        return self._advance(request, caller, sender, now)
 
     def _changes_nothing(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, member: ConsumerMember
@@ -264,21 +267,25 @@ class ConsumerGroup:
             and member.is_reconciled_to(self._targets.epoch)
         )
 
-    def _go_on(
-        self, request: ConsumerGroupHeartbeatRequest, caller: Caller, place: Place, now: Now
+    def _advance(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        caller: Caller,
+        sender: HeartbeatSender,
+        now: Now,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """Take in what the member says, make a target if one is due, lead the member to it."""
-        member = place.member
+        member = sender.member
         records: list[CoordinatorRecord] = []
-        if place.replaced is not None:
-            records += member_tombstones(self._group_id, place.replaced.member_id)
+        if sender.replaced is not None:
+            records += member_tombstones(self._group_id, sender.replaced.member_id)
         metadata = metadata_after(request, caller, member.metadata)
-        if not place.is_known or metadata != member.metadata:
+        if not sender.is_known or metadata != member.metadata:
             records.append(member_record(self._group_id, member.member_id, metadata))
-        epoch = self._next_epoch(place, metadata, records)
-        target = self._next_target(place, metadata, epoch, records, now)
-        current = self._reconciled(place, target, request)
-        if not place.is_known or current != member.current:
+        epoch = self._next_epoch(sender, metadata, records)
+        target = self._next_target(sender, metadata, epoch, records, now)
+        current = self._reconciled(sender, target, request)
+        if not sender.is_known or current != member.current:
             records.append(current_record(self._group_id, member.member_id, current))
             if current.state is MemberState.UNREVOKED_PARTITIONS:
                 self._expect_revocation(member.member_id, metadata, now)
@@ -298,14 +305,14 @@ class ConsumerGroup:
         return Result(response, records)
 
     def _next_epoch(
-        self, place: Place, metadata: MemberMetadata, records: list[CoordinatorRecord]
+        self, sender: HeartbeatSender, metadata: MemberMetadata, records: list[CoordinatorRecord]
     ) -> int:
         """The group epoch, raised if there is something new to plan for."""
-        raises = self._epoch == 0 or metadata.topics != place.member.metadata.topics
+        raises = self._epoch == 0 or metadata.topics != sender.member.metadata.topics
         if not raises and not self._topics_may_have_changed:
             return self._epoch
-        topics = self._members.topics_if(without=place.former, with_topics=metadata.topics)
-        new_hash = topics_hash(topics, self._surroundings.image)
+        topics = self._members.topics_if(without=sender.former, with_topics=metadata.topics)
+        new_hash = topics_hash(topics, self._context.image)
         if new_hash == self._topics_hash:
             self._topics_may_have_changed = False
             if not raises:
@@ -315,31 +322,31 @@ class ConsumerGroup:
     def _raise_epoch(self, new_hash: int, records: list[CoordinatorRecord]) -> int:
         epoch = self._epoch + 1
         records.append(group_record(self._group_id, epoch, new_hash))
-        self._surroundings.rebalances += 1
+        self._context.rebalances += 1
         return epoch
 
     def _next_target(
         self,
-        place: Place,
+        sender: HeartbeatSender,
         metadata: MemberMetadata,
         epoch: int,
         records: list[CoordinatorRecord],
         now: Now,
     ) -> _Target:
         """What the member is to have; a new target for everyone if the group epoch is ahead."""
-        member_id, former_id = place.member.member_id, place.former.member_id
+        member_id, former_id = sender.member.member_id, sender.former.member_id
         if epoch == self._targets.epoch or self._must_wait(now):
             target = self._targets.of(former_id)
-            if place.replaced is not None:
+            if sender.replaced is not None:
                 records.append(target_record(self._group_id, member_id, target))
             return _Target(self._targets.epoch, target)
         members = {one.member_id: one.metadata for one in self._members}
         members.pop(former_id, None)
         members[member_id] = metadata
-        rows = self._targets.made_for(
+        rows = self._targets.compute_for(
             members,
-            assignors=self._surroundings.config.consumer_assignors,
-            image=self._surroundings.image,
+            assignors=self._context.config.consumer_assignors,
+            image=self._context.image,
             heirs={member_id: former_id},
         )
         for one, row in rows.items():
@@ -354,15 +361,15 @@ class ConsumerGroup:
         return self._targets.epoch > 0 and self._pace.wait_ms(now.monotonic_ms) > 0
 
     def _reconciled(
-        self, place: Place, target: _Target, request: ConsumerGroupHeartbeatRequest
+        self, sender: HeartbeatSender, target: _Target, request: ConsumerGroupHeartbeatRequest
     ) -> CurrentAssignment:
-        free_or_own = {None, place.member.member_id, place.former.member_id}
+        free_or_own = {None, sender.member.member_id, sender.former.member_id}
 
         def is_free(topic_id: UUID, partition: int) -> bool:
-            return self._members.owner(topic_id, partition) in free_or_own
+            return self._members.try_owner(topic_id, partition) in free_or_own
 
-        current = place.member.current
-        if place.member.is_away:
+        current = sender.member.current
+        if sender.member.is_away:
             current = current._replace(member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
         return reconcile(
             current,
@@ -384,16 +391,16 @@ class ConsumerGroup:
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=member_epoch,
-            heartbeat_interval_ms=self._pace_ms(now, is_changing=is_changing),
+            heartbeat_interval_ms=self._heartbeat_interval_ms(now, is_changing=is_changing),
             assignment=None if assigned is None else heartbeat_assignment(assigned),
         )
 
-    def _pace_ms(self, now: Now, *, is_changing: bool) -> int:
+    def _heartbeat_interval_ms(self, now: Now, *, is_changing: bool) -> int:
         """When the member is to show up again: sooner for a while after a new target was made.
 
         Who must give something up hears of it by a heartbeat, and so does who waits for it.
         """
-        usual_ms = self._surroundings.config.group_consumer_heartbeat_interval_ms
+        usual_ms = self._context.config.group_consumer_heartbeat_interval_ms
         if not is_changing and now.wall_ms - self._targets.made_ms >= usual_ms:
             return usual_ms
         quick_ms = max(QUICK_HEARTBEAT_MS, len(self._members) * QUICK_HEARTBEAT_MS_PER_MEMBER)
@@ -404,7 +411,7 @@ class ConsumerGroup:
     def _leave(
         self, request: ConsumerGroupHeartbeatRequest, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        member = leaver(self._members, request)
+        member = identify_leaver(self._members, request)
         if request.member_epoch == LEAVE_EPOCH:
             records = self._fence(member, now)
         else:
@@ -421,7 +428,7 @@ class ConsumerGroup:
         """The member goes; its partitions are free, and the next heartbeat plans without it."""
         records = member_tombstones(self._group_id, member.member_id)
         topics = self._members.topics_if(without=member)
-        epoch = self._raise_epoch(topics_hash(topics, self._surroundings.image), records)
+        epoch = self._raise_epoch(topics_hash(topics, self._context.image), records)
         if len(self._members) == 1:
             records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
         return records
@@ -429,16 +436,16 @@ class ConsumerGroup:
     # --- deadlines -------------------------------------------------------------------------------
 
     def _extend_session(self, member_id: str, now: Now) -> None:
-        timeout_ms = self._surroundings.config.group_consumer_session_timeout_ms
+        timeout_ms = self._context.config.group_consumer_session_timeout_ms
         key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id)
-        self._surroundings.deadlines.set(key, now.monotonic_ms + timeout_ms)
+        self._context.deadlines.set(key, now.monotonic_ms + timeout_ms)
 
     def _expect_revocation(self, member_id: str, metadata: MemberMetadata, now: Now) -> None:
         key = DeadlineKey(self._group_id, DeadlineKind.REBALANCE, member_id)
-        self._surroundings.deadlines.set(key, now.monotonic_ms + metadata.rebalance_timeout_ms)
+        self._context.deadlines.set(key, now.monotonic_ms + metadata.rebalance_timeout_ms)
 
     def _drop_deadline(self, kind: DeadlineKind, member_id: str) -> None:
-        self._surroundings.deadlines.drop(DeadlineKey(self._group_id, kind, member_id))
+        self._context.deadlines.drop(DeadlineKey(self._group_id, kind, member_id))
 
     # --- replay ----------------------------------------------------------------------------------
 

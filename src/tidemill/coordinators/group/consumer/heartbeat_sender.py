@@ -15,10 +15,10 @@ from tidemill.coordinators.group.consumer.reconciliation import is_within
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
-__all__ = ["Place", "leaver", "place_of", "unknown_member"]
+__all__ = ["HeartbeatSender", "identify_leaver", "identify_sender", "unknown_member"]
 
 
-class Place(NamedTuple):
+class HeartbeatSender(NamedTuple):
     """A sender and what is known of them."""
 
     member: ConsumerMember
@@ -30,30 +30,32 @@ class Place(NamedTuple):
 
     @property
     def former(self) -> ConsumerMember:
-        """Whose place it was before this heartbeat; perhaps nobody's yet."""
+        """Whose sender it was before this heartbeat; perhaps nobody's yet."""
         return self.replaced or self.member
 
 
-def place_of(
+def identify_sender(
     members: ConsumerMembers,
     request: ConsumerGroupHeartbeatRequest,
     fresh_member_id: str,
     size_max: int,
-) -> Place:
-    """KafkaError if the sender has no place in the group."""
+) -> HeartbeatSender:
+    """KafkaError if the sender has no sender in the group."""
     member_id = request.member_id or fresh_member_id
     if request.instance_id is not None:
-        place = _static_place(members, request, member_id, request.instance_id)
+        sender = _static_sender(members, request, member_id, request.instance_id)
     else:
-        place = _dynamic_place(members, request, member_id)
-    is_one_more = not place.is_known and place.replaced is None
+        sender = _dynamic_sender(members, request, member_id)
+    is_one_more = not sender.is_known and sender.replaced is None
     if is_one_more and len(members) >= size_max:
         detail = f"the group has {size_max} members (group.max.size)"
         raise KafkaError(ErrorCode.GROUP_MAX_SIZE_REACHED, detail)
-    return place
+    return sender
 
 
-def leaver(members: ConsumerMembers, request: ConsumerGroupHeartbeatRequest) -> ConsumerMember:
+def identify_leaver(
+    members: ConsumerMembers, request: ConsumerGroupHeartbeatRequest
+) -> ConsumerMember:
     """Who leaves; KafkaError if they are not there."""
     if request.instance_id is not None:
         return _holder(members, request.member_id, request.instance_id)
@@ -67,47 +69,47 @@ def unknown_member(member_id: str) -> KafkaError:
     return KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"{member_id} is not a member of the group")
 
 
-def _dynamic_place(
+def _dynamic_sender(
     members: ConsumerMembers, request: ConsumerGroupHeartbeatRequest, member_id: str
-) -> Place:
+) -> HeartbeatSender:
     member = members.get(member_id)
     if member is None:
         if request.member_epoch != JOIN_EPOCH:
             raise unknown_member(member_id)
-        return Place(ConsumerMember(member_id), is_known=False)
+        return HeartbeatSender(ConsumerMember(member_id), is_known=False)
     if request.member_epoch == JOIN_EPOCH and member.metadata.instance_id is not None:
         raise _other_instance(member)
     _check_epoch(member, request)
-    return Place(member, is_known=True)
+    return HeartbeatSender(member, is_known=True)
 
 
-def _static_place(
+def _static_sender(
     members: ConsumerMembers,
     request: ConsumerGroupHeartbeatRequest,
     member_id: str,
     instance_id: str,
-) -> Place:
+) -> HeartbeatSender:
     if request.member_epoch != JOIN_EPOCH:
         member = _holder(members, member_id, instance_id)
         _check_epoch(member, request)
-        return Place(member, is_known=True)
-    holder, known = members.holder(instance_id), members.get(member_id)
+        return HeartbeatSender(member, is_known=True)
+    holder, known = members.try_holder(instance_id), members.get(member_id)
     if known is not None:
         if known is not holder:
             raise _other_instance(known)
-        return Place(known, is_known=True)
+        return HeartbeatSender(known, is_known=True)
     if holder is None:
-        return Place(ConsumerMember(member_id), is_known=False)
+        return HeartbeatSender(ConsumerMember(member_id), is_known=False)
     if not holder.is_away:
         detail = f"instance {instance_id} is held by member {holder.member_id}"
         raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, detail)
     successor = ConsumerMember(member_id, holder.metadata, holder.current)
-    return Place(successor, is_known=False, replaced=holder)
+    return HeartbeatSender(successor, is_known=False, replaced=holder)
 
 
 def _holder(members: ConsumerMembers, member_id: str, instance_id: str) -> ConsumerMember:
     """The member, if it holds the instance id that it comes with."""
-    holder = members.holder(instance_id)
+    holder = members.try_holder(instance_id)
     if holder is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no instance {instance_id}")
     if holder.member_id != member_id:

@@ -65,7 +65,7 @@ class ConsumerMembers:
     def get(self, member_id: str) -> ConsumerMember | None:
         return self._by_id.get(member_id)
 
-    def holder(self, instance_id: str) -> ConsumerMember | None:
+    def try_holder(self, instance_id: str) -> ConsumerMember | None:
         """The static member with this instance id."""
         return self._by_instance.get(instance_id)
 
@@ -81,7 +81,7 @@ class ConsumerMembers:
         left = (name for name, count in self._subscribers.items() if count > (name in gone))
         return sorted({*left, *with_topics})
 
-    def owner(self, topic_id: UUID, partition: int) -> str | None:
+    def try_owner(self, topic_id: UUID, partition: int) -> str | None:
         """Who has the partition or may still be reading it."""
         partitions = self._owners.get(topic_id)
         return None if partitions is None else partitions.get(partition)
@@ -89,7 +89,7 @@ class ConsumerMembers:
     # --- replay ----------------------------------------------------------------------------------
 
     def put_metadata(self, member_id: str, metadata: MemberMetadata) -> None:
-        member = self._known(member_id)
+        member = self._find_or_add(member_id)
         self._unlist(member)
         member.metadata = metadata
         if metadata.instance_id is not None:
@@ -98,7 +98,7 @@ class ConsumerMembers:
             self._subscribers[name] = self._subscribers.get(name, 0) + 1
 
     def put_current(self, member_id: str, current: CurrentAssignment) -> None:
-        member = self._known(member_id)
+        member = self._find_or_add(member_id)
         self._disown(member)
         member.current = current
         for partitions in (current.assigned, current.revoking):
@@ -117,7 +117,7 @@ class ConsumerMembers:
             self._disown(member)
             self._unlist(member)
 
-    def _known(self, member_id: str) -> ConsumerMember:
+    def _find_or_add(self, member_id: str) -> ConsumerMember:
         member = self._by_id.get(member_id)
         if member is None:
             member = self._by_id[member_id] = ConsumerMember(member_id)

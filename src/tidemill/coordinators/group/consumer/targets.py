@@ -35,7 +35,7 @@ class ConsumerTargets:
     def of(self, member_id: str) -> Partitions:
         return self.rows.get(member_id, NOTHING)
 
-    def made_for(
+    def compute_for(
         self,
         members: Mapping[str, MemberMetadata],
         *,

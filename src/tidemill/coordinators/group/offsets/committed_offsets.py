@@ -20,10 +20,10 @@ from collections.abc import Iterator, Mapping
 from typing import final
 
 from tidemill.coordinators.group.base.records import (
-    decode_key,
     decode_offset_value,
     encode_offset_value,
     offset_commit_key,
+    try_decode_key,
 )
 from tidemill.coordinators.runtime.shard import CoordinatorRecord
 from tidemill.core.errors import ErrorCode, invariant
@@ -151,7 +151,7 @@ class OffsetStore:
         known = self._groups.get(request.group_id, _NO_OFFSETS)
         answered = []
         for wanted in request.topics:
-            topic = _topic(image, wanted)
+            topic = _try_topic(image, wanted)
             if topic is None:
                 answered.append(_unknown_topic(wanted))
                 continue
@@ -221,7 +221,7 @@ def _is_too_large(metadata: str, bytes_max: int) -> bool:
     return len(metadata.encode()) > bytes_max
 
 
-def _topic(image: MetadataImage, wanted: OffsetCommitRequestTopic) -> TopicImage | None:
+def _try_topic(image: MetadataImage, wanted: OffsetCommitRequestTopic) -> TopicImage | None:
     """From version 10 on a topic is named by its id alone."""
     if wanted.name:
         return image.topics.get(wanted.name)
@@ -242,7 +242,7 @@ def _unknown_topic(wanted: OffsetCommitRequestTopic) -> OffsetCommitResponseTopi
 
 
 def _offset_key(key: bytes) -> OffsetCommitKey:
-    name = decode_key(key)
+    name = try_decode_key(key)
     invariant(isinstance(name, OffsetCommitKey), "an offset record with another kind of key")
     assert isinstance(name, OffsetCommitKey)
     return name

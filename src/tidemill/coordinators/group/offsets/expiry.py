@@ -74,7 +74,7 @@ class OffsetExpiry:
             self._maybe_finish()
         return True
 
-    def take(self) -> str | None:
+    def try_next_group(self) -> str | None:
         """The next group to look at, None at the end of the sweep."""
         return self._to_look_at[-1] if self._to_look_at else None
 

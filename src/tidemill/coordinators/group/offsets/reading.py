@@ -56,10 +56,10 @@ class OffsetReading:
 
     def all(self, *, by_id: bool) -> list[OffsetFetchResponseTopics]:
         """Everything that the group has committed, but for topics that cannot be named."""
-        answers = (self._everything(name, by_id=by_id) for name in self._offsets)
+        answers = (self._try_all_of_topic(name, by_id=by_id) for name in self._offsets)
         return [answer for answer in answers if answer is not None]
 
-    def _everything(self, name: str, *, by_id: bool) -> OffsetFetchResponseTopics | None:
+    def _try_all_of_topic(self, name: str, *, by_id: bool) -> OffsetFetchResponseTopics | None:
         shown = [entry for entry in self._read(name, self._offsets[name]) if _is_set(entry)]
         topic = self._image.topic(name)
         if not shown or (by_id and topic is None):

@@ -8,7 +8,7 @@ stays, and its batches may be large: the state of a big group is one record.
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
-from tidemill.core.limits import MIB
+from tidemill.core.limits import OFFSETS_BATCH_BYTES_MAX
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.server.request.controller_forwarding import ask_controller
@@ -22,8 +22,6 @@ from tidemill.wire.generated.create_topics import (
 
 __all__ = ["ensure_offsets_topic", "offsets_topic_is_usable"]
 
-GROUP_RECORD_BYTES_MAX = 8 * MIB
-"""A thousand members with their subscriptions and assignments fit."""
 TIMEOUT_MS = 5_000
 
 
@@ -67,7 +65,7 @@ def _spec(services: GroupServices) -> TopicSpec:
         overrides={
             "cleanup.policy": "compact",
             "segment.bytes": str(config.offsets_topic_segment_bytes),
-            "max.message.bytes": str(GROUP_RECORD_BYTES_MAX),
+            "max.message.bytes": str(OFFSETS_BATCH_BYTES_MAX),
         },
     )
 

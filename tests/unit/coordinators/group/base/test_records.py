@@ -94,7 +94,7 @@ def test_keys_and_values_come_back_as_they_were():
     key = ConsumerGroupMemberMetadataKey(group_id="g", member_id="m")
     value = ConsumerGroupMemberMetadataValue(client_id="c", subscribed_topic_names=["t"])
     record = records.encode_record(key, value, 0)
-    assert records.decode_key(record.key) == key
+    assert records.try_decode_key(record.key) == key
     assert records.decode_value(key, record.value) == value
 
 
@@ -106,7 +106,7 @@ def test_a_tombstone_is_the_key_alone():
 
 @pytest.mark.parametrize("kind", [0, 4, 9, 16, 99, -1])
 def test_kinds_that_are_not_known_are_skipped(kind):
-    assert records.decode_key(kind.to_bytes(2, "big", signed=True) + b"whatever") is None
+    assert records.try_decode_key(kind.to_bytes(2, "big", signed=True) + b"whatever") is None
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_kinds_that_are_not_known_are_skipped(kind):
 )
 def test_damaged_keys_of_known_kinds_are_violations(raw):
     with pytest.raises(ProtocolViolation):
-        records.decode_key(raw)
+        records.try_decode_key(raw)
 
 
 @pytest.mark.parametrize("version", [-1, 5])

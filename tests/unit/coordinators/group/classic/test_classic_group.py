@@ -193,7 +193,7 @@ def test_tombstone_leaves_nothing_of_the_group() -> None:
     assert [record.value for record in desk.group.tombstones()] == [None]
     desk.group.replay_metadata(None)
     assert (desk.group.state_name, desk.group.generation) == ("Empty", 0)
-    assert len(desk.surroundings.deadlines) == 0
+    assert len(desk.context.deadlines) == 0
     assert desk.group.empty_since_ms == -1
 
 
@@ -235,9 +235,9 @@ def test_topics_that_change_are_the_members_business() -> None:
 def test_rounds_are_counted_for_the_metrics_page() -> None:
     desk = Desk()
     ana, _ = desk.stable("ana", "ben")
-    assert desk.surroundings.rebalances == 2
+    assert desk.context.rebalances == 2
     desk.leave(ana)
-    assert desk.surroundings.rebalances == 2
+    assert desk.context.rebalances == 2
 
 
 def test_everyone_who_waits_is_found_when_the_broker_resigns() -> None:

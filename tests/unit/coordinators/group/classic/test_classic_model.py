@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 )
 
 from tests.support.classic_desk import GROUP, Answer, Client, Desk, config
-from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind, Surroundings
+from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind, ShardContext
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.runtime.deadlines import Deadlines
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Result
@@ -281,7 +281,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @invariant()
     def time_runs_for_everyone(self) -> None:
-        deadlines = self.desk.surroundings.deadlines
+        deadlines = self.desk.context.deadlines
         state = self.desk.group.state_name
         for member in self.desk.group.describe().members:
             assert DeadlineKey(GROUP, DeadlineKind.SESSION, member.member_id) in deadlines
@@ -300,7 +300,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
 
 def loaded(log: list[CoordinatorRecord]) -> ClassicGroup:
-    group = ClassicGroup(GROUP, Surroundings(config(), Deadlines(), MetadataImage()))
+    group = ClassicGroup(GROUP, ShardContext(config(), Deadlines(), MetadataImage()))
     for record in log:
         group.replay_metadata(Desk.decoded(record))
     return group

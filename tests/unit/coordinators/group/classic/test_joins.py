@@ -95,7 +95,7 @@ def test_S38_ids_given_out_are_bounded_and_the_oldest_is_taken_back() -> None:
     clients = [Client(f"c{i}") for i in range(PENDING_MEMBER_IDS_MAX + 1)]
     for client in clients:
         desk.send_join(client)
-    assert len(desk.surroundings.deadlines) == PENDING_MEMBER_IDS_MAX
+    assert len(desk.context.deadlines) == PENDING_MEMBER_IDS_MAX
     _refused(ErrorCode.UNKNOWN_MEMBER_ID, desk, clients[0])
     assert desk.send_join(clients[1]).waits
 
@@ -252,7 +252,7 @@ def test_member_that_went_has_no_deadline_left() -> None:
     ana, ben = desk.stable("ana", "ben")
     desk.leave(ben)
     desk.leave(ana)
-    assert len(desk.surroundings.deadlines) == 0
+    assert len(desk.context.deadlines) == 0
 
 
 def test_deadline_of_nobody_changes_nothing() -> None:

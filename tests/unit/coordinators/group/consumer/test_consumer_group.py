@@ -25,7 +25,7 @@ from tidemill.coordinators.group.base.group import (
     DeadlineKind,
     GroupType,
 )
-from tidemill.coordinators.group.base.records import decode_key
+from tidemill.coordinators.group.base.records import try_decode_key
 from tidemill.coordinators.group.consumer.records import current_of
 from tidemill.coordinators.runtime.shard import CoordinatorRecord
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
@@ -48,7 +48,7 @@ def pair(desk: ConsumerDesk) -> tuple[Client, Client]:
 
 
 def is_about(record: CoordinatorRecord, member_id: str) -> bool:
-    return getattr(decode_key(record.key), "member_id", None) == member_id
+    return getattr(try_decode_key(record.key), "member_id", None) == member_id
 
 
 # --- heartbeats ----------------------------------------------------------------------------------
@@ -242,9 +242,7 @@ def test_loading_gives_members_a_new_session_and_a_new_time_to_give_up(desk: Con
     desk.load()
     desk.pass_ms(SESSION_MS - 1)
     assert desk.member_ids() == ["m", "n"]
-    kinds = [
-        kind for kind in DeadlineKind if DeadlineKey("g", kind, "m") in desk.surroundings.deadlines
-    ]
+    kinds = [kind for kind in DeadlineKind if DeadlineKey("g", kind, "m") in desk.context.deadlines]
     assert kinds == [DeadlineKind.SESSION, DeadlineKind.REBALANCE]
 
 
@@ -371,7 +369,7 @@ def test_tombstones_delete_everything_that_is_known(desk: ConsumerDesk) -> None:
     desk.load()
     described = desk.describe()
     assert (described.group_epoch, described.assignment_epoch, described.members) == (0, 0, [])
-    assert desk.surroundings.deadlines.next_ms() is None
+    assert desk.context.deadlines.next_ms() is None
 
 
 def test_tombstones_of_what_was_never_known_are_passed_over(desk: ConsumerDesk) -> None:

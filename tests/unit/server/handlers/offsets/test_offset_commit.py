@@ -12,7 +12,7 @@ from tests.unit.server.group_requests import (
     fetch_request,
 )
 from tests.unit.server.one_broker import NOW_MS, value_of
-from tidemill.coordinators.group.base.records import decode_key, decode_value
+from tidemill.coordinators.group.base.records import decode_value, try_decode_key
 from tidemill.core.errors import ErrorCode
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.records import iter_records
@@ -36,7 +36,7 @@ def test_a_commit_is_one_record_in_kafkas_format(broker):
     topic = broker.make_topic("t")
     commit(broker, 5)
     (record,) = iter_records(content(broker.partition(OFFSETS_TOPIC)))
-    key = decode_key(record.key)
+    key = try_decode_key(record.key)
     value = decode_value(key, record.value)
     assert (key.group, key.topic, key.partition) == ("g", "t", 0)
     assert (value.offset, value.metadata, value.commit_timestamp) == (5, "m", NOW_MS)

@@ -8,7 +8,7 @@ from typing import final
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Result
 from tidemill.core.limits import KIB
 
-__all__ = ["BatchSlice"]
+__all__ = ["BatchSizedWork"]
 
 SLICE_BYTES = 256 * KIB
 """Half of what a batch may be at the least, so that the last piece of work may be as large."""
@@ -17,7 +17,7 @@ STEPS_MAX = 100
 
 
 @final
-class BatchSlice:
+class BatchSizedWork:
     """The results of several steps as one; after each, `is_full` says whether to stop."""
 
     __slots__ = ("_size_bytes", "_steps", "result")
@@ -38,7 +38,7 @@ class BatchSlice:
         for record in step.records:
             self._append(record)
 
-    def add_some(self, records: Iterable[CoordinatorRecord]) -> bool:
+    def add_until_full(self, records: Iterable[CoordinatorRecord]) -> bool:
         """As many of the records as there is room for; whether all found room."""
         self._steps += 1
         for record in records:
