@@ -1,7 +1,7 @@
-"""The group coordinator of one broker: which partition a group belongs to, and who asks its shard.
+"""The group coordinator of one broker: finds a group's partition and runs operations on its shard.
 
-A group belongs to the partition of `__consumer_offsets` that its name hashes to (F54), and whoever
-leads that partition coordinates the group.
+A group belongs to the partition of `__consumer_offsets` that its name hashes to (F54). The broker
+that leads this partition coordinates the group.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ __all__ = ["GroupCoordinator", "java_hash"]
 R = TypeVar("R")
 
 _HASHES_MAX = 10_000
-"""Names whose hash is remembered; computing one takes about a microsecond for ten letters."""
+"""Cached hashes; computing one takes about a microsecond for a name of ten letters."""
 
 
 @lru_cache(_HASHES_MAX)
 def java_hash(text: str) -> int:
-    """Java's `String.hashCode` without its sign, over UTF-16 code units as Java counts them."""
+    """The absolute value of Java's `String.hashCode`, computed over UTF-16 code units."""
     units = memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H")
     value = 0
     for unit in units:
         value = (value * 31 + unit) & 0xFFFFFFFF
-    # As Kafka does it: the absolute value, and 0 for the one number that has none.
+    # As in Kafka: 0 for the one number without an absolute value.
     return 0 if value == 1 << 31 else min(value, (1 << 32) - value)
 
 
 @final
 class GroupCoordinator:
-    """See the module's head."""
+    """Routes operations to the shards of the partitions that this broker leads."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class GroupCoordinator:
         )
 
     def partition_of(self, group_id: str) -> int:
-        """Where the group's state lives; COORDINATOR_NOT_AVAILABLE before the topic is made."""
+        """The group's partition; COORDINATOR_NOT_AVAILABLE until the topic has been created."""
         topic = self._image().topics.get(OFFSETS_TOPIC)
         if topic is None:
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -90,7 +90,7 @@ class GroupCoordinator:
         operation: Callable[[GroupShard, Now], R],
         refuse: Callable[[ErrorCode], R],
     ) -> R | Deferred[R]:
-        """Look at the group's shard; see `CoordinatorRuntime.read`."""
+        """Read from the group's shard; see `CoordinatorRuntime.read`."""
         return self.runtime.read(self._own_partition(group_id), operation, refuse)
 
     def shards(self) -> Iterator[GroupShard]:
@@ -109,7 +109,7 @@ class GroupCoordinator:
     # --- following the image ---------------------------------------------------------------------
 
     def role_changed(self, name: TopicPartition, partition: PartitionWriter | None) -> None:
-        """This broker leads a partition, in its present epoch, or (None) does not."""
+        """This broker leads the partition in its current epoch; None: it does not lead it."""
         if name.topic != OFFSETS_TOPIC:
             return
         if partition is None:

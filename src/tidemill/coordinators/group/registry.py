@@ -1,12 +1,12 @@
-"""The groups of one shard by their names, and how records of the log make and unmake them.
+"""The groups of one shard by name, and how records of the log create and delete them.
 
-A group is *recorded* once the log knows it as a group. Before that it may be one whose first member
-is just joining, which the process may forget, or one that has offsets and nothing else: simple
-consumers commit without ever joining. The latter is a classic group without a protocol type, until
-somebody joins it by either protocol.
+A group is *recorded* once the log has a record of the group itself. A group without one is either
+new, with its first member still joining, and may be forgotten; or it has offsets and nothing else,
+because simple consumers commit without joining. Such a *simple* group is a classic group without a
+protocol type, until a member joins it by either protocol.
 
 Compaction keeps the last record of each key, in the order of the log. So the offsets of a consumer
-group may come before the group itself, and the registry changes a group's kind as the log says.
+group may come before the group's own records, and replay may change the kind of a group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ AnyGroup = ClassicGroup | ConsumerGroup
 
 @final
 class GroupLimit:
-    """How many groups one broker coordinates, in all its shards together (S38)."""
+    """Limits the groups that one broker coordinates, in all its shards together (S38)."""
 
     __slots__ = ("count", "groups_max")
 
@@ -49,21 +49,21 @@ class GroupLimit:
         self.groups_max = groups_max
         self.count = 0
 
-    def check(self) -> None:
-        """KafkaError if there is no room for one more."""
+    def check_one_more(self) -> None:
+        """KafkaError if the limit is reached."""
         if self.count >= self.groups_max:
             detail = f"this broker coordinates {self.groups_max} groups (tidemill.groups.max)"
             raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
 
 
 def is_simple(group: AnyGroup) -> bool:
-    """Whether nobody ever joined: the group has offsets and nothing else."""
+    """Whether no member ever joined: the group has offsets and nothing else."""
     return isinstance(group, ClassicGroup) and group.is_empty and not group.protocol_type
 
 
 @final
 class GroupRegistry:
-    """See the module's head."""
+    """All groups of one shard, and which of them are recorded."""
 
     def __init__(
         self, context: ShardContext, limit: GroupLimit, has_offsets: Callable[[str], bool]
@@ -92,13 +92,13 @@ class GroupRegistry:
     # --- soft changes ----------------------------------------------------------------------------
 
     def make_classic(self, group_id: str) -> ClassicGroup:
-        """A new group in place of whatever had the name."""
+        """Create the group; it replaces any group of this name."""
         group = ClassicGroup(group_id, self._context)
         self._put(group)
         return group
 
     def make_consumer(self, group_id: str) -> ConsumerGroup:
-        """A new group in place of whatever had the name."""
+        """Create the group; it replaces any group of this name."""
         group = ConsumerGroup(group_id, self._context)
         self._put(group)
         return group
@@ -109,7 +109,7 @@ class GroupRegistry:
         self._groups[group.group_id] = group
 
     def drop(self, group_id: str) -> None:
-        """Forget a group that is here; its records, if any, are the caller's business."""
+        """Forget an existing group; the caller takes care of its records."""
         del self._groups[group_id]
         self.limit.count -= 1
         self._recorded.discard(group_id)
@@ -122,7 +122,7 @@ class GroupRegistry:
     # --- replay ----------------------------------------------------------------------------------
 
     def replay_offset(self, group_id: str) -> None:
-        """An offset of the group came or went: a group may exist for its offsets alone."""
+        """An offset of the group was set or deleted: a simple group exists while it has any."""
         group = self._groups.get(group_id)
         if self._has_offsets(group_id):
             if group is None:
@@ -131,7 +131,7 @@ class GroupRegistry:
             self.drop(group_id)
 
     def replay(self, key: Message, value: Message | None) -> None:
-        """Take in a record about a group or one of its members."""
+        """Apply a record of a group or one of its members."""
         if isinstance(key, GroupMetadataKey):
             self._replay_classic(key.group, value)
         else:
@@ -142,7 +142,7 @@ class GroupRegistry:
         if value is None:
             if isinstance(group, ClassicGroup):
                 group.replay_metadata(None)
-                self._unmake(group_id)
+                self._delete(group_id)
             return
         assert isinstance(value, GroupMetadataValue)
         if not isinstance(group, ClassicGroup):
@@ -158,12 +158,12 @@ class GroupRegistry:
                 return
             group = self.make_consumer(group_id)
         if value is None and isinstance(key, ConsumerGroupMetadataKey):
-            self._unmake(group_id)
+            self._delete(group_id)
         else:
             self._recorded.add(group_id)
             _replay_into(group, key, value)
 
-    def _unmake(self, group_id: str) -> None:
+    def _delete(self, group_id: str) -> None:
         self.drop(group_id)
         if self._has_offsets(group_id):
             self.make_classic(group_id)
@@ -182,7 +182,7 @@ def _group_of(key: Message) -> str:
 
 
 def _replay_into(group: ConsumerGroup, key: Message, value: Any) -> None:  # noqa: ANN401
-    """The value is None or of the class that belongs to its key: `decode_value` sees to it."""
+    """`value` is None or of the class that belongs to the key; `decode_value` guarantees it."""
     match key:
         case ConsumerGroupMetadataKey():
             group.replay_group_metadata(value)

@@ -1,13 +1,13 @@
-"""The groups and offsets of one partition of `__consumer_offsets`: a `Shard` (see its Protocol).
+"""The groups and offsets of one partition of `__consumer_offsets`: a `Shard` (`runtime/shard.py`).
 
-It knows which group a request is for and whether it may be for it; what happens inside a group is
-the group's own business, what happens to offsets is that of `offsets.py` and its neighbours. Where
-a whole request is refused, it raises `KafkaError`.
+The shard finds the group that a request is for, creates it where the request may, and refuses
+requests for the wrong kind of group. What happens inside a group is in `classic/` and `consumer/`;
+committed offsets are in `offsets/`. If the whole request is refused, it raises `KafkaError`.
 
-A name belongs to one kind of group at a time. Somebody of the other kind may take over an empty
-group: the old one's records are deleted, and whoever came is told to try again in a moment
-(COORDINATOR_LOAD_IN_PROGRESS), because the new group can begin only when that is written down. A
-group that nobody ever joined has no such records, and changes its kind at once.
+A name belongs to one kind of group at a time. A client of the other protocol may take over an empty
+group: the shard deletes the old group's records and asks the client to retry
+(COORDINATOR_LOAD_IN_PROGRESS), because the new group may begin only after the deletion is in the
+log. A simple group, which no member ever joined, has no such records and changes its kind at once.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ FIRST_COMMIT_WITH_MEMBER_EPOCH = 9
 FIRST_FETCH_WITH_TOPIC_IDS = 10
 NO_GENERATION = -1
 FIRST_HEARTBEAT_EPOCH = 0
-"""The member epoch of somebody who wants to become a member."""
+"""The member epoch in a new member's first heartbeat."""
 RETRY = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 @final
 class GroupShard:
-    """See the module's head."""
+    """All groups and offsets of one partition."""
 
     def __init__(
         self, config: GroupConfig, image: MetadataImage, limit: GroupLimit | None = None
@@ -86,8 +86,9 @@ class GroupShard:
         )
         self._expiry = OffsetExpiry(config, self._offsets)
         self._topic_changes: Delta | None = None
-        """What happened to topics, while there are groups that were not told."""
+        """Topic changes that some groups have not been told of; None if all have."""
         self._groups_to_tell: list[str] = []
+        """Ids of the groups that have yet to be told."""
 
     @property
     def group_count(self) -> int:
@@ -98,11 +99,11 @@ class GroupShard:
         return len(self._offsets)
 
     def committed(self) -> Iterator[tuple[str, int, int]]:
-        """Topic, partition and offset of every commit that stands."""
+        """Topic, partition and offset of every committed offset."""
         return iter(self._offsets)
 
     def count_states(self) -> Counter[str]:
-        """How many groups are in which state."""
+        """The number of groups in each state."""
         return Counter(group.state_name for group in self._groups)
 
     @property
@@ -165,7 +166,7 @@ class GroupShard:
         return parked
 
     def _tell_groups(self, work: BatchSizedWork, now: Now) -> None:
-        """Let groups know of the news, as many as one batch holds."""
+        """Tell groups of the topic changes, as many as fit into one batch."""
         while self._topic_changes is not None and not work.is_full:
             if not self._groups_to_tell:
                 self._topic_changes = None
@@ -182,7 +183,7 @@ class GroupShard:
         self._maybe_drop(group)
 
     def _maybe_drop(self, group: AnyGroup) -> None:
-        """A group that has lost all who wanted to join, and never was in the log, is none."""
+        """Forget a group that is empty and has neither a record nor an offset in the log."""
         group_id = group.group_id
         is_logged = self._groups.is_recorded(group_id) or self._offsets.has_any(group_id)
         if group.is_empty and not is_logged:
@@ -193,7 +194,7 @@ class GroupShard:
     def join(
         self, request: JoinGroupRequest, caller: Caller, *, version: int, now: Now
     ) -> Result[JoinGroupResponse]:
-        """JoinGroup; a group comes into being with its first member."""
+        """JoinGroup; the first member creates the group."""
         group = self._groups.try_find(request.group_id)
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:
@@ -205,7 +206,7 @@ class GroupShard:
         _check_group_id(request.group_id)
         if request.member_id:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
-        self._groups.limit.check()
+        self._groups.limit.check_one_more()
         try:
             return self._groups.make_classic(request.group_id).join(
                 request, caller, version=version, now=now
@@ -229,7 +230,7 @@ class GroupShard:
         return result
 
     def _classic_group(self, group_id: str) -> ClassicGroup:
-        """The classic group that somebody says to be a member of."""
+        """The classic group of a request that only members send. KafkaError: there is none."""
         group = self._groups.try_find(group_id)
         if isinstance(group, ClassicGroup):
             return group
@@ -247,7 +248,7 @@ class GroupShard:
     def consumer_heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat; a group comes into being with its first member."""
+        """ConsumerGroupHeartbeat; the first member creates the group."""
         group = self._groups.try_find(request.group_id)
         if isinstance(group, ConsumerGroup):
             return group.heartbeat(request, caller, version=version, now=now)
@@ -257,7 +258,7 @@ class GroupShard:
             return self._take_over(group)
         if request.member_epoch != FIRST_HEARTBEAT_EPOCH:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "there is no such group")
-        return self._found_consumer_group(request, caller, version=version, now=now)
+        return self._create_consumer_group(request, caller, version=version, now=now)
 
     def _take_over(self, group: ClassicGroup) -> Result[ConsumerGroupHeartbeatResponse]:
         if not group.is_empty:
@@ -267,12 +268,12 @@ class GroupShard:
         )
         return Result(retry, group.tombstones())
 
-    def _found_consumer_group(
+    def _create_consumer_group(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         group_id = request.group_id
         if self._groups.try_find(group_id) is None:
-            self._groups.limit.check()
+            self._groups.limit.check_one_more()
         group = self._groups.make_consumer(group_id)
         try:
             return group.heartbeat(request, caller, version=version, now=now)
@@ -308,9 +309,9 @@ class GroupShard:
         return Result(response, records)
 
     def _check_simple_commit(self, request: OffsetCommitRequest, version: int) -> None:
-        """Without a group, only those may commit who say that they are no member."""
+        """A group that does not exist accepts commits of simple consumers only."""
         if request.generation_id_or_member_epoch <= NO_GENERATION:
-            self._groups.limit.check()
+            self._groups.limit.check_one_more()
         elif version >= FIRST_COMMIT_WITH_MEMBER_EPOCH:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         else:
@@ -319,7 +320,7 @@ class GroupShard:
     def fetch_offsets(
         self, wanted: OffsetFetchRequestGroup, *, version: int
     ) -> OffsetFetchResponseGroup:
-        """One group's part of OffsetFetch (T45); topics by their ids from version 10 on."""
+        """One group's part of OffsetFetch (T45); topics are named by id from version 10 on."""
         group = self._groups.try_find(wanted.group_id)
         if group is not None:
             group.check_fetch(CommitIdentity(wanted.member_id or "", wanted.member_epoch))
@@ -335,7 +336,7 @@ class GroupShard:
         return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics)
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> Result[OffsetDeleteResponse]:
-        """OffsetDelete: offsets of topics that nobody in the group reads."""
+        """OffsetDelete: delete offsets of topics that no member of the group subscribes to."""
         group = self._groups.try_find(request.group_id)
         if group is None:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -371,7 +372,7 @@ class GroupShard:
         )
 
     def _expire_offsets(self, work: BatchSizedWork, now: Now) -> None:
-        """Go on with a sweep, if one is due, as far as one batch holds."""
+        """Begin or continue the sweep that is due, as far as one batch holds."""
         if not self._expiry.begin(self._groups.ids(), now):
             return
         while not work.is_full and (group_id := self._expiry.try_next_group()) is not None:
@@ -380,20 +381,20 @@ class GroupShard:
             self._expiry.done(group_id)
 
     def _expire_group(self, group_id: str, now: Now) -> list[CoordinatorRecord]:
-        """The tombstones of what the group no longer needs, at the end perhaps of itself."""
+        """Tombstones of the group's expired offsets, and of the group itself if it keeps none."""
         group = self._groups.try_find(group_id)
         if group is None:
             return []
         records = self._expiry.expired(group, self._context.image, now)
-        is_bare = group.is_empty and len(records) == self._offsets.count_of(group_id)
-        if is_bare and self._groups.is_recorded(group_id):
+        keeps_nothing = group.is_empty and len(records) == self._offsets.count_of(group_id)
+        if keeps_nothing and self._groups.is_recorded(group_id):
             records += group.tombstones()
         return records
 
     # --- groups as a whole -----------------------------------------------------------------------
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
-        """Groups in one of these states, of one of these types, both lower case; empty: of all."""
+        """Groups in one of these states and of one of these types (lower case); empty means all."""
         return [
             ListedGroup(
                 group_id=group.group_id,
@@ -416,7 +417,7 @@ class GroupShard:
         work = BatchSizedWork()
         answer = DeletableGroupResult(group_id=group_id)
         if not work.add_until_full([*self._tombstones_of_offsets(group_id), *group.tombstones()]):
-            # More than one batch holds: the client comes back for the rest.
+            # More than one batch holds: the client retries for the rest.
             answer.error_code = int(RETRY)
         return Result(answer, work.result.records)
 
@@ -456,7 +457,7 @@ def _not_found(group_id: str, group: AnyGroup | None, kind: str) -> KafkaError:
 
 
 def _concerns_groups(delta: Delta) -> bool:
-    """Leaders and replicas change all the time; groups care for which partitions there are."""
+    """Whether topics were deleted or changed their partitions; groups ignore leader changes."""
     return bool(delta.topics_deleted) or any(
         _partition_count(delta.before, name) != _partition_count(delta.after, name)
         for name in delta.topics_changed

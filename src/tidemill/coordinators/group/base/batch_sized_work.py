@@ -1,4 +1,4 @@
-"""What a shard does of its own accord, cut into pieces that one batch of the log holds."""
+"""Work that no client waits for, limited to what one batch of the log holds."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tidemill.core.limits import KIB
 
 __all__ = ["BatchSizedWork"]
 
-SLICE_BYTES = 256 * KIB
-"""Half of what a batch may be at the least, so that the last piece of work may be as large."""
+WORK_BYTES_MAX = 256 * KIB
+"""Half of the smallest batch limit, so that the last step may be as large again."""
 STEPS_MAX = 100
-"""Groups or members that are dealt with before others get a turn of the loop."""
+"""Groups or members handled before other tasks get a turn of the loop."""
 
 
 @final
 class BatchSizedWork:
-    """The results of several steps as one; after each, `is_full` says whether to stop."""
+    """The results of several steps as one; the caller stops when `is_full`."""
 
     __slots__ = ("_size_bytes", "_steps", "result")
 
@@ -29,20 +29,20 @@ class BatchSizedWork:
 
     @property
     def is_full(self) -> bool:
-        return self._size_bytes >= SLICE_BYTES or self._steps >= STEPS_MAX
+        return self._size_bytes >= WORK_BYTES_MAX or self._steps >= STEPS_MAX
 
     def add(self, step: Result[None]) -> None:
-        """Something that was done."""
+        """Add the whole result of one step, even beyond the limit."""
         self._steps += 1
         self.result.replies += step.replies
         for record in step.records:
             self._append(record)
 
     def add_until_full(self, records: Iterable[CoordinatorRecord]) -> bool:
-        """As many of the records as there is room for; whether all found room."""
+        """Add records until the limit is reached; False if some are left."""
         self._steps += 1
         for record in records:
-            if self._size_bytes >= SLICE_BYTES:
+            if self._size_bytes >= WORK_BYTES_MAX:
                 return False
             self._append(record)
         return True

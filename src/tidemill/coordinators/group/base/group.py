@@ -1,8 +1,8 @@
-"""What both kinds of consumer group have in common: how the shard sees them, what they may see.
+"""The interface of both kinds of group towards the shard, and the context that a shard gives them.
 
-A *classic* group elects a leader among its members, which makes the plan; a *consumer* group
-(KIP-848) is told its plan by the coordinator. Both live in the same shard, share its deadlines and
-the store of committed offsets, and a name belongs to one kind at a time.
+In a *classic* group the members elect a leader, which assigns the partitions (the *plan*). In a
+*consumer* group (KIP-848) the coordinator assigns them. Both kinds live in the same shard and share
+its deadlines and its store of committed offsets. A name belongs to one kind at a time.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ __all__ = [
 
 
 class GroupType(Enum):
-    """The words of ListGroups v5."""
+    """The type names of ListGroups v5."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
 
 
 class DeadlineKind(Enum):
-    """What can run out."""
+    """What a deadline is for."""
 
     SESSION = "session"
-    """A member was not heard of."""
+    """A member sent no sign of life."""
     REBALANCE = "rebalance"
-    """Classic: the joining phase ends (no member). Consumer: a member did not revoke in time."""
+    """Classic: the joining phase ends (no member). Consumer: a member has not revoked."""
     SYNC = "sync"
-    """Classic: members that did not ask for their assignment in time."""
+    """Classic: members have not asked for their assignment (no member)."""
     PENDING_JOIN = "pending join"
-    """Classic: a member id was given out and nobody came back with it."""
+    """Classic: no client has joined with a member id that was given out."""
 
 
 class DeadlineKey(NamedTuple):
-    """Whose deadline, for what; the member is empty where the whole group waits."""
+    """Group, kind and member of a deadline; the member is empty where it is the whole group's."""
 
     group_id: str
     kind: DeadlineKind
@@ -58,17 +58,17 @@ class DeadlineKey(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who asks, and an id for them should they turn out to be new."""
+    """The client that sends a request, and a member id for it in case it is new."""
 
     client_id: str
     client_host: str
-    """As Kafka writes it: an address behind a slash."""
+    """In Kafka's notation: a slash, then the address."""
     fresh_member_id: str
-    """A random id that nobody has; used only if the member needs one."""
+    """A new random id; used only if the member needs one."""
 
 
 class CommitIdentity(NamedTuple):
-    """Who commits or reads offsets, as far as the request says."""
+    """The sender of a request for offsets, as the request names it."""
 
     member_id: str
     generation: int
@@ -79,18 +79,18 @@ class CommitIdentity(NamedTuple):
 @final
 @dataclass(slots=True)
 class ShardContext:
-    """What a group may see of its shard; one for all groups of a shard."""
+    """What the groups of a shard see of it; they all share one context."""
 
     config: GroupConfig
     deadlines: Deadlines[DeadlineKey]
     image: MetadataImage
-    """The newest; the shard replaces it before it tells groups of a change."""
+    """The newest image; the shard replaces it before it tells the groups of a change."""
     rebalances: int = 0
     """Counted by the groups, for the metrics page."""
 
 
 class Group(Protocol):
-    """One group of either kind, as the shard treats them."""
+    """One group of either kind, as the shard sees it."""
 
     @property
     def group_id(self) -> str: ...
@@ -100,26 +100,26 @@ class Group(Protocol):
 
     @property
     def protocol_type(self) -> str:
-        """ "consumer" for consumers, others for Connect and the like, empty if never joined."""
+        """ "consumer" for consumers, other types for Connect and others, empty if never joined."""
         ...
 
     @property
     def state_name(self) -> str:
-        """Kafka's word: Empty, PreparingRebalance, Stable, Assigning, Reconciling, ..."""
+        """Kafka's name: Empty, PreparingRebalance, Stable, Assigning, Reconciling, ..."""
         ...
 
     @property
     def is_empty(self) -> bool:
-        """Nobody is a member."""
+        """Whether the group has no members."""
         ...
 
     @property
     def empty_since_ms(self) -> int:
-        """Wall time since when nobody is a member; from then on offsets may expire."""
+        """Wall time at which the last member left; offsets may expire from then on."""
         ...
 
     def subscribes_to(self, topic: str) -> bool:
-        """Whether a live member wants this topic: its offsets are not deleted or expired."""
+        """Whether a member subscribes to the topic, so that its offsets must stay."""
         ...
 
     def check_commit(self, who: CommitIdentity, now: Now) -> None:
@@ -127,23 +127,23 @@ class Group(Protocol):
         ...
 
     def check_fetch(self, who: CommitIdentity) -> None:
-        """KafkaError if `who` names a member that is not, or an old epoch (T45)."""
+        """KafkaError if `who` names an unknown member or an old epoch (T45)."""
         ...
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """The records that delete the group, but for its offsets."""
+        """The records that delete the group; its offsets are not included."""
         ...
 
     def loaded(self, now: Now) -> None:
-        """The log was replayed: give every member a fresh session."""
+        """The log has been replayed: give every member a new session."""
         ...
 
     def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]: ...
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
-        """Topics came, went or grew; `ShardContext.image` is already the new one."""
+        """Topics were created, deleted or grown; `ShardContext.image` is already the new image."""
         ...
 
     def parked(self) -> Sequence[Deferred[Any]]:
-        """Everyone who waits for an answer of this group."""
+        """All parked requests of this group."""
         ...

@@ -1,20 +1,20 @@
 """The records of `__consumer_offsets`, in Kafka's own format, so that its tools can read them.
 
-A key is an int16 that says what kind of record it is, and a body in version 0. A value is an int16
-version, and a body in that version. A record without a value deletes what its key names. Kinds that
-are not known here are skipped, as Kafka does: a newer broker may have written them.
+A key is an int16 for the kind of record and a body in version 0. A value is an int16 version and a
+body in that version. A record without a value deletes what its key names. Unknown kinds are
+skipped, as in Kafka: a newer broker may have written them.
 
-HOT PATH: offset commits come by the thousand per second, so their commonest shape is packed and
-unpacked at once: 0.2 to 0.3 us to write a value, 0.6 to read it, against about 3 us each by the
-generated class (`timeit`, CPython 3.11). The tests hold both to the same bytes.
+HOT PATH: offset commits come by the thousand per second, so their most common form is packed and
+unpacked in one call: 0.2 to 0.3 us to write a value, 0.6 to read it, against about 3 us each with
+the generated class (`timeit`, CPython 3.11). The tests hold both to the same bytes.
 
     int16   version, 4
     int64   offset
-    int32   leader epoch, -1 if the consumer named none
-    uvarint length of the metadata plus one, and its bytes: here 1, there are none
-    int64   when it was committed
+    int32   leader epoch, -1 if the consumer gave none
+    uvarint length of the metadata plus one, then its bytes; here 1 and no bytes
+    int64   commit time
     3 bytes one tagged field: number 0, 16 bytes
-    uuid    the topic's id, by which a topic made anew under the same name is told apart (I34)
+    uuid    the topic's id, which tells it from a later topic of the same name (I34)
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ __all__ = [
 
 GROUP_METADATA_VERSION = 3
 OFFSET_COMMIT_VERSION = 4
-"""The first one with a topic id."""
+"""The first version with a topic id."""
 
 _TYPE = Struct(">h")
 _PARTITION = Struct(">i")
@@ -90,21 +90,21 @@ _VALUES: dict[type[Message], type[Message]] = dict(_KINDS.values())
 
 
 class OffsetValue(NamedTuple):
-    """What an offset record says of its partition."""
+    """The content of an offset record."""
 
     offset: int
     leader_epoch: int
     metadata: str
     commit_ms: int
     topic_id: bytes
-    """Its sixteen bytes; zeros in records of brokers that did not write it."""
+    """Sixteen bytes; zeros in records of brokers that did not write it."""
 
 
 # --- all kinds -----------------------------------------------------------------------------------
 
 
 def encode_record(key: Message, value: Message | None, version: int) -> CoordinatorRecord:
-    """A record as it is appended; without a value, a tombstone."""
+    """A record ready to append; without a value, a tombstone."""
     if value is None:
         return CoordinatorRecord(encode_key(key), None)
     return CoordinatorRecord(encode_key(key), _encode(version, value, version))
@@ -127,7 +127,7 @@ def _encode(head: int, body: Message, version: int) -> bytes:
 
 
 def try_decode_key(raw: bytes) -> Message | None:
-    """The key, None if its kind is not known; ProtocolViolation if it is known and damaged."""
+    """The key; None if its kind is unknown. ProtocolViolation: a known kind, but damaged."""
     reader = Reader(raw)
     kind = _KINDS.get(reader.int16())
     if kind is None:
@@ -138,7 +138,7 @@ def try_decode_key(raw: bytes) -> Message | None:
 
 
 def decode_value(key: Message, raw: bytes) -> Message:
-    """The value that belongs to the key; ProtocolViolation if it is damaged or too new."""
+    """The value of a record with this key; ProtocolViolation if it is damaged or too new."""
     value_class = _VALUES[type(key)]
     reader = Reader(raw)
     version = reader.int16()
@@ -174,7 +174,7 @@ def is_offset_key(raw: bytes) -> bool:
 def encode_offset_value(
     offset: int, leader_epoch: int, metadata: str, commit_ms: int, topic_id: bytes
 ) -> bytes:
-    """`topic_id` are its sixteen bytes, which the caller has for many partitions at once."""
+    """`topic_id` is sixteen bytes: the caller converts the id once for many partitions."""
     if metadata:
         return _encode(
             OFFSET_COMMIT_VERSION,
@@ -199,7 +199,7 @@ def encode_offset_value(
 
 
 def decode_offset_value(raw: bytes) -> OffsetValue:
-    """The value of an offset record of any version; ProtocolViolation if it is damaged."""
+    """The value of an offset record in any version; ProtocolViolation if it is damaged."""
     if len(raw) == _PLAIN_OFFSET.size:
         version, offset, epoch, length, commit_ms, tag, topic_id = _PLAIN_OFFSET.unpack(raw)
         if version == OFFSET_COMMIT_VERSION and length == _NO_METADATA and tag == _TOPIC_ID_TAG:

@@ -52,14 +52,14 @@ _LEAVE_SEVERAL_SINCE = 3
 
 @final
 class ClassicGroup:
-    """One group whose leader makes the plan."""
+    """One group, whose leader makes the plan."""
 
     def __init__(self, group_id: str, context: ShardContext) -> None:
         self._rounds = Rounds(group_id, context)
         self._joins = Joins(self._rounds, context.config)
         self._deadlines = context.deadlines
 
-    # --- what the shard may ask ------------------------------------------------------------------
+    # --- for the shard ---------------------------------------------------------------------------
 
     @property
     def group_id(self) -> str:
@@ -87,11 +87,11 @@ class ClassicGroup:
 
     @property
     def empty_since_ms(self) -> int:
-        """Meaningful in an empty group only; -1 if it never had a member."""
+        """Valid in an empty group only; -1 if it never had a member."""
         return self._rounds.recorded_ms
 
     def subscribes_to(self, topic: str) -> bool:
-        """Unless all subscriptions can be read, any topic may be meant."""
+        """True for every topic if a subscription cannot be read."""
         rounds = self._rounds
         if self.is_empty:
             return False
@@ -101,7 +101,7 @@ class ClassicGroup:
         return topics is None or topic in topics
 
     def describe(self) -> DescribedGroup:
-        """For DescribeGroups; between two plans, metadata and assignments are nobody's."""
+        """For DescribeGroups; metadata and assignments are left out unless the group is stable."""
         rounds = self._rounds
         protocol = rounds.protocol_name if rounds.state is ClassicState.STABLE else None
         return DescribedGroup(
@@ -124,7 +124,7 @@ class ClassicGroup:
         return self._joins.join(Join.of(request, caller, version=version, now=now))
 
     def sync(self, request: SyncGroupRequest, *, now: Now) -> Result[SyncGroupResponse]:
-        """A member asks for its part of the plan; the leader brings the plan along."""
+        """SyncGroup: a member asks for its assignment; the leader's request carries the plan."""
         rounds = self._rounds
         member = self._current_member(
             request.member_id, request.group_instance_id, request.generation_id
@@ -152,7 +152,7 @@ class ClassicGroup:
     def leave(
         self, request: LeaveGroupRequest, *, version: int, now: Now
     ) -> Result[LeaveGroupResponse]:
-        """One member goes or, from version 3 on, several go at once, each with an answer."""
+        """LeaveGroup: one member or, from version 3 on, several, each with its own answer."""
         if version < _LEAVE_SEVERAL_SINCE:
             codes, effects = self._leave([MemberIdentity(member_id=request.member_id)], now)
             response = LeaveGroupResponse(error_code=codes[0])
@@ -180,18 +180,18 @@ class ClassicGroup:
         member = self._current_member(who.member_id, who.instance_id, who.generation)
         rounds.extend_session(member, now)
         if rounds.state is ClassicState.COMPLETING_REBALANCE:
-            # It has no plan of this generation yet, so what it read belongs to the one before.
+            # It has no plan of this generation yet: what it read belongs to the previous one.
             raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def check_fetch(self, who: CommitIdentity) -> None:
-        """Everyone may read: a classic consumer asks before it knows its generation (T45)."""
+        """Any client may read: a classic consumer asks before it knows its generation (T45)."""
 
-    # --- what requests have in common ------------------------------------------------------------
+    # --- checks ----------------------------------------------------------------------------------
 
     def _current_member(
         self, member_id: str, instance_id: str | None, generation: int
     ) -> ClassicMember:
-        """A member that is up to date. KafkaError: it is none, or lives in another generation."""
+        """The member. KafkaError: it is unknown, or its generation is not the current one."""
         member = self._rounds.members.identify(member_id, instance_id)
         if generation != self._rounds.generation:
             raise KafkaError(
@@ -211,7 +211,7 @@ class ClassicGroup:
     def _plan(
         self, request: SyncGroupRequest, leader: ClassicMember, now: Now
     ) -> Result[SyncGroupResponse]:
-        """The leader's plan goes to the log; everyone who waits for it hears of it with that."""
+        """Write the leader's plan to the log; answer all parked SyncGroups when it is committed."""
         rounds = self._rounds
         plan = {entry.member_id: entry.assignment for entry in request.assignments}
         record = rounds.plan_record(
@@ -238,7 +238,7 @@ class ClassicGroup:
             assignment=assignment,
         )
 
-    # --- goings ----------------------------------------------------------------------------------
+    # --- leaving ---------------------------------------------------------------------------------
 
     def _leave(
         self, leaving: Sequence[MemberIdentity], now: Now
@@ -250,10 +250,10 @@ class ClassicGroup:
         return codes, Result(None, replies=self._rounds.maybe_end_joining(now))
 
     def _take_leave(self, who: MemberIdentity, gone: dict[str, ClassicMember]) -> ErrorCode:
-        """Note one who leaves. An id that was only given out is taken back at once."""
+        """Add a leaving member to `gone`; a member id that has not joined is withdrawn at once."""
         members = self._rounds.members
         member_id = who.member_id
-        if not member_id and who.group_instance_id:  # an administrator knows no member ids
+        if not member_id and who.group_instance_id:  # administrators do not know member ids
             member_id = members.try_id_of_instance(who.group_instance_id) or ""
         if member_id in members.pending:
             self._rounds.withdraw_id(member_id)
@@ -270,7 +270,7 @@ class ClassicGroup:
     def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
         rounds = self._rounds
         if key in self._deadlines:
-            return Result(None)  # what came due just before moved it
+            return Result(None)  # the deadline handled just before moved it
         if key.kind is DeadlineKind.SESSION:
             member = rounds.members.get(key.member_id)
             return Result(None) if member is None else rounds.session_expired(member, now)
@@ -282,13 +282,13 @@ class ClassicGroup:
         return rounds.sync_timed_out(now)
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
-        """Nothing: a classic consumer watches its topics itself, and joins again."""
+        """Do nothing: a classic consumer watches its topics itself and joins again."""
         return Result(None)
 
-    # --- the log ---------------------------------------------------------------------------------
+    # --- replay ----------------------------------------------------------------------------------
 
     def replay_metadata(self, value: GroupMetadataValue | None) -> None:
-        """What the log says of the group; None: it was deleted."""
+        """Apply a record of the group; None: the group was deleted."""
         if value is None:
             self._rounds.forget_everything()
         else:
@@ -298,7 +298,7 @@ class ClassicGroup:
         self._rounds.loaded(now)
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """None if the log never heard of the group, as with consumers that only commit."""
+        """Empty if the log has no record of the group, as with consumers that only commit."""
         if self._rounds.generation == 0:
             return []
         return [group_metadata_tombstone(self.group_id)]

@@ -1,8 +1,9 @@
-"""JoinGroup in a classic group: who may come in, and whether everyone has to rebalance for it.
+"""JoinGroup in a classic group: which clients are admitted, and whether that needs a rebalance.
 
-A client comes in one of four ways: with nothing (it gets an id and comes again, from v4 on), with
-an id that was given out and not used yet, as a member, or as a static member that was away and only
-knows its instance id. The last two may find the group as they left it; all else needs a round.
+There are four cases. A client may join without a member id (from v4 on it gets one and joins again
+with it), with a new member id that it was just given, as a member, or as a static member that
+restarted and knows only its instance id. The last two may find the group unchanged; the others need
+a round.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SKIP_ASSIGNMENT_SINCE = 9
 
 
 class Join(NamedTuple):
-    """A JoinGroup request with all that its version and its sender say about it."""
+    """A JoinGroup request with its version, its sender and its time."""
 
     request: JoinGroupRequest
     caller: Caller
@@ -46,7 +47,7 @@ class Join(NamedTuple):
 
     @classmethod
     def of(cls, request: JoinGroupRequest, caller: Caller, *, version: int, now: Now) -> Join:
-        """KafkaError: it offers more than a member may (S41)."""
+        """KafkaError: it offers more protocols or metadata than a member may (S41)."""
         offered = request.protocols
         if len(offered) > CLASSIC_PROTOCOLS_MAX:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"{len(offered)} protocols")
@@ -63,17 +64,17 @@ class Join(NamedTuple):
 
     @property
     def instance_id(self) -> str | None:
-        """An empty one is none: it could not tell two members apart."""
+        """An empty instance id counts as none: it could not tell two members apart."""
         return self.request.group_instance_id or None
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """Version 0 has none, and means the session timeout."""
+        """Version 0 has no such field: the session timeout serves."""
         timeout_ms = self.request.rebalance_timeout_ms
         return timeout_ms if timeout_ms >= 0 else self.request.session_timeout_ms
 
     def member(self, member_id: str) -> ClassicMember:
-        """The sender as a member of this id."""
+        """The sender as a member with this id."""
         return ClassicMember(
             member_id,
             group_id=self.request.group_id,
@@ -94,14 +95,14 @@ class Join(NamedTuple):
 
 @final
 class Joins:
-    """Decides about one JoinGroup after another."""
+    """Decides on the JoinGroup requests of one group."""
 
     def __init__(self, rounds: Rounds, config: GroupConfig) -> None:
         self._rounds = rounds
         self._config = config
 
     def join(self, join: Join) -> Result[JoinGroupResponse]:
-        """The answer, or a parked one. KafkaError: refused."""
+        """The response, at once or deferred. KafkaError: refused."""
         self._check_session_timeout(join)
         former = self._try_former_self(join)
         known = former or self._rounds.members.get(join.member_id)
@@ -119,7 +120,7 @@ class Joins:
         return self._rejoin(join)
 
     def _try_former_self(self, join: Join) -> ClassicMember | None:
-        """The static member that the sender was before it went away, if it says so."""
+        """The static member that the sender was before its restart; None if it names none."""
         if join.member_id or join.instance_id is None:
             return None
         members = self._rounds.members
@@ -137,8 +138,8 @@ class Joins:
             )
 
     def _has_room(self, known: ClassicMember | None) -> bool:
-        """Members count; in a joining phase those who joined do, so that a limit that was lowered
-        drops whoever joins last."""
+        """In a joining phase only members that joined count: after `group.max.size` was lowered,
+        the last ones to join are refused."""
         members = self._rounds.members
         if self._rounds.state is ClassicState.PREPARING_REBALANCE:
             joined = known is not None and known.join is not None
@@ -167,7 +168,7 @@ class Joins:
             )
 
     def _check_record_size(self, join: Join, known: ClassicMember | None) -> None:
-        """One member's metadata must not make a record that the log refuses for all (S41)."""
+        """One member's metadata must not make the group's record too large for the log (S41)."""
         before = 0 if known is None else known.metadata_bytes
         added = max(map(len, join.protocols.values())) - before
         if self._rounds.members.metadata_bytes + added > GROUP_RECORD_BYTES_MAX:
@@ -179,8 +180,9 @@ class Joins:
     # --- newcomers -------------------------------------------------------------------------------
 
     def _admit_newcomer(self, join: Join) -> Result[JoinGroupResponse]:
-        """A client that nobody knows. A dynamic one first has to show that it hears us (KIP-394):
-        a client that gives up and tries again would else leave a dead member behind each time."""
+        """A client without a member id. A dynamic one must first join again with the id it is given
+        (KIP-394): otherwise a client that gives up and retries would leave a dead member each time.
+        """
         member_id = join.caller.fresh_member_id
         if join.instance_id is None and join.version >= _MEMBER_ID_REQUIRED_SINCE:
             self._rounds.give_out_id(member_id, join.request.session_timeout_ms, join.now)
@@ -209,9 +211,9 @@ class Joins:
         return self._park(join, member)
 
     def _needs_no_round(self, member: ClassicMember, join: Join) -> bool:
-        """The member may have missed our answer: unchanged, it just hears it again (T41).
+        """The member may have missed our answer: if unchanged, it gets the answer again (T41).
 
-        A leader that joins a stable group again asks for a round: it saw topics change.
+        A leader that joins a stable group again asks for a round: it saw its topics change.
         """
         rounds = self._rounds
         if not member.offers_the_same(join.protocols):
@@ -232,16 +234,16 @@ class Joins:
     # --- static members --------------------------------------------------------------------------
 
     def _return_static(self, join: Join, former: ClassicMember) -> Result[JoinGroupResponse]:
-        """A static member is back under a new id (T42)."""
+        """A static member returns under a new id (T42)."""
         member = join.member(join.caller.fresh_member_id)
         if self._rounds.state is ClassicState.STABLE and self._wants_the_same(member, former):
             return self._resume(join, member, former)
         return self._park(join, member, self._rounds.replace(former, member))
 
     def _wants_the_same(self, member: ClassicMember, former: ClassicMember) -> bool:
-        """Whether the plan still suits it: same protocols, same topics.
+        """Whether the plan still fits the member: same protocols, same topics.
 
-        Metadata may differ in what the member owns: after a restart, nothing.
+        Its metadata may differ in the partitions it owns: after a restart it owns none.
         """
         if list(member.protocols) != list(former.protocols):
             return False
@@ -254,7 +256,7 @@ class Joins:
     def _resume(
         self, join: Join, member: ClassicMember, former: ClassicMember
     ) -> Result[JoinGroupResponse]:
-        """No round: the record tells the log of the new id, and its replay this group."""
+        """No round: a record with the new id goes to the log, and its replay changes the group."""
         rounds = self._rounds
         led = rounds.members.leader_id
         leads = led == former.member_id
@@ -269,8 +271,8 @@ class Joins:
             generation_id=rounds.generation,
             protocol_type=rounds.protocol_type,
             protocol_name=rounds.protocol_name,
-            # A client that cannot be told to skip the plan must not find itself to be the leader:
-            # it would make one, for a generation that has it already (KIP-814).
+            # A client that cannot be told to skip the plan must not learn that it is the leader:
+            # it would make a second plan for this generation (KIP-814).
             leader=leader_id if may_skip else led or "",
             skip_assignment=may_skip and leads,
             member_id=member.member_id,

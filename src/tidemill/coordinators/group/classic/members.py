@@ -1,7 +1,7 @@
-"""The members of one classic group, and the counts that save walking over them.
+"""The members of one classic group, with counts that avoid iterating over them.
 
-Everything here is O(1) but iteration and what needs it: the rebalance timeout, once per phase, and
-the topics, once per change (S41).
+All operations are O(1) except iteration and what needs it: the rebalance timeout, once per phase,
+and the topics, once per change (S41).
 """
 
 from __future__ import annotations
@@ -54,42 +54,42 @@ class ClassicMember:
     ) -> None:
         self.member_id = member_id
         self.instance_id = instance_id
-        """Set for a static member (KIP-345): it may go and come back under another member id."""
+        """Set for a static member (KIP-345): it may return under another member id."""
         self.client_id = client_id
         self.client_host = client_host
         self.session_timeout_ms = session_timeout_ms
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.protocols = protocols
-        """Metadata by protocol, the member's favourite first."""
+        """Metadata by protocol, the preferred one first."""
         self.assignment = b""
-        """Its part of the newest plan in the log; opaque."""
+        """Its part of the newest plan in the log; opaque bytes."""
         self.is_new = True
-        """Never got an answer to a JoinGroup that made it part of a generation."""
+        """No JoinGroup answer has made it part of a generation yet."""
         self.join: Deferred[JoinGroupResponse] | None = None
         self.sync: Deferred[SyncGroupResponse] | None = None
         self.session_key = DeadlineKey(group_id, DeadlineKind.SESSION, member_id)
 
     @property
     def is_parked(self) -> bool:
-        """Waits for us: silence is no sign of death."""
+        """It waits for the coordinator, so its silence does not mean that it failed."""
         return self.join is not None or self.sync is not None
 
     @property
     def metadata_bytes(self) -> int:
-        """What its metadata can take in a record, whichever protocol wins."""
+        """The most that its metadata takes in a record, whichever protocol is chosen."""
         return max(map(len, self.protocols.values()), default=0)
 
     def offers_the_same(self, protocols: dict[str, bytes]) -> bool:
-        """Whether these are its protocols in its order, with its metadata."""
+        """Whether these are its protocols, in the same order and with the same metadata."""
         return list(self.protocols.items()) == list(protocols.items())
 
     def apply_record(self, record: MemberMetadata, protocol: str) -> None:
-        """Become what the log says; protocols that were not chosen are known only if it agrees."""
+        """Apply its record; its other protocols are kept only if the chosen one is unchanged."""
         self.client_id = record.client_id
         self.client_host = record.client_host
         self.session_timeout_ms = record.session_timeout
         self.rebalance_timeout_ms = record.rebalance_timeout
-        if record.rebalance_timeout < 0:  # records of version 0 have none
+        if record.rebalance_timeout < 0:  # version 0 has no such field
             self.rebalance_timeout_ms = record.session_timeout
         self.assignment = record.assignment
         if self.protocols.get(protocol) != record.subscription:
@@ -98,7 +98,7 @@ class ClassicMember:
 
 @final
 class ClassicMembers:
-    """By id, in the order in which they came."""
+    """The members by id, in the order in which they joined."""
 
     __slots__ = (
         "_by_id",
@@ -115,18 +115,18 @@ class ClassicMembers:
     def __init__(self) -> None:
         self._by_id: dict[str, ClassicMember] = {}
         self._by_instance: dict[str, str] = {}
-        """Static members' ids by instance id."""
+        """Member ids of static members by instance id."""
         self._topics: dict[str, frozenset[str] | None] = {}
-        """What `try_topics` found since the members last changed."""
+        """Results of `try_topics` since the members last changed."""
         self.leader_id: str | None = None
         self.joined = 0
-        """How many have a parked JoinGroup."""
+        """Members with a parked JoinGroup."""
         self.metadata_bytes = 0
         self.support = ProtocolSupport()
         self.pending: dict[str, None] = {}
-        """Ids given out by MEMBER_ID_REQUIRED, oldest first; none of them is a member."""
+        """Ids given out with MEMBER_ID_REQUIRED, oldest first; they are not members yet."""
         self.unsynced: dict[str, None] = {}
-        """Who was told of the generation and has not asked for its assignment yet."""
+        """Members that know the generation and have not asked for their assignment yet."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -141,7 +141,7 @@ class ClassicMembers:
         return self._by_instance.get(instance_id)
 
     def identify(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """The member that a request is from. KafkaError: there is none, or another took over."""
+        """The sender of a request. KafkaError: unknown, or its instance id has a newer member."""
         if instance_id:
             known = self._by_instance.get(instance_id)
             if known is not None and known != member_id:
@@ -154,7 +154,7 @@ class ClassicMembers:
         return member
 
     def try_topics(self, protocol: str) -> frozenset[str] | None:
-        """What they subscribe to, all together; None if it cannot be told of one of them."""
+        """All topics that members subscribe to; None if one subscription cannot be read."""
         if protocol not in self._topics:
             self._topics = {protocol: self._try_topics_of_all(protocol)}
         return self._topics[protocol]
@@ -170,11 +170,11 @@ class ClassicMembers:
 
     @property
     def all_joined(self) -> bool:
-        """Nobody is missing from the joining phase, not even those who only asked for an id."""
+        """Whether all members have joined, and all clients that were given an id."""
         return self.joined == len(self._by_id) and not self.pending
 
     def rebalance_timeout_ms(self) -> int:
-        """The slowest member's: everyone has to wait for it."""
+        """The longest timeout of all members: a phase waits for the slowest."""
         return max(member.rebalance_timeout_ms for member in self)
 
     def add(self, member: ClassicMember) -> None:
@@ -186,7 +186,7 @@ class ClassicMembers:
         self._count(member)
 
     def remove(self, member: ClassicMember) -> None:
-        """The member must not be parked: whoever removes it answers it first."""
+        """The member must not be parked: the caller answers it first."""
         assert not member.is_parked
         del self._by_id[member.member_id]
         self.unsynced.pop(member.member_id, None)
@@ -197,18 +197,18 @@ class ClassicMembers:
         self._uncount(member)
 
     def offer(self, member: ClassicMember, protocols: dict[str, bytes]) -> None:
-        """The member joins again, perhaps with other protocols or metadata."""
+        """The member joined again, perhaps with other protocols or metadata."""
         self._uncount(member)
         member.protocols = protocols
         self._count(member)
 
     def park_join(self, member: ClassicMember, parked: Deferred[JoinGroupResponse]) -> None:
-        assert member.join is None, "the former one has to be answered first"
+        assert member.join is None, "the earlier JoinGroup must be answered first"
         member.join = parked
         self.joined += 1
 
     def try_take_join(self, member: ClassicMember) -> Deferred[JoinGroupResponse] | None:
-        """The member's parked JoinGroup, which the caller must answer."""
+        """The member's parked JoinGroup, if any; the caller must answer it."""
         parked, member.join = member.join, None
         if parked is not None:
             self.joined -= 1

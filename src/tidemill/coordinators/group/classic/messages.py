@@ -1,4 +1,4 @@
-"""What a classic group says to its members, to the curious, and to the log."""
+"""A classic group's responses, descriptions and records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROTOCOL_NAME_NULLABLE_SINCE = 7
 
 
 def join_refusal(member_id: str, version: int) -> Callable[[ErrorCode], JoinGroupResponse]:
-    """How a JoinGroup of this version says no."""
+    """Makes the response that refuses a JoinGroup of this version."""
     name = None if version >= _PROTOCOL_NAME_NULLABLE_SINCE else ""
 
     def refuse(code: ErrorCode) -> JoinGroupResponse:
@@ -39,7 +39,7 @@ def sync_refusal(code: ErrorCode) -> SyncGroupResponse:
 def listed_members(
     members: Iterable[ClassicMember], protocol: str
 ) -> list[JoinGroupResponseMember]:
-    """For the leader, who makes the plan; nobody else gets the list (T41)."""
+    """For the leader, which makes the plan; no other member gets the list (T41)."""
     return [
         JoinGroupResponseMember(
             member_id=member.member_id,
@@ -53,7 +53,7 @@ def listed_members(
 def recorded_members(
     members: Iterable[ClassicMember], protocol: str, plan: Mapping[str, bytes]
 ) -> list[MemberMetadata]:
-    """For the log. Whoever the plan does not name has nothing to do."""
+    """For the log; a member that the plan does not name gets an empty assignment."""
     return [
         MemberMetadata(
             member_id=member.member_id,
@@ -72,7 +72,7 @@ def recorded_members(
 def described_members(
     members: Iterable[ClassicMember], protocol: str | None
 ) -> list[DescribedGroupMember]:
-    """For DescribeGroups; without a protocol, neither metadata nor assignment mean anything."""
+    """For DescribeGroups; without a chosen protocol, metadata and assignment are empty."""
     return [
         DescribedGroupMember(
             member_id=member.member_id,

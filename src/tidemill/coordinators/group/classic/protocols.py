@@ -1,4 +1,4 @@
-"""Which assignment protocols the members of a classic group have in common, and which one wins."""
+"""The assignment protocols that all members of a classic group offer, and the vote among them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["ProtocolSupport"]
 
 @final
 class ProtocolSupport:
-    """How many members offer each protocol, kept up to date so that a join costs no walk (S41)."""
+    """Members per protocol; kept as counts so that a join does not iterate over members (S41)."""
 
     __slots__ = ("_counts", "_members")
 
@@ -36,14 +36,14 @@ class ProtocolSupport:
         return self._counts.get(name, 0) == self._members
 
     def has_common(self, offered: Iterable[str]) -> bool:
-        """Whether everyone here offers at least one of these."""
+        """Whether all members offer at least one of these."""
         return any(self.suits_all(name) for name in offered)
 
     def elect(self, ballots: Iterable[Iterable[str]]) -> str:
         """The protocol that most members prefer among those that all offer (T43).
 
-        Of equals, the one that was voted for first: members come in the order in which they joined,
-        so that the choice does not depend on chance.
+        In a tie the protocol with the first vote wins. Members vote in the order in which they
+        joined, so the result is deterministic.
         """
         votes: dict[str, int] = {}
         for preferences in ballots:

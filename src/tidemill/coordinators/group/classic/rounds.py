@@ -1,27 +1,32 @@
 """The rebalances of one classic group, round after round.
 
-Theory of operation. A round has two phases. In the *joining phase* JoinGroup requests are parked
-until everyone has sent one, or the slowest member's rebalance timeout has passed and the missing
-are dropped. Then a new generation begins: all get their answers, and the leader gets the list of
-members. In the *sync phase* SyncGroup requests are parked until the leader's comes, which carries
-the plan. The plan goes to the log, and with that record the round ends.
+Theory of operation. A round has two phases. In the *joining phase* JoinGroup requests are parked.
+It ends when every member has sent one, or when the slowest member's rebalance timeout has passed;
+members that are missing then are dropped. A new generation begins: all parked requests are
+answered, and the leader's answer lists the members. In the *sync phase* SyncGroup requests are
+parked until the leader's arrives, which carries the plan. The plan goes to the log, and that record
+ends the round.
 
-What the log holds is the last plan, with the members that it was made for, or that nobody is left.
-Everything in between is soft state. A coordinator that is lost in the middle of a round comes back
-with the plan before it: its generation is still the one in which members work, since nobody was
-handed a later plan, and members of the generation that was lost are told so and join again. The
-number of a generation may so be given out twice, but never two plans under it (I26).
+The log holds the last plan with the members it was made for, or that the group is empty. Everything
+in between is soft state. A coordinator that fails in the middle of a round is succeeded by one that
+knows the previous plan. Members still work in that plan's generation, because none of them was
+given a later plan; requests of the lost generation are refused, and their members join again. So a
+generation number may be used twice, but never for two plans (I26).
 
-Three things write a record, and each changes nothing here until the record is replayed: the
-leader's plan, a static member that is back under a new id, and the last member's going. A deadline
-that leads to the last of these is set anew first, should the append fail.
+Three events write a record: the leader's plan, the return of a static member under a new id, and
+the departure of the last member. None of them changes the group before the record is replayed. If a
+deadline leads to the last of these, it is set again first, in case the append fails.
 
-Failure cases: a member that falls silent loses its session, unless it is parked here, for then it
-is us it waits for. A new member that waits too long for its first answer is dropped all the same:
-its client may be gone, and no heartbeat can tell. A static member that does not join again keeps
-its place until its session ends. Should only such members be left, the joining phase goes on until
-one is back or all sessions have ended: nobody is there to be told of a new generation. A group
-that rebalances too often joins slowly: the phase is held open, and later changes share it (S41).
+Failure cases:
+
+- A member that falls silent loses its session, unless its request is parked here: then it waits for
+  the coordinator. A new member that waits too long for its first answer is dropped all the same,
+  because its client may be gone and sends no heartbeats yet.
+- A static member that does not join again keeps its place until its session ends. If only such
+  members are left, the joining phase continues until one returns or all sessions end, because no
+  client is there to answer.
+- A group that rebalances too often joins slowly: the phase is held open, and later changes share it
+  (S41).
 """
 
 from __future__ import annotations
@@ -52,18 +57,18 @@ __all__ = ["Rounds"]
 
 @final
 class Rounds:
-    """A group's state, members and deadlines; requests are `ClassicGroup`'s."""
+    """A group's state, members and deadlines; `ClassicGroup` handles the requests."""
 
     def __init__(self, group_id: str, context: ShardContext) -> None:
         self.group_id = group_id
         self.members = ClassicMembers()
         self.state = ClassicState.EMPTY
-        """Empty if and only if there are no members."""
+        """EMPTY if and only if there are no members."""
         self.generation = 0
         self.protocol_type = ""
-        """What kind of client the members are; kept when they have gone."""
+        """The members' kind of client; kept when the group becomes empty."""
         self.protocol_name: str | None = None
-        """The generation's; None before the first and in an empty group."""
+        """The generation's protocol; None before the first generation and in an empty group."""
         self.recorded_ms = -1
         """Wall time of the newest record, -1 if there is none."""
         self._context = context
@@ -71,25 +76,25 @@ class Rounds:
         self._rebalance_key = DeadlineKey(group_id, DeadlineKind.REBALANCE)
         self._sync_key = DeadlineKey(group_id, DeadlineKind.SYNC)
         self._extension_ms: int | None = None
-        """By how much newcomers can still delay the first round; None in any other."""
+        """How long newcomers can still delay the first round; None in later rounds."""
         self._has_newcomers = False
-        """Whether somebody came since the first round's delay was last set."""
+        """Whether a new member joined since the first round's delay was last set."""
         self._pace = RebalancePace()
         self._held_until_ms = 0
-        """Until then the joining phase does not end, though nobody is missing."""
+        """Until then the joining phase stays open, even if all members have joined."""
         self._join_deadline_ms = 0
-        """From then on the joining phase does not wait for those who are missing."""
+        """From then on the joining phase does not wait for missing members."""
         self._returning: ClassicMember | None = None
-        """A static member that the record on its way puts in its former self's place."""
+        """A returning static member; the record about to be replayed puts it into its old place."""
 
     # --- signs of life ---------------------------------------------------------------------------
 
     def extend_session(self, member: ClassicMember, now: Now) -> None:
-        """The member was heard of."""
+        """Start the member's session timeout again."""
         self._deadlines.set(member.session_key, now.monotonic_ms + member.session_timeout_ms)
 
     def session_expired(self, member: ClassicMember, now: Now) -> Result[None]:
-        """The member's session ran out, or its wait for a first answer did."""
+        """The member's session ended, or its wait for a first answer took too long."""
         if member.is_parked and not (member.is_new and member.join is not None):
             self.extend_session(member, now)
             return Result(None)
@@ -97,7 +102,7 @@ class Rounds:
         return self.remove([member], now)
 
     def give_out_id(self, member_id: str, timeout_ms: int, now: Now) -> None:
-        """Give out an id; whoever it was meant for shall come back with it in time (T40)."""
+        """Give out a member id; the client must join with it before the timeout (T40)."""
         pending = self.members.pending
         while len(pending) >= PENDING_MEMBER_IDS_MAX:
             self.withdraw_id(next(iter(pending)))
@@ -116,7 +121,7 @@ class Rounds:
     def park_join(
         self, member: ClassicMember, parked: Deferred[JoinGroupResponse], now: Now
     ) -> list[Reply]:
-        """A member joins, and a round with it; a JoinGroup that it sent before is given up."""
+        """A member joins and takes part in a round; its earlier parked JoinGroup is refused."""
         replies = self.refuse([member], ErrorCode.REBALANCE_IN_PROGRESS)
         self.members.park_join(member, parked)
         if member.is_new:
@@ -127,7 +132,7 @@ class Rounds:
         return replies + self.advance(now)
 
     def advance(self, now: Now) -> list[Reply]:
-        """Somebody came or went: begin a round, or end the joining phase if nobody is missing."""
+        """The members changed: begin a round, or end the joining phase if all have joined."""
         if self.state is ClassicState.PREPARING_REBALANCE:
             return self.maybe_end_joining(now)
         return self._begin(now)
@@ -137,7 +142,7 @@ class Rounds:
         replies: list[Reply] = []
         for member in self.members:
             if member.sync is not None:
-                self.extend_session(member, now)  # it has been waiting for us
+                self.extend_session(member, now)  # it was waiting for the coordinator
                 replies += self._refuse_sync(member, ErrorCode.REBALANCE_IN_PROGRESS)
         self._deadlines.drop(self._sync_key)
         self.members.unsynced.clear()
@@ -156,7 +161,7 @@ class Rounds:
         return replies + self.maybe_end_joining(now)
 
     def maybe_end_joining(self, now: Now) -> list[Reply]:
-        """End the phase early if nobody is missing; the first round waits for its delay."""
+        """End the phase early if all have joined; the first round waits for its delay."""
         joining = self.state is ClassicState.PREPARING_REBALANCE
         waits = self._extension_ms is not None or now.monotonic_ms < self._held_until_ms
         if joining and not waits and self.members.all_joined:
@@ -164,7 +169,7 @@ class Rounds:
         return []
 
     def joining_timed_out(self, now: Now) -> Result[None]:
-        """The joining phase, the first round's delay or the hold has lasted long enough."""
+        """The joining phase, the first round's delay or the hold has timed out."""
         if self.state is not ClassicState.PREPARING_REBALANCE or self._extend(now):
             return Result(None)
         if now.monotonic_ms < self._join_deadline_ms and not self.members.all_joined:
@@ -185,7 +190,7 @@ class Rounds:
         return Result(None, replies=self._begin_generation(now))
 
     def _extend(self, now: Now) -> bool:
-        """Let the first round wait for more, if more came since it last did (T40)."""
+        """Delay the first round again if new members joined since the last delay (T40)."""
         if not self._extension_ms or not self._has_newcomers:
             return False
         config = self._context.config
@@ -216,7 +221,7 @@ class Rounds:
         return replies
 
     def _elect_leader(self) -> None:
-        """The leader stays if it is here; else whoever has been a member for longest (T41)."""
+        """Keep the leader if it has joined; else take the longest member that has (T41)."""
         members = self.members
         leader = members.get(members.leader_id or "")
         if leader is None or leader.join is None:
@@ -225,7 +230,7 @@ class Rounds:
             )
 
     def joined_response(self, member: ClassicMember) -> JoinGroupResponse:
-        """What a member is told of the generation it is in."""
+        """The answer to a member's JoinGroup: its generation."""
         leads = member.member_id == self.members.leader_id
         return JoinGroupResponse(
             generation_id=self.generation,
@@ -245,7 +250,7 @@ class Rounds:
             self._deadlines.drop(self._sync_key)
 
     def sync_timed_out(self, now: Now) -> Result[None]:
-        """Drop those who were told of the generation and did not ask for their part (T47)."""
+        """Drop the members that know the generation and did not ask for their assignment (T47)."""
         gone = [member for member in self.members if member.member_id in self.members.unsynced]
         if not gone:
             return Result(None)
@@ -260,7 +265,7 @@ class Rounds:
         leader_id: str,
         plan: Mapping[str, bytes],
     ) -> CoordinatorRecord:
-        """This generation with this plan. KafkaError: it is too large for the log (S41)."""
+        """The record of this generation and plan. KafkaError: it is too large for the log (S41)."""
         value = GroupMetadataValue(
             protocol_type=self.protocol_type,
             generation=self.generation,
@@ -282,10 +287,10 @@ class Rounds:
         assert self.protocol_name is not None
         return self.protocol_name
 
-    # --- comings and goings ----------------------------------------------------------------------
+    # --- members that leave and return -----------------------------------------------------------
 
     def remove(self, gone: Sequence[ClassicMember], now: Now) -> Result[None]:
-        """Some members went. If all did, only the record is made: its replay empties the group."""
+        """Remove members. If these are all, return a record: its replay empties the group."""
         replies = self.refuse(gone, ErrorCode.UNKNOWN_MEMBER_ID)
         if len(gone) == len(self.members):
             return Result(None, [self._empty_record(now)], replies)
@@ -294,7 +299,7 @@ class Rounds:
         return Result(None, replies=replies + self.advance(now))
 
     def refuse(self, members: Iterable[ClassicMember], code: ErrorCode) -> list[Reply]:
-        """Answer whatever these members have parked."""
+        """Refuse all parked requests of these members."""
         replies: list[Reply] = []
         for member in members:
             parked = self.members.try_take_join(member)
@@ -312,9 +317,9 @@ class Rounds:
         self._deadlines.drop(member.session_key)
 
     def replace(self, former: ClassicMember, member: ClassicMember) -> list[Reply]:
-        """A static member is back, and the round goes on with its new id (T42).
+        """A static member returned: the round continues with its new id (T42).
 
-        Its former self is fenced; its share of the plan and, if it had it, the lead are passed on.
+        The old id is fenced. The new one inherits its assignment and, if it led, the leadership.
         """
         replies = self.refuse([former], ErrorCode.FENCED_INSTANCE_ID)
         led = former.member_id == self.members.leader_id
@@ -327,7 +332,7 @@ class Rounds:
         return replies
 
     def expect_returning(self, member: ClassicMember, now: Now) -> None:
-        """The record on its way names this static member in the place of its former self."""
+        """The next replayed record puts this returning static member into its old place."""
         self._returning = member
         self.extend_session(member, now)
 
@@ -348,10 +353,10 @@ class Rounds:
         )
         self.state = state
 
-    # --- what the log says -----------------------------------------------------------------------
+    # --- replay ----------------------------------------------------------------------------------
 
     def replay(self, value: GroupMetadataValue) -> None:
-        """Become what the record says; members that it knows keep what is known beside it."""
+        """Apply the record; members that stay keep the soft state that is not in it."""
         before, self.members = self.members, ClassicMembers()
         self.members.pending = before.pending
         for recorded in value.members:
@@ -387,9 +392,12 @@ class Rounds:
         return member
 
     def _carry_over(self, before: ClassicMembers, leader_id: str | None) -> None:
-        """What the members before had, for those who are still there."""
+        """Carry over the soft state of members that are still there; drop that of the others."""
         for member in before:
-            invariant(not member.is_parked, "a record came while somebody waits for an answer")
+            invariant(
+                not member.is_parked,
+                "a group record was replayed while a member has a parked request",
+            )
             if self.members.get(member.member_id) is None:
                 self._deadlines.drop(member.session_key)
             elif member.member_id in before.unsynced and member.member_id != leader_id:
@@ -400,7 +408,7 @@ class Rounds:
             self._deadlines.drop(self._sync_key)
 
     def loaded(self, now: Now) -> None:
-        """The coordinator is new: everyone has a fresh session to find it in."""
+        """The coordinator is new: every member gets a full session timeout to find it."""
         for member in self.members:
             self.extend_session(member, now)
 

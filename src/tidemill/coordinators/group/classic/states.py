@@ -1,7 +1,7 @@
-"""The states of a classic group, and what leads from one to the next.
+"""The states of a classic group, and the transitions between them.
 
-The table is the only place that says so: `Rounds` refuses any other step, and the page in
-docs/internals shows it.
+`TRANSITIONS` is the only definition: `Rounds` refuses any other transition, and the page in
+docs/internals shows the table.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ __all__ = ["TRANSITIONS", "ClassicState", "Transition", "may_follow"]
 
 
 class ClassicState(Enum):
-    """By the words that DescribeGroups uses (T44); `Dead` is said of groups that do not exist."""
+    """Named as in DescribeGroups (T44), which reports `Dead` for groups that do not exist."""
 
     EMPTY = "Empty"
     """No members; committed offsets may remain."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Joining phase: JoinGroup requests are parked until everyone has sent one."""
+    """Joining phase: JoinGroup requests are parked until every member has sent one."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """Sync phase: the generation has begun, its leader has yet to send the plan."""
+    """Sync phase: the generation has begun, its leader has not sent the plan yet."""
     STABLE = "Stable"
-    """The plan is in the log; members ask for their part of it, and work."""
+    """The plan is in the log; members fetch their assignments and work."""
 
 
 class Transition(NamedTuple):
@@ -56,5 +56,5 @@ _STEPS = frozenset((row.before, row.after) for row in TRANSITIONS)
 
 
 def may_follow(before: ClassicState, after: ClassicState) -> bool:
-    """Whether the table has a row for this step."""
+    """Whether the table has this transition."""
     return (before, after) in _STEPS

@@ -1,7 +1,8 @@
-"""The topics that a member of a classic group subscribed to.
+"""The topics that a member of a classic group subscribes to.
 
-The coordinator need not understand subscriptions: the group's leader does. But committed offsets of
-a topic that a live member reads must neither expire nor be deleted (T43), so it looks.
+Only the group's leader needs subscriptions to make the plan. The coordinator reads them for another
+reason: committed offsets of a topic that a live member reads must neither expire nor be deleted
+(T43).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from tidemill.wire.primitives import Reader
 __all__ = ["CONSUMER_PROTOCOL_TYPE", "try_subscribed_topics"]
 
 CONSUMER_PROTOCOL_TYPE = "consumer"
-"""Other types (Connect, schema registries) have metadata of their own kind."""
+"""Other types (Connect, schema registries) have metadata in their own formats."""
 
 
 def try_subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics; None if these bytes are no subscription.
+    """The topics; None if these bytes are not a subscription.
 
-    Bytes after the last field are a later version's, as is a version above the newest known one:
-    versions only add fields. What a peer invented costs no more than its own length.
+    Later versions only add fields, so a newer version and bytes after the last known field are
+    accepted. The cost of hostile input is bounded by its length.
     """
     reader = Reader(metadata)
     try:

@@ -1,18 +1,19 @@
-"""Who gets which partition: the assignors of the consumer protocol (KIP-848).
+"""Which member gets which partition: the assignors of the consumer protocol (KIP-848).
 
-An assignor sees the members with what each was to have so far, and the topics that exist. It gives
-every member its new target; a member whose target stays gets the very same object back, so that the
-caller tells changed rows by identity.
+An assignor sees the members with their previous targets, and the topics that exist. It returns a
+new target for every member. If a member's target does not change, it returns the same object, so
+that the caller can detect changed rows by identity.
 
-`uniform` is sticky: everyone keeps what they have, partitions without an owner go to whoever has
-least, and then the one with most gives to the one with least until they differ by one at most. The
-partitions that the same members subscribe to form a *pool*; members that subscribe differently make
-several pools, which are levelled in turn. With one pool the result is as even as can be, and no
-partition moves that need not. With several, a better plan may need a chain of moves over a third
-member: that is not looked for.
+`uniform` is sticky. Members keep their partitions, partitions without an owner go to the member
+with the fewest, and then partitions move from the member with the most to the member with the
+fewest until they differ by at most one. The partitions that the same members subscribe to form a
+*pool*; members with different subscriptions make several pools, which are levelled in turn. With
+one pool the result is as even as possible, and no partition moves without need. With several pools
+a better plan may need a chain of moves through a third member; such chains are not searched for.
 
-`range` gives each member a run of partition numbers, the same in every topic of the same size that
-the same members read, so that topics can be joined partition by partition. It is not sticky.
+`range` gives each member a run of partition numbers. The run is the same in all topics of the same
+size that the same members read, so that topics can be joined partition by partition. It is not
+sticky.
 
 One computation takes time in proportion to members plus partitions: about 1 ms for 500 of each.
 """
@@ -28,29 +29,29 @@ from uuid import UUID
 __all__ = ["ASSIGNORS", "NOTHING", "Assignor", "Partitions", "Subscriber", "TopicShape"]
 
 Partitions = Mapping[UUID, tuple[int, ...]]
-"""Partition numbers by topic, in order; a topic without any is left out. Never changed in place."""
+"""Sorted partition numbers by topic; topics without any are left out. Never changed in place."""
 NOTHING: Partitions = MappingProxyType({})
 
-_NOBODY = -1
+_NO_OWNER = -1
 _ROUNDS_MAX = 8
-"""Rounds over all pools: what one levels may tip another, but ever less so."""
+"""Rounds over all pools: levelling one may unbalance another, but by less each time."""
 
 
 class TopicShape(NamedTuple):
-    """What an assignor needs to know of a topic."""
+    """A topic as an assignor sees it."""
 
     topic_id: UUID
     partition_count: int
 
 
 class Subscriber(NamedTuple):
-    """A member, as an assignor sees it."""
+    """A member as an assignor sees it."""
 
     member_id: str
     instance_id: str | None
     topics: tuple[str, ...]
     target: Partitions
-    """What it was to have so far."""
+    """Its previous target."""
 
 
 Assignor = Callable[[Sequence[Subscriber], Mapping[str, TopicShape]], dict[str, Partitions]]
@@ -69,16 +70,16 @@ class _Pool:
 
 @final
 class _Plan:
-    """A uniform assignment in the making; members are known by their place in the sequence."""
+    """A uniform assignment while it is computed; a member is its index in the sequence."""
 
     def __init__(self, subscribers: Sequence[Subscriber], topics: Mapping[str, TopicShape]) -> None:
         self._subscribers = subscribers
         self._topics = topics
         self._owners: dict[UUID, list[int]] = {}
-        """The owner of each partition of each topic that anyone subscribes to."""
+        """The owner of each partition of each subscribed topic."""
         self._loads = [0] * len(subscribers)
         self._changed: dict[int, None] = {}
-        """Members whose target is not what it was."""
+        """Members whose target has changed."""
         self._alike = _alike(subscribers)
         self._pools = self._make_pools()
 
@@ -96,11 +97,11 @@ class _Plan:
                 pools[key] = _Pool([member for index in key for member in alike[index]])
             topic_id, count = self._topics[name]
             pools[key].topic_ids.append(topic_id)
-            self._owners[topic_id] = [_NOBODY] * count
+            self._owners[topic_id] = [_NO_OWNER] * count
         return sorted(pools.values(), key=lambda pool: len(pool.members))
 
     def keep(self) -> None:
-        """Let everyone keep what they have, as far as it is there and still wanted."""
+        """Let members keep their partitions that still exist and are still subscribed to."""
         for names, members in self._alike.items():
             wanted = {
                 shape.topic_id: self._owners[shape.topic_id]
@@ -117,14 +118,14 @@ class _Plan:
                 self._changed[member] = None
                 continue
             for partition in partitions:
-                if 0 <= partition < len(owners) and owners[partition] == _NOBODY:
+                if 0 <= partition < len(owners) and owners[partition] == _NO_OWNER:
                     owners[partition] = member
                     self._loads[member] += 1
                 else:
                     self._changed[member] = None
 
     def fill(self) -> None:
-        """Give partitions without an owner to whoever has least; pools with few members first."""
+        """Give partitions without an owner to the member with the fewest; small pools first."""
         for pool in self._pools:
             free = list(self._without_owner(pool))
             if not free:
@@ -137,16 +138,16 @@ class _Plan:
                 heapreplace(lightest, (load + 1, member))
 
     def _without_owner(self, pool: _Pool) -> Iterator[tuple[UUID, int]]:
-        """Topic by topic: dealt out in this order, everyone gets some of each."""
+        """Topic by topic: dealt out in this order, each member gets some of each topic."""
         for topic_id in pool.topic_ids:
             owners = self._owners[topic_id]
-            if _NOBODY in owners:
+            if _NO_OWNER in owners:
                 for partition, owner in enumerate(owners):
-                    if owner == _NOBODY:
+                    if owner == _NO_OWNER:
                         yield topic_id, partition
 
     def level(self) -> None:
-        """Move partitions from whoever has most to whoever has least."""
+        """Move partitions from the member with the most to the member with the fewest."""
         for _ in range(_ROUNDS_MAX):
             moved = [self._level_pool(pool) for pool in self._pools]
             if len(moved) == 1 or not any(moved):
@@ -177,7 +178,7 @@ class _Plan:
         return moved
 
     def _held(self, pool: _Pool) -> dict[int, list[tuple[int, int]]]:
-        """Who has what of a pool; the highest partition number is last, and moves first."""
+        """The partitions of a pool by owner; the highest number is last and moves first."""
         held: dict[int, list[tuple[int, int]]] = {}
         for place, topic_id in enumerate(pool.topic_ids):
             for partition, owner in enumerate(self._owners[topic_id]):
@@ -204,7 +205,7 @@ class _Plan:
 
 
 def _alike(subscribers: Sequence[Subscriber]) -> dict[tuple[str, ...], list[int]]:
-    """Members by what they subscribe to."""
+    """Members by their subscription."""
     alike: dict[tuple[str, ...], list[int]] = {}
     for member, one in enumerate(subscribers):
         alike.setdefault(one.topics, []).append(member)
@@ -250,12 +251,12 @@ def _assign_range(
 
 
 def _range_order(one: Subscriber) -> tuple[bool, str]:
-    """Static members first, by a name that outlives them: a restart moves nothing."""
+    """Static members first, by an id that survives a restart: a restart moves nothing."""
     return one.instance_id is None, one.instance_id or one.member_id
 
 
 def _runs(count: int, parts: int) -> Iterator[range]:
-    """0..count-1 in so many runs, the first ones longer by one where it does not divide."""
+    """0..count-1 in `parts` runs; the first ones are longer by one if it does not divide."""
     size, longer = divmod(count, parts)
     start = 0
     for part in range(parts):

@@ -1,20 +1,24 @@
-"""A group whose plan the coordinator makes: the consumer protocol (KIP-848, T48).
+"""A group of the consumer protocol (KIP-848, T48): the coordinator assigns the partitions.
 
-Theory of operation. Three epochs chase each other. Whatever changes the plan (a member comes, goes
-or subscribes differently, a topic appears or grows) raises the *group epoch*. The next heartbeat of
-anyone finds it above the *target epoch* and makes a new target assignment. Every member whose
-*member epoch* is not the target's is led there in steps, each in the answer to one of its own
-heartbeats (reconciliation.py). So nobody ever waits for anybody else's answer, and a heartbeat that
-changes nothing writes nothing.
+Theory of operation. A group has three epochs, and each follows the one before:
 
-Hard state is what the records say (consumer_records.py): handlers only return records, replaying
-them is what changes the group. Soft state are the deadlines, and whether topics may have changed
-since the group epoch was set. A member's session ends its life; a member that was told to give up
-partitions and does not is fenced after its own rebalance timeout. Only heartbeats are signs of
-life.
+- The *group epoch* rises with every change that may need a new plan: a member joins, leaves or
+  changes its subscription, or a topic is created or grows.
+- The *target epoch* is the group epoch for which the current target assignment was computed. The
+  next heartbeat of any member that finds it below the group epoch computes a new target.
+- Each member has a *member epoch*. A member that is not in the target epoch moves towards its
+  target step by step, one step per heartbeat of its own (reconciliation.py).
 
-A static member that leaves for a while keeps its sender, and its session goes on running. Whoever
-comes with its instance id within that time takes over its partitions; nothing moves.
+So no request waits for another member, and a heartbeat that changes nothing writes no record.
+
+Hard state is what the records hold (records.py): handlers only return records, and replaying them
+changes the group. Soft state is the deadlines, and whether topics may have changed since the group
+epoch was set. A member is fenced when its session ends, or when it was told to give up partitions
+and has not done so within its own rebalance timeout. Only heartbeats extend a session.
+
+A static member that leaves temporarily keeps its place, and its session keeps running. A client
+that joins with the same instance id before the session ends takes over its partitions; no partition
+moves.
 """
 
 from __future__ import annotations
@@ -105,7 +109,7 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 class _Target(NamedTuple):
-    """What a member is to have, and in which epoch."""
+    """A member's target assignment and its epoch."""
 
     epoch: int
     partitions: Partitions
@@ -113,7 +117,7 @@ class _Target(NamedTuple):
 
 @final
 class ConsumerGroup:
-    """See the module's head."""
+    """One group, whose coordinator makes the plan."""
 
     def __init__(self, group_id: str, context: ShardContext) -> None:
         self._group_id = group_id
@@ -123,11 +127,11 @@ class ConsumerGroup:
         self._pace = RebalancePace()
         self._epoch = 0
         self._topics_hash = 0
-        """Of the topics subscribed to, as they were when the group epoch was set."""
+        """Hash of the subscribed topics at the time when the group epoch was set."""
         self._topics_may_have_changed = False
-        """Soft: the hash is to be looked at again."""
+        """Soft state: the hash must be computed again."""
 
-    # --- what the shard asks ---------------------------------------------------------------------
+    # --- for the shard ---------------------------------------------------------------------------
 
     @property
     def group_id(self) -> str:
@@ -163,7 +167,7 @@ class ConsumerGroup:
         return self._members.subscribes_to(topic)
 
     def check_commit(self, who: CommitIdentity, now: Now) -> None:
-        """Nobody's session is extended: of this protocol only heartbeats are signs of life."""
+        """Does not extend the session: in this protocol only heartbeats do."""
         if who.generation < 0 and not self._members:
             return
         self._check_epoch(who)
@@ -201,7 +205,7 @@ class ConsumerGroup:
         return Result(None)
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
-        """Acted upon with the next heartbeat: until then nobody could be told."""
+        """The next heartbeat acts on it: until then no member can be told."""
         names = (*delta.topics_changed, *(one.name for one in delta.topics_deleted))
         if any(self._members.subscribes_to(name) for name in names):
             self._topics_may_have_changed = True
@@ -232,7 +236,7 @@ class ConsumerGroup:
     def heartbeat(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """ConsumerGroupHeartbeat: join, go on, or leave. KafkaError: see T48."""
+        """ConsumerGroupHeartbeat: join, stay or leave. KafkaError: see T48."""
         member = self._members.get(request.member_id)
         if member is not None and self._changes_nothing(request, caller, member):
             self._extend_session(member.member_id, now)
@@ -249,7 +253,7 @@ class ConsumerGroup:
     def _changes_nothing(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, member: ConsumerMember
     ) -> bool:
-        """The common heartbeat: "still here", from a member that has all that it is to have."""
+        """The common heartbeat, without news, from a member that has its whole target."""
         metadata = member.metadata
         return (
             request.member_epoch == member.current.member_epoch > JOIN_EPOCH
@@ -274,7 +278,7 @@ class ConsumerGroup:
         sender: HeartbeatSender,
         now: Now,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """Take in what the member says, make a target if one is due, lead the member to it."""
+        """Apply the request, compute a target if one is due, move the member towards it."""
         member = sender.member
         records: list[CoordinatorRecord] = []
         if sender.replaced is not None:
@@ -307,7 +311,7 @@ class ConsumerGroup:
     def _next_epoch(
         self, sender: HeartbeatSender, metadata: MemberMetadata, records: list[CoordinatorRecord]
     ) -> int:
-        """The group epoch, raised if there is something new to plan for."""
+        """The group epoch, raised if the subscriptions or their topics have changed."""
         raises = self._epoch == 0 or metadata.topics != sender.member.metadata.topics
         if not raises and not self._topics_may_have_changed:
             return self._epoch
@@ -333,7 +337,7 @@ class ConsumerGroup:
         records: list[CoordinatorRecord],
         now: Now,
     ) -> _Target:
-        """What the member is to have; a new target for everyone if the group epoch is ahead."""
+        """The member's target; recomputed for all members if the group epoch is ahead."""
         member_id, former_id = sender.member.member_id, sender.former.member_id
         if epoch == self._targets.epoch or self._must_wait(now):
             target = self._targets.of(former_id)
@@ -357,7 +361,7 @@ class ConsumerGroup:
         return _Target(epoch, rows[member_id])
 
     def _must_wait(self, now: Now) -> bool:
-        """Whether a new target would be one too many: the old one holds meanwhile (S41)."""
+        """Whether the group rebalances too often: the old target stays for now (S41)."""
         return self._targets.epoch > 0 and self._pace.wait_ms(now.monotonic_ms) > 0
 
     def _reconciled(
@@ -396,9 +400,9 @@ class ConsumerGroup:
         )
 
     def _heartbeat_interval_ms(self, now: Now, *, is_changing: bool) -> int:
-        """When the member is to show up again: sooner for a while after a new target was made.
+        """When the member sends its next heartbeat: sooner for a while after a new target.
 
-        Who must give something up hears of it by a heartbeat, and so does who waits for it.
+        Only heartbeats tell a member to give up a partition, and another one that it is free.
         """
         usual_ms = self._context.config.group_consumer_heartbeat_interval_ms
         if not is_changing and now.wall_ms - self._targets.made_ms >= usual_ms:
@@ -425,7 +429,7 @@ class ConsumerGroup:
         return Result(response, records)
 
     def _fence(self, member: ConsumerMember, now: Now) -> list[CoordinatorRecord]:
-        """The member goes; its partitions are free, and the next heartbeat plans without it."""
+        """Remove the member: its partitions become free, the next heartbeat plans without it."""
         records = member_tombstones(self._group_id, member.member_id)
         topics = self._members.topics_if(without=member)
         epoch = self._raise_epoch(topics_hash(topics, self._context.image), records)

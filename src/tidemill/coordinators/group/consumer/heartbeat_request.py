@@ -1,7 +1,7 @@
-"""What a ConsumerGroupHeartbeat must look like, whoever sends it (T48).
+"""Checks of a ConsumerGroupHeartbeat that do not depend on its sender (T48).
 
-A member says everything in its first heartbeat, epoch 0, and from then on only what has changed:
-null, or -1 for the timeout, means "as before". After an error it says everything again.
+A member's first heartbeat, with epoch 0, has all fields. Later ones have only the fields that
+changed: null, or -1 for the timeout, means "unchanged". After an error it sends all fields again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNCHANGED_TIMEOUT = -1
 def check_heartbeat(
     request: ConsumerGroupHeartbeatRequest, version: int, assignors: Sequence[str]
 ) -> None:
-    """KafkaError if no member could send this."""
+    """KafkaError if the request is not valid for any member."""
     _check_names(request, version)
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
@@ -72,7 +72,7 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the member says everything, and so wants to hear everything."""
+    """Whether the request has all fields; its response then has all fields too."""
     return request.member_epoch == JOIN_EPOCH or (
         request.rebalance_timeout_ms != UNCHANGED_TIMEOUT
         and request.subscribed_topic_names is not None
@@ -83,7 +83,7 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
 def metadata_after(
     request: ConsumerGroupHeartbeatRequest, caller: Caller, before: MemberMetadata
 ) -> MemberMetadata:
-    """Who the member is now."""
+    """The member's metadata after this request."""
     names = request.subscribed_topic_names
     timeout_ms = request.rebalance_timeout_ms
     return MemberMetadata(

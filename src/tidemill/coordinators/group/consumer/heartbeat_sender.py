@@ -1,8 +1,8 @@
-"""Where in a consumer group a heartbeat belongs: who sends it, and whether they may (T48, I15).
+"""Identifies the member that sends a ConsumerGroupHeartbeat, and checks that it may (T48, I15).
 
-A member id belongs to one instance id, or to none, for as long as it is known. An instance id
-belongs to one member at a time: another one may have it only after its holder left for a while, and
-then takes over everything, or after the holder is gone.
+A member id belongs to one instance id, or to none, for as long as the member exists. An instance id
+belongs to one member at a time. Another member may get it only after its holder has left for good,
+or has left temporarily; then the new member takes over all its partitions.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ __all__ = ["HeartbeatSender", "identify_leaver", "identify_sender", "unknown_mem
 
 
 class HeartbeatSender(NamedTuple):
-    """A sender and what is known of them."""
+    """The sender of a heartbeat, and its relation to the group."""
 
     member: ConsumerMember
-    """Whoever sent the heartbeat, as they were before it."""
+    """The member that sent the heartbeat, as it was before."""
     is_known: bool
     """Whether the group has records of this member."""
     replaced: ConsumerMember | None = None
-    """The former holder of the instance id, which goes."""
+    """The former holder of the instance id; the sender replaces it."""
 
     @property
     def former(self) -> ConsumerMember:
-        """Whose sender it was before this heartbeat; perhaps nobody's yet."""
+        """The member whose state the sender continues: the replaced one, or itself."""
         return self.replaced or self.member
 
 
@@ -40,7 +40,7 @@ def identify_sender(
     fresh_member_id: str,
     size_max: int,
 ) -> HeartbeatSender:
-    """KafkaError if the sender has no sender in the group."""
+    """The sender. KafkaError: it is neither a member nor allowed to become one."""
     member_id = request.member_id or fresh_member_id
     if request.instance_id is not None:
         sender = _static_sender(members, request, member_id, request.instance_id)
@@ -56,7 +56,7 @@ def identify_sender(
 def identify_leaver(
     members: ConsumerMembers, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerMember:
-    """Who leaves; KafkaError if they are not there."""
+    """The member that leaves; KafkaError if it is not in the group."""
     if request.instance_id is not None:
         return _holder(members, request.member_id, request.instance_id)
     member = members.get(request.member_id)
@@ -108,7 +108,7 @@ def _static_sender(
 
 
 def _holder(members: ConsumerMembers, member_id: str, instance_id: str) -> ConsumerMember:
-    """The member, if it holds the instance id that it comes with."""
+    """The member; KafkaError unless it holds the instance id that it sends."""
     holder = members.try_holder(instance_id)
     if holder is None:
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no instance {instance_id}")
@@ -119,10 +119,10 @@ def _holder(members: ConsumerMembers, member_id: str, instance_id: str) -> Consu
 
 
 def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
-    """FENCED_MEMBER_EPOCH if the member is not where the group knows it to be.
+    """FENCED_MEMBER_EPOCH if the member's epoch is not the one that the group knows.
 
-    One epoch behind is right if the last answer was lost, and then the member cannot own more than
-    that answer told. Epoch 0 is right at any time: the member starts over and owns nothing.
+    One epoch behind is valid if the last answer was lost; the member then owns no more than that
+    answer assigned. Epoch 0 is always valid: the member starts over and owns nothing.
     """
     current = member.current
     if request.member_epoch in (JOIN_EPOCH, current.member_epoch):

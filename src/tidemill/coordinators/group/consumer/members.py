@@ -1,7 +1,7 @@
-"""The members of one consumer group, and what follows from them: hard state, changed by replay.
+"""The members of one consumer group, with indexes over them: hard state, changed by replay.
 
-A log that was compacted may hold a member's records in any order, so either of its two kinds makes
-the member known; only the tombstone of its metadata removes it.
+A compacted log may hold a member's records in any order. So either of its two kinds of record
+creates the member, and only the tombstone of its metadata removes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["LEAVE_EPOCH", "STATIC_LEAVE_EPOCH", "ConsumerMember", "ConsumerMembe
 
 LEAVE_EPOCH = -1
 STATIC_LEAVE_EPOCH = -2
-"""Also the epoch of a static member that left for a while and keeps its place."""
+"""Also the epoch of a static member that left temporarily and keeps its place."""
 
 _NEW_METADATA = MemberMetadata()
 _NEW_CURRENT = CurrentAssignment()
@@ -36,7 +36,7 @@ class ConsumerMember:
 
     @property
     def is_away(self) -> bool:
-        """It left for a while; whoever comes with its instance id takes its place."""
+        """It left temporarily; the next member with its instance id takes its place."""
         return self.current.member_epoch == STATIC_LEAVE_EPOCH
 
     def is_reconciled_to(self, target_epoch: int) -> bool:
@@ -52,9 +52,9 @@ class ConsumerMembers:
         self._by_id: dict[str, ConsumerMember] = {}
         self._by_instance: dict[str, ConsumerMember] = {}
         self._subscribers: dict[str, int] = {}
-        """How many members subscribe to each topic; at least one."""
+        """The number of members that subscribe to each topic; at least one."""
         self._owners: dict[UUID, dict[int, str]] = {}
-        """Who was told each partition and has not given it up (I26)."""
+        """The member that was assigned each partition and has not given it up (I26)."""
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -76,13 +76,13 @@ class ConsumerMembers:
         return topic in self._subscribers
 
     def topics_if(self, *, without: ConsumerMember, with_topics: tuple[str, ...] = ()) -> list[str]:
-        """What would be subscribed to if one member's subscription were another; sorted."""
+        """The subscribed topics, sorted, if one member had another subscription or none."""
         gone = frozenset(without.metadata.topics)
         left = (name for name, count in self._subscribers.items() if count > (name in gone))
         return sorted({*left, *with_topics})
 
     def try_owner(self, topic_id: UUID, partition: int) -> str | None:
-        """Who has the partition or may still be reading it."""
+        """The member that has the partition or may still be reading it."""
         partitions = self._owners.get(topic_id)
         return None if partitions is None else partitions.get(partition)
 

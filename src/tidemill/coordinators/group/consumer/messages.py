@@ -1,4 +1,4 @@
-"""What a consumer group says of itself on the wire."""
+"""A consumer group's responses and descriptions on the wire."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidemill.wire.generated.consumer_group_heartbeat import Assignment, Respons
 __all__ = ["described_member", "heartbeat_assignment"]
 
 CONSUMER_MEMBER_TYPE = 1
-"""0 would be a member that speaks the classic protocol."""
+"""0 would be a member that uses the classic protocol."""
 
 
 def heartbeat_assignment(partitions: Partitions) -> Assignment:
@@ -42,7 +42,7 @@ def described_member(
 
 
 def _described_assignment(partitions: Partitions, image: MetadataImage) -> described.Assignment:
-    """By name too; topics that are gone by now are left out."""
+    """With topic names; deleted topics are left out."""
     return described.Assignment(
         topic_partitions=[
             described.TopicPartitions(

@@ -1,8 +1,9 @@
-"""How a member of a consumer group is led from what it has to what it is to have (KIP-848, I26).
+"""How a member of a consumer group moves from its current assignment to its target (KIP-848, I26).
 
-A partition changes hands in two steps. Its old owner is told an assignment without it and stays in
-its epoch until it no longer lists the partition as owned; only then is the partition free, and the
-new owner, which has been waiting in the new epoch, is told.
+A partition changes hands in two steps, so that two members never read it at the same time. First
+its old owner is told an assignment without it. The old owner stays in its epoch until its
+heartbeats no longer list the partition as owned. Only then is the partition free, and the new
+owner, which already waits in the new epoch, is told that it has it.
 
                          told to give up          stopped listing them, or has
                          partitions               nothing to give up
@@ -12,9 +13,11 @@ new owner, which has been waiting in the new epoch, is told.
       |  +----------------------------------------------- next epoch
       |                                                         |
       +-- new target, nothing to give up ---> UNRELEASED <------+
-                                              some of the target is still another's
+                                              another member still has
+                                              a part of the target
 
-Who gives nothing up in time is fenced by the group's deadline, which frees the partitions too.
+A member that does not give its partitions up in time is fenced by the group's deadline, which frees
+them too.
 """
 
 from __future__ import annotations
@@ -30,29 +33,29 @@ from tidemill.wire.generated.consumer_group_heartbeat import RequestTopicPartiti
 __all__ = ["CurrentAssignment", "MemberState", "Owned", "is_within", "reconcile"]
 
 Owned = Sequence[RequestTopicPartitions] | None
-"""What a member says it owns; None: it says nothing, so nothing has changed."""
+"""The partitions that a member says it owns; None: unchanged since its last heartbeat."""
 
 
 class MemberState(IntEnum):
-    """How far a member is; the numbers are those of Kafka's records."""
+    """How far a member is from its target; numbered as in Kafka's records."""
 
     STABLE = 0
     UNREVOKED_PARTITIONS = 1
-    """It has to give up partitions before it may go on."""
+    """It must give up partitions before it may enter the next epoch."""
     UNRELEASED_PARTITIONS = 2
-    """It waits for partitions that others have to give up."""
+    """It waits for partitions that other members must give up."""
 
 
 class CurrentAssignment(NamedTuple):
-    """What a member was told, and when."""
+    """The assignment that a member was told, and its epoch."""
 
     member_epoch: int = 0
     previous_epoch: int = 0
-    """Its epoch before; a member whose last answer was lost still comes with this one."""
+    """Its epoch before; a member whose last answer was lost still sends this one."""
     state: MemberState = MemberState.STABLE
     assigned: Partitions = NOTHING
     revoking: Partitions = NOTHING
-    """What it was told to give up and may still be reading."""
+    """Partitions that it was told to give up and may still be reading."""
 
 
 def reconcile(
@@ -65,7 +68,7 @@ def reconcile(
 ) -> CurrentAssignment:
     """The member's next step towards its target; the same object if there is none.
 
-    `is_free`: nobody else has the partition or may still be reading it.
+    `is_free`: no other member has the partition or may still be reading it.
     """
     if current.state is MemberState.STABLE and current.member_epoch == target_epoch:
         return current
@@ -93,7 +96,7 @@ def reconcile(
 
 
 def is_within(owned: Owned, assigned: Partitions) -> bool:
-    """Whether a member owns no more than it was told; False if it does not say."""
+    """Whether a member owns no more than it was assigned; False if it does not say."""
     if owned is None:
         return False
     return all(
@@ -112,7 +115,7 @@ def _lists_any(owned: Owned, partitions: Partitions) -> bool:
 
 
 def _split(assigned: Partitions, target: Partitions) -> tuple[Partitions, Partitions]:
-    """What of the assignment is in the target, and what is not."""
+    """The partitions of the assignment that are in the target, and those that are not."""
     kept: dict[UUID, tuple[int, ...]] = {}
     given_up: dict[UUID, tuple[int, ...]] = {}
     for topic_id, partitions in assigned.items():
@@ -129,7 +132,7 @@ def _split(assigned: Partitions, target: Partitions) -> tuple[Partitions, Partit
 def _take_free(
     kept: Partitions, target: Partitions, is_free: Callable[[UUID, int], bool]
 ) -> tuple[Mapping[UUID, tuple[int, ...]], bool]:
-    """What of the target the member can have now, and whether that is all of it."""
+    """The partitions of the target that the member can have now, and whether these are all."""
     assigned: dict[UUID, tuple[int, ...]] = {}
     complete = True
     for topic_id, wanted in target.items():

@@ -1,14 +1,14 @@
-"""The records of a consumer group, in Kafka's format: what is hard state, and how it is written.
+"""The records of a consumer group, in Kafka's format: they are its hard state.
 
     kind                       key             value
     3  group metadata          group           group epoch, hash of the topics subscribed to
-    5  member metadata         group, member   who it is and what it subscribes to
+    5  member metadata         group, member   its client, subscription and timeouts
     6  target metadata         group           epoch of the target assignment
-    7  target of a member      group, member   what it is to have
-    8  current assignment      group, member   what it was told, and its epoch
+    7  target of a member      group, member   its target assignment
+    8  current assignment      group, member   the assignment it was told, and its epoch
 
-The hash is of our own making: Kafka only compares it with what it computes itself, as we do, so a
-group that was written by the other is assigned anew once.
+The hash is Tidemill's own. Kafka, like Tidemill, only compares it with a hash that it computes
+itself, so a group that the other broker wrote is assigned once more.
 """
 
 from __future__ import annotations
@@ -55,19 +55,19 @@ __all__ = [
 ]
 
 VERSION = 0
-"""Of every value here."""
+"""The version of every value here."""
 _STATES = {int(state): state for state in MemberState}
 
 
 class MemberMetadata(NamedTuple):
-    """Who a member is and what it wants."""
+    """A member's client, subscription and timeout."""
 
     instance_id: str | None = None
     rack_id: str | None = None
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """What it subscribes to, sorted, each name once."""
+    """The subscribed topics, sorted, each name once."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
 
@@ -143,7 +143,7 @@ def current_record(group_id: str, member_id: str, current: CurrentAssignment) ->
 
 
 def member_tombstones(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """The member's own records last: until it is replayed, the member is known."""
+    """The metadata comes last: the member exists until its tombstone is replayed."""
     return [
         encode_tombstone(
             current_messages.ConsumerGroupCurrentMemberAssignmentKey(
@@ -191,7 +191,7 @@ def metadata_of(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
 def current_of(
     value: current_messages.ConsumerGroupCurrentMemberAssignmentValue,
 ) -> CurrentAssignment:
-    """ProtocolViolation: a state of a newer broker."""
+    """ProtocolViolation: a state that only a newer broker knows."""
     state = _STATES.get(value.state)
     if state is None:
         raise ProtocolViolation(f"a member's state is {value.state}")

@@ -1,4 +1,4 @@
-"""The target assignment of a consumer group: what everyone is to have, and since when."""
+"""The target assignment of a consumer group, and the epoch it was computed for."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ __all__ = ["ConsumerTargets", "preferred_assignor", "topics_hash"]
 
 @final
 class ConsumerTargets:
-    """Hard state, changed by replay."""
+    """The target of every member: hard state, changed by replay."""
 
     def __init__(self) -> None:
         self.epoch = 0
-        """The group epoch that these were made for."""
+        """The group epoch for which the targets were computed."""
         self.made_ms = 0
-        """Wall time; of an empty group, when its last member went."""
+        """Wall time of the computation; in an empty group, when its last member left."""
         self.rows: dict[str, Partitions] = {}
-        """By member; one that is to have nothing may be left out."""
+        """By member; a member without partitions may be left out."""
 
     def of(self, member_id: str) -> Partitions:
         return self.rows.get(member_id, NOTHING)
@@ -43,9 +43,9 @@ class ConsumerTargets:
         image: MetadataImage,
         heirs: Mapping[str, str],
     ) -> dict[str, Partitions]:
-        """A row for each of these members, the same object where it stays as it is.
+        """A target for each of these members; the same object where it does not change.
 
-        heirs: members that take over the row of another.
+        `heirs`: members that take over the previous target of another member.
         """
         subscribers = [
             Subscriber(
@@ -58,13 +58,13 @@ class ConsumerTargets:
 
 
 def preferred_assignor(members: Iterable[MemberMetadata], assignors: tuple[str, ...]) -> str:
-    """The one that most members name; the broker's first if none is named."""
+    """The assignor that most members name; the broker's first if none is named."""
     named = Counter(one.server_assignor for one in members)
     return max(assignors, key=lambda name: named[name])
 
 
 def topics_hash(names: Iterable[str], image: MetadataImage) -> int:
-    """Of those topics that exist, in this order: their ids, names and sizes."""
+    """A hash over the ids, names and sizes of the topics that exist, in this order."""
     digest = blake2b(digest_size=8)
     for name in names:
         topic = image.topics.get(name)
@@ -75,7 +75,7 @@ def topics_hash(names: Iterable[str], image: MetadataImage) -> int:
 
 
 def _shapes(members: Iterable[MemberMetadata], image: MetadataImage) -> dict[str, TopicShape]:
-    """The topics that anyone subscribes to and that exist."""
+    """The subscribed topics that exist."""
     shapes: dict[str, TopicShape] = {}
     for names in dict.fromkeys(one.topics for one in members):
         for name in names:

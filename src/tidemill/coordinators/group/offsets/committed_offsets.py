@@ -1,17 +1,17 @@
-"""The offsets that groups committed, and how commits are checked and written down.
+"""The committed offsets of groups: how commits are checked, and the records that store them.
 
 HOT PATH: a commit is one dict look-up per topic and partition, one packed value and one replayed
-record. `CommittedOffset` keeps the bytes of its key, so that neither the next commit encodes it nor
-its replay decodes it.
+record. `CommittedOffset` keeps the bytes of its key, so the next commit does not encode them again
+and its replay does not decode them.
 
-An offset belongs to a topic's id, not to its name: one of a topic that was deleted does not show up
-for a topic made anew under the same name (I34). The offset's value is not checked against the log,
-whose leader is another broker as a rule; Kafka takes any, and so does this (what is beyond the end
-makes the consumer reset, as its policy says). Negative ones are refused, since they mean "none" to
-those who read them (S45).
+An offset belongs to a topic id, not to a topic name: an offset of a deleted topic does not show up
+for a later topic of the same name (I34). The offset is not checked against the log, whose leader is
+usually another broker. Kafka accepts any value, and so does Tidemill: an offset beyond the end
+makes the consumer reset by its own policy. Negative offsets are refused, because readers take them
+for "none" (S45).
 
-Offsets of a group are bounded by the partitions that exist: none is taken for any other, and those
-of deleted topics go.
+The offsets of a group are bounded by the partitions that exist: commits for other partitions are
+refused, and offsets of deleted topics are deleted.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ _NO_OFFSETS: Mapping[str, TopicOffsets] = {}
 
 @final
 class CommittedOffset:
-    """What a group committed for one partition; changed in place by the next commit."""
+    """A group's committed offset of one partition; the next commit changes it in place."""
 
     __slots__ = ("commit_ms", "key", "leader_epoch", "metadata", "offset", "topic_id")
 
     def __init__(self, key: bytes) -> None:
         self.key = key
-        """Of its record."""
+        """The key of its record."""
         self.offset = -1
         self.leader_epoch = -1
         self.metadata = ""
         self.commit_ms = 0
         self.topic_id = _NO_TOPIC_ID
-        """Its sixteen bytes; zeros in records of brokers that did not write it."""
+        """Sixteen bytes; zeros in records of brokers that did not write it."""
 
     def belongs_to(self, topic_id: bytes) -> bool:
         return self.topic_id == topic_id or self.topic_id == _NO_TOPIC_ID
@@ -85,7 +85,7 @@ class OffsetStore:
         return len(self._by_key)
 
     def __iter__(self) -> Iterator[tuple[str, int, int]]:
-        """Topic, partition and offset of everything that is committed."""
+        """Topic, partition and offset of every committed offset."""
         for topics in self._groups.values():
             for topic, partitions in topics.items():
                 for partition, committed in partitions.items():
@@ -104,11 +104,11 @@ class OffsetStore:
     # --- replay ----------------------------------------------------------------------------------
 
     def replay(self, key: bytes, value: bytes | None) -> str | None:
-        """Take in a record; the group, if an offset came or went and not only changed."""
+        """Apply a record; return the group if an offset was added or deleted, not only changed."""
         entry = self._by_key.get(key)
         if value is None:
             return None if entry is None else self._remove(key)
-        # Decoded before anything changes: a damaged value leaves no half an offset behind.
+        # Decode before anything changes: a damaged value must not leave a partial offset.
         taken = decode_offset_value(value)
         group_id = None
         if entry is None:
@@ -146,7 +146,7 @@ class OffsetStore:
         metadata_bytes_max: int,
         now_ms: int,
     ) -> tuple[OffsetCommitResponse, list[CoordinatorRecord]]:
-        """The answer to a commit that its group allows, and the records that carry it out."""
+        """The response to a commit that the group has allowed, and the records for it."""
         records: list[CoordinatorRecord] = []
         known = self._groups.get(request.group_id, _NO_OFFSETS)
         answered = []
@@ -156,7 +156,7 @@ class OffsetStore:
                 answered.append(_unknown_topic(wanted))
                 continue
             commit = _TopicCommit(request.group_id, topic, known.get(topic.name), records)
-            partitions = commit.take(wanted.partitions, metadata_bytes_max, now_ms)
+            partitions = commit.accept(wanted.partitions, metadata_bytes_max, now_ms)
             answered.append(
                 OffsetCommitResponseTopic(
                     name=wanted.name, topic_id=wanted.topic_id, partitions=partitions
@@ -167,7 +167,7 @@ class OffsetStore:
 
 @final
 class _TopicCommit:
-    """The part of a commit that is about one topic."""
+    """The part of a commit for one topic."""
 
     __slots__ = ("_group_id", "_known", "_records", "_topic")
 
@@ -183,10 +183,10 @@ class _TopicCommit:
         self._known = known
         self._records = records
 
-    def take(
+    def accept(
         self, wanted: list[OffsetCommitRequestPartition], metadata_bytes_max: int, now_ms: int
     ) -> list[OffsetCommitResponsePartition]:
-        """The answer for each partition; a record is added for each that is taken."""
+        """The response for each partition; each accepted commit adds a record."""
         topic_id = self._topic.topic_id.bytes
         partition_count = len(self._topic.partitions)
         answered = []
@@ -222,7 +222,7 @@ def _is_too_large(metadata: str, bytes_max: int) -> bool:
 
 
 def _try_topic(image: MetadataImage, wanted: OffsetCommitRequestTopic) -> TopicImage | None:
-    """From version 10 on a topic is named by its id alone."""
+    """From version 10 on the request gives only the topic's id."""
     if wanted.name:
         return image.topics.get(wanted.name)
     return image.topic_by_id(wanted.topic_id)

@@ -1,14 +1,13 @@
-"""Which offsets nobody needs any more.
+"""Expiry of offsets that no consumer needs any more.
 
-An offset goes when its topic was deleted, or when nothing that keeps it has happened for the
-retention time: it was not committed anew, nobody in the group subscribes to its topic, and the
-group is empty or its members say what they subscribe to. A group that is empty and has no offset
-left goes with its last offset.
+An offset expires when its topic was deleted. It also expires when all of this holds for the
+retention time: there was no new commit, no member subscribes to its topic, and the group is either
+empty or its members' subscriptions are known. An empty group is deleted with its last offset.
 
-A *sweep* looks at all groups of a shard, some at a time. Sweeps come in regular intervals, and at
-once when a topic was deleted. A topic that is merely unknown is a different matter: this broker may
-not have heard of it yet. Its offsets go only in a regular sweep, and the first of these comes a
-whole interval after the shard was loaded, when even the slowest broker would have heard.
+A *sweep* looks at all groups of a shard, a few at a time. Sweeps run at regular intervals, and at
+once when a topic was deleted. A topic that is merely unknown may be new: this broker's image may
+lag behind. Its offsets are deleted only by a regular sweep. The first regular sweep runs a whole
+interval after the shard was loaded, when every image has caught up.
 """
 
 from __future__ import annotations
@@ -25,63 +24,63 @@ from tidemill.metadata.image.metadata_image import DeletedTopic, MetadataImage
 __all__ = ["OffsetExpiry"]
 
 CONSUMERS = "consumer"
-"""The protocol type whose members' subscriptions are known."""
+"""The protocol type whose subscriptions are known."""
 
 
 @final
 class OffsetExpiry:
-    """The sweeps of one shard: when the next slice is due, and what goes with it."""
+    """The sweeps of one shard: when the next step is due, and which offsets it deletes."""
 
     def __init__(self, config: GroupConfig, store: OffsetStore) -> None:
         self._config = config
         self._store = store
         self.deleted: dict[bytes, int] = {}
-        """Ids of deleted topics, and the number of the sweep that deals with them."""
+        """Ids of deleted topics, with the number of the sweep that deletes their offsets."""
         self._sweep = 0
-        self._to_look_at: list[str] = []
+        self._groups_left: list[str] = []
         self._is_regular = False
-        """The sweep that goes on now is not one for deleted topics alone."""
+        """The current sweep is a regular one, not only for deleted topics."""
         self._is_wanted = False
-        """Another sweep is to follow at once."""
+        """Another sweep must follow at once."""
         self._regular_at_ms: int | None = None
 
     def loaded(self, now: Now) -> None:
         self._regular_at_ms = now.monotonic_ms + self._config.offsets_retention_check_interval_ms
 
     def topics_deleted(self, topics: Iterable[DeletedTopic]) -> None:
-        """Offsets of these are hidden from now on, and go with the next sweep."""
+        """Hide the offsets of these topics; the next sweep deletes them."""
         for topic in topics:
             self.deleted[topic.topic_id.bytes] = self._sweep + 1
             self._is_wanted = True
 
     def next_deadline_ms(self) -> int | None:
-        if self._to_look_at or self._is_wanted:
+        if self._groups_left or self._is_wanted:
             return 0
         return self._regular_at_ms
 
-    # --- going through the groups ----------------------------------------------------------------
+    # --- sweeping the groups ---------------------------------------------------------------------
 
     def begin(self, group_ids: Iterable[str], now: Now) -> bool:
-        """Whether a sweep goes on, or begins now because it is due."""
+        """Begin a sweep if one is due; whether a sweep is in progress now."""
         due_ms = self.next_deadline_ms()
         if due_ms is None or due_ms > now.monotonic_ms:
             return False
-        if not self._to_look_at:
+        if not self._groups_left:
             self._sweep += 1
             self._is_wanted = False
-            self._to_look_at = list(group_ids)
+            self._groups_left = list(group_ids)
             self._plan_regular(now)
             self._maybe_finish()
         return True
 
     def try_next_group(self) -> str | None:
-        """The next group to look at, None at the end of the sweep."""
-        return self._to_look_at[-1] if self._to_look_at else None
+        """The next group of the sweep; None at its end."""
+        return self._groups_left[-1] if self._groups_left else None
 
     def done(self, group_id: str) -> None:
-        """The group that was taken has nothing left to expire."""
-        assert self._to_look_at[-1] == group_id
-        self._to_look_at.pop()
+        """The current group has nothing left to expire."""
+        assert self._groups_left[-1] == group_id
+        self._groups_left.pop()
         self._maybe_finish()
 
     def _plan_regular(self, now: Now) -> None:
@@ -93,13 +92,13 @@ class OffsetExpiry:
             )
 
     def _maybe_finish(self) -> None:
-        if not self._to_look_at:
+        if not self._groups_left:
             self.deleted = {one: at for one, at in self.deleted.items() if at > self._sweep}
 
     # --- one group -------------------------------------------------------------------------------
 
     def expired(self, group: Group, image: MetadataImage, now: Now) -> list[CoordinatorRecord]:
-        """The tombstones of the group's offsets that go."""
+        """The tombstones of the group's expired offsets."""
         used_until_ms = now.wall_ms - self._config.offsets_retention_ms
         keeps = self._keeps_all(group, used_until_ms)
         tombstones: list[CoordinatorRecord] = []
@@ -114,7 +113,7 @@ class OffsetExpiry:
         return tombstones
 
     def _keeps_all(self, group: Group, used_until_ms: int) -> bool:
-        """Whether none of the group's offsets may expire for want of use."""
+        """Whether none of the group's offsets may expire by age."""
         if not self._is_regular:
             return True
         if not group.is_empty:

@@ -1,8 +1,8 @@
-"""Answering what a group has committed.
+"""Reads a group's committed offsets for OffsetFetch.
 
-What was never committed is offset -1 with empty metadata and no error (T45); so is what was
-committed to a topic that has gone, once another has its name (I34). A topic that this broker has
-not heard of yet shows what is stored for it: saying "none" would make a consumer start over.
+A partition without a committed offset gets -1, empty metadata and no error (T45). So does an offset
+of a deleted topic whose name another topic has taken (I34). If the topic is not in this broker's
+image yet, the stored offset is returned: answering "none" would make the consumer start over.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_OFFSET = -1
 
 @final
 class OffsetReading:
-    """One group's offsets, as they look against an image of the cluster."""
+    """One group's offsets, checked against an image of the cluster."""
 
     def __init__(
         self,
@@ -37,16 +37,16 @@ class OffsetReading:
         self._offsets = offsets
         self._image = image
         self._deleted = deleted
-        """Ids of topics whose offsets are about to go."""
+        """Ids of deleted topics whose offsets are hidden."""
 
     def named(self, wanted: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-        """The partitions that were asked for, of a topic that is named."""
+        """The requested partitions of a topic given by name."""
         return OffsetFetchResponseTopics(
             name=wanted.name, partitions=self._read(wanted.name, wanted.partition_indexes)
         )
 
     def identified(self, wanted: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
-        """The partitions that were asked for, of a topic that is given by its id."""
+        """The requested partitions of a topic given by id."""
         topic = self._image.topic_by_id(wanted.topic_id)
         if topic is None:
             partitions = [_unknown_topic_id(index) for index in wanted.partition_indexes]
@@ -55,7 +55,7 @@ class OffsetReading:
         return OffsetFetchResponseTopics(topic_id=wanted.topic_id, partitions=partitions)
 
     def all(self, *, by_id: bool) -> list[OffsetFetchResponseTopics]:
-        """Everything that the group has committed, but for topics that cannot be named."""
+        """All offsets of the group, except those of topics that have no id to answer with."""
         answers = (self._try_all_of_topic(name, by_id=by_id) for name in self._offsets)
         return [answer for answer in answers if answer is not None]
 
