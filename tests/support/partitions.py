@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode
-from tidemill.core.ids import TopicPartition
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.partition import ACKS_ALL, Appended, Partition, PartitionSettings
 from tidemill.storage.files.disk import Buffer
@@ -15,7 +15,7 @@ from tidemill.wire.produced_batch import BatchPolicy
 from tidemill.wire.records import Record, build_batch
 
 NAME = TopicPartition("t", 0)
-TOPIC_ID = UUID(int=7)
+TOPIC_ID = TopicId(UUID(int=7))
 OWN, SECOND, THIRD = 1, 2, 3
 NOW_MS = 1_700_000_000_000
 
@@ -27,8 +27,9 @@ class Flushes:
         self.requested = 0
         self.appended_bytes = 0
 
-    def appended(self, log: PartitionLog, size_bytes: int) -> None:
+    def appended(self, log: PartitionLog, size_bytes: int, *, ack_waits: bool) -> None:
         self.appended_bytes += size_bytes
+        self.requested += ack_waits
 
     def request(self, log: PartitionLog) -> None:
         self.requested += 1

@@ -55,18 +55,20 @@ class Flusher:
         """Call `flushed` with every log that a round has made durable."""
         self._listeners.append(flushed)
 
+    def appended(self, log_: PartitionLog, size_bytes: int, *, ack_waits: bool) -> None:
+        """The log grew. It is flushed in the next round if `ack_waits`, else by its own rules."""
+        dirty = self._dirty
+        if not dirty.grew(log_, size_bytes):
+            dirty.appended(log_, size_bytes, now_ms=self._now_ms())
+            if dirty.wants_round or log_.config.flush_ms != FOREVER:
+                self._wanted.set()
+        if ack_waits:
+            self.request(log_)
+
     def request(self, log_: PartitionLog) -> None:
-        """Somebody waits until all that this log holds now is durable."""
+        """Flush everything that this log holds now in the next round."""
         self._dirty.request(log_)
         self._wanted.set()
-
-    def appended(self, log_: PartitionLog, size_bytes: int) -> None:
-        """The log grew; its own flush rules may ask for a round."""
-        if self._dirty.grew(log_, size_bytes):
-            return
-        self._dirty.appended(log_, size_bytes, now_ms=self._now_ms())
-        if self._dirty.wants_round or log_.config.flush_ms != FOREVER:
-            self._wanted.set()
 
     async def wait_flushed(self, logs: Sequence[PartitionLog]) -> None:
         """Wait until all that these logs hold now is durable; for ever if the disk failed."""

@@ -16,10 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
-from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
-from tidemill.core.ids import TopicPartition
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.isr import FollowerPosition
 from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
@@ -37,14 +36,14 @@ ACKS_ALL = -1
 
 
 class FlushRequests(Protocol):
-    """Whoever drives the flush rounds of the data directory."""
+    """What a partition asks of the flusher of its data directory."""
 
-    def appended(self, log: PartitionLog, size_bytes: int) -> None:
-        """The log grew; its own flush rules may ask for a round."""
+    def appended(self, log: PartitionLog, size_bytes: int, *, ack_waits: bool) -> None:
+        """The log grew. It is flushed in the next round if `ack_waits`, else by its own rules."""
         ...
 
     def request(self, log: PartitionLog) -> None:
-        """Somebody waits until all that this log holds now is durable."""
+        """Flush everything that this log holds now in the next round."""
         ...
 
 
@@ -78,7 +77,7 @@ class Partition:
     def __init__(
         self,
         name: TopicPartition,
-        topic_id: UUID,
+        topic_id: TopicId,
         log: PartitionLog,
         *,
         broker_id: int,
@@ -100,7 +99,7 @@ class Partition:
         self.durable_offset = log.log_start_offset
         """Every in-sync replica has flushed all below; at most the high watermark."""
         self.epoch_start_offset = 0
-        """The log end when this broker became leader: below it speaks an older epoch."""
+        """The log end when this broker became leader: everything below is of an older epoch."""
         self.followers: dict[int, FollowerPosition] = {}
         self._broker_id = broker_id
         self._flushes = flushes
@@ -110,6 +109,8 @@ class Partition:
         """The log alone decides both marks: nobody else is in sync, and nobody else need be."""
         self._appended_waiters = OffsetWaiters()
         self._durable_waiters = OffsetWaiters()
+        self._flush_requested_offset = 0
+        """The flusher has been asked, in this leader epoch, to flush everything below."""
         self.consumer_watchers: dict[Watcher, None] = {}
         """Parked fetches of consumers: woken when the high watermark moves."""
         self.replica_watchers: dict[Watcher, None] = {}
@@ -123,6 +124,7 @@ class Partition:
             self._start_epoch(image.leader_epoch)
             self.is_leader = True
             self.epoch_start_offset = self.log.log_end_offset
+            self._flush_requested_offset = 0
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.followers = {
                 broker_id: FollowerPosition(caught_up_at=now)
@@ -225,7 +227,10 @@ class Partition:
         header.base_offset = base_offset
         header.partition_leader_epoch = self.leader_epoch
         log.append((batch,), (header,), now_ms=now_ms)
-        self._flushes.appended(log, header.size_bytes)
+        ack_waits = acks == ACKS_ALL and self.settings.flush_before_ack
+        if ack_waits:
+            self._flush_requested_offset = header.next_offset
+        self._flushes.appended(log, header.size_bytes, ack_waits=ack_waits)
         self.maybe_advance_marks()
         if self.replica_watchers:
             for watcher in self.replica_watchers:
@@ -234,19 +239,25 @@ class Partition:
         return Appended(base_offset, header.next_offset, now_ms if is_append_time else NO_TIMESTAMP)
 
     def wait_acknowledged(self, next_offset: int, settle: Callable[[ErrorCode], None]) -> AckWaiter:
-        """Call `settle` once acks=all holds for everything below `next_offset` (D8)."""
+        """Call `settle` once acks=all holds for everything below `next_offset` (ADR 0003)."""
         waiter = AckWaiter(next_offset, settle)
         if self.settings.flush_before_ack:
             if next_offset <= self.durable_offset:
                 waiter.settle(ErrorCode.NONE)
             else:
                 self._durable_waiters.add(waiter)
-                self._flushes.request(self.log)
+                self._maybe_request_flush(next_offset)
         elif next_offset <= self.high_watermark:
             waiter.settle(ErrorCode.NONE)
         else:
             self._appended_waiters.add(waiter)
         return waiter
+
+    def _maybe_request_flush(self, next_offset: int) -> None:
+        """Needed when a retry with acks=all finds a batch that was appended with acks=1."""
+        if next_offset > self._flush_requested_offset:
+            self._flush_requested_offset = self.log.log_end_offset
+            self._flushes.request(self.log)
 
     def check_writable(self, acks: int) -> None:
         """KafkaError if an append with these acks would be refused, whatever the batch."""
@@ -380,7 +391,7 @@ class Partition:
             last_position, last = found[-1]
             end = last_position + last.size_bytes
             self.log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
-            self._flushes.appended(self.log, end)
+            self._flushes.appended(self.log, end, ack_waits=False)
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
         return len(found)
 

@@ -154,11 +154,36 @@ def test_D8_with_flush_os_the_high_watermark_is_enough() -> None:
     assert led.durable_offset == 0
 
 
-def test_who_waits_for_the_disk_asks_for_a_flush() -> None:
+def test_an_append_that_waits_for_the_disk_requests_one_flush() -> None:
     flushes = Flushes()
     led = leader(SlowLog(), flushes=flushes)
     wait(led, append(led).next_offset)
     assert flushes.requested == 1
+
+
+def test_with_flush_os_no_append_requests_a_flush() -> None:
+    flushes = Flushes()
+    led = leader(SlowLog(), flushes=flushes, flush_before_ack=False)
+    wait(led, append(led).next_offset)
+    assert flushes.requested == 0
+
+
+def test_waiting_for_a_batch_appended_with_acks_1_requests_its_flush() -> None:
+    flushes = Flushes()
+    led = leader(SlowLog(), flushes=flushes)
+    next_offset = append(led, acks=1).next_offset
+    assert flushes.requested == 0
+    wait(led, next_offset)
+    assert flushes.requested == 1
+
+
+def test_a_new_leader_epoch_requests_flushes_again() -> None:
+    flushes = Flushes()
+    led = leader(SlowLog(), flushes=flushes)
+    next_offset = append(led).next_offset
+    led.become_leader(image(epoch=1), now=0.0)
+    wait(led, next_offset)
+    assert flushes.requested == 2
 
 
 def test_what_holds_already_is_acknowledged_at_once() -> None:
