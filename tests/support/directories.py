@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogConfig
@@ -23,7 +23,7 @@ def opened(disk: SimDisk, *, cluster_id: str = "c", broker_id: int = 1) -> LogDi
         disk,
         ROOT,
         cluster_id=cluster_id,
-        broker_id=BrokerId(broker_id),
+        broker_id=broker_id,
         rng=SeededRng(3),
         now_ms=1_000,
         config_of=lambda _partition: SMALL,

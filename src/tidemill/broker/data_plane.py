@@ -12,7 +12,6 @@ from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import StorageFault
-from tidemill.core.ids import BrokerId
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
@@ -79,7 +78,7 @@ async def open_logs(
             seams.disk,
             f"{config.data_dir}/{LOGS_DIRECTORY}",
             cluster_id=cluster_id,
-            broker_id=BrokerId(config.node_id),
+            broker_id=config.node_id,
             rng=seams.rng,
             now_ms=now_ms,
             files_max=open_files_max,

@@ -56,7 +56,7 @@ def build_services(
         disk=seams.disk,
         cluster=cluster,
         replicas=data.replicas,
-        pending_logs=data.replicas.unopened,
+        pending_logs=data.replicas.pending_logs,
         groups=coordinators.groups,
         checkpoint=data.housekeeping.write_checkpoint,
         telemetry=telemetry,

@@ -1,4 +1,9 @@
-"""Names for the numbers that travel through the broker, so that mypy keeps them apart."""
+"""Topics and partitions by name and by id.
+
+`TopicId` is the id of a topic that this cluster knows; mypy keeps it apart from the plain UUID that
+a client sent. Offsets, epochs and broker ids are plain integers: nearly all come from or go to a
+message of the protocol, and a conversion at each field would hide more than it catches.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +15,16 @@ __all__ = [
     "NO_LEADER",
     "TOPIC_NAME_CHARS_MAX",
     "ZERO_UUID",
-    "BrokerId",
-    "LeaderEpoch",
-    "Offset",
-    "PartitionIndex",
-    "ProducerId",
     "TopicId",
     "TopicPartition",
     "is_legal_topic_name",
 ]
 
-BrokerId = NewType("BrokerId", int)
-PartitionIndex = NewType("PartitionIndex", int)
-Offset = NewType("Offset", int)
-LeaderEpoch = NewType("LeaderEpoch", int)
-ProducerId = NewType("ProducerId", int)
 TopicId = NewType("TopicId", UUID)
 
 ZERO_UUID = UUID(int=0)
-NO_LEADER = BrokerId(-1)
+NO_LEADER = -1
+"""Stands for a broker id where a partition has no leader, or the cluster no controller."""
 
 TOPIC_NAME_CHARS_MAX = 249
 _LEGAL_TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}\Z")

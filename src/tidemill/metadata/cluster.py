@@ -23,7 +23,7 @@ from uuid import UUID
 
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
-from tidemill.core.ids import NO_LEADER
+from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.controller import (
     ConfigChange,
@@ -265,7 +265,7 @@ class Cluster:
         self, specs: Sequence[TopicSpec], *, validate_only: bool = False
     ) -> list[TopicResult]:
         """Make topics; one result each, in order (T21)."""
-        topic_ids = [self._rng.uuid() for _ in specs]
+        topic_ids = [TopicId(self._rng.uuid()) for _ in specs]
         return await self._as_controller(
             lambda term: self._controller.create_topics(
                 specs, topic_ids, validate_only=validate_only, term=term
@@ -343,7 +343,7 @@ class Cluster:
             )
             if after == before:
                 return before
-            await self._propose(PartitionChange(topic_id, partition, before, after))
+            await self._propose(PartitionChange(topic.topic_id, partition, before, after))
             return self.image.topics[topic.name].partitions[partition]
 
     def _led_partition(self, topic_id: UUID, index: int) -> tuple[TopicImage, PartitionImage]:

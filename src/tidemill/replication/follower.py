@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import final
+from uuid import UUID
 
 from tidemill.client.network.broker_connection import Connection
 from tidemill.client.network.errors import ClientError
@@ -107,7 +108,9 @@ class Followers:
 
     async def _fetch_once(self, connection: Connection, leader_id: int) -> None:
         partitions = list(self._followed[leader_id])
-        asked = {(p.topic_id, p.name.partition): (p, p.leader_epoch) for p in partitions}
+        asked: dict[tuple[UUID, int], tuple[Partition, int]] = {
+            (p.topic_id, p.name.partition): (p, p.leader_epoch) for p in partitions
+        }
         response = await connection.request(
             self._request(partitions), FetchResponse, timeout_s=REQUEST_TIMEOUT_S
         )
@@ -151,7 +154,7 @@ class Followers:
         self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
     ) -> bool:
         """One partition of an answer; whether records were appended."""
-        cut = _cut_of(partition, data)
+        cut = _try_cut(partition, data)
         if cut is not None:
             # A running flush must not see the cut, and after waiting for it all may be different.
             await self._flusher.between_rounds(
@@ -172,7 +175,7 @@ class Followers:
             await self._flusher.wait_flushed(logs)
 
 
-def _cut_of(partition: Partition, data: PartitionData) -> Callable[[], None] | None:
+def _try_cut(partition: Partition, data: PartitionData) -> Callable[[], None] | None:
     """What the leader's answer asks us to drop, if anything."""
     if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return partial(partition.restart_at, max(0, data.log_start_offset))

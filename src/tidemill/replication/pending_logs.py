@@ -19,11 +19,11 @@ from typing import final
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import TopicImage
 
-__all__ = ["Unopened"]
+__all__ = ["PendingLogs"]
 
 
 @final
-class Unopened:
+class PendingLogs:
     """The queue of logs to be made, and those who wait for them."""
 
     def __init__(self) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Protocol, final
-from uuid import UUID
 
 from tidemill.core.clock import Clock
 from tidemill.core.config.keys import INT64_MAX
@@ -20,7 +19,7 @@ from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.metadata.image.metadata_image import Delta, PartitionImage, TopicImage
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
-from tidemill.replication.pending_logs import Unopened
+from tidemill.replication.pending_logs import PendingLogs
 from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
 from tidemill.wire.produced_batch import BatchPolicy
 
@@ -105,7 +104,7 @@ class ReplicaManager:
         self._followed = followed
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
-        self.unopened = Unopened()
+        self.pending_logs = PendingLogs()
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -130,15 +129,15 @@ class ReplicaManager:
         for name in delta.topics_changed:
             self._apply_topic(delta.after.topics[name])
         if delta.topics_deleted:
-            self.unopened.wake()
+            self.pending_logs.wake()
 
     def open_made(self, names: Iterable[TopicPartition]) -> None:
         """The logs of these partitions were made. They may have been for a topic that is gone."""
         for name in names:
-            topic = self.unopened.topic(name)
+            topic = self.pending_logs.topic(name)
             if name in self._partitions:
                 continue  # an image came first and found the log
-            if topic is None or self._store.get(name, TopicId(topic.topic_id)) is None:
+            if topic is None or self._store.get(name, topic.topic_id) is None:
                 self._store.delete_log(name)
             else:
                 settings, log_config = settings_of(topic.config), log_config_of(topic.config)
@@ -183,11 +182,11 @@ class ReplicaManager:
         self, topic: TopicImage, index: int, settings: PartitionSettings, log_config: LogConfig
     ) -> Partition | None:
         name = TopicPartition(topic.name, index)
-        log_ = self._store.get(name, TopicId(topic.topic_id))
+        log_ = self._store.get(name, topic.topic_id)
         if log_ is None:
-            self.unopened.want(name, topic)
+            self.pending_logs.want(name, topic)
             return None
-        self.unopened.forget(name)
+        self.pending_logs.forget(name)
         log_.set_config(log_config)
         partition = Partition(
             name,
@@ -202,8 +201,8 @@ class ReplicaManager:
         self._by_log[log_] = partition
         return partition
 
-    def _drop(self, name: TopicPartition, topic_id: UUID) -> None:
-        self.unopened.forget(name)
+    def _drop(self, name: TopicPartition, topic_id: TopicId) -> None:
+        self.pending_logs.forget(name)
         partition = self._partitions.get(name)
         if partition is None or partition.topic_id != topic_id:
             return

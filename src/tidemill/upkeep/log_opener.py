@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import final
 
 from tidemill.core.errors import KafkaError, StorageFault
-from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.pacing import next_turn
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.replica_manager import ReplicaManager, log_config_of
@@ -42,28 +42,27 @@ class LogOpener:
         self._disk = disk
         self._directory = directory
         self._replicas = replicas
-        self._unopened = replicas.unopened
+        self._pending = replicas.pending_logs
         self._reported: dict[TopicPartition, TopicImage] = {}
         """What the operator has heard of already."""
 
     async def run(self) -> None:
         """Make what is wanted, for ever."""
         while True:
-            await self._unopened.wait_work(RETRY_INTERVAL_S if len(self._unopened) else IDLE_S)
+            await self._pending.wait_work(RETRY_INTERVAL_S if len(self._pending) else IDLE_S)
             await self.work_off()
 
     async def work_off(self) -> None:
         """Try to make whatever is not there, and let go of what was deleted."""
         await self._settle_removals()
-        self._unopened.retry_failed()
-        while group := self._unopened.take(LOGS_PER_GROUP):
+        self._pending.retry_failed()
+        while group := self._pending.take(LOGS_PER_GROUP):
             await self.open_group(group)
 
     async def open_group(self, group: _Group) -> None:
         """Make the logs of one group and serve them."""
         creation = self._directory.begin_creation(
-            WantedLog(name, TopicId(topic.topic_id), log_config_of(topic.config))
-            for name, topic in group
+            WantedLog(name, topic.topic_id, log_config_of(topic.config)) for name, topic in group
         )
         await self._disk.run(creation.make)
         try:
@@ -75,7 +74,7 @@ class LogOpener:
         for start in range(0, len(made), PARTITIONS_PER_SLICE):
             self._replicas.open_made(made[start : start + PARTITIONS_PER_SLICE])
             await next_turn()
-        self._unopened.tried(group)
+        self._pending.tried(group)
 
     def _note_failures(self, group: _Group, creation: LogCreation) -> None:
         """Once for each state of a topic: it is tried again and again."""

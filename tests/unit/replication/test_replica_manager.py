@@ -86,14 +86,14 @@ class Place:
         self.finish_logs(group)
 
     def begin_logs(self) -> list[tuple[TopicPartition, TopicImage]]:
-        group = self.replicas.unopened.take(100)
+        group = self.replicas.pending_logs.take(100)
         for name, topic in group:
             self.logs.make(name, topic.topic_id)
         return group
 
     def finish_logs(self, group: list[tuple[TopicPartition, TopicImage]]) -> None:
         self.replicas.open_made(name for name, _ in group)
-        self.replicas.unopened.tried(group)
+        self.replicas.pending_logs.tried(group)
 
     def drop(self, name: str) -> None:
         draft = ImageDraft(self.metadata)
@@ -121,7 +121,7 @@ def topic(
 ) -> TopicImage:
     config = replace(TopicConfig(), **keys)  # type: ignore[arg-type]
     return TopicImage(
-        name=name, topic_id=UUID(int=number), partitions=tuple(partitions), config=config
+        name=name, topic_id=TopicId(UUID(int=number)), partitions=tuple(partitions), config=config
     )
 
 
@@ -202,10 +202,10 @@ def test_changed_topic_keys_reach_partition_and_log(place: Place) -> None:
 def test_a_partition_is_not_to_be_found_before_its_log_is_made(place: Place) -> None:
     place.announce(topic(image()))
     assert place.replicas.find("t", 0) is None
-    assert place.replicas.unopened.has_untried("t")
+    assert place.replicas.pending_logs.has_untried("t")
     place.make_logs()
     assert place.partition().is_leader
-    assert len(place.replicas.unopened) == 0
+    assert len(place.replicas.pending_logs) == 0
 
 
 def test_a_partition_takes_on_the_role_that_the_newest_image_gives_it(place: Place) -> None:
@@ -250,8 +250,8 @@ def test_I34_a_log_made_for_the_former_topic_is_not_served_to_the_next_one(place
 def test_a_topic_that_is_gone_is_not_wanted_any_more(place: Place) -> None:
     place.announce(topic(image()))
     place.drop("t")
-    assert place.replicas.unopened.take(10) == []
-    assert not place.replicas.unopened.has_untried("t")
+    assert place.replicas.pending_logs.take(10) == []
+    assert not place.replicas.pending_logs.has_untried("t")
 
 
 def test_the_last_high_watermark_is_where_a_partition_begins(place: Place) -> None:

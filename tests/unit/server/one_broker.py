@@ -159,7 +159,7 @@ class OneBroker:
             disk=self.disk,
             cluster=self.cluster,
             replicas=self.replicas,
-            pending_logs=self.replicas.unopened,
+            pending_logs=self.replicas.pending_logs,
             groups=self.groups,
             checkpoint=self._checkpoint,
             telemetry=Telemetry(),

@@ -11,6 +11,7 @@ import pytest
 from tests.support.directories import opened
 from tests.support.partitions import OWN, Flushes, image
 from tidemill.core.errors import StorageFault
+from tidemill.core.ids import TopicId
 from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.replica_manager import ReplicaManager
@@ -32,7 +33,7 @@ class Place:
     def put(self, partitions: int, name: str = "t", number: int = 1) -> None:
         topic = TopicImage(
             name=name,
-            topic_id=UUID(int=number),
+            topic_id=TopicId(UUID(int=number)),
             partitions=tuple(image() for _ in range(partitions)),
             config=TopicConfig(),
         )
@@ -53,14 +54,14 @@ class Place:
     async def open_all(self, topic: str = "t") -> None:
         """Run the loop until every log of the topic was tried."""
         running = asyncio.create_task(self.opener.run())
-        await self.replicas.unopened.wait_tried([topic])
+        await self.replicas.pending_logs.wait_tried([topic])
         running.cancel()
 
     def work_off(self) -> None:
         asyncio.run(self.opener.work_off())
 
     def open_next(self) -> None:
-        asyncio.run(self.opener.open_group(self.replicas.unopened.take(LOGS_PER_GROUP)))
+        asyncio.run(self.opener.open_group(self.replicas.pending_logs.take(LOGS_PER_GROUP)))
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_S11_others_get_turns_while_partitions_are_opened(place: Place) -> None:
     place.put(LOGS_PER_GROUP)
 
     async def turns() -> int:
-        work = place.opener.open_group(place.replicas.unopened.take(LOGS_PER_GROUP))
+        work = place.opener.open_group(place.replicas.pending_logs.take(LOGS_PER_GROUP))
         opening = asyncio.create_task(work)
         count = 0
         while not opening.done():
@@ -105,7 +106,7 @@ def test_what_failed_is_tried_again(place: Place) -> None:
     assert place.replicas.find("t", 0) is None
     place.work_off()
     assert place.replicas.find("t", 0) is not None
-    assert len(place.replicas.unopened) == 0
+    assert len(place.replicas.pending_logs) == 0
 
 
 def test_a_failure_is_told_once_however_often_it_is_tried(
@@ -138,7 +139,7 @@ def test_a_deleted_topic_becomes_durable_in_the_background(place: Place) -> None
 
 def test_I34_a_topic_made_again_while_its_logs_are_made_gets_its_own(place: Place) -> None:
     place.put(1)
-    group = place.replicas.unopened.take(1)
+    group = place.replicas.pending_logs.take(1)
     place.drop()
     place.put(1, number=2)
     asyncio.run(place.opener.open_group(group))

@@ -205,13 +205,13 @@ def options_of(config_class: type) -> dict[str, Option]:
     for item in fields(config_class):
         if "option" in item.metadata:
             found[item.name] = item.metadata["option"]
-        elif section := _section_of(item):
+        elif section := _try_section(item):
             inner = options_of(section)
             found |= {f"{item.name}.{name}": made for name, made in inner.items()}
     return found
 
 
-def _section_of(item: Field[Any]) -> type | None:
+def _try_section(item: Field[Any]) -> type | None:
     made_by: object = item.default_factory
     return made_by if isinstance(made_by, type) and is_dataclass(made_by) else None
 
@@ -256,7 +256,7 @@ def _filled(config_class: type[_Config], values: Mapping[str, Value]) -> _Config
     """An instance with those of `values`, by key, that the class or a section of it has."""
     arguments: dict[str, object] = {}
     for item in fields(config_class):  # type: ignore[arg-type]  # is a dataclass
-        if section := _section_of(item):
+        if section := _try_section(item):
             arguments[item.name] = _filled(section, values)
         elif "option" in item.metadata and item.metadata["option"].key in values:
             arguments[item.name] = values[item.metadata["option"].key]

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import TOPIC_NAME_CHARS_MAX, ZERO_UUID, is_legal_topic_name
+from tidemill.core.ids import TOPIC_NAME_CHARS_MAX, ZERO_UUID, TopicId, is_legal_topic_name
 from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.placement import Load, count_replicas, place
@@ -111,7 +111,7 @@ class TopicPlanner:
         self._spellings: dict[str, str] | None = None
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
 
-    def plan_topic(self, spec: TopicSpec, topic_id: UUID) -> TopicImage:
+    def plan_topic(self, spec: TopicSpec, topic_id: TopicId) -> TopicImage:
         """The new topic. Nothing of the plan is kept if it is refused."""
         self._check_name(spec.name)
         overrides = checked_overrides(spec.overrides)
@@ -164,7 +164,7 @@ class TopicPlanner:
             )
         if name in self._names or name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
-        other = self._collision(name)
+        other = self._try_find_collision(name)
         if other is not None:
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -172,7 +172,7 @@ class TopicPlanner:
                 "'.' and '_' count as the same",
             )
 
-    def _collision(self, name: str) -> str | None:
+    def _try_find_collision(self, name: str) -> str | None:
         key = _collision_key(name)
         if "_" not in key:
             return None

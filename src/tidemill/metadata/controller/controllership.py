@@ -17,7 +17,7 @@ from uuid import UUID
 
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import NO_LEADER
+from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.metadata.controller.controller import (
     ConfigChange,
     PartitionsSpec,
@@ -171,7 +171,7 @@ class Controllership:
         await self._write(strays, term=term)
 
     def _is_stray(self, path: str) -> bool:
-        place = nodes.partition_of(path)
+        place = nodes.try_partition(path)
         if place is None:
             return False
         topic = self._image.topic_by_id(place[0])
@@ -212,7 +212,7 @@ class Controllership:
     async def create_topics(
         self,
         specs: Sequence[TopicSpec],
-        topic_ids: Sequence[UUID],
+        topic_ids: Sequence[TopicId],
         *,
         validate_only: bool,
         term: int,

@@ -19,10 +19,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple, final
-from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import NO_LEADER
+from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage, TopicImage
 from tidemill.metadata.image.topic_config import TopicConfig
 
@@ -41,7 +40,7 @@ __all__ = [
 class PartitionChange(NamedTuple):
     """A partition's next state; `before.partition_epoch` is what the write is conditional on."""
 
-    topic_id: UUID
+    topic_id: TopicId
     partition: int
     before: PartitionImage
     after: PartitionImage

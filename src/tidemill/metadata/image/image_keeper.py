@@ -129,7 +129,7 @@ class ImageKeeper:
             if node is None:
                 draft.drop_topic(path.removeprefix(nodes.TOPICS))
                 continue
-            stored = self._reader.stored_topic(path, node)
+            stored = self._reader.try_decode_topic(path, node)
             if stored is not None:
                 found = await self._coord.scan(nodes.partitions_prefix(stored.topic_id))
                 self._reader.read_topic(stored, dict(found), draft)
@@ -139,7 +139,7 @@ class ImageKeeper:
     async def _refresh_partitions(
         self, paths: list[str], scanned: set[UUID], draft: ImageDraft
     ) -> None:
-        places = [nodes.partition_of(path) for path in paths if path.startswith(nodes.PARTITIONS)]
+        places = [nodes.try_partition(path) for path in paths if path.startswith(nodes.PARTITIONS)]
         topic_ids = dict.fromkeys(place[0] for place in places if place is not None)
         for topic_id in topic_ids:
             topic = draft.topic_by_id(topic_id)

@@ -62,7 +62,7 @@ class ImageReader:
         seen: set[str] = set()
         for path, node in stored.topics:
             seen.add(path)
-            topic = self.stored_topic(path, node)
+            topic = self.try_decode_topic(path, node)
             if topic is not None:
                 self.read_topic(topic, by_topic.get(str(topic.topic_id), {}), draft)
         for name in base.topics:
@@ -79,17 +79,17 @@ class ImageReader:
             self._alarm(str(bad))
 
     def read_broker(self, path: str, node: Node | None, draft: ImageDraft) -> None:
-        broker_id = nodes.broker_id_of(path)
+        broker_id = nodes.try_broker_id(path)
         if broker_id is None:
             self._alarm(f"{path!a}: not one of ours")
         elif node is None:
             draft.drop_broker(broker_id)
         else:
-            broker = self._decoded_broker(path, node)
+            broker = self._try_decode_broker(path, node)
             if broker is not None:
                 draft.put_broker(broker)
 
-    def stored_topic(self, path: str, node: Node) -> StoredTopic | None:
+    def try_decode_topic(self, path: str, node: Node) -> StoredTopic | None:
         """What a topic's node says, if it says anything."""
         try:
             stored = nodes.decode_topic(path, node)
@@ -124,7 +124,7 @@ class ImageReader:
         """Take in partitions of a topic that the draft has."""
         changed: dict[int, PartitionImage] = {}
         for path, node in found:
-            place = nodes.partition_of(path)
+            place = nodes.try_partition(path)
             if place is not None and place[1] < len(topic.partitions):
                 old = topic.partitions[place[1]]
                 changed[place[1]] = self._partition(path, node, old.replicas, old)
@@ -134,12 +134,12 @@ class ImageReader:
         seen: set[int | None] = set()
         for path, node in found:
             self.read_broker(path, node, draft)
-            seen.add(nodes.broker_id_of(path))
+            seen.add(nodes.try_broker_id(path))
         for broker_id in base.brokers:
             if broker_id not in seen:
                 draft.drop_broker(broker_id)
 
-    def _decoded_broker(self, path: str, node: Node) -> BrokerImage | None:
+    def _try_decode_broker(self, path: str, node: Node) -> BrokerImage | None:
         try:
             return nodes.decode_broker(path, node)
         except BadNode as bad:

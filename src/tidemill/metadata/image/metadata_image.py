@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, final
 from uuid import UUID
 
-from tidemill.core.ids import NO_LEADER
+from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.metadata.image.topic_config import TopicConfig
 
 __all__ = [
@@ -90,7 +90,7 @@ class TopicImage:
     """A topic with its partitions, indexed by partition number."""
 
     name: str
-    topic_id: UUID
+    topic_id: TopicId
     partitions: tuple[PartitionImage, ...]
     overrides: Mapping[str, str] = field(default_factory=dict)
     """What was set for this topic."""
@@ -114,7 +114,7 @@ class DeletedTopic(NamedTuple):
     """A topic that is gone; whoever keeps data of it must check the id."""
 
     name: str
-    topic_id: UUID
+    topic_id: TopicId
 
 
 @final

@@ -27,7 +27,7 @@ from uuid import UUID
 
 from tidemill.core.config.keys import INT32_MAX, INT64_MAX
 from tidemill.core.errors import TidemillError
-from tidemill.core.ids import NO_LEADER, is_legal_topic_name
+from tidemill.core.ids import NO_LEADER, TopicId, is_legal_topic_name
 from tidemill.metadata.image.metadata_image import BrokerImage, PartitionImage
 from tidemill.metadata.store.coord import Node
 
@@ -42,7 +42,6 @@ __all__ = [
     "TOPICS",
     "BadNode",
     "StoredTopic",
-    "broker_id_of",
     "broker_path",
     "decode_broker",
     "decode_cluster_id",
@@ -56,11 +55,12 @@ __all__ = [
     "encode_counter",
     "encode_partition",
     "encode_topic",
-    "partition_of",
     "partition_path",
     "partitions_prefix",
-    "topic_name_of",
     "topic_path",
+    "try_broker_id",
+    "try_partition",
+    "try_topic_name",
 ]
 
 CLUSTER = "/cluster"
@@ -108,19 +108,19 @@ def partition_path(topic_id: UUID, index: int) -> str:
     return f"{PARTITIONS}{topic_id}/{index}"
 
 
-def broker_id_of(path: str) -> int | None:
+def try_broker_id(path: str) -> int | None:
     """The broker that a path under BROKERS belongs to, if it is one of ours."""
     found = _BROKER_PATH.match(path)
     return int(found[1]) if found else None
 
 
-def topic_name_of(path: str) -> str | None:
+def try_topic_name(path: str) -> str | None:
     """The topic that a path under TOPICS belongs to, if it is one of ours."""
     name = path.removeprefix(TOPICS)
     return name if is_legal_topic_name(name) else None
 
 
-def partition_of(path: str) -> tuple[UUID, int] | None:
+def try_partition(path: str) -> tuple[UUID, int] | None:
     """Topic id and index of a path under PARTITIONS, if it is one of ours."""
     found = _PARTITION_PATH.match(path)
     if not found:
@@ -139,7 +139,7 @@ class StoredTopic(NamedTuple):
     """A /topics node; the configuration is resolved by the reader."""
 
     name: str
-    topic_id: UUID
+    topic_id: TopicId
     replicas: tuple[tuple[int, ...], ...]
     overrides: Mapping[str, str]
     version: int
@@ -181,7 +181,7 @@ def encode_broker(broker: BrokerImage) -> bytes:
 
 
 def decode_broker(path: str, node: Node) -> BrokerImage:
-    broker_id = broker_id_of(path)
+    broker_id = try_broker_id(path)
     if broker_id is None or broker_id > INT32_MAX:
         raise BadNode(path, "not a broker id")
     value = _load(path, node)
@@ -195,18 +195,18 @@ def decode_broker(path: str, node: Node) -> BrokerImage:
 
 
 def encode_topic(
-    topic_id: UUID, replicas: tuple[tuple[int, ...], ...], overrides: Mapping[str, str]
+    topic_id: TopicId, replicas: tuple[tuple[int, ...], ...], overrides: Mapping[str, str]
 ) -> bytes:
     return _dump({"id": str(topic_id), "replicas": replicas, "overrides": dict(overrides)})
 
 
 def decode_topic(path: str, node: Node) -> StoredTopic:
-    name = topic_name_of(path)
+    name = try_topic_name(path)
     if name is None:
         raise BadNode(path, "not a topic name")
     value = _load(path, node)
     try:
-        topic_id = UUID(value.text("id"))
+        topic_id = TopicId(UUID(value.text("id")))
     except ValueError:
         raise BadNode(path, "not a topic id") from None
     return StoredTopic(

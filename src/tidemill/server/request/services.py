@@ -23,7 +23,7 @@ from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.metadata.producer_ids import ProducerIds
-from tidemill.replication.pending_logs import Unopened
+from tidemill.replication.pending_logs import PendingLogs
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_requests import ParkedRequests
@@ -83,7 +83,7 @@ class TopicServices(RequestServices, Protocol):
     """For `handlers/topics`: the controller changes topics, their logs open later."""
 
     cluster: Cluster
-    pending_logs: Unopened
+    pending_logs: PendingLogs
 
 
 class GroupServices(TopicServices, Protocol):
@@ -115,7 +115,7 @@ class Services:
     disk: Disk
     cluster: Cluster
     replicas: ReplicaManager
-    pending_logs: Unopened
+    pending_logs: PendingLogs
     groups: GroupCoordinator
     checkpoint: Callable[[], Awaitable[None]]
     telemetry: Telemetry

@@ -14,7 +14,7 @@ from typing import final
 from uuid import UUID
 
 from tidemill.core.errors import UserError
-from tidemill.core.ids import BrokerId, TopicId, TopicPartition, is_legal_topic_name
+from tidemill.core.ids import TopicId, TopicPartition, is_legal_topic_name
 from tidemill.core.rng import Rng
 from tidemill.storage.files.checked_file import DamagedFile, decode_checked, encode_checked
 from tidemill.storage.files.disk import Disk, DiskFile
@@ -45,12 +45,12 @@ class DirectoryMeta:
     """The content of `meta`."""
 
     cluster_id: str
-    broker_id: BrokerId
+    broker_id: int
     directory_id: UUID
 
 
 def claim_directory(
-    disk: Disk, path: str, *, cluster_id: str, broker_id: BrokerId, rng: Rng
+    disk: Disk, path: str, *, cluster_id: str, broker_id: int, rng: Rng
 ) -> DirectoryMeta:
     """Check that a directory is ours, or make a fresh one ours."""
     meta_path = f"{path}/{META_NAME}"
@@ -79,7 +79,7 @@ def read_meta(disk: Disk, path: str) -> DirectoryMeta:
         fields = json.loads(bytes(payload))
         return DirectoryMeta(
             cluster_id=str(fields["cluster_id"]),
-            broker_id=BrokerId(int(fields["broker_id"])),
+            broker_id=int(fields["broker_id"]),
             directory_id=UUID(fields["directory_id"]),
         )
     except (DamagedFile, ValueError, KeyError, TypeError) as error:
@@ -125,7 +125,7 @@ def _may_lie_in_a_fresh_one(name: str) -> bool:
     return name.startswith(".") or name == f"{META_NAME}.tmp" or name == "lost+found"
 
 
-def _check_owner(meta: DirectoryMeta, path: str, cluster_id: str, broker_id: BrokerId) -> None:
+def _check_owner(meta: DirectoryMeta, path: str, cluster_id: str, broker_id: int) -> None:
     if meta.cluster_id != cluster_id:
         raise UserError(
             f"{path} belongs to cluster {meta.cluster_id}, this broker to {cluster_id}: "

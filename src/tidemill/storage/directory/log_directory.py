@@ -27,7 +27,7 @@ from functools import partial
 from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, UserError, invariant
-from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import OPEN_FILES_MAX
 from tidemill.core.rng import Rng
 from tidemill.storage.directory.checkpoint import (
@@ -119,7 +119,7 @@ class LogDirectory:
         path: str,
         *,
         cluster_id: str,
-        broker_id: BrokerId,
+        broker_id: int,
         rng: Rng,
         now_ms: int,
         config_of: ConfigOf = _default_config,

@@ -13,7 +13,7 @@ from dataclasses import replace
 from uuid import UUID
 
 from tidemill.core.errors import StorageFault
-from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_creation import WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -266,7 +266,7 @@ def open_directory(disk: SimDisk) -> LogDirectory:
         disk,
         ROOT,
         cluster_id="crash",
-        broker_id=BrokerId(1),
+        broker_id=1,
         rng=SeededRng(1),
         now_ms=1_000_000,
         config_of=lambda _partition: SMALL,

@@ -7,6 +7,7 @@ import pytest
 
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicId
 from tidemill.metadata.controller.controller import (
     ConfigChange,
     PartitionsSpec,
@@ -23,7 +24,7 @@ from tidemill.metadata.image.metadata_image import (
 )
 from tidemill.metadata.image.topic_config import AlterOp, TopicConfig
 
-TOPIC_ID = UUID(int=1)
+TOPIC_ID = TopicId(UUID(int=1))
 
 
 def image(*names: str, live: int = 3) -> MetadataImage:
@@ -34,7 +35,7 @@ def image(*names: str, live: int = 3) -> MetadataImage:
         draft.put_topic(
             TopicImage(
                 name=name,
-                topic_id=UUID(int=number),
+                topic_id=TopicId(UUID(int=number)),
                 partitions=(new_partition((0, 1)), new_partition((1, 2))),
                 overrides={"retention.ms": "5"},
                 config=TopicConfig(retention_ms=5),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicId
 from tidemill.metadata.controller.election import (
     after_isr_change,
     after_unclean_restart,
@@ -146,7 +147,7 @@ def test_an_unclean_broker_outside_isr_and_elr_changes_nothing() -> None:
 
 
 def image(*partitions: PartitionImage, live: tuple[int, ...]) -> MetadataImage:
-    topic = TopicImage(name="t", topic_id=UUID(int=1), partitions=partitions, config=ONE)
+    topic = TopicImage(name="t", topic_id=TopicId(UUID(int=1)), partitions=partitions, config=ONE)
     brokers = {one: BrokerImage(broker_id=one, epoch=1, host="h", port=1) for one in live}
     return MetadataImage(brokers=brokers, topics={"t": topic}, names={UUID(int=1): "t"})
 

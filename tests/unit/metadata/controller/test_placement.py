@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidemill.core.ids import TopicId
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.placement import ClusterLoad, Load, place
 from tidemill.metadata.image.metadata_image import (
@@ -69,7 +70,7 @@ def test_a_new_broker_gets_the_next_partitions() -> None:
 def topic(number: int, *replicas: tuple[int, ...]) -> TopicImage:
     return TopicImage(
         name=f"t{number}",
-        topic_id=UUID(int=number),
+        topic_id=TopicId(UUID(int=number)),
         partitions=tuple(new_partition(one) for one in replicas),
         config=TopicConfig(),
     )

@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from uuid import UUID
 
+from tidemill.core.ids import TopicId
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     DeletedTopic,
@@ -20,7 +21,7 @@ BROKER = BrokerImage(broker_id=0, epoch=1, host="h", port=1)
 def topic(name: str, number: int, partitions: int = 2) -> TopicImage:
     return TopicImage(
         name=name,
-        topic_id=UUID(int=number),
+        topic_id=TopicId(UUID(int=number)),
         partitions=(PARTITION,) * partitions,
         config=TopicConfig(),
     )
@@ -65,7 +66,7 @@ def test_a_delta_names_what_changed_in_order() -> None:
     draft.put_topic(topic("same", 2))
     delta = draft.finish()
     assert delta.topics_changed == ("a-new-one", "grown")
-    assert delta.topics_deleted == (DeletedTopic("gone", UUID(int=1)),)
+    assert delta.topics_deleted == (DeletedTopic("gone", TopicId(UUID(int=1))),)
     assert not delta.brokers_changed
     assert not delta.empty
 
@@ -75,7 +76,7 @@ def test_I34_a_recreated_topic_is_deleted_under_its_old_id_and_changed_under_its
     draft = ImageDraft(before)
     draft.put_topic(topic("t", 2))
     delta = draft.finish()
-    assert delta.topics_deleted == (DeletedTopic("t", UUID(int=1)),)
+    assert delta.topics_deleted == (DeletedTopic("t", TopicId(UUID(int=1))),)
     assert delta.topics_changed == ("t",)
     assert delta.after.topic_by_id(UUID(int=1)) is None
     assert delta.after.topic_by_id(UUID(int=2)) is not None

@@ -4,12 +4,13 @@ from uuid import UUID
 
 import pytest
 
+from tidemill.core.ids import TopicId
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import BrokerImage, PartitionImage
 from tidemill.metadata.image.nodes import BadNode
 from tidemill.metadata.store.coord import Node
 
-TOPIC_ID = UUID(int=7)
+TOPIC_ID = TopicId(UUID(int=7))
 PARTITION = PartitionImage(
     leader=1, leader_epoch=5, replicas=(1, 2, 3), isr=(1, 2), elr=(3,), last_known_leader=1
 )
@@ -53,18 +54,18 @@ def test_the_other_nodes_survive_the_round_trip() -> None:
     ],
 )
 def test_a_path_that_is_not_ours_is_not_a_partition(path: str) -> None:
-    assert nodes.partition_of(path) is None
+    assert nodes.try_partition(path) is None
 
 
 def test_paths_lead_back_to_what_they_are_of() -> None:
-    assert nodes.partition_of(nodes.partition_path(TOPIC_ID, 12)) == (TOPIC_ID, 12)
-    assert nodes.broker_id_of(nodes.broker_path(3)) == 3
-    assert nodes.topic_name_of(nodes.topic_path("a.b")) == "a.b"
+    assert nodes.try_partition(nodes.partition_path(TOPIC_ID, 12)) == (TOPIC_ID, 12)
+    assert nodes.try_broker_id(nodes.broker_path(3)) == 3
+    assert nodes.try_topic_name(nodes.topic_path("a.b")) == "a.b"
 
 
 @pytest.mark.parametrize("path", ["/topics/..", "/topics/a/b", "/topics/", "/topics/a\n"])
 def test_S8_a_path_with_an_illegal_topic_name_is_not_a_topic(path: str) -> None:
-    assert nodes.topic_name_of(path) is None
+    assert nodes.try_topic_name(path) is None
 
 
 GOOD_PARTITION = b'{"v":1,"leader":1,"epoch":5,"isr":[1,2],"elr":[3],"last":1}'

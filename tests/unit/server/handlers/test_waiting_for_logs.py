@@ -56,9 +56,9 @@ def broker():
 
 def make_logs(broker):
     broker.logs.withheld = False
-    group = broker.replicas.unopened.take(1000)
+    group = broker.replicas.pending_logs.take(1000)
     broker.replicas.open_made(name for name, _ in group)
-    broker.replicas.unopened.tried(group)
+    broker.replicas.pending_logs.tried(group)
 
 
 @pytest.mark.parametrize("api", REQUESTS)
@@ -74,7 +74,7 @@ def test_T22_the_answer_waits_until_the_logs_are_made(broker, api):
         return was_done
 
     assert not broker.run(ask())
-    assert len(broker.replicas.unopened) == 0
+    assert len(broker.replicas.pending_logs) == 0
 
 
 def test_T22_an_answer_does_not_wait_for_a_log_that_cannot_be_made(broker):
@@ -83,7 +83,7 @@ def test_T22_an_answer_does_not_wait_for_a_log_that_cannot_be_made(broker):
         asking = asyncio.ensure_future(answer)
         for _ in range(TURNS):
             await asyncio.sleep(0)
-        broker.replicas.unopened.tried(broker.replicas.unopened.take(1000))
+        broker.replicas.pending_logs.tried(broker.replicas.pending_logs.take(1000))
         return await asking
 
     (made,) = broker.run(ask()).topics

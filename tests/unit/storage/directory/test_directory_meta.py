@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from tidemill.core.errors import UserError
-from tidemill.core.ids import BrokerId, TopicId, TopicPartition
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.directory_meta import (
     DirectoryMeta,
@@ -21,9 +21,7 @@ from tidemill.testing.sim.disk import SimDisk
 
 
 def claim(disk: SimDisk, cluster_id: str = "c1", broker_id: int = 1) -> DirectoryMeta:
-    return claim_directory(
-        disk, "/", cluster_id=cluster_id, broker_id=BrokerId(broker_id), rng=SeededRng(5)
-    )
+    return claim_directory(disk, "/", cluster_id=cluster_id, broker_id=broker_id, rng=SeededRng(5))
 
 
 def test_a_fresh_directory_becomes_ours_and_stays_it() -> None:

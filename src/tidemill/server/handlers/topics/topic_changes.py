@@ -14,7 +14,7 @@ from typing import TypeVar
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult
-from tidemill.replication.pending_logs import Unopened
+from tidemill.replication.pending_logs import PendingLogs
 from tidemill.server.request.context import TopicContext
 
 __all__ = ["change_topics", "check_controller", "wait_usable"]
@@ -65,7 +65,7 @@ async def change_topics(
     return results
 
 
-async def wait_usable(pending_logs: Unopened, results: Iterable[TopicResult]) -> None:
+async def wait_usable(pending_logs: PendingLogs, results: Iterable[TopicResult]) -> None:
     """Wait until this broker has the logs of these topics, or has tried in vain to make them."""
     await pending_logs.wait_tried(result.name for result in results)
 
