@@ -1,7 +1,7 @@
-"""The Clock seam: the only place that asks what time it is.
+"""The Clock seam: the only place that reads the time.
 
-Wall time stamps records and decides retention; it may jump. Monotonic time measures how long
-something took or may still take; it never goes back. The two are never mixed.
+Wall time stamps records and decides retention; it may jump. Monotonic time measures durations and
+deadlines; it never goes back. The two are never mixed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ __all__ = ["Clock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """What the broker knows of time."""
+    """The two clocks of a broker."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch, as printed on records. May jump either way."""
+        """Milliseconds since the epoch, as in record timestamps. May jump either way."""
         ...
 
     def monotonic(self) -> float:
@@ -31,5 +31,5 @@ class SystemClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
-    # The function itself, without a frame of ours around it: every request asks twice.
+    # The function itself, not a method around it: every request calls it twice.
     monotonic = staticmethod(time.monotonic)

@@ -1,9 +1,9 @@
-"""Which modules are compiled, and whether they are here (ADR 0005).
+"""Which modules are compiled, and whether they were (ADR 0005).
 
-Both lists name ordinary Python. The loops over records go through Cython, with C types from the
-`.pxd` files beside them; the request path goes through mypyc as it is. Where one of these or a C
-compiler is missing, the same files run interpreted. `setup.py` reads the list of the request path
-and runs this file alone for it, so nothing of ours is imported here.
+Both lists name ordinary Python. Cython compiles the loops over records, with C types from the
+`.pxd` files beside them; mypyc compiles the request path as it is. Without one of these or a C
+compiler, the same files run interpreted. `setup.py` runs this file alone to read the second list,
+so it imports nothing of Tidemill.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HOT_LOOPS = (
     "tidemill.hot.row_partitions",
     "tidemill.hot.varint",
 )
-"""What touches every record."""
+"""The loops that touch every record."""
 
 REQUEST_PATH = (
     "tidemill.core.loop.deferred",
@@ -90,11 +90,11 @@ REQUEST_PATH = (
     "tidemill.server.limits.token_buckets",
     "tidemill.server.limits.loop_slices",
 )
-"""What every Produce, Fetch or OffsetCommit runs through."""
+"""The modules that every Produce, Fetch or OffsetCommit runs through."""
 
 
 def is_compiled(module: str) -> bool:
-    """Whether an import of `module` gets compiled code."""
+    """Whether an import of `module` loads compiled code."""
     spec = find_spec(module)
     origin = spec.origin if spec is not None else None
     return origin is not None and origin.endswith(tuple(EXTENSION_SUFFIXES))

@@ -1,8 +1,8 @@
-"""Kafka's error codes, by their protocol names.
+"""Kafka's error codes, by their protocol names. Pure.
 
-A code says two things beyond its name. *Retriable*: the client may send the same request again.
-*Indefinite*: the request may have had its effect although an error came back, so a checker must
-count the operation as unknown, not as failed.
+A code has two properties. *Retriable*: the client may send the same request again. *Indefinite*:
+the request may have had its effect despite the error, so a checker must count the operation as
+unknown, not as failed.
 """
 
 from __future__ import annotations
@@ -153,12 +153,12 @@ class ErrorCode(IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether a client may simply try again."""
+        """Whether the client may send the same request again."""
         return self in _RETRIABLE
 
     @property
     def indefinite(self) -> bool:
-        """Whether the operation may have happened all the same."""
+        """Whether the operation may have happened despite the error."""
         return self in _INDEFINITE
 
 

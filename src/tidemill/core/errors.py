@@ -1,10 +1,10 @@
-"""The four kinds of error, and who handles each.
+"""The four kinds of error, and what handles each. Pure.
 
-kind                    type                              handled by, and then
-the peer broke a rule   ProtocolViolation                 the connection: one log line, closed
+kind                    type                              handled by
+the peer broke a rule   ProtocolViolation                 the connection: logs one line, closes
 an expected refusal     KafkaError                        dispatch: an error code in the answer
 an operating fault      StorageFault, StoreUnavailable    its owner: goes offline, or retries
-our own bug             InvariantViolation                nobody: the owner fails, loudly
+our own bug             InvariantViolation                nothing: the owner fails loudly
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class TidemillError(Exception):
 
 
 class ProtocolViolation(TidemillError):
-    """A peer sent bytes that the protocol does not allow; the connection cannot go on."""
+    """A peer sent bytes that the protocol does not allow; its connection is closed."""
 
 
 class KafkaError(TidemillError):
-    """An expected refusal: the request gets `code` and, where the API has room, `detail`."""
+    """An expected refusal: the answer has `code` and, if the API has a field for it, `detail`."""
 
     def __init__(self, code: ErrorCode, detail: str = "") -> None:
         super().__init__(f"{code.name}: {detail}" if detail else code.name)
@@ -43,11 +43,11 @@ class KafkaError(TidemillError):
 
 
 class StorageFault(TidemillError):
-    """The disk did not do what was asked (EIO, failed fsync, damage in durable data)."""
+    """The disk failed (EIO, failed fsync, damage in durable data)."""
 
 
 class DiskFull(StorageFault):
-    """No space left: writes are refused until there is some again; reads go on."""
+    """No space left: writes are refused until there is space again; reads continue."""
 
 
 class StoreUnavailable(TidemillError):
@@ -55,11 +55,11 @@ class StoreUnavailable(TidemillError):
 
 
 class UserError(TidemillError):
-    """Something only the person at the keyboard can mend; shown as one line, exit code 2."""
+    """A mistake that only the user can correct; shown as one line, exit code 2."""
 
 
 class InvariantViolation(AssertionError):
-    """A promise of ours does not hold: a bug. Never caught, never answered with "ok"."""
+    """A promise of Tidemill does not hold: a bug. Never caught, never answered with "ok"."""
 
 
 def invariant(condition: object, message: str) -> None:

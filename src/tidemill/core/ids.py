@@ -1,4 +1,4 @@
-"""Topics and partitions by name and by id.
+"""Topics and partitions by name and by id. Pure.
 
 `TopicId` is the id of a topic that this cluster knows; mypy keeps it apart from the plain UUID that
 a client sent. Offsets, epochs and broker ids are plain integers: nearly all come from or go to a

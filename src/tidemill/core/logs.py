@@ -1,4 +1,4 @@
-"""Log lines: what a peer said goes in as an escaped, cut field, never as a format (R18, S52)."""
+"""Log lines: a peer's text is an escaped field of bounded length, never a format (R18, S52)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0)
 
 
 def shown(text: object) -> str:
-    """A peer's text as a JSON string: no control character survives, and no more than 256 chars."""
+    """A peer's text as a JSON string of at most 256 characters, without control characters."""
     cut = str(text)[:LOGGED_TEXT_CHARS_MAX]
     return json.dumps(cut).replace(_DELETE, "\\u007f")
 
 
 @final
 class LineFormatter(logging.Formatter):
-    """One line per record, whatever is in it; a traceback follows on lines marked as its own.
+    """One line per log record; the lines of a traceback follow with a marker in front of each.
 
-    The last defence: an exception's text may quote a peer, and nobody had a chance to escape it.
+    The last defence: an exception's text may quote a peer without escaping it.
     """
 
     def __init__(self) -> None:
@@ -41,14 +41,14 @@ class LineFormatter(logging.Formatter):
 
 @final
 class RateLimit:
-    """At most one log line per peer and interval, and so many peers in all: both are bounded."""
+    """At most one log line per peer and interval, for at most `PEERS_MAX` peers per interval."""
 
     PEERS_MAX = 1024
 
     def __init__(self, interval_s: float = 60.0) -> None:
         self._interval_s = interval_s
         self._last: OrderedDict[str, float] = OrderedDict()
-        """When each peer had its line, the oldest first."""
+        """When each peer had its last line, the oldest first."""
 
     def allows(self, peer: str, now: float) -> bool:
         last = self._last

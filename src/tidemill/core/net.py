@@ -1,4 +1,4 @@
-"""The Net seam: the only place that opens sockets. A simulation puts its own network here."""
+"""The Net seam: the only place that opens sockets. A simulation has its own implementation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class ServerHandle(Protocol):
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port really bound (port 0 asks for a free one)."""
+        """The host and port that were bound; a requested port 0 takes a free one."""
         ...
 
     async def start_serving(self) -> None:
-        """Accept connections from now on; until then they are refused."""
+        """Accept connections; before this call they are refused."""
         ...
 
     def close(self) -> None:
-        """Stop accepting; connections that are open stay open."""
+        """Stop accepting; open connections stay open."""
         ...
 
 
@@ -32,13 +32,13 @@ class Net(Protocol):
     async def listen(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> ServerHandle:
-        """Bind host:port; raises OSError when the address cannot be had."""
+        """Bind host:port; OSError if the address cannot be bound."""
         ...
 
     async def connect(
         self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int
     ) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-        """Open a connection; raises OSError when it is refused."""
+        """Open a connection; OSError if it is refused."""
         ...
 
 
@@ -61,7 +61,7 @@ class _AsyncioServer:
 
 @final
 class AsyncioNet:
-    """TCP through the running event loop (uvloop in production, any other in tests)."""
+    """TCP through the running event loop: uvloop in production, any loop in tests."""
 
     LISTEN_BACKLOG = 1024
 

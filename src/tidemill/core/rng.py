@@ -1,4 +1,4 @@
-"""The Rng seam: the only source of chance, so that a simulation can repeat it."""
+"""The Rng seam: the only source of randomness, so that a simulation can repeat it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UUID_BITS = 128
 
 
 class Rng(Protocol):
-    """What the broker may leave to chance."""
+    """The random values that a broker needs."""
 
     def uuid(self) -> UUID:
         """A fresh random (version 4) identifier."""
@@ -30,7 +30,7 @@ def _uuid4(bits: int) -> UUID:
 
 @final
 class SystemRng:
-    """Chance from the operating system."""
+    """Randomness from the operating system."""
 
     def uuid(self) -> UUID:
         return _uuid4(secrets.randbits(_UUID_BITS))

@@ -1,7 +1,7 @@
-"""What the broker counts about itself: plain integers, turned into text only when somebody asks.
+"""The broker's counters: plain integers that become text only when the metrics page is read. Pure.
 
 A request pays one addition and one list index for its metrics. Labels come from closed sets (API
-names, error names), never from what a client sent (S38).
+names, error names), never from a client (S38).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["ApiCounters", "Histogram", "Telemetry"]
 
 @final
 class Histogram:
-    """Latencies in buckets that double: bucket n holds values below 2**n microseconds."""
+    """Latencies in buckets of doubling size: bucket n holds values below 2**n microseconds."""
 
     BUCKETS = 27
     __slots__ = ("buckets", "count", "total_us")
@@ -43,7 +43,7 @@ class Histogram:
 
 @final
 class ApiCounters:
-    """One API: how many requests, how many of them failed, how long they took."""
+    """The requests of one API: how many, how many failed, how long they took."""
 
     __slots__ = ("errors", "latency", "requests")
 

@@ -1,8 +1,8 @@
-"""Drives the flush rounds of one data directory: one at a time, never on the event loop (D8).
+"""Drives the flush rounds of one data directory: one at a time, never on the event loop (ADR 0003).
 
-While a round syncs in its thread, appends go on and gather for the next one: the more producers
-wait, the more of them one fdatasync serves. A failed round takes the directory offline; nobody
-retries.
+While a round syncs in its threads, appends continue and gather for the next round: the more
+producers wait, the more of them one fdatasync serves. A failed round takes the directory offline
+and is never retried.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ log = logging.getLogger(__name__)
 
 IDLE_S = 3600.0
 SYNC_THREADS = 4
-"""Files of one round are synced side by side: 7 instead of 20 ms for 64 of them (ADR 0003)."""
+"""Threads that sync the files of one round: 7 instead of 20 ms for 64 files (ADR 0003)."""
 
 
 @final
 class Flusher:
-    """The loop beside the dirty logs that it serves."""
+    """The loop that runs flush rounds over the dirty logs of its directory."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Flusher:
         self._wanted.set()
 
     async def wait_flushed(self, logs: Sequence[PartitionLog]) -> None:
-        """Wait until all that these logs hold now is durable; for ever if the disk failed."""
+        """Wait until everything that these logs hold now is durable; forever if the disk failed."""
         targets = [(log_, log_.log_end_offset) for log_ in logs]
         while open_logs := [one for one, end in targets if one.flushed_offset < end]:
             for log_ in open_logs:
@@ -79,14 +79,17 @@ class Flusher:
             await self._round_ended.wait()
 
     async def run(self) -> None:
-        """Rounds, for ever; ends quietly when the directory has failed."""
+        """Run rounds forever; return when the directory has failed."""
         while not self._failed:
             self._wanted.clear()
             if not await self.run_round(lambda: self._dirty.collect(now_ms=self._now_ms())):
                 await self._wait_wanted()
 
     async def run_round(self, collect: Callable[[], FlushRound | None]) -> bool:
-        """Run what `collect` gives, alone; False if it gave nothing. Checkpoints use it too."""
+        """Run the round that `collect` returns, if any, with no other round beside it.
+
+        Returns whether there was one. Checkpoints use it too.
+        """
         async with self._one_at_a_time:
             round_ = None if self._failed or self._finished else collect()
             if round_ is not None:
@@ -94,12 +97,12 @@ class Flusher:
         return round_ is not None
 
     async def between_rounds(self, act: Callable[[], None]) -> None:
-        """Do something to a log that no running round may see: cut it, or begin it anew."""
+        """Call `act` while no round runs: truncate or restart a log without a sync seeing it."""
         async with self._one_at_a_time:
             act()
 
     async def finish(self) -> None:
-        """Start no more rounds, and wait for the one that runs: a sync cannot be called off."""
+        """Start no more rounds, and wait for the running one: a sync cannot be cancelled."""
         self._finished = True
         async with self._one_at_a_time:
             return

@@ -1,11 +1,10 @@
-"""Followers pull: one loop per leading broker fetches all partitions that this broker follows
-there.
+"""Followers pull: one loop per leading broker fetches all partitions that this broker follows.
 
-A fetch is also the acknowledgement of everything before its offset, so a follower of a topic with
-tidemill.flush=group flushes what it got before it asks for more: the leader may count what it is
-told. Truth about divergence is the leader epoch: the follower names the epoch of its last batch, a
-leader that disagrees answers with where that epoch ended, and the follower cuts there (KIP-101,
-KIP-279, KIP-595).
+A fetch also acknowledges everything before its offset. So a follower of a topic with
+tidemill.flush=group flushes what it received before it fetches more, and the leader can rely on it.
+Logs that diverge are told apart by leader epoch: the follower names the epoch of its last batch, a
+leader that disagrees answers with the offset where that epoch ended, and the follower truncates its
+log there (KIP-101, KIP-279, KIP-595).
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Followers:
         self._running: dict[int, None] = {}
 
     def role_changed(self, partition: Partition, image: PartitionImage) -> None:
-        """Called for every partition here whenever its image was applied."""
+        """Follow the partition's leader from now on; called whenever its image was applied."""
         for leader, partitions in self._followed.items():
             if leader != image.leader:
                 partitions.pop(partition, None)
@@ -119,12 +118,12 @@ class Followers:
             for data in topic.partitions:
                 partition, epoch = asked.get((topic.topic_id, data.partition_index), (None, 0))
                 if partition is None or not self._follows(leader_id, partition, epoch):
-                    continue  # its role changed while the fetch was under way
+                    continue  # its role changed during the fetch
                 try:
                     if await self._apply(partition, data, leader_id, epoch):
                         appended.append(partition)
                 except (KafkaError, StorageFault) as error:
-                    # One partition's trouble (a full disk, a damaged batch) is not the others'.
+                    # A fault of one partition (full disk, damaged batch) must not stop the others.
                     log.error("following %s: %s", partition.name, error)
                     delayed = True
                 delayed = delayed or data.error_code != 0
@@ -133,7 +132,7 @@ class Followers:
             await asyncio.sleep(RETRY_S)
 
     def _follows(self, leader_id: int, partition: Partition, epoch: int) -> bool:
-        """Whether it still follows this leader; in another epoch others may have led meanwhile."""
+        """Whether it still follows this leader in this epoch: between epochs others may lead."""
         followed = partition in self._followed.get(leader_id, ())
         return followed and partition.leader_epoch == epoch
 
@@ -153,10 +152,10 @@ class Followers:
     async def _apply(
         self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
     ) -> bool:
-        """One partition of an answer; whether records were appended."""
+        """Apply one partition of an answer; returns whether records were appended."""
         cut = _try_cut(partition, data)
         if cut is not None:
-            # A running flush must not see the cut, and after waiting for it all may be different.
+            # A running flush must not see the cut. The role may change while we wait for it to end.
             await self._flusher.between_rounds(
                 lambda: cut() if self._follows(leader_id, partition, epoch) else None
             )
@@ -176,7 +175,7 @@ class Followers:
 
 
 def _try_cut(partition: Partition, data: PartitionData) -> Callable[[], None] | None:
-    """What the leader's answer asks us to drop, if anything."""
+    """The truncation that the leader's answer asks for, if any."""
     if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         return partial(partition.restart_at, max(0, data.log_start_offset))
     diverging = data.diverging_epoch

@@ -1,7 +1,7 @@
-"""Who is in sync: pure decisions over the followers' positions.
+"""Which replicas are in sync, decided from the followers' positions. Pure.
 
-A follower is in sync while it has caught up with the leader's log end within `lag_ms_max`. It may
-join again only once it has reached the high watermark *and* the start of the current leader epoch:
+A follower is in sync while it has caught up with the leader's log end within `lag_s_max`. It may
+join again only after it has reached the high watermark *and* the start of the current leader epoch:
 before that it might still hold a tail that another leader wrote.
 """
 
@@ -19,14 +19,14 @@ UNKNOWN_OFFSET = -1
 @final
 @dataclass(slots=True)
 class FollowerPosition:
-    """What the leader knows of one follower, from its fetches alone."""
+    """What the leader knows about one follower, from its fetches alone."""
 
     log_end_offset: int = UNKNOWN_OFFSET
     """It has appended everything below."""
     flushed_offset: int = UNKNOWN_OFFSET
     """It has flushed everything below; never above `log_end_offset`."""
     caught_up_at: float = 0.0
-    """Monotonic time at which it was last known to have all that the leader had."""
+    """Monotonic time at which it was last known to have everything that the leader had."""
     leader_end_at_fetch: int = UNKNOWN_OFFSET
     fetched_at: float = 0.0
     """The leader's log end at the last fetch, and when that was."""
@@ -34,13 +34,13 @@ class FollowerPosition:
     def fetched(
         self, *, fetch_offset: int, flushed_offset: int, leader_end: int, now: float
     ) -> None:
-        """The follower asks for `fetch_offset`: it has everything before."""
+        """Note a fetch: the follower has everything before `fetch_offset`."""
         self.log_end_offset = fetch_offset
         self.flushed_offset = min(flushed_offset, fetch_offset)
         if fetch_offset >= leader_end:
             self.caught_up_at = now
         elif fetch_offset >= self.leader_end_at_fetch:
-            # Under steady load it is always one fetch behind, and still keeps up.
+            # Under steady load a follower that keeps up is always one fetch behind.
             self.caught_up_at = max(self.caught_up_at, self.fetched_at)
         self.leader_end_at_fetch = leader_end
         self.fetched_at = now

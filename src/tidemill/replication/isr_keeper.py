@@ -1,8 +1,7 @@
-"""Keeps the in-sync sets true: proposes to drop followers that lag and to take back those that
-caught up.
+"""Proposes changes of the in-sync sets: drops followers that lag, adds those that caught up.
 
-A change counts only after the coordination store accepted it (compare-and-set on the partition's
-epoch); until then the marks respect both sets (KIP-497).
+A change counts only after the coordination store has accepted it (compare-and-set on the
+partition's epoch); until then the marks respect both sets (KIP-497).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LAG_S_MAX = 30.0
 
 @final
 class IsrKeeper:
-    """Looks at all led partitions twice a second."""
+    """The loop that checks all led partitions twice a second."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class IsrKeeper:
                 await self.look(partition)
 
     async def look(self, partition: Partition) -> None:
-        """Propose what the positions say, if it differs from what is."""
+        """Propose the in-sync set that the positions imply, if it differs from the current one."""
         wanted = self.wanted_isr(partition)
         if wanted == partition.isr or not partition.is_leader:
             return

@@ -1,14 +1,14 @@
-"""One partition as this broker holds it: its log, its role, its marks and who waits for them.
+"""One partition on this broker: its log, its role, its marks, and the requests that wait for them.
 
 HOT PATH: `append` and `read` run once per batch and once per fetched partition.
 
-Theory of operation. The role comes from the metadata image alone: `become_leader`,
-`become_follower` and `resign` are called by the replica manager when the image changes, and nothing
-else changes it. A leader validates, assigns offsets and appends; each append, flush and follower
-fetch may move the two marks (see watermark.py), and moving a mark is the only thing that releases
-an acknowledgement (R14). A follower appends what the leader sends, byte for byte.
+Theory of operation. The role comes from the metadata image alone: when the image changes, the
+replica manager calls `become_leader`, `become_follower` or `resign`, and nothing else changes the
+role. A leader validates batches, assigns offsets and appends. Each append, flush and follower fetch
+may move the two marks (`watermark.py`), and only a mark that moves releases an acknowledgement
+(R14). A follower appends what the leader sends, byte for byte.
 
-All methods run on the event loop and none suspends, so no check can go stale before its act (R9).
+All methods run on the event loop and none suspends, so a check still holds when its act runs (R9).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class FlushRequests(Protocol):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSettings:
-    """The topic keys that a partition obeys beyond its log; made anew when they change."""
+    """The topic keys that a partition itself obeys; replaced as a whole when one changes."""
 
     policy: BatchPolicy
     in_sync_min: int = 1
@@ -62,7 +62,7 @@ class PartitionSettings:
 @final
 @dataclass(slots=True)
 class Appended:
-    """Where a batch went; for a recognised retry, where its original went."""
+    """Where a batch was appended; for a recognised retry, where the original was."""
 
     base_offset: int
     next_offset: int
@@ -72,7 +72,7 @@ class Appended:
 
 @final
 class Partition:
-    """See the module's head."""
+    """One replica of a partition, leading, following or neither."""
 
     def __init__(
         self,
@@ -95,9 +95,9 @@ class Partition:
         self.offline = False
         """The log directory failed: every request gets KAFKA_STORAGE_ERROR."""
         self.high_watermark = max(high_watermark, log.log_start_offset)
-        """Every in-sync replica has appended all below; never goes back on a leader (I9)."""
+        """Every in-sync replica has appended everything below; never goes back on a leader (I9)."""
         self.durable_offset = log.log_start_offset
-        """Every in-sync replica has flushed all below; at most the high watermark."""
+        """Every in-sync replica has flushed everything below; at most the high watermark."""
         self.epoch_start_offset = 0
         """The log end when this broker became leader: everything below is of an older epoch."""
         self.followers: dict[int, FollowerPosition] = {}
@@ -106,20 +106,20 @@ class Partition:
         self._isr: tuple[int, ...] = ()
         self._maximal_isr: tuple[int, ...] = ()
         self._alone = False
-        """The log alone decides both marks: nobody else is in sync, and nobody else need be."""
+        """No other replica is in sync or needs to be: our own log decides both marks."""
         self._appended_waiters = OffsetWaiters()
         self._durable_waiters = OffsetWaiters()
         self._flush_requested_offset = 0
         """The flusher has been asked, in this leader epoch, to flush everything below."""
         self.consumer_watchers: dict[Watcher, None] = {}
-        """Parked fetches of consumers: woken when the high watermark moves."""
+        """Parked fetches of consumers, woken when the high watermark moves."""
         self.replica_watchers: dict[Watcher, None] = {}
-        """Parked fetches of followers: woken when the log end or the watermark moves (KIP-1166)."""
+        """Parked fetches of followers, woken when the log end or the watermark moves (KIP-1166)."""
 
     # --- role ------------------------------------------------------------------------------------
 
     def become_leader(self, image: PartitionImage, *, now: float) -> None:
-        """Lead under `image.leader_epoch`; a no-op but for the in-sync set if we lead already."""
+        """Lead under `image.leader_epoch`; if we already do, only adopt the in-sync set."""
         if not self.is_leader or image.leader_epoch != self.leader_epoch:
             self._start_epoch(image.leader_epoch)
             self.is_leader = True
@@ -135,7 +135,7 @@ class Partition:
         self.maybe_advance_marks()
 
     def become_follower(self, image: PartitionImage) -> None:
-        """Follow `image.leader`: whoever waits for our own promise is told to look elsewhere."""
+        """Follow `image.leader`; waiting requests are refused, so that clients find the leader."""
         self._start_epoch(image.leader_epoch)
         self.is_leader = False
         self.followers = {}
@@ -144,7 +144,7 @@ class Partition:
         self._wake_everyone()
 
     def resign(self, code: ErrorCode) -> None:
-        """Stop serving: the topic is gone, or the log directory failed."""
+        """Stop serving: the topic was deleted, or the log directory failed."""
         self.is_leader = False
         self.fail_waiters(code)
         self._wake_everyone()
@@ -167,7 +167,7 @@ class Partition:
         self._alone = isr == (self._broker_id,) and self.effective_in_sync_min <= 1
 
     def set_settings(self, settings: PartitionSettings) -> None:
-        """The topic's keys changed; a lower minimum may release who waited."""
+        """Adopt changed topic keys; a lower minimum may release waiting requests."""
         self.settings = settings
         self._set_maximal_isr(self._maximal_isr)
         self.maybe_advance_marks()
@@ -177,24 +177,24 @@ class Partition:
         return self._isr
 
     def propose_isr(self, isr: tuple[int, ...]) -> None:
-        """While a change is in flight the marks respect both the old and the proposed set."""
+        """Let the marks respect both the current and the proposed set until that is decided."""
         self._set_maximal_isr(tuple(sorted({*self._isr, *isr})))
 
     def withdraw_isr_proposal(self) -> None:
-        """The store did not take it: only the known set counts again."""
+        """The store refused the proposal: only the current set counts again."""
         self._set_maximal_isr(self._isr)
         self.maybe_advance_marks()
 
     @property
     def effective_in_sync_min(self) -> int:
-        """A topic with one replica cannot have two in sync: the minimum is what is possible."""
+        """The configured minimum, capped at the number of replicas."""
         replicas = len(self.followers) + 1
         return min(self.settings.in_sync_min, replicas)
 
     # --- leader: produce -------------------------------------------------------------------------
 
     def append(self, records: memoryview, *, acks: int, now_ms: int) -> Appended:
-        """Check one produced batch and append it. KafkaError or StorageFault: nothing happened."""
+        """Check one produced batch and append it. On KafkaError or StorageFault nothing changed."""
         self.check_writable(acks)
         batch, header = prepare_produced(records, self.settings.policy, now_ms)
         self._check_segment_size(header)
@@ -204,7 +204,7 @@ class Partition:
                 return Appended(
                     original.base_offset, original.last_offset + 1, original.max_timestamp, True
                 )
-        return self._append_prepared(batch, header, now_ms)
+        return self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
 
     def append_own(self, batch: bytearray, *, now_ms: int) -> Appended:
         """Append a batch that this broker built, with acks=all; otherwise like `append`.
@@ -214,13 +214,15 @@ class Partition:
         self.check_writable(ACKS_ALL)
         view, header = prepare_own(memoryview(batch), self.settings.policy, now_ms)
         self._check_segment_size(header)
-        return self._append_prepared(view, header, now_ms)
+        return self._append_prepared(view, header, acks=ACKS_ALL, now_ms=now_ms)
 
     def _check_segment_size(self, header: BatchHeader) -> None:
         if header.size_bytes > self.settings.segment_bytes:
             raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
 
-    def _append_prepared(self, batch: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+    def _append_prepared(
+        self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
+    ) -> Appended:
         log = self.log
         base_offset = log.log_end_offset
         assign_offsets(batch, base_offset, self.leader_epoch)
@@ -260,7 +262,7 @@ class Partition:
             self._flushes.request(self.log)
 
     def check_writable(self, acks: int) -> None:
-        """KafkaError if an append with these acks would be refused, whatever the batch."""
+        """KafkaError if any append with these acks would be refused."""
         self.check_leader()
         if acks == ACKS_ALL and len(self._isr) < self.effective_in_sync_min:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self._isr)} in sync")
@@ -272,7 +274,7 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """The client's idea of the leader epoch against ours (T36); -1 asks for no check."""
+        """Compare the client's leader epoch with ours (T36); -1 skips the check."""
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
@@ -282,7 +284,7 @@ class Partition:
     # --- marks -----------------------------------------------------------------------------------
 
     def maybe_advance_marks(self) -> None:
-        """Move both marks as far as the in-sync replicas agree, and release who waited for it."""
+        """Move both marks as far as the in-sync replicas agree, and release their waiters."""
         if not self.is_leader:
             return
         log = self.log
@@ -341,13 +343,13 @@ class Partition:
         self.maybe_advance_marks()
 
     def follower_restarted(self, broker_id: int) -> None:
-        """A broker came, went or came back: what it had in its former life counts no more (I14)."""
+        """Forget a broker's position when it registers or leaves: it may have lost data (I14)."""
         position = self.followers.get(broker_id)
         if position is not None:
             self.followers[broker_id] = FollowerPosition(caught_up_at=position.caught_up_at)
 
     def fail_waiters(self, code: ErrorCode) -> None:
-        """Nobody here can be promised anything any more: answer everyone with `code`."""
+        """Answer every waiting acknowledgement with `code`: the partition cannot promise it."""
         self._appended_waiters.fail(code)
         self._durable_waiters.fail(code)
 
@@ -358,7 +360,7 @@ class Partition:
     # --- reading ---------------------------------------------------------------------------------
 
     def last_stable_offset(self) -> int:
-        """How far read_committed may read; transactions will hold it back, so far none exist."""
+        """How far read_committed may read: the high watermark, as there are no transactions yet."""
         return self.high_watermark
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool) -> LogSlice:
@@ -368,7 +370,7 @@ class Partition:
         )
 
     def compactable_offset(self) -> int:
-        """Below it no record can be taken back, so that a newer one may replace an older (I35)."""
+        """Records below it cannot be lost, so compaction may drop what they replace (I35)."""
         committed = min(self.high_watermark, self.last_stable_offset())
         return min(committed, self.durable_offset) if self.is_leader else committed
 
@@ -379,9 +381,9 @@ class Partition:
     # --- follower --------------------------------------------------------------------------------
 
     def append_from_leader(self, batches: Buffer, *, high_watermark: int, now_ms: int) -> int:
-        """Append what the leader sent, checked but unchanged; the number of whole batches.
+        """Append the leader's batches, checked but unchanged; returns how many were whole.
 
-        A tail that was cut by the fetch limit is left for the next fetch.
+        A batch that the fetch limit cut off is left for the next fetch.
         """
         view = memoryview(batches)
         found = list(iter_headers(view))
@@ -396,7 +398,7 @@ class Partition:
         return len(found)
 
     def _maybe_begin_inside(self, first: BatchHeader) -> None:
-        """An empty log whose start lies inside the leader's first batch begins at that batch."""
+        """Move an empty log that starts inside the leader's first batch back to that batch."""
         log = self.log
         if log.log_start_offset == log.log_end_offset and first.base_offset < log.log_end_offset:
             log.restart_at(first.base_offset)
@@ -404,7 +406,7 @@ class Partition:
     def _check_from_leader(
         self, view: memoryview, found: Sequence[tuple[int, BatchHeader]]
     ) -> None:
-        """Followers check too: checksums, and that nothing comes twice (S23)."""
+        """Check the checksums, and that no offset is sent twice (S23)."""
         expected = self.log.log_end_offset
         for position, header in found:
             if header.base_offset < expected:
@@ -417,20 +419,20 @@ class Partition:
     def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
         """Drop the tail that the leader does not have: by epochs, never by the watermark (KIP-279).
 
-        The leader's largest epoch up to ours ended at `end_offset` there. Where it ended earlier
-        here, or we never saw it, our own end of it is the last common point.
+        `epoch` is the leader's largest epoch up to ours, and ended there at `end_offset`. If it
+        ended earlier here, or is unknown here, our own end of it is the last common point.
         """
         _, own_end = self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
         offset = min(end_offset, own_end) if own_end >= 0 else self.log.log_start_offset
         self.log.truncate_to(offset)
-        # Also where nothing is cut: an epoch in which we led and wrote nothing must go, or the
-        # leader, who never heard of it, would find that we diverge for ever.
+        # Also where nothing was cut: an epoch in which we led but wrote nothing must go. The leader
+        # does not know that epoch and would report a divergence forever.
         self.log.epochs.truncate_from_end(self.log.log_end_offset)
-        end = self.log.log_end_offset  # may lie before `offset`: batches go whole
+        end = self.log.log_end_offset  # may be below `offset`: only whole batches are cut
         self.high_watermark = min(self.high_watermark, end)
         self.durable_offset = min(self.durable_offset, end)
 
     def restart_at(self, offset: int) -> None:
-        """Begin anew where the leader's log begins: what is here is too old to go on from."""
+        """Drop the whole log and start at `offset`: the leader no longer has what follows ours."""
         self.log.restart_at(offset)
         self.high_watermark = self.durable_offset = offset

@@ -1,11 +1,11 @@
-"""Partitions that the metadata image gives this broker and whose log is not there yet.
+"""Partitions that the metadata image assigns to this broker and whose log is not open yet.
 
-    wanted --take--> in the making --tried--> (opened, and no longer here)
-       ^                                |
-       +------- retry_failed ------- failed
+    wanted --take--> being made --tried--> (opened, and removed from here)
+       ^                              |
+       +------ retry_failed ------ failed
 
-A partition is here with the newest image of its topic, whatever state it is in: while its log is
-being made, the topic may change, go, or come again as another one.
+Each partition is kept with the newest image of its topic: while its log is being made, the topic
+may change, be deleted, or be created again under the same name.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ __all__ = ["PendingLogs"]
 
 @final
 class PendingLogs:
-    """The queue of logs to be made, and those who wait for them."""
+    """The queue of logs to be made; requests wait here for the logs of their topic."""
 
     def __init__(self) -> None:
         self._topics: dict[TopicPartition, TopicImage] = {}
-        """Everything that is here; no larger than the image."""
+        """Every pending partition, in any state; no larger than the image."""
         self._wanted: dict[TopicPartition, None] = {}
         self._making: set[TopicPartition] = set()
         self._untried: Counter[str] = Counter()
-        """Partitions by topic that are wanted or in the making."""
+        """How many partitions of each topic are wanted or being made."""
         self._work_came = asyncio.Event()
         self._group_ended = asyncio.Event()
 
@@ -40,27 +40,27 @@ class PendingLogs:
         return len(self._topics)
 
     def topic(self, name: TopicPartition) -> TopicImage | None:
-        """What the image says of this partition's topic now; None if it is not wanted any more."""
+        """The newest image of this partition's topic; None if the partition is not pending."""
         return self._topics.get(name)
 
-    # --- coming and going ------------------------------------------------------------------------
+    # --- the queue -------------------------------------------------------------------------------
 
     def want(self, name: TopicPartition, topic: TopicImage) -> None:
-        """The image has this partition for us; one that failed waits for its next attempt."""
+        """The image assigns this partition to us. One that failed waits for `retry_failed`."""
         before = self._topics.get(name)
         self._topics[name] = topic
         if before is None or before.topic_id != topic.topic_id:
             self._queue(name)
 
     def forget(self, name: TopicPartition) -> None:
-        """It is not ours any more, or it is there now."""
+        """The partition is open now, or no longer ours."""
         self._topics.pop(name, None)
         if name in self._wanted:
             del self._wanted[name]
             self._leave(name)
 
     def take(self, count: int) -> list[tuple[TopicPartition, TopicImage]]:
-        """Up to so many of those that wait, longest first; `tried` has to follow."""
+        """Take up to `count` partitions, the longest waiting first; the caller reports `tried`."""
         names = list(islice(self._wanted, count))
         for name in names:
             del self._wanted[name]
@@ -68,7 +68,7 @@ class PendingLogs:
         return [(name, self._topics[name]) for name in names]
 
     def tried(self, group: Sequence[tuple[TopicPartition, TopicImage]]) -> None:
-        """These were opened, or failed. What became another topic's meanwhile waits again."""
+        """These were opened, or failed. A name that another topic has by now is queued again."""
         for name, topic in group:
             self._making.discard(name)
             self._leave(name)
@@ -79,7 +79,7 @@ class PendingLogs:
         ended.set()
 
     def retry_failed(self) -> None:
-        """Let everything wait again that was tried and is not there."""
+        """Queue every partition again that was tried and is not open."""
         for name in self._topics:
             self._queue(name)
 
@@ -97,21 +97,21 @@ class PendingLogs:
     # --- waiting ---------------------------------------------------------------------------------
 
     def has_untried(self, topic: str) -> bool:
-        """Whether a log of this topic is still to be made, or being made."""
+        """Whether a log of this topic is wanted or being made."""
         return topic in self._untried
 
     async def wait_tried(self, topics: Iterable[str]) -> None:
-        """Wait until each log of these topics is there, or could not be made at once."""
+        """Wait until each log of these topics is open or its first attempt has failed."""
         for topic in topics:
             while topic in self._untried:
                 await self._group_ended.wait()
 
     def wake(self) -> None:
-        """There is other work for whoever waits for logs to make."""
+        """Wake `wait_work` for other work: deleted logs wait to be removed."""
         self._work_came.set()
 
     async def wait_work(self, timeout_s: float) -> None:
-        """Wait until something is wanted, but no longer than this."""
+        """Wait until there is work, at most `timeout_s`."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._work_came.wait()

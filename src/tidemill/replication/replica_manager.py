@@ -1,9 +1,9 @@
-"""All partitions of this broker: made, given their role and dropped as the metadata image says.
+"""All partitions of this broker: opened, given their role and dropped as the metadata image says.
 
-The image is the only source of roles. `apply` compares it with what is here: a partition whose
-replica list names this broker gets a log, and leads or follows; one that left is resigned and its
-log deleted. A log that is not there yet is made away from the loop (`log_opener`): its partition
-stays `unopened` until then, and is not to be found here.
+The image is the only source of roles. `apply` brings the partitions in line with it: a partition
+whose replicas include this broker gets a log, and leads or follows; one that is no longer ours
+resigns and its log is deleted. A missing log is made away from the event loop (`log_opener`). Until
+then its partition is in `pending_logs`, and `find` does not return it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ class LogStore(Protocol):
     """Where logs live: the data directory, as far as replication needs it."""
 
     def get(self, partition: TopicPartition, topic_id: TopicId) -> PartitionLog | None:
-        """The partition's log, if it is there and of this topic."""
+        """The partition's log, if it is open and belongs to this topic."""
         ...
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """The last high watermark that was written down; 0 if none was."""
+        """The high watermark of the last checkpoint; 0 if there is none."""
         ...
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Serve it no more; nothing happens if it is not there."""
+        """Stop serving the log and delete it; no effect if there is none."""
         ...
 
 
 def log_config_of(config: TopicConfig) -> LogConfig:
-    """What of a topic's configuration the log itself obeys."""
+    """The part of a topic's configuration that the log obeys."""
     return LogConfig(
         segment_bytes=config.segment_bytes,
         segment_ms=config.segment_ms,
@@ -68,7 +68,7 @@ def _or_forever(limit: int) -> int:
 
 
 def settings_of(config: TopicConfig) -> PartitionSettings:
-    """What of a topic's configuration the partition obeys."""
+    """The part of a topic's configuration that the partition obeys."""
     return PartitionSettings(
         policy=BatchPolicy(
             max_message_bytes=config.max_message_bytes,
@@ -118,7 +118,7 @@ class ReplicaManager:
     # --- following the image ---------------------------------------------------------------------
 
     def apply(self, delta: Delta) -> None:
-        """Bring the partitions here in line with `delta.after`."""
+        """Bring the partitions of this broker in line with `delta.after`."""
         for broker_id in delta.brokers_changed:
             for partition in self:
                 partition.follower_restarted(broker_id)
@@ -132,11 +132,11 @@ class ReplicaManager:
             self.pending_logs.wake()
 
     def open_made(self, names: Iterable[TopicPartition]) -> None:
-        """The logs of these partitions were made. They may have been for a topic that is gone."""
+        """Serve partitions whose logs were made; delete a log whose topic has gone meanwhile."""
         for name in names:
             topic = self.pending_logs.topic(name)
             if name in self._partitions:
-                continue  # an image came first and found the log
+                continue  # `apply` has already found the log
             if topic is None or self._store.get(name, topic.topic_id) is None:
                 self._store.delete_log(name)
             else:
@@ -170,7 +170,7 @@ class ReplicaManager:
             partition.set_settings(settings)
             partition.log.set_config(log_config)
         if not image.readable:
-            # The stored state is bad (S46): nobody leads until somebody mends it.
+            # The stored state is bad (S46): the partition has no leader until it is repaired.
             partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif image.leader == self.broker_id:
             partition.become_leader(image, now=self._clock.monotonic())
@@ -216,13 +216,13 @@ class ReplicaManager:
     # --- faults and marks ------------------------------------------------------------------------
 
     def log_flushed(self, log_: PartitionLog) -> None:
-        """A flush round that covered this log ended well."""
+        """A flush round that covered this log has succeeded."""
         partition = self._by_log.get(log_)
         if partition is not None:
             partition.maybe_advance_marks()
 
     def go_offline(self) -> None:
-        """The data directory failed: nothing here can be promised or trusted any more (R12)."""
+        """The data directory failed: no partition can be read or acknowledged any more (R12)."""
         for partition in self._partitions.values():
             partition.go_offline()
 

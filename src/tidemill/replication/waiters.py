@@ -1,7 +1,7 @@
-"""Who waits for a partition: acknowledgements for an offset, fetches for more bytes.
+"""What waits for a partition: acknowledgements for an offset, fetches for more bytes. Pure.
 
-Nothing here knows time or sockets. A waiter is settled exactly once, by the mark it waits for, by
-an error of the partition, or by its owner's deadline; whoever comes first wins.
+A waiter is settled exactly once: by the mark it waits for, by an error of the partition, or by its
+owner's deadline, whichever is first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Watcher(Protocol):
     """A parked request: a partition wakes it when it may have more for it."""
 
     def wake(self) -> None:
-        """Cheap and without effect on the partition: the work is done later, once."""
+        """Note that there may be more to read. Cheap; the reading happens later, once."""
         ...
 
 
@@ -39,7 +39,7 @@ class AckWaiter:
         return self._settle is None
 
     def settle(self, code: ErrorCode) -> None:
-        """Answer, unless somebody else has already done so."""
+        """Answer with `code`, unless the waiter was answered before."""
         settle, self._settle = self._settle, None
         if settle is not None:
             settle(code)
@@ -47,7 +47,7 @@ class AckWaiter:
 
 @final
 class OffsetWaiters:
-    """Waiters by offset. Appends come in order; only a recognised retry waits for an older one."""
+    """Waiters in order of offset. Appends arrive in order; only a retry waits for an older one."""
 
     __slots__ = ("_waiting",)
 
@@ -59,7 +59,7 @@ class OffsetWaiters:
 
     def add(self, waiter: AckWaiter) -> None:
         waiting = self._waiting
-        while waiting and waiting[0].settled:  # timed out: a stuck mark must not keep them
+        while waiting and waiting[0].settled:  # timed out: they must not pile up at a stuck mark
             waiting.popleft()
         if not waiting or waiting[-1].offset <= waiter.offset:
             waiting.append(waiter)
@@ -67,13 +67,13 @@ class OffsetWaiters:
             insort(waiting, waiter, key=lambda w: w.offset)
 
     def release(self, mark: int) -> None:
-        """The mark has reached `mark`: settle everyone at or below it, in order."""
+        """The mark has reached `mark`: settle every waiter at or below it, in order."""
         waiting = self._waiting
         while waiting and waiting[0].offset <= mark:
             waiting.popleft().settle(ErrorCode.NONE)
 
     def fail(self, code: ErrorCode) -> None:
-        """The partition cannot keep its promise: everyone gets `code`."""
+        """Settle every waiter with `code`: the partition cannot keep its promise."""
         waiting, self._waiting = self._waiting, deque()
         for waiter in waiting:
             waiter.settle(code)

@@ -1,13 +1,13 @@
-"""How far the in-sync replicas agree: one function for both marks.
+"""How far the in-sync replicas agree: one function for both marks. Pure.
 
-The *high watermark* is the offset that every in-sync replica has appended; consumers read below it.
-The *durable offset* is the offset that every in-sync replica has flushed. Both move through
-`agreed_offset`, fed with the log ends for the one and the flushed ends for the other, so
+Every in-sync replica has appended everything below the *high watermark*; consumers read below it.
+Every in-sync replica has flushed everything below the *durable offset*. `agreed_offset` computes
+both, the first from the log ends and the second from the flushed ends, so
 
     log_start_offset <= durable_offset <= high_watermark <= log_end_offset
 
-Neither mark ever goes back on a leader, and both stand still while the in-sync set is smaller than
-the minimum (KIP-966): what a too small set agrees on is not a promise.
+Neither mark goes back on a leader, and both stand still while the in-sync set is smaller than the
+minimum (KIP-966): the agreement of too small a set is not a promise.
 """
 
 from __future__ import annotations

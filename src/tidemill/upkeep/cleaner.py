@@ -1,12 +1,12 @@
-"""The loop that compacts logs: the dirtiest one first, a slice at a time, never in anybody's way.
+"""The loop that compacts logs, the dirtiest first, in small steps.
 
-Each round looks at the logs of compacted topics, cleans the dirtiest that is due, and looks again;
-when none is, it rests. A cleaning (`storage.compaction`) is a row of small steps that run in a
-thread. After each the loop waits as long as the step took, so that at most half a core goes into
-it, and longer where the byte rate asks for that.
+Each round looks at the logs of compacted topics and cleans the dirtiest that is due; when none is
+due, the loop rests. A cleaning (`storage/compaction`) is a sequence of small steps that run in a
+thread. After each step the loop waits as long as the step took, so that compaction uses at most
+half a core, and longer where the byte rate demands it.
 
-Leaders and followers clean for themselves: nothing of it is replicated. A log whose bytes are
-damaged is reported once and left alone from then on; the scrub and recovery deal with damage.
+Leaders and followers clean their own logs: compaction is not replicated. A damaged log is reported
+once and not cleaned again; the scrub and recovery deal with damage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 LOGS_PER_LOOK = 50
 
 _Candidate = tuple[FilePartitionLog, int]
-"""A log, and the offset below which nothing of it can be taken back."""
+"""A log, and the offset below which its records cannot be lost."""
 
 
 @final
@@ -66,13 +66,13 @@ class Cleaner:
         self._damaged: set[FilePartitionLog] = set()
 
     async def run(self) -> None:
-        """Clean what is due, round after round."""
+        """Clean what is due, forever."""
         while True:
             if not await self.clean_dirtiest():
                 await asyncio.sleep(self._backoff_s)
 
     async def clean_dirtiest(self) -> bool:
-        """Clean one log; False where none is due or it could not be done now."""
+        """Clean one log; False if none is due or the cleaning failed."""
         if self._directory.failure is not None:
             return False
         found = await self._look()
@@ -84,7 +84,7 @@ class Cleaner:
         return await self._clean(max(due, key=lambda one: one.dirty_ratio))
 
     async def _look(self) -> list[Cleanable]:
-        """Everything dirty, whether or not it is due."""
+        """Every log with something to clean, due or not."""
         logs = self._directory.logs()
         self._damaged &= set(logs.values())
         found: list[Cleanable] = []
@@ -100,7 +100,7 @@ class Cleaner:
         return found
 
     def _look_at(self, candidates: Sequence[_Candidate], now_ms: int) -> list[Cleanable]:
-        """In a thread. What cannot be read now is not dirty now."""
+        """Runs in a thread. A log that cannot be read now is skipped."""
         found = []
         for log_, end_offset in candidates:
             try:
@@ -157,7 +157,7 @@ class Cleaner:
     def _note_failure(
         self, job: Compaction, log_: FilePartitionLog, fault: KafkaError | StorageFault
     ) -> bool:
-        """Whether another log may be tried at once."""
+        """Report the failure; returns whether another log may be tried at once."""
         self._telemetry.cleaning_failures += 1
         log.error("compaction of %s: %s", log_.directory, fault)
         if isinstance(fault, KafkaError):

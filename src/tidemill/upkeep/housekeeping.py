@@ -1,6 +1,6 @@
-"""The slow loops beside the logs: openings, retention, checkpoints, the scrub; the orderly end.
+"""The slow loops of a data directory: openings, retention, checkpoints, scrub; and its shutdown.
 
-Each takes small slices and lets the event loop go on between them.
+Each loop works in small slices and yields to the event loop between them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCRUB_LOOK_INTERVAL_S = 1.0
 
 @final
 class Housekeeping:
-    """Everything that a data directory needs done now and then."""
+    """The background work of one data directory."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Housekeeping:
         return 0 if partition is None else partition.high_watermark
 
     async def run_retention(self) -> None:
-        """Drop what time, size or start offset allow, pass after pass."""
+        """Drop segments that are past their age, size or start offset, forever."""
         while True:
             await asyncio.sleep(self._retention_interval_s)
             try:
@@ -75,7 +75,7 @@ class Housekeeping:
                 log.error("retention: %s", fault)
 
     async def purge_cut_files(self, now_ms: int) -> None:
-        """Let the side files of former recoveries go when they are old enough."""
+        """Delete the side files of earlier recoveries that are old enough."""
         logs = [(log_.directory, log_.config) for log_ in self._directory.logs().values()]
         for start in range(0, len(logs), LOGS_PER_SLICE):
             some = logs[start : start + LOGS_PER_SLICE]
@@ -86,13 +86,13 @@ class Housekeeping:
         await self._opener.run()
 
     async def run_checkpoints(self) -> None:
-        """Write down how far everything is flushed, so that recovery need not look further back."""
+        """Record how far every log is flushed, so that recovery need not read further back."""
         while True:
             await asyncio.sleep(CHECKPOINT_INTERVAL_S)
             await self.checkpoint()
 
     async def checkpoint(self) -> None:
-        """First what makes the next start short (snapshots, indexes), then the list of it all."""
+        """Write what shortens the next start (snapshots, indexes), then the checkpoint file."""
         collect = partial(self._directory.collect_checkpoint, LOGS_PER_SLICE)
         more = True
         while more:
@@ -105,13 +105,13 @@ class Housekeeping:
             log.error("checkpoint: %s", fault)
 
     async def write_checkpoint(self) -> None:
-        """Make durable where logs start and how far they are flushed. Raises StorageFault."""
+        """Make durable where each log starts and how far it is flushed. Raises StorageFault."""
         async with self._one_at_a_time:
             write = self._directory.take_checkpoint(self._replicas.high_watermarks())
             await self._disk.run(write)
 
     async def run_scrub(self) -> None:
-        """Read closed segments slowly and compare their checksums."""
+        """Read closed segments slowly and verify their checksums."""
         while True:
             await asyncio.sleep(SCRUB_LOOK_INTERVAL_S)
             part = self._scrub.next_slice(self._monotonic_ms())
@@ -124,7 +124,7 @@ class Housekeeping:
                 )
 
     async def close(self) -> None:
-        """Flush everything, write the last checkpoint and the mark of a clean end."""
+        """Flush everything, write the last checkpoint and the marker of a clean shutdown."""
         marks = self._replicas.high_watermarks()
         await self._disk.run(lambda: self._directory.close(marks))
 

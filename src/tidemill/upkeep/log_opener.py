@@ -1,9 +1,10 @@
-"""Makes the logs of new partitions, group by group, and lets go of those that were deleted.
+"""Makes the logs of new partitions, group by group, and finishes the removal of deleted ones.
 
-A group is made in a thread with a handful of syncs (`storage.log_creation`); then its partitions
-take on their roles here on the loop, a few at a time. Until then requests for them are refused with
-a code that clients retry. A topic whose log cannot be made is tried again: one that was made again
-under its name has to wait until a flush of its former log ends.
+The logs of a group are made in a thread with a handful of syncs
+(`storage/directory/log_creation.py`). Then the partitions take on their roles on the event loop, a
+few per turn. Until then requests for them are refused with a code that clients retry. A log that
+cannot be made is tried again: a topic that was deleted and created again has to wait until a flush
+of its old log ends.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 LOGS_PER_GROUP = 64
 PARTITIONS_PER_SLICE = 10
-"""Partitions that take on their roles before others get a turn: about a millisecond."""
+"""Partitions that take on their roles in one turn of the loop: about a millisecond."""
 RETRY_INTERVAL_S = 0.5
 IDLE_S = 3600.0
 
@@ -36,7 +37,7 @@ _Group = Sequence[tuple[TopicPartition, TopicImage]]
 
 @final
 class LogOpener:
-    """The loop between the image's wishes and one data directory."""
+    """The loop that makes the pending logs of one data directory."""
 
     def __init__(self, disk: Disk, directory: LogDirectory, replicas: ReplicaManager) -> None:
         self._disk = disk
@@ -44,23 +45,23 @@ class LogOpener:
         self._replicas = replicas
         self._pending = replicas.pending_logs
         self._reported: dict[TopicPartition, TopicImage] = {}
-        """What the operator has heard of already."""
+        """Failures that have been logged, with the image of the topic at that time."""
 
     async def run(self) -> None:
-        """Make what is wanted, for ever."""
+        """Make pending logs, forever."""
         while True:
             await self._pending.wait_work(RETRY_INTERVAL_S if len(self._pending) else IDLE_S)
             await self.work_off()
 
     async def work_off(self) -> None:
-        """Try to make whatever is not there, and let go of what was deleted."""
+        """Try to make every pending log, and finish removals."""
         await self._settle_removals()
         self._pending.retry_failed()
         while group := self._pending.take(LOGS_PER_GROUP):
             await self.open_group(group)
 
     async def open_group(self, group: _Group) -> None:
-        """Make the logs of one group and serve them."""
+        """Make the logs of one group and serve their partitions."""
         creation = self._directory.begin_creation(
             WantedLog(name, topic.topic_id, log_config_of(topic.config)) for name, topic in group
         )
@@ -77,7 +78,7 @@ class LogOpener:
         self._pending.tried(group)
 
     def _note_failures(self, group: _Group, creation: LogCreation) -> None:
-        """Once for each state of a topic: it is tried again and again."""
+        """Log a failure once per image of the topic, however often it is retried."""
         for name, topic in group:
             error = creation.failed.get(name)
             if error is None:

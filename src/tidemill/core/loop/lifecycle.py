@@ -1,8 +1,8 @@
-"""Background tasks belong to someone: the one place that starts them.
+"""Every background task has an owner: this is the only module that starts them.
 
-A `Supervisor` owns the tasks of one component. A task that ends with an exception is a bug or a
-fault that nobody handled: the supervisor reports it to its owner, which stops the broker
-(fail-stop). No task dies silently, and none outlives its supervisor.
+A `Supervisor` owns the tasks of one component. A task that ends with an exception is a bug or an
+unhandled fault: the supervisor reports it to its owner, which stops the broker (fail-stop). No task
+dies silently, and none outlives its supervisor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Supervisor:
         return len(self._tasks)
 
     def spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` until it returns or the supervisor stops; after that, do not begin it."""
+        """Run `work` until it returns or the supervisor stops; a stopped one does not start it."""
         if self._stopping:
             work.close()
             return
@@ -44,7 +44,7 @@ class Supervisor:
             self._failed(name, error)
 
     async def stop(self) -> None:
-        """Cancel what still runs and wait for it, in the order in which it was started."""
+        """Cancel all running tasks, in the order in which they started, and wait for them."""
         self._stopping = True
         tasks = list(self._tasks)
         for task in tasks:

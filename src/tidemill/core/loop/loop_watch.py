@@ -1,4 +1,4 @@
-"""How late the event loop is: the delay that everyone on it sees."""
+"""Measures how late the event loop is: the delay that every task on it sees."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INTERVAL_S = 0.05
 
 
 async def watch_loop(clock: Clock, stalls: Histogram) -> None:
-    """Sleep, and note how much longer it took than asked, for ever."""
+    """Sleep and record how late the wake-up was, forever."""
     while True:
         due = clock.monotonic() + INTERVAL_S
         await asyncio.sleep(INTERVAL_S)

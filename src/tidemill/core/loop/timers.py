@@ -1,8 +1,8 @@
-"""Many deadlines, cheaply: a timer wheel.
+"""Many deadlines at low cost: a timer wheel.
 
-Parked fetches and acknowledgements set a deadline each and nearly always drop it again before it
-comes. A wheel makes both O(1): time is cut into slots, a deadline goes to the map of its slot, and
-a cancelled one leaves it at once. The wheel knows no clock and no loop: `LoopTimers` turns it.
+Each parked fetch and acknowledgement sets a deadline and nearly always cancels it before it is due.
+A wheel makes both O(1): time is divided into slots, a deadline is added to the map of its slot, and
+cancelling removes it at once. The wheel knows no clock and no loop: `LoopTimers` turns it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["LoopTimers", "Timer", "TimerWheel"]
 
 @final
 class Timer:
-    """One deadline that can be dropped."""
+    """One deadline that can be cancelled."""
 
     __slots__ = ("_slot", "action")
 
@@ -27,7 +27,7 @@ class Timer:
         self.action = action
 
     def cancel(self) -> None:
-        """Forget it; no effect if it has fired."""
+        """Remove the deadline; no effect if it has fired."""
         self._slot.pop(self, None)
 
 
@@ -58,16 +58,16 @@ class TimerWheel:
         current = int(now / self._slot_s)
         self._next_slot = current + 1
         for index in sorted(index for index in self._slots if index <= current):
-            # An action may have dropped it meanwhile: `next_deadline` forgets empty slots.
+            # An action of an earlier slot may have removed it: `next_deadline` drops empty slots.
             slot = self._slots.get(index, {})
-            while slot:  # emptied before it goes: an action that fails leaves the rest in place
+            while slot:  # one by one: an action that fails leaves the rest in place
                 timer = next(iter(slot))
                 del slot[timer]
                 timer.action()
             self._slots.pop(index, None)
 
     def next_deadline(self) -> float | None:
-        """When `advance` has something to do next; empty slots are dropped on the way."""
+        """When `advance` has something to do next; also drops empty slots."""
         for index in [index for index, slot in self._slots.items() if not slot]:
             del self._slots[index]
         return min(self._slots) * self._slot_s if self._slots else None
@@ -75,7 +75,7 @@ class TimerWheel:
 
 @final
 class LoopTimers:
-    """A wheel that the event loop turns, only while there is something to wait for."""
+    """A wheel that the event loop turns while there are deadlines."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
