@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from bench.processes import MeasurementFailed
 from bench.wire_client import Address
-from tidemill.client.network.broker_connection import Connection
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.core.error_codes import ErrorCode
 from tidemill.core.net import AsyncioNet
 from tidemill.wire.generated.consumer_group_heartbeat import (
@@ -80,7 +80,7 @@ _ASSIGNMENT = _versioned(
 
 async def find_coordinator(address: Address, group_id: str) -> None:
     """Wait until the group's coordinator is known: a cluster of one has no other than itself."""
-    connection = await Connection.open(
+    connection = await BrokerConnection.open(
         AsyncioNet(), *address, timeout_s=ANSWER_SECONDS_MAX, client_id="bench"
     )
     try:
@@ -109,7 +109,7 @@ class ClassicMember:
         self._member_id = ""
         self._generation = -1
 
-    async def run(self, connection: Connection) -> None:
+    async def run(self, connection: BrokerConnection) -> None:
         """Until cancelled."""
         while True:
             await self._join(connection)
@@ -117,7 +117,7 @@ class ClassicMember:
                 await asyncio.sleep(HEARTBEAT_S)
                 await self._heartbeat(connection)
 
-    async def _join(self, connection: Connection) -> None:
+    async def _join(self, connection: BrokerConnection) -> None:
         self.is_stable = False
         answer = await connection.request(
             JoinGroupRequest(
@@ -140,7 +140,7 @@ class ClassicMember:
         self._member_id, self._generation = answer.member_id, answer.generation_id
         await self._sync(connection, answer)
 
-    async def _sync(self, connection: Connection, joined: JoinGroupResponse) -> None:
+    async def _sync(self, connection: BrokerConnection, joined: JoinGroupResponse) -> None:
         answer = await connection.request(
             SyncGroupRequest(
                 group_id=self._group_id,
@@ -160,7 +160,7 @@ class ClassicMember:
             _check(answer.error_code, "SyncGroup")
             self.is_stable = True
 
-    async def _heartbeat(self, connection: Connection) -> None:
+    async def _heartbeat(self, connection: BrokerConnection) -> None:
         answer = await connection.request(
             HeartbeatRequest(
                 group_id=self._group_id,
@@ -188,13 +188,13 @@ class ConsumerMember:
         self._epoch = 0
         self._owned: list[RequestTopicPartitions] | None = None
 
-    async def run(self, connection: Connection) -> None:
+    async def run(self, connection: BrokerConnection) -> None:
         """Until cancelled."""
         while True:
             pause_s = await self._heartbeat(connection)
             await asyncio.sleep(pause_s)
 
-    async def _heartbeat(self, connection: Connection) -> float:
+    async def _heartbeat(self, connection: BrokerConnection) -> float:
         joining = self._epoch == 0
         answer = await connection.request(
             ConsumerGroupHeartbeatRequest(
@@ -243,9 +243,9 @@ async def stabilise(
     """Connect all members, wait until all are stable, and let them idle for a while."""
     room = asyncio.Semaphore(CONNECTIONS_AT_ONCE)
 
-    async def connect() -> Connection:
+    async def connect() -> BrokerConnection:
         async with room:
-            return await Connection.open(
+            return await BrokerConnection.open(
                 AsyncioNet(), *address, timeout_s=ANSWER_SECONDS_MAX, client_id="bench"
             )
 

@@ -11,7 +11,7 @@ from tests.sim.faults import Faults
 from tests.sim.history import History
 from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.sim.world import SimWorld
 
@@ -36,7 +36,7 @@ class Campaign:
 
 
 async def _create(world: SimWorld, replication: int) -> None:
-    async with Cluster(world.client_net("admin"), world.bootstrap) as cluster:
+    async with ClusterClient(world.client_net("admin"), world.bootstrap) as cluster:
         await patiently(
             lambda: Admin(cluster).create_topic(
                 TOPIC,

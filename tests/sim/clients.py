@@ -11,7 +11,7 @@ from tests.sim.history import History
 from tests.sim.replicas import Brokers
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.consuming.consumer import EARLIEST, AtOffset, Consumer
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, LEADER_MOVED, list_offsets
 from tidemill.client.producing.producer import Producer
@@ -33,7 +33,7 @@ SHORT_TOPIC_PREFIX = "short-"
 
 async def drain(brokers: Brokers, partition: TopicPartition) -> list[Record]:
     """Everything that a new consumer finds in a partition, from its beginning to its end."""
-    async with Cluster(brokers.client_net(), brokers.bootstrap) as cluster:
+    async with ClusterClient(brokers.client_net(), brokers.bootstrap) as cluster:
         (end,) = (await list_offsets(cluster, {partition: LATEST_TIMESTAMP})).values()
         consumer = Consumer(cluster)
         await consumer.assign(partition.topic, EARLIEST, [partition.partition])
@@ -78,8 +78,8 @@ class Worker:
         net = self._world.client_net(f"client-{self._number}")
         bootstrap = self._world.bootstrap
         async with (
-            Cluster(net, bootstrap) as cluster,
-            Cluster(net, bootstrap) as own,
+            ClusterClient(net, bootstrap) as cluster,
+            ClusterClient(net, bootstrap) as own,
             Producer(
                 own, self._world.clock, idempotent=True, delivery_timeout_s=DELIVERY_TIMEOUT_S
             ) as producer,
@@ -88,7 +88,7 @@ class Worker:
                 await self._one(cluster, producer)
                 await asyncio.sleep(self._rng.below(1000) / 100_000)
 
-    async def _one(self, cluster: Cluster, producer: Producer) -> None:
+    async def _one(self, cluster: ClusterClient, producer: Producer) -> None:
         choice = self._rng.below(100)
         if choice < 70:
             await self._produce(producer)
@@ -116,7 +116,7 @@ class Worker:
         for value, delivery in sends:
             self._history.sent(partition, await delivery.offset(), value)
 
-    async def _fetch(self, cluster: Cluster) -> None:
+    async def _fetch(self, cluster: ClusterClient) -> None:
         partition, life = self._partition(), self._history.life
         consumer = Consumer(cluster, max_wait_ms=50)
         start = AtOffset(self._rng.below(1 + len(self._history.acked[partition])))
@@ -132,14 +132,14 @@ class Worker:
             if life == self._history.life:
                 self._history.read(partition, fetched.records)
 
-    async def _list_offsets(self, cluster: Cluster) -> None:
+    async def _list_offsets(self, cluster: ClusterClient) -> None:
         partition, life = self._partition(), self._history.life
         known = self._history.known_end(partition)
         found = await patiently(partial(list_offsets, cluster, {partition: LATEST_TIMESTAMP}))
         if life == self._history.life:
             self._history.end_offset(partition, found[partition].offset, known_before=known)
 
-    async def _create_topic(self, cluster: Cluster) -> None:
+    async def _create_topic(self, cluster: ClusterClient) -> None:
         self._topics_made += 1
         name = f"{SHORT_TOPIC_PREFIX}{self._number}-{self._topics_made}"
         try:
@@ -149,13 +149,13 @@ class Worker:
                 raise  # else a first try, whose answer was lost, had its effect
         self._topics.append(name)
 
-    async def _delete_topic(self, cluster: Cluster) -> None:
+    async def _delete_topic(self, cluster: ClusterClient) -> None:
         if self._topics:
             name = self._topics.pop(0)
             await patiently(partial(_delete, cluster, name))
 
 
-async def _delete(cluster: Cluster, name: str) -> None:
+async def _delete(cluster: ClusterClient, name: str) -> None:
     outcome = (await Admin(cluster).delete_topics([name]))[name]
     if outcome not in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
         raise KafkaError(outcome, name)

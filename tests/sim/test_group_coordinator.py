@@ -11,7 +11,7 @@ from tests.sim.clients import patiently
 from tests.sim.replicas import eventually, leader_of, replicas_agree
 from tidemill.client.admin.group_offsets import GroupOffsets
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
@@ -45,8 +45,8 @@ class Shop:
     def __init__(self, world: SimWorld) -> None:
         self.world = world
 
-    def client(self) -> Cluster:
-        return Cluster(self.world.client_net(), self.world.bootstrap)
+    def client(self) -> ClusterClient:
+        return ClusterClient(self.world.client_net(), self.world.bootstrap)
 
     @property
     def coordinator(self) -> int:
@@ -186,7 +186,7 @@ async def _checked(ask):
     return code
 
 
-async def _coordinator(cluster: Cluster) -> int:
+async def _coordinator(cluster: ClusterClient) -> int:
     answer = await cluster.ask_any(
         FindCoordinatorRequest(key_type=0, coordinator_keys=[GROUP]), FindCoordinatorResponse
     )
@@ -201,7 +201,7 @@ async def _ask(cluster, request, response_type):
     return await cluster.ask_broker(await _coordinator(cluster), request, response_type)
 
 
-async def _join(cluster: Cluster) -> tuple[str, int]:
+async def _join(cluster: ClusterClient) -> tuple[str, int]:
     member_id = ""
     for _ in range(2):
         answer = await _ask(
@@ -221,7 +221,7 @@ async def _join(cluster: Cluster) -> tuple[str, int]:
     return member_id, answer.generation_id
 
 
-async def _sync(cluster: Cluster, member_id: str, generation: int) -> bytes:
+async def _sync(cluster: ClusterClient, member_id: str, generation: int) -> bytes:
     answer = await _ask(
         cluster,
         SyncGroupRequest(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer
 from tidemill.testing.sim.world import SimWorld
 
@@ -16,7 +16,7 @@ def test_I34_a_topic_made_again_during_a_flush_of_its_former_log_is_served() -> 
     async def main(world: SimWorld) -> None:
         await world.start_broker(0)
         net, bootstrap = world.client_net(), world.bootstrap
-        async with Cluster(net, bootstrap) as own, Cluster(net, bootstrap) as cluster:
+        async with ClusterClient(net, bootstrap) as own, ClusterClient(net, bootstrap) as cluster:
             admin = Admin(own)
             await admin.create_topic(TOPIC, partitions=1)
             async with Producer(cluster, world.clock) as producer:
@@ -36,7 +36,7 @@ def test_D4_a_broker_that_lost_its_session_registers_and_serves_again() -> None:
         await world.start_broker(0)
         net, bootstrap = world.client_net(), world.bootstrap
         async with (
-            Cluster(net, bootstrap) as cluster,
+            ClusterClient(net, bootstrap) as cluster,
             Producer(cluster, world.clock, idempotent=True) as producer,
         ):
             await (await producer.send(TOPIC, b"before")).offset()
@@ -54,7 +54,7 @@ def test_a_clean_restart_scans_nothing_and_keeps_the_leader_epoch() -> None:
     async def main(world: SimWorld) -> None:
         await world.start_broker(0)
         async with (
-            Cluster(world.client_net(), world.bootstrap) as cluster,
+            ClusterClient(world.client_net(), world.bootstrap) as cluster,
             Producer(cluster, world.clock) as producer,
         ):
             for _ in range(20):

@@ -11,7 +11,7 @@ from tests.sim.clients import drain
 from tests.sim.history import History
 from tests.sim.replicas import eventually, leader_of, log_bytes, replica, replicas_agree
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.in_process_cluster import InProcessCluster
@@ -31,7 +31,7 @@ async def _send(producer: Producer, history: History, count: int) -> None:
 async def _fail_over_and_return(brokers: InProcessCluster) -> None:
     history = History()
     async with (
-        Cluster(brokers.client_net(), brokers.bootstrap) as cluster,
+        ClusterClient(brokers.client_net(), brokers.bootstrap) as cluster,
         Producer(cluster, brokers.clock, idempotent=True) as producer,
     ):
         await Admin(cluster).create_topic(ORDERS.topic, partitions=1, replication=3)

@@ -11,8 +11,8 @@ from tests.sim.clients import drain, patiently
 from tests.sim.history import History
 from tests.sim.replicas import eventually, leader_of, log_bytes, replica, replicas_agree
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
-from tidemill.client.producing.producer import Delivery, Producer
+from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.client.producing.producer import Producer, RecordDelivery
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.sim.world import SimWorld, host_name
 from tidemill.wire.generated.fetch import (
@@ -31,7 +31,7 @@ SEEDS = pytest.mark.parametrize("seed", range(3))
 class Bench:
     """A cluster of three with one replicated partition, and a client of it."""
 
-    def __init__(self, world: SimWorld, cluster: Cluster, producer: Producer) -> None:
+    def __init__(self, world: SimWorld, cluster: ClusterClient, producer: Producer) -> None:
         self.world = world
         self.cluster = cluster
         self.producer = producer
@@ -46,7 +46,7 @@ class Bench:
     def followers(self) -> list[int]:
         return [broker_id for broker_id in IDS if broker_id != self.leader]
 
-    async def begin(self, producer: Producer | None = None) -> tuple[bytes, Delivery]:
+    async def begin(self, producer: Producer | None = None) -> tuple[bytes, RecordDelivery]:
         """Send one record; its value and its fate."""
         self._sent += 1
         value = self.history.value(1, self._sent)
@@ -76,7 +76,7 @@ async def write_alone(bench: Bench, count: int) -> None:
     bench.cut_off(bench.leader)
     net, bootstrap = bench.world.client_net("hasty"), bench.world.bootstrap
     async with (
-        Cluster(net, bootstrap) as cluster,
+        ClusterClient(net, bootstrap) as cluster,
         Producer(cluster, bench.world.clock, acks=1) as hasty,
     ):
         for _ in range(count):
@@ -101,8 +101,8 @@ def run(
             await world.start_broker(broker_id)
         net, bootstrap = world.client_net(), world.bootstrap
         async with (
-            Cluster(net, bootstrap) as admin,
-            Cluster(net, bootstrap) as cluster,
+            ClusterClient(net, bootstrap) as admin,
+            ClusterClient(net, bootstrap) as cluster,
             Producer(cluster, world.clock, idempotent=True, delivery_timeout_s=300.0) as producer,
         ):
             create = Admin(admin).create_topic

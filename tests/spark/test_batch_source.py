@@ -13,7 +13,7 @@ from pyspark.sql import functions as f
 from tests.spark.queries import load, numbers_of, put
 from tests.support.clients import Confluent, Message, Sending, create_topic
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.net import AsyncioNet
 from tidemill.wire.api_keys import ApiKey
 
@@ -249,7 +249,7 @@ def _delete_before(run, bootstrap: str, topic: str, offset: int) -> None:
     host, port = bootstrap.split(":")
 
     async def delete() -> None:
-        async with Cluster(AsyncioNet(), [(host, int(port))]) as cluster:
+        async with ClusterClient(AsyncioNet(), [(host, int(port))]) as cluster:
             await Admin(cluster).delete_records(topic, {0: offset})
 
     run(delete())

@@ -11,7 +11,7 @@ from tests.spark.queries import Batches, drain, following, load_stream, put, sta
 from tests.support.clients import create_topic
 from tidemill.client.admin.group_admin import GroupAdmin, PartitionProgress
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.net import AsyncioNet
 
 
@@ -28,7 +28,7 @@ def asking(run, bootstrap):
         host, port = bootstrap.split(":")
 
         async def session():
-            async with Cluster(AsyncioNet(), [(host, int(port))]) as cluster:
+            async with ClusterClient(AsyncioNet(), [(host, int(port))]) as cluster:
                 return await work(cluster)
 
         return run(session())
@@ -39,7 +39,7 @@ def asking(run, bootstrap):
 def lag_of(asking, group: str) -> dict[int, tuple[int | None, int | None]]:
     """Committed offset and lag of each partition, as `tidemill group describe` shows them."""
 
-    async def progress(cluster: Cluster) -> list[PartitionProgress]:
+    async def progress(cluster: ClusterClient) -> list[PartitionProgress]:
         return list(await GroupAdmin(cluster).progress(group))
 
     return {
@@ -89,7 +89,7 @@ def test_spark_rule_4_a_query_without_a_name_has_a_group_of_its_own(
     drain(stream, tmp_path)
     drain(stream, tmp_path)  # a restart goes on with the same group
 
-    async def groups(cluster: Cluster) -> list[str]:
+    async def groups(cluster: ClusterClient) -> list[str]:
         return [group.group_id for group in await GroupAdmin(cluster).list_groups()]
 
     (own,) = [group for group in asking(groups) if group.startswith(prefix)]

@@ -12,7 +12,7 @@ import click
 from tidemill.cli.text import escape, print_table
 from tidemill.client.admin.group_admin import GroupAdmin, PartitionProgress
 from tidemill.client.admin.group_description import GroupDescription, GroupMember, describe_group
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
 
 __all__ = ["GroupPicture", "group_facts", "print_group", "take_picture"]
@@ -38,7 +38,7 @@ class GroupPicture:
         return {p: member for member in self.description.members for p in member.assignment}
 
 
-async def take_picture(cluster: Cluster, group: str) -> GroupPicture:
+async def take_picture(cluster: ClusterClient, group: str) -> GroupPicture:
     """The group now; KafkaError if there is none of that name."""
     description = await describe_group(cluster, group)
     assigned = {p for member in description.members for p in member.assignment}

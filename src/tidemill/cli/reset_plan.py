@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from tidemill.client.admin.group_offsets import CommittedOffset, GroupOffsets
+from tidemill.client.admin.group_offsets import GroupOffsets, OffsetAndMetadata
 from tidemill.client.consuming.consumer import AtOffset, AtTime
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
@@ -116,7 +116,7 @@ def _saved_offset(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]
 
 
 async def plan_reset(
-    cluster: Cluster, group: str, target: ResetTarget, topics: Iterable[TopicChoice] | None
+    cluster: ClusterClient, group: str, target: ResetTarget, topics: Iterable[TopicChoice] | None
 ) -> list[PlannedMove]:
     """The move of every chosen partition; None chooses those that the group has committed."""
     committed = await GroupOffsets(cluster, group).fetch(None)
@@ -135,7 +135,7 @@ async def plan_reset(
 
 
 async def _chosen(
-    cluster: Cluster,
+    cluster: ClusterClient,
     topics: Iterable[TopicChoice] | None,
     target: ResetTarget,
     committed: Iterable[TopicPartition],
@@ -152,10 +152,10 @@ async def _chosen(
 
 
 async def _wanted(
-    cluster: Cluster,
+    cluster: ClusterClient,
     target: ResetTarget,
     chosen: list[TopicPartition],
-    committed: Mapping[TopicPartition, CommittedOffset],
+    committed: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, int]:
     """Where to, before it is fitted into the log; left out is what lies after every record."""
     match target:
@@ -171,7 +171,7 @@ async def _wanted(
 
 
 def _shiftable(
-    partition: TopicPartition, committed: Mapping[TopicPartition, CommittedOffset]
+    partition: TopicPartition, committed: Mapping[TopicPartition, OffsetAndMetadata]
 ) -> int:
     if partition not in committed:
         raise UserError(
@@ -182,7 +182,7 @@ def _shiftable(
 
 
 async def _places(
-    cluster: Cluster, partitions: Iterable[TopicPartition], timestamp_ms: int
+    cluster: ClusterClient, partitions: Iterable[TopicPartition], timestamp_ms: int
 ) -> dict[TopicPartition, int]:
     listed = await list_offsets(cluster, dict.fromkeys(partitions, timestamp_ms))
     return {partition: found.offset for partition, found in listed.items()}

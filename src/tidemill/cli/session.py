@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.config.broker_config import Endpoint, parse_endpoint
 from tidemill.core.errors import UserError
 from tidemill.core.net import AsyncioNet, Net
@@ -39,7 +39,7 @@ def parse_bootstrap(text: str) -> list[Endpoint]:
     return [parse_endpoint(part, key="--bootstrap") for part in parts]
 
 
-def run_client(bootstrap: str, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+def run_client(bootstrap: str, work: Callable[[ClusterClient], Coroutine[Any, Any, T]]) -> T:
     """Do `work` with a connection to the cluster; its result.
 
     The context's object is the network, if a caller (a test) has put one there.
@@ -48,7 +48,9 @@ def run_client(bootstrap: str, work: Callable[[Cluster], Coroutine[Any, Any, T]]
     net: Net | None = click.get_current_context().obj
 
     async def session() -> T:
-        async with Cluster(net or AsyncioNet(), addresses, client_id="tidemill-cli") as cluster:
+        async with ClusterClient(
+            net or AsyncioNet(), addresses, client_id="tidemill-cli"
+        ) as cluster:
             return await work(cluster)
 
     return asyncio.run(session())

@@ -16,7 +16,7 @@ from functools import partial
 from typing import final
 from uuid import UUID
 
-from tidemill.client.network.broker_connection import Connection
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
@@ -96,7 +96,7 @@ class Followers:
         leader = self._broker(leader_id)
         if leader is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {leader_id} is not alive")
-        connection = await Connection.open(
+        connection = await BrokerConnection.open(
             self._net, leader.host, leader.port, timeout_s=REQUEST_TIMEOUT_S
         )
         try:
@@ -105,7 +105,7 @@ class Followers:
         finally:
             connection.close()
 
-    async def _fetch_once(self, connection: Connection, leader_id: int) -> None:
+    async def _fetch_once(self, connection: BrokerConnection, leader_id: int) -> None:
         partitions = list(self._followed[leader_id])
         asked: dict[tuple[UUID, int], tuple[Partition, int]] = {
             (p.topic_id, p.name.partition): (p, p.leader_epoch) for p in partitions

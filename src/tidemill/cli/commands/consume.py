@@ -13,7 +13,7 @@ from tidemill.cli.record_format import RecordFormat, record_facts
 from tidemill.cli.session import bootstrap_option, run_client
 from tidemill.cli.start_position import parse_start_position
 from tidemill.client.consuming.consumer import Consumer, FetchedRecords
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, list_offsets
 from tidemill.core.clock import SystemClock
 from tidemill.core.ids import TopicPartition
@@ -65,7 +65,7 @@ def consume(
     position = parse_start_position(start, now_ms=SystemClock().wall_ms())
     printer = _Printer(_show(pattern, raw=raw, as_json=as_json), count)
 
-    async def work(cluster: Cluster) -> None:
+    async def work(cluster: ClusterClient) -> None:
         consumer = Consumer(cluster)
         await consumer.assign(topic, position, partitions or None)
         ends = None if follow else await _ends(cluster, consumer)
@@ -76,7 +76,7 @@ def consume(
     run_client(bootstrap, work)
 
 
-async def _ends(cluster: Cluster, consumer: Consumer) -> dict[TopicPartition, int]:
+async def _ends(cluster: ClusterClient, consumer: Consumer) -> dict[TopicPartition, int]:
     """Where each partition ended when the command began: what --no-follow stops at."""
     asked = dict.fromkeys(consumer.positions, LATEST_TIMESTAMP)
     return {p: found.offset for p, found in (await list_offsets(cluster, asked)).items()}

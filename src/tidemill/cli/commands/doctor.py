@@ -19,7 +19,7 @@ from typing import final
 import click
 
 from tidemill.cli.text import print_json, print_table
-from tidemill.client.network.broker_connection import Connection
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import BrokerUnreachable, ClientError
 from tidemill.core.compiled import HOT_LOOPS, REQUEST_PATH, is_compiled
 from tidemill.core.config.broker_config import parse_endpoint
@@ -140,7 +140,9 @@ def _check_disk(data_dir: str) -> Finding:
 async def _check_port(listen: str) -> Finding:
     host, port = parse_endpoint(listen, key="--listen")
     try:
-        connection = await Connection.open(AsyncioNet(), host, port, timeout_s=_PROBE_TIMEOUT_S)
+        connection = await BrokerConnection.open(
+            AsyncioNet(), host, port, timeout_s=_PROBE_TIMEOUT_S
+        )
     except BrokerUnreachable:
         return Finding("port", Status.OK, f"{listen} is free")
     except (ClientError, TidemillError):

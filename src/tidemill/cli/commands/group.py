@@ -28,7 +28,7 @@ from tidemill.client.admin.group_admin import GroupAdmin, GroupSummary
 from tidemill.client.admin.group_description import describe_group
 from tidemill.client.admin.group_offsets import GroupOffsets
 from tidemill.client.consuming.consumer import EARLIEST, LATEST, AtOffset, AtTime
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
@@ -52,7 +52,7 @@ def group() -> None:
 def list_(state: str | None, as_json: bool, bootstrap: str) -> None:
     """List the groups, by name."""
 
-    async def work(cluster: Cluster) -> list[GroupSummary]:
+    async def work(cluster: ClusterClient) -> list[GroupSummary]:
         return await GroupAdmin(cluster).list_groups()
 
     wanted = None if state is None else state.lower()
@@ -75,7 +75,7 @@ def describe(name: str, watch: bool, as_json: bool, bootstrap: str) -> None:
     What --json prints can be saved and given to `group reset --from-file` later.
     """
 
-    async def work(cluster: Cluster) -> None:
+    async def work(cluster: ClusterClient) -> None:
         await _show(cluster, name, as_json=as_json)
         while watch:
             await asyncio.sleep(_WATCH_S)
@@ -133,7 +133,7 @@ def reset(
         raise click.UsageError("give either --topic (repeatable) or --all-topics")
     choices = [parse_topic_choice(text) for text in topics] if topics else None
 
-    async def work(cluster: Cluster) -> list[PlannedMove]:
+    async def work(cluster: ClusterClient) -> list[PlannedMove]:
         await _refuse_active(cluster, name)
         moves = await plan_reset(cluster, name, target, choices)
         if moves and not dry_run:
@@ -154,7 +154,7 @@ def reset(
 def delete(names: tuple[str, ...], bootstrap: str) -> None:
     """Delete groups without members, and their committed offsets."""
 
-    async def work(cluster: Cluster) -> dict[str, ErrorCode]:
+    async def work(cluster: ClusterClient) -> dict[str, ErrorCode]:
         return await GroupAdmin(cluster).delete_groups(names)
 
     _report_each(run_client(bootstrap, work), done="deleted")
@@ -170,7 +170,7 @@ def evict(name: str, instances: tuple[str, ...], bootstrap: str) -> None:
     All of them, or those with these instance ids. A member that is alive joins again.
     """
 
-    async def work(cluster: Cluster) -> dict[str, ErrorCode]:
+    async def work(cluster: ClusterClient) -> dict[str, ErrorCode]:
         described = await describe_group(cluster, name)
         static = {m.instance_id: m for m in described.members if m.instance_id is not None}
         for instance in instances:
@@ -186,7 +186,7 @@ def evict(name: str, instances: tuple[str, ...], bootstrap: str) -> None:
 # --- describe ------------------------------------------------------------------------------------
 
 
-async def _show(cluster: Cluster, name: str, *, as_json: bool) -> None:
+async def _show(cluster: ClusterClient, name: str, *, as_json: bool) -> None:
     picture = await take_picture(cluster, name)
     if as_json:
         print_json(group_facts(picture))
@@ -195,7 +195,7 @@ async def _show(cluster: Cluster, name: str, *, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-async def _show_again(cluster: Cluster, name: str, *, as_json: bool) -> None:
+async def _show_again(cluster: ClusterClient, name: str, *, as_json: bool) -> None:
     """On a terminal in the place of the last picture, cut to its height; else below it."""
     try:
         picture = await take_picture(cluster, name)
@@ -270,7 +270,7 @@ def _time_ms(text: str) -> int:
         ) from None
 
 
-async def _refuse_active(cluster: Cluster, name: str) -> None:
+async def _refuse_active(cluster: ClusterClient, name: str) -> None:
     """Members commit where they are: what they find reset, they would write over."""
     try:
         described = await describe_group(cluster, name)

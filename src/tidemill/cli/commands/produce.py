@@ -11,7 +11,7 @@ import click
 from tidemill.cli.lines import read_lines
 from tidemill.cli.session import bootstrap_option, run_client
 from tidemill.cli.text import escape
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config.keys import parse_assignments
@@ -27,8 +27,8 @@ _PROGRESS_EVERY_S = 0.25
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What becomes of a line."""
+class _LineFormat:
+    """How a line becomes a record."""
 
     topic: str
     partition: int | None
@@ -101,7 +101,7 @@ def produce(
     if key_separator == "":
         raise UserError("--key-separator must not be empty")
     pairs = parse_assignments(headers, source="--header")
-    plan = _Plan(
+    line_format = _LineFormat(
         topic=topic,
         partition=partition,
         key_separator=key_separator.encode() if key_separator is not None else None,
@@ -109,7 +109,7 @@ def produce(
     )
     clock = SystemClock()
 
-    async def work(cluster: Cluster) -> None:
+    async def work(cluster: ClusterClient) -> None:
         producer = Producer(
             cluster,
             clock,
@@ -120,17 +120,21 @@ def produce(
         progress = _Progress(clock, topic)
         try:
             async with producer:
-                await _send_lines(producer, plan, progress)
+                await _send_lines(producer, line_format, progress)
         finally:
             progress.close(producer)
 
     run_client(bootstrap, work)
 
 
-async def _send_lines(producer: Producer, plan: _Plan, progress: _Progress) -> None:
+async def _send_lines(producer: Producer, line_format: _LineFormat, progress: _Progress) -> None:
     async for line in read_lines(sys.stdin.buffer):
-        key, value = plan.split(line)
+        key, value = line_format.split(line)
         await producer.send(
-            plan.topic, value, key=key, headers=plan.headers, partition=plan.partition
+            line_format.topic,
+            value,
+            key=key,
+            headers=line_format.headers,
+            partition=line_format.partition,
         )
         progress.tick(producer)

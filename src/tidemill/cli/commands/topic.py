@@ -9,7 +9,7 @@ import click
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json, print_table
 from tidemill.client.admin.topic_admin import BROKER_DEFAULT, Admin, ConfigEntry
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.metadata_cache import TopicInfo
 from tidemill.client.network.offset_lookup import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidemill.core.config.keys import parse_assignments
@@ -43,7 +43,7 @@ def create(
     """Create the topic NAME."""
     values = parse_assignments(configs, source="--config")
 
-    async def work(cluster: Cluster) -> None:
+    async def work(cluster: ClusterClient) -> None:
         made = await Admin(cluster).create_topic(
             name,
             partitions=partitions or BROKER_DEFAULT,
@@ -73,7 +73,7 @@ def create(
 def list_(show_internal: bool, as_json: bool, bootstrap: str) -> None:
     """List the topics, by name."""
 
-    async def work(cluster: Cluster) -> list[TopicInfo]:
+    async def work(cluster: ClusterClient) -> list[TopicInfo]:
         return await Admin(cluster).list_topics()
 
     topics = [t for t in run_client(bootstrap, work) if show_internal or not t.internal]
@@ -91,7 +91,7 @@ def list_(show_internal: bool, as_json: bool, bootstrap: str) -> None:
 def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
     """Describe the topic NAME, or every topic: partitions, leaders, offsets, configuration."""
 
-    async def work(cluster: Cluster) -> list[dict[str, Any]]:
+    async def work(cluster: ClusterClient) -> list[dict[str, Any]]:
         admin = Admin(cluster)
         if name is not None:
             return [await _description(admin, await admin.describe_topic(name))]
@@ -125,7 +125,7 @@ def alter(
     if not values and not deleted and partitions is None:
         raise click.UsageError("give --config, --delete-config or --partitions")
 
-    async def work(cluster: Cluster) -> None:
+    async def work(cluster: ClusterClient) -> None:
         admin = Admin(cluster)
         if values or deleted:
             await admin.alter_configs(name, set_to=values, delete=deleted)
@@ -142,7 +142,7 @@ def alter(
 def delete(names: tuple[str, ...], bootstrap: str) -> None:
     """Delete topics and all their records."""
 
-    async def work(cluster: Cluster) -> dict[str, ErrorCode]:
+    async def work(cluster: ClusterClient) -> dict[str, ErrorCode]:
         return await Admin(cluster).delete_topics(names)
 
     refused: dict[str, ErrorCode] = {}

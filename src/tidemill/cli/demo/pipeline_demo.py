@@ -23,7 +23,7 @@ from tidemill.cli.demo.own_broker import end_process, own_broker
 from tidemill.cli.demo.shop_day import DemoLog, intensity
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.consuming.consumer import EARLIEST, Consumer
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config.broker_config import Endpoint
@@ -87,7 +87,7 @@ async def run_pipeline(directory: Path, *, seconds: float, rate: int) -> Pipelin
     """The whole demo; results stay in `directory`, which is there."""
     clock = SystemClock()
     started = clock.monotonic()
-    async with own_broker() as endpoint, Cluster(AsyncioNet(), [endpoint]) as cluster:
+    async with own_broker() as endpoint, ClusterClient(AsyncioNet(), [endpoint]) as cluster:
         for topic, partitions in ((TOPIC, PARTITIONS), (MINUTES_TOPIC, 1), (DEAD_TOPIC, 1)):
             await Admin(cluster).create_topic(topic, partitions=partitions)
         click.echo(f"broker on {endpoint}; starting Spark (about ten seconds)", err=True)
@@ -114,7 +114,7 @@ class _Show:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         directory: Path,
         process: asyncio.subprocess.Process,
         clock: Clock,

@@ -14,7 +14,7 @@ from tidemill.cli.demo.access_log import AccessLog
 from tidemill.cli.demo.own_broker import own_broker
 from tidemill.cli.demo.traffic import Traffic, open_traffic
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.errors import TidemillError
 from tidemill.core.net import AsyncioNet
@@ -48,7 +48,7 @@ async def round_trip(seconds: float, rate: int) -> RoundTrip:
     """Send log lines for some seconds and read them back, in order, at the same time."""
     clock = SystemClock()
     async with own_broker() as endpoint:
-        async with Cluster(AsyncioNet(), [endpoint]) as cluster:
+        async with ClusterClient(AsyncioNet(), [endpoint]) as cluster:
             await Admin(cluster).create_topic(TOPIC, partitions=PARTITIONS)
         traffic = await open_traffic(endpoint, TOPIC, PARTITIONS, clock)
         click.echo(f"broker on {endpoint}, topic {TOPIC}, {traffic.name}", err=True)

@@ -10,7 +10,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Protocol, final
 
 from tidemill.client.consuming.consumer import EARLIEST, Consumer
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer
 from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import Endpoint
@@ -83,8 +83,8 @@ class _OwnTraffic:
         self.reading = Reading()
         self._topic = topic
         self._clock = clock
-        self._sending = Cluster(AsyncioNet(), [broker])
-        self._receiving = Cluster(AsyncioNet(), [broker])
+        self._sending = ClusterClient(AsyncioNet(), [broker])
+        self._receiving = ClusterClient(AsyncioNet(), [broker])
         self._producer = Producer(self._sending, clock)
         self._consumer = Consumer(self._receiving, max_wait_ms=int(_POLL_S * 1000))
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
-from tidemill.client.admin.coordinator_lookup import GroupCoordinator
+from tidemill.client.admin.coordinator_client import CoordinatorClient
 from tidemill.client.admin.group_description import GroupMember
-from tidemill.client.admin.group_offsets import CommittedOffset, GroupOffsets
-from tidemill.client.network.cluster_client import Cluster, retry_refusals
+from tidemill.client.admin.group_offsets import GroupOffsets, OffsetAndMetadata
+from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import check, error_code
 from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, list_offsets
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -56,7 +56,7 @@ class PartitionProgress:
     """
 
     partition: TopicPartition
-    committed: CommittedOffset | None
+    committed: OffsetAndMetadata | None
     end_offset: int | None
 
     @property
@@ -71,7 +71,7 @@ class PartitionProgress:
 class GroupAdmin:
     """Administration of the groups of the cluster that `cluster` leads to."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     # --- looking ---------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class GroupAdmin:
         return {group: await self._delete(group) for group in dict.fromkeys(groups)}
 
     async def _delete(self, group: str) -> ErrorCode:
-        coordinator = GroupCoordinator(self._cluster, group)
+        coordinator = CoordinatorClient(self._cluster, group)
         request = DeleteGroupsRequest(groups_names=[group])
 
         async def ask() -> None:
@@ -147,7 +147,7 @@ class GroupAdmin:
 
         One that is alive comes back; this is for static members that will not (T42).
         """
-        coordinator = GroupCoordinator(self._cluster, group)
+        coordinator = CoordinatorClient(self._cluster, group)
         identities = [
             MemberIdentity(
                 member_id="" if member.instance_id else member.member_id,

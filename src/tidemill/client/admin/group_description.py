@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, final
 
-from tidemill.client.admin.coordinator_lookup import GroupCoordinator
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.admin.coordinator_client import CoordinatorClient
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import check
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
 from tidemill.core.ids import TopicPartition
@@ -55,9 +55,9 @@ class GroupDescription:
     members: list[GroupMember] = field(default_factory=list)
 
 
-async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
+async def describe_group(cluster: ClusterClient, group: str) -> GroupDescription:
     """The group, or KafkaError(GROUP_ID_NOT_FOUND) if there is none of that name."""
-    coordinator = GroupCoordinator(cluster, group)
+    coordinator = CoordinatorClient(cluster, group)
 
     async def ask() -> GroupDescription:
         found = await _describe_consumer(coordinator, group)
@@ -66,7 +66,7 @@ async def describe_group(cluster: Cluster, group: str) -> GroupDescription:
     return await coordinator.retry(ask)
 
 
-async def _describe_consumer(coordinator: GroupCoordinator, group: str) -> GroupDescription | None:
+async def _describe_consumer(coordinator: CoordinatorClient, group: str) -> GroupDescription | None:
     """None if it is no group of the consumer protocol, or the broker has no such protocol."""
     request = consumer_describe.ConsumerGroupDescribeRequest(group_ids=[group])
     try:
@@ -102,7 +102,7 @@ def _consumer_member(member: consumer_describe.Member) -> GroupMember:
     )
 
 
-async def _describe_classic(coordinator: GroupCoordinator, group: str) -> GroupDescription:
+async def _describe_classic(coordinator: CoordinatorClient, group: str) -> GroupDescription:
     request = classic_describe.DescribeGroupsRequest(groups=[group])
     response = await coordinator.ask(request, classic_describe.DescribeGroupsResponse)
     found = _only(response.groups)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, final
 
-from tidemill.client.admin.coordinator_lookup import GroupCoordinator
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.admin.coordinator_client import CoordinatorClient
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import check
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.generated.offset_commit import (
@@ -26,7 +26,7 @@ from tidemill.wire.generated.offset_fetch import (
     OffsetFetchResponse,
 )
 
-__all__ = ["CommittedOffset", "GroupOffsets"]
+__all__ = ["GroupOffsets", "OffsetAndMetadata"]
 
 _NO_GENERATION: Final = -1
 _COMMIT_VERSION: Final = 9
@@ -35,7 +35,7 @@ _FETCH_VERSION: Final = 9
 
 
 @final
-class CommittedOffset(NamedTuple):
+class OffsetAndMetadata(NamedTuple):
     """Where a group is in a partition, and what whoever committed it wrote beside it."""
 
     offset: int
@@ -46,19 +46,19 @@ class CommittedOffset(NamedTuple):
 class GroupOffsets:
     """The offsets of one group."""
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: ClusterClient, group: str) -> None:
         self._group = group
-        self._coordinator = GroupCoordinator(cluster, group)
+        self._coordinator = CoordinatorClient(cluster, group)
 
     async def fetch(
         self, partitions: Iterable[TopicPartition] | None
-    ) -> dict[TopicPartition, CommittedOffset]:
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is committed for some partitions (None: for all); those without are left out."""
         topics = None if partitions is None else _asked_topics(partitions)
         asked = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
         request = OffsetFetchRequest(groups=[asked], require_stable=True)
 
-        async def ask() -> dict[TopicPartition, CommittedOffset]:
+        async def ask() -> dict[TopicPartition, OffsetAndMetadata]:
             response = await self._coordinator.ask(
                 request, OffsetFetchResponse, version=_FETCH_VERSION
             )
@@ -93,8 +93,8 @@ class GroupOffsets:
 
         await self._coordinator.retry(ask)
 
-    def _committed(self, response: OffsetFetchResponse) -> dict[TopicPartition, CommittedOffset]:
-        found: dict[TopicPartition, CommittedOffset] = {}
+    def _committed(self, response: OffsetFetchResponse) -> dict[TopicPartition, OffsetAndMetadata]:
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
         for group in response.groups:
             check(group.error_code, f"group {group.group_id}")
             for topic in group.topics:
@@ -102,7 +102,7 @@ class GroupOffsets:
                     partition = TopicPartition(topic.name, entry.partition_index)
                     check(entry.error_code, f"group {group.group_id}, {partition}")
                     if entry.committed_offset >= 0:
-                        found[partition] = CommittedOffset(
+                        found[partition] = OffsetAndMetadata(
                             entry.committed_offset, entry.metadata or ""
                         )
         return found

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeVar, final
 from uuid import UUID
 
-from tidemill.client.network.cluster_client import Cluster, retry_refusals
+from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import check, error_code
 from tidemill.client.network.metadata_cache import TopicInfo
 from tidemill.client.network.offset_lookup import LEADER_MOVED, ListedOffset, list_offsets
@@ -92,7 +92,7 @@ class ConfigEntry:
 class Admin:
     """Administration of the cluster that `cluster` leads to."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
     # --- topics ----------------------------------------------------------------------------------

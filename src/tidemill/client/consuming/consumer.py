@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from tidemill.client.network.cluster_client import Backoff, Cluster
+from tidemill.client.network.cluster_client import Backoff, ClusterClient
 from tidemill.client.network.errors import ClientError, check, error_code
 from tidemill.client.network.offset_lookup import (
     EARLIEST_TIMESTAMP,
@@ -129,11 +129,11 @@ class _Range:
 
 @final
 class Consumer:
-    """Follows an explicit assignment. Give it a `Cluster` of its own: its fetches wait."""
+    """Follows an explicit assignment. Give it a `ClusterClient` of its own: its fetches wait."""
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         *,
         max_wait_ms: int = 500,
         min_bytes: int = 1,
@@ -190,7 +190,7 @@ class Consumer:
         """Add partitions to be read from one offset up to, not including, another.
 
         Each leaves `positions` when it has been read. The caller has made their leaders known
-        (`Cluster.refresh`).
+        (`ClusterClient.refresh`).
         """
         for partition, (start, stop) in ranges.items():
             if start < stop:

@@ -31,7 +31,7 @@ from tidemill.client.network.errors import (
     WouldBlock,
     check,
 )
-from tidemill.client.network.response_buffer import ReceiveBuffer
+from tidemill.client.network.response_buffer import ResponseBuffer
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation, TidemillError
 from tidemill.core.limits import MIB
 from tidemill.core.net import Net
@@ -45,7 +45,7 @@ from tidemill.wire.headers import encode_request, parse_response_header
 from tidemill.wire.message import Message
 from tidemill.wire.primitives import Reader
 
-__all__ = ["Connection"]
+__all__ = ["BrokerConnection"]
 
 R = TypeVar("R", bound=Message)
 
@@ -73,14 +73,14 @@ class _Pending:
 
 
 @final
-class Connection(asyncio.BufferedProtocol):
+class BrokerConnection(asyncio.BufferedProtocol):
     """Made by `open`, usable until `close`, a fault, or the peer ends it."""
 
     def __init__(self, host: str, port: int, client_id: str, in_flight_max: int) -> None:
         self.address = f"{host}:{port}"
         self._client_id = client_id
         self._in_flight_max = in_flight_max
-        self._buffer = ReceiveBuffer(RESPONSE_BYTES_MAX)
+        self._buffer = ResponseBuffer(RESPONSE_BYTES_MAX)
         self._transport: asyncio.Transport | None = None
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0

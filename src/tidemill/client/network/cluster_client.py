@@ -1,7 +1,7 @@
-"""Connections to the brokers of one cluster, made when they are needed, and what is known of it.
+"""Connections to the brokers of one cluster, opened when needed, and the cluster's metadata.
 
-Answers of one connection come in order: a parked Fetch holds up whatever was asked after it (T8).
-Whoever waits long therefore has a `Cluster` of its own: a consumer, a producer and an admin do not
+A connection answers in order, so a parked Fetch delays every request sent after it (T8). A client
+that waits long therefore has its own `ClusterClient`: a consumer, a producer and an admin do not
 share one.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, TypeVar, final
 
-from tidemill.client.network.broker_connection import Connection
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import BrokerUnreachable, ClientError, check
 from tidemill.client.network.metadata_cache import MetadataCache, TopicInfo
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -24,7 +24,7 @@ from tidemill.wire.generated.metadata import (
 )
 from tidemill.wire.message import Message
 
-__all__ = ["Backoff", "Cluster", "retry_refusals"]
+__all__ = ["Backoff", "ClusterClient", "retry_refusals"]
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Backoff:
 
 
 @final
-class Cluster:
+class ClusterClient:
     """The way to every broker of a cluster. Close it, or use it as a context manager."""
 
     def __init__(
@@ -71,7 +71,7 @@ class Cluster:
         self._bootstrap = tuple(bootstrap)
         self._client_id = client_id
         self._connect_timeout_s = connect_timeout_s
-        self._connections: dict[tuple[str, int], Connection] = {}
+        self._connections: dict[tuple[str, int], BrokerConnection] = {}
         """By address; at most one for each broker and bootstrap address."""
         self._opening = asyncio.Lock()
 
@@ -94,14 +94,14 @@ class Cluster:
 
     # --- connections -----------------------------------------------------------------------------
 
-    async def connection(self, broker_id: int) -> Connection:
+    async def connection(self, broker_id: int) -> BrokerConnection:
         """A usable connection to one broker; KafkaError if the cluster has no such broker."""
         broker = self.metadata.brokers.get(broker_id)
         if broker is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {broker_id}")
         return await self._connect(broker.host, broker.port)
 
-    async def any_connection(self) -> Connection:
+    async def any_connection(self) -> BrokerConnection:
         """A usable connection to whichever broker answers, open and idle ones first."""
         usable = [connection for connection in self._connections.values() if connection.usable]
         if usable:
@@ -115,11 +115,11 @@ class Cluster:
                 failures.append(str(error))
         raise BrokerUnreachable("; ".join(failures) or "there is no address to connect to")
 
-    async def _connect(self, host: str, port: int) -> Connection:
+    async def _connect(self, host: str, port: int) -> BrokerConnection:
         async with self._opening:
             connection = self._connections.get((host, port))
             if connection is None or not connection.usable:
-                connection = await Connection.open(
+                connection = await BrokerConnection.open(
                     self._net,
                     host,
                     port,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple, final
 
-from tidemill.client.network.cluster_client import Cluster, retry_refusals
+from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import check
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
@@ -54,7 +54,7 @@ class ListedOffset(NamedTuple):
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int], *, isolation_level: int = 0
 ) -> dict[TopicPartition, ListedOffset]:
     """The first offset at or after each timestamp (or EARLIEST_, LATEST_TIMESTAMP)."""
 
@@ -74,7 +74,7 @@ async def list_offsets(
 
 
 def _by_leader(
-    cluster: Cluster, wanted: Mapping[TopicPartition, int]
+    cluster: ClusterClient, wanted: Mapping[TopicPartition, int]
 ) -> dict[int, dict[TopicPartition, int]]:
     leaders: dict[int, dict[TopicPartition, int]] = {}
     for partition, timestamp_ms in wanted.items():

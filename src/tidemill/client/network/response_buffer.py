@@ -14,13 +14,13 @@ from tidemill.core.limits import KIB
 from tidemill.wire.frames import FRAME_LENGTH_BYTES, parse_frame_length
 from tidemill.wire.headers import RESPONSE_HEADER_BYTES_MIN
 
-__all__ = ["ReceiveBuffer"]
+__all__ = ["ResponseBuffer"]
 
 _SCRATCH_BYTES = 16 * KIB
 
 
 @final
-class ReceiveBuffer:
+class ResponseBuffer:
     """The bytes of one connection that do not make a whole response yet."""
 
     __slots__ = ("_fill", "_frame", "_response_bytes_max", "_scratch")

@@ -29,8 +29,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from tidemill.client.network.broker_connection import Connection
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.broker_connection import BrokerConnection
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError, WouldBlock, error_code
 from tidemill.client.producing.accumulator import ANONYMOUS, ProducerIdentity
 from tidemill.client.producing.encoded_batch import EncodedBatch, halves
@@ -125,7 +125,7 @@ class BatchProducer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         *,
         acks: int = ALL_REPLICAS,
         identity: ProducerIdentity | None = None,
@@ -290,7 +290,7 @@ class BatchProducer:
         sendable.is_sealed = True
 
     async def _exchange(
-        self, connection: Connection, broker_id: int, taken: list[tuple[_Lane, _Sendable]]
+        self, connection: BrokerConnection, broker_id: int, taken: list[tuple[_Lane, _Sendable]]
     ) -> bool:
         timeout_s = self._cluster.request_timeout_s
         batches = [(lane.partition, sendable.batch.buffer) for lane, sendable in taken]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError, check
 from tidemill.client.network.metadata_cache import MetadataCache
 from tidemill.client.network.offset_lookup import LEADER_MOVED
@@ -43,7 +43,7 @@ PRODUCE_VERSION_MAX: Final = 12
 _NO_TRANSACTION_TIMEOUT_MS = 2**31 - 1
 
 
-async def ask_identity(cluster: Cluster) -> ProducerIdentity:
+async def ask_identity(cluster: ClusterClient) -> ProducerIdentity:
     """A producer id of our own; KafkaError if the broker gives none."""
     request = InitProducerIdRequest(
         transactional_id=None, transaction_timeout_ms=_NO_TRANSACTION_TIMEOUT_MS

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, final
 
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ConnectionClosed
 from tidemill.client.producing.accumulator import Accumulator
 from tidemill.client.producing.partitioners import KeyPartitioner, Partitioner, RoundRobin
@@ -21,11 +21,11 @@ from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.wire import compression
 from tidemill.wire.records import Header, Record
 
-__all__ = ["Delivery", "Producer"]
+__all__ = ["Producer", "RecordDelivery"]
 
 
 @final
-class Delivery:
+class RecordDelivery:
     """The fate of one record."""
 
     __slots__ = ("_batch_done", "_index")
@@ -49,7 +49,7 @@ class Producer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         clock: Clock,
         *,
         acks: int = ALL_REPLICAS,
@@ -113,7 +113,7 @@ class Producer:
         headers: Sequence[Header] = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
-    ) -> Delivery:
+    ) -> RecordDelivery:
         """Take a record; waits only while the buffer is full or the topic is not known yet."""
         while self._accumulator.buffered_bytes >= self._buffer_bytes_max:
             self._sender.moved.clear()
@@ -132,7 +132,7 @@ class Producer:
         batch, index = self._accumulator.add(target, record, now)
         if index == 0:
             self._sender.wake.set()
-        return Delivery(batch.done, index)
+        return RecordDelivery(batch.done, index)
 
     async def flush(self) -> None:
         """Send everything now and wait for it; raises the first failure since the last flush."""

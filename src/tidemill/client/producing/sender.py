@@ -18,7 +18,7 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final, final
 
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError, error_code
 from tidemill.client.producing.accumulator import (
     ANONYMOUS,
@@ -60,7 +60,13 @@ class Sender:
     """The producer's loop. `wake` starts a turn; `moved` is set whenever a batch has left."""
 
     def __init__(
-        self, cluster: Cluster, accumulator: Accumulator, *, acks: int, idempotent: bool, codec: int
+        self,
+        cluster: ClusterClient,
+        accumulator: Accumulator,
+        *,
+        acks: int,
+        idempotent: bool,
+        codec: int,
     ) -> None:
         self.wake = asyncio.Event()
         self.moved = asyncio.Event()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from tidemill.client.network.broker_connection import Connection
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import ClientError
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.net import Net
@@ -26,7 +26,7 @@ async def ask_controller(
     if controller is None:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "there is no controller at present")
     try:
-        connection = await Connection.open(
+        connection = await BrokerConnection.open(
             net, controller.host, controller.port, timeout_s=TIMEOUT_S
         )
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar, final
 
-from tidemill.client.network.cluster_client import Backoff, Cluster
+from tidemill.client.network.cluster_client import Backoff, ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import KafkaError
@@ -57,12 +57,12 @@ class BlockingClient:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._runner = asyncio.Runner(loop_factory=new_event_loop)
-        self._clusters: list[Cluster] = []
+        self._clusters: list[ClusterClient] = []
         self.cluster = self.new_cluster()
 
-    def new_cluster(self) -> Cluster:
+    def new_cluster(self) -> ClusterClient:
         """Connections of their own, for requests that wait at the broker; leaders are shared."""
-        made = Cluster(
+        made = ClusterClient(
             AsyncioNet(),
             self._address.bootstrap,
             client_id=self._address.client_id,
@@ -73,7 +73,7 @@ class BlockingClient:
         self._clusters.append(made)
         return made
 
-    def run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]], patience: Patience) -> T:
+    def run(self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]], patience: Patience) -> T:
         """Do `work`, again after a fault that may pass, until patience ends."""
         return self._runner.run(self._persist(work, patience))
 
@@ -92,7 +92,7 @@ class BlockingClient:
         self._runner.close()
 
     async def _persist(
-        self, work: Callable[[Cluster], Coroutine[Any, Any, T]], patience: Patience
+        self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]], patience: Patience
     ) -> T:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + patience.timeout_ms / 1000

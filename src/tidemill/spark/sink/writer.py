@@ -14,7 +14,7 @@ from typing import final
 
 import pyarrow as pa
 
-from tidemill.client.network.cluster_client import Backoff, Cluster
+from tidemill.client.network.cluster_client import Backoff, ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.client.producing.batch_producer import BatchProducer, Delivered
 from tidemill.client.producing.encoded_batch import EncodedBatch, compressed
@@ -51,7 +51,7 @@ class SinkWriter:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClient,
         producer: BatchProducer,
         options: SinkOptions,
         *,

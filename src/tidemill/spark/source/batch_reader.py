@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
@@ -58,7 +58,7 @@ class BatchReader(DataSourceReader):
         schema = to_arrow_schema(self._schema, timezone="UTC")
         return read_ranges(partition.ranges, self._options, schema)
 
-    async def _ranges(self, cluster: Cluster) -> list[OffsetRange]:
+    async def _ranges(self, cluster: ClusterClient) -> list[OffsetRange]:
         options = self._options
         covered = await subscribed(cluster, options.subscription)
         covered.check_complete()
@@ -74,7 +74,7 @@ class BatchReader(DataSourceReader):
         ]
 
     async def _resolve(
-        self, cluster: Cluster, partitions: Sequence[TopicPartition], places: Places
+        self, cluster: ClusterClient, partitions: Sequence[TopicPartition], places: Places
     ) -> dict[TopicPartition, int]:
         named = {p: place for p, place in places.by_partition.items() if p in set(partitions)}
         if self._narrowing.is_active:
@@ -90,7 +90,7 @@ class BatchReader(DataSourceReader):
         return await self._within_log(cluster, found, places)
 
     async def _within_log(
-        self, cluster: Cluster, found: dict[TopicPartition, int], places: Places
+        self, cluster: ClusterClient, found: dict[TopicPartition, int], places: Places
     ) -> dict[TopicPartition, int]:
         """Offsets that retention has passed are data loss, or raised to where the log begins."""
         if self._options.fail_on_data_loss:

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import list_offsets
 from tidemill.core.ids import TopicPartition
 from tidemill.spark.source.positions import latest
@@ -68,7 +68,7 @@ class Narrowing:
         return low, max(low, min(stop, self.offset_high))
 
     async def later_starts(
-        self, cluster: Cluster, starts: Mapping[TopicPartition, int], isolation_level: int
+        self, cluster: ClusterClient, starts: Mapping[TopicPartition, int], isolation_level: int
     ) -> dict[TopicPartition, int]:
         """Starts that leave out what is older than the rows may be."""
         if self.time_low_ms is None or not starts:

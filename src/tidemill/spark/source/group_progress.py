@@ -11,7 +11,7 @@ import logging
 from typing import Final, final
 
 from tidemill.client.admin.group_offsets import GroupOffsets
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -59,7 +59,7 @@ class Progress:
             self._try_commit(group, positions, _START_MARK)
 
     async def known_start(
-        self, cluster: Cluster, group: str, wanted: list[TopicPartition]
+        self, cluster: ClusterClient, group: str, wanted: list[TopicPartition]
     ) -> PartitionOffsets:
         """Starts that an earlier run of the query committed and no batch has followed."""
         if not self._enabled:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tidemill.client.consuming.consumer import Consumer
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import KIB
@@ -28,7 +28,7 @@ _POLL_S: Final = 0.5
 
 
 async def estimated_bytes(
-    cluster: Cluster, ranges: Mapping[TopicPartition, tuple[int, int]]
+    cluster: ClusterClient, ranges: Mapping[TopicPartition, tuple[int, int]]
 ) -> dict[TopicPartition, int]:
     """The size of each range in the log, as it is stored (compressed where it is)."""
     weights: dict[TopicPartition, float] = {}
@@ -43,7 +43,7 @@ async def estimated_bytes(
 
 
 async def _bytes_per_offset(
-    cluster: Cluster, starts: Mapping[TopicPartition, int]
+    cluster: ClusterClient, starts: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, float]:
     consumer = Consumer(
         cluster,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.client.admin.group_offsets import GroupOffsets
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -42,7 +42,7 @@ class Partitions:
             raise UserError(f"there is no topic {', '.join(self.missing)}")
 
 
-async def subscribed(cluster: Cluster, subscription: Subscription) -> Partitions:
+async def subscribed(cluster: ClusterClient, subscription: Subscription) -> Partitions:
     """The partitions of the topics that are there now."""
     if subscription.pattern is not None:
         await cluster.refresh(None)
@@ -63,7 +63,7 @@ async def subscribed(cluster: Cluster, subscription: Subscription) -> Partitions
     return Partitions(tuple(there), found.topic_ids, (*found.missing, *sorted(gone)))
 
 
-def _of_topics(cluster: Cluster, names: Iterable[str]) -> Partitions:
+def _of_topics(cluster: ClusterClient, names: Iterable[str]) -> Partitions:
     partitions: list[TopicPartition] = []
     topic_ids: dict[str, str] = {}
     missing: list[str] = []
@@ -80,14 +80,16 @@ def _of_topics(cluster: Cluster, names: Iterable[str]) -> Partitions:
     return Partitions(tuple(sorted(partitions)), topic_ids, tuple(missing))
 
 
-async def earliest(cluster: Cluster, partitions: Iterable[TopicPartition]) -> PartitionOffsets:
+async def earliest(
+    cluster: ClusterClient, partitions: Iterable[TopicPartition]
+) -> PartitionOffsets:
     """Where the logs begin."""
     asked = dict.fromkeys(partitions, EARLIEST_TIMESTAMP)
     return {p: listed.offset for p, listed in (await _list(cluster, asked, 0)).items()}
 
 
 async def latest(
-    cluster: Cluster, partitions: Iterable[TopicPartition], isolation_level: int
+    cluster: ClusterClient, partitions: Iterable[TopicPartition], isolation_level: int
 ) -> PartitionOffsets:
     """Where the logs end for a reader of that isolation level."""
     asked = dict.fromkeys(partitions, LATEST_TIMESTAMP)
@@ -96,7 +98,7 @@ async def latest(
 
 
 async def resolve(
-    cluster: Cluster,
+    cluster: ClusterClient,
     partitions: Iterable[TopicPartition],
     places: Places,
     *,
@@ -135,7 +137,7 @@ def _edge(
 
 
 async def _by_time(
-    cluster: Cluster,
+    cluster: ClusterClient,
     wanted: Mapping[TopicPartition, Place],
     places: Places,
     now_ms: int,
@@ -160,7 +162,7 @@ async def _by_time(
 
 
 async def _committed(
-    cluster: Cluster, partitions: set[TopicPartition], group: str | None
+    cluster: ClusterClient, partitions: set[TopicPartition], group: str | None
 ) -> PartitionOffsets:
     if not partitions:
         return {}
@@ -171,6 +173,6 @@ async def _committed(
 
 
 async def _list(
-    cluster: Cluster, asked: Mapping[TopicPartition, int], isolation_level: int
+    cluster: ClusterClient, asked: Mapping[TopicPartition, int], isolation_level: int
 ) -> dict[TopicPartition, ListedOffset]:
     return await list_offsets(cluster, asked, isolation_level=isolation_level) if asked else {}

@@ -32,7 +32,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tidemill.client.consuming.consumer import Consumer
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import KafkaError, UserError
 from tidemill.core.ids import TopicPartition
@@ -177,7 +177,7 @@ class _Driver:
                 self._progress.commit_start(self._options.group_id, self._initial.positions)
         return self._initial
 
-    async def _resolve_initial(self, cluster: Cluster) -> QueryOffset:
+    async def _resolve_initial(self, cluster: ClusterClient) -> QueryOffset:
         covered = await subscribed(cluster, self._options.subscription)
         covered.check_complete()
         positions = await resolve(
@@ -232,7 +232,7 @@ class _Driver:
         return found
 
     def fix_target(self) -> None:
-        async def ends(cluster: Cluster) -> PartitionOffsets:
+        async def ends(cluster: ClusterClient) -> PartitionOffsets:
             covered = await subscribed(cluster, self._options.subscription)
             return await latest(cluster, covered.partitions, self._options.isolation_level)
 
@@ -264,7 +264,7 @@ class _Driver:
             return True  # out of range, or worse: `_next` looks, and knows what to say
 
     async def _next(
-        self, cluster: Cluster, begun: QueryOffset, is_limited: bool
+        self, cluster: ClusterClient, begun: QueryOffset, is_limited: bool
     ) -> QueryOffset | None:
         covered = await self._look_at_topics(cluster)
         fresh = self._fresh_partitions(begun, covered)
@@ -291,7 +291,7 @@ class _Driver:
             starts,
         )
 
-    async def _look_at_topics(self, cluster: Cluster) -> Partitions:
+    async def _look_at_topics(self, cluster: ClusterClient) -> Partitions:
         if self._covered is None or self._topics_are_due():
             self._covered = await subscribed(cluster, self._options.subscription)
             self._covered_at = self._clock.monotonic()
@@ -316,7 +316,7 @@ class _Driver:
         return [p for p in covered.partitions if p not in begun.positions or p.topic in anew]
 
     async def _ends(
-        self, cluster: Cluster, positions: Mapping[TopicPartition, int]
+        self, cluster: ClusterClient, positions: Mapping[TopicPartition, int]
     ) -> PartitionOffsets:
         if self._target is not None:
             ends = {p: self._target.get(p, position) for p, position in positions.items()}

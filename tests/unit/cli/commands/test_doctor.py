@@ -16,7 +16,7 @@ def healthy(monkeypatch):
     async def refused(*args: object, **options: object) -> None:
         raise BrokerUnreachable("refused")
 
-    monkeypatch.setattr(doctor_module.Connection, "open", refused)
+    monkeypatch.setattr(doctor_module.BrokerConnection, "open", refused)
     monkeypatch.setattr(doctor_module, "is_compiled", lambda module: True)
     monkeypatch.setattr(doctor_module, "_java_version", lambda path: 21)
     monkeypatch.setattr(doctor_module.shutil, "which", lambda name: f"/bin/{name}")
@@ -103,7 +103,7 @@ def test_a_port_that_something_else_holds_is_a_problem(monkeypatch):
     async def silent(*args: object, **options: object) -> None:
         raise RequestTimedOut("no greeting")
 
-    monkeypatch.setattr(doctor_module.Connection, "open", silent)
+    monkeypatch.setattr(doctor_module.BrokerConnection, "open", silent)
 
     found, exit_code = findings()
 

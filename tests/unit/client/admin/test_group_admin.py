@@ -7,8 +7,8 @@ from tests.support.fake_groups import FakeGroups, FakeMember
 from tests.unit.client.virtual_time import run_virtually
 from tidemill.client.admin.group_admin import GroupAdmin
 from tidemill.client.admin.group_description import describe_group
-from tidemill.client.admin.group_offsets import CommittedOffset, GroupOffsets
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.admin.group_offsets import GroupOffsets, OffsetAndMetadata
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
@@ -26,8 +26,8 @@ class World:
         self.groups = FakeGroups(self.cluster)
         self.topic = self.cluster.add_topic("orders", 2)
 
-    def way(self) -> Cluster:
-        return Cluster(self.cluster.net, self.cluster.bootstrap)
+    def way(self) -> ClusterClient:
+        return ClusterClient(self.cluster.net, self.cluster.bootstrap)
 
     def fill(self, partition: int, records: int) -> None:
         batch = build_batch([Record(b"r")] * records)
@@ -118,7 +118,7 @@ def test_F54_requests_go_to_the_coordinator_and_follow_it():
         group.coordinator = 3
         return before, await offsets.fetch([FIRST])
 
-    assert run_virtually(scenario()) == ({FIRST: CommittedOffset(5, "")},) * 2
+    assert run_virtually(scenario()) == ({FIRST: OffsetAndMetadata(5, "")},) * 2
     asked = [ApiKey.OFFSET_FETCH in dict(b.requests) for b in world.cluster.brokers.values()]
     assert asked == [False, True, True]
 
@@ -137,7 +137,7 @@ def test_F54_after_a_coordinator_was_lost_the_group_is_looked_for_again(reaction
             await offsets.fetch([FIRST])
         return await offsets.fetch([FIRST])
 
-    assert run_virtually(scenario()) == {FIRST: CommittedOffset(5, "")}
+    assert run_virtually(scenario()) == {FIRST: OffsetAndMetadata(5, "")}
 
 
 def test_lag_is_what_lies_between_the_committed_offset_and_the_end():

@@ -5,7 +5,7 @@ import pytest
 from tests.support.fake_cluster import HOST, FakeCluster
 from tests.unit.client.virtual_time import run_virtually
 from tidemill.client.admin.topic_admin import Admin, ConfigEntry
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import BrokerUnreachable
 from tidemill.client.network.offset_lookup import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -14,7 +14,7 @@ from tidemill.wire.records import Record, build_batch
 
 
 def admin(cluster: FakeCluster) -> Admin:
-    return Admin(Cluster(cluster.net, cluster.bootstrap))
+    return Admin(ClusterClient(cluster.net, cluster.bootstrap))
 
 
 def test_T21_a_topic_is_made_with_what_was_asked_for():
@@ -152,7 +152,7 @@ def test_the_second_bootstrap_address_serves_when_the_first_is_dead():
     async def scenario():
         cluster = FakeCluster()
         cluster.add_topic("t")
-        connected = Cluster(cluster.net, [(HOST, 1), *cluster.bootstrap])
+        connected = ClusterClient(cluster.net, [(HOST, 1), *cluster.bootstrap])
         return [topic.name for topic in await Admin(connected).list_topics()]
 
     assert run_virtually(scenario()) == ["t"]
@@ -160,7 +160,7 @@ def test_the_second_bootstrap_address_serves_when_the_first_is_dead():
 
 def test_when_no_address_answers_all_of_them_are_named():
     async def scenario():
-        connected = Cluster(FakeCluster().net, [(HOST, 1), (HOST, 2)])
+        connected = ClusterClient(FakeCluster().net, [(HOST, 1), (HOST, 2)])
         with pytest.raises(BrokerUnreachable, match=rf"{HOST}:1.*{HOST}:2"):
             await Admin(connected).list_topics()
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.fake_cluster import HANG_UP, FakeCluster, FakePartition
 from tests.unit.client.virtual_time import run_virtually
 from tidemill.client.consuming.consumer import EARLIEST, LATEST, AtOffset, AtTime, Consumer
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire import compression
@@ -22,7 +22,7 @@ def store(partition: FakePartition, *values: bytes, time: int = 100, codec: int 
 
 
 def consumer(cluster: FakeCluster, **options) -> Consumer:
-    return Consumer(Cluster(cluster.net, cluster.bootstrap), **options)
+    return Consumer(ClusterClient(cluster.net, cluster.bootstrap), **options)
 
 
 async def read(reading: Consumer, count: int) -> list[tuple[int, int, bytes | None]]:

@@ -6,7 +6,7 @@ from typing import Any
 from tests.support.fake_cluster import FakeCluster
 from tests.unit.client.virtual_time import run_virtually
 from tidemill.client.consuming.consumer import Consumer, FetchedBatches
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.records import Record, build_batch
@@ -40,7 +40,7 @@ def reading(
                 return answer
 
             broker.handlers[ApiKey.FETCH] = listen
-        cluster = Cluster(fakes.net, fakes.bootstrap)
+        cluster = ClusterClient(fakes.net, fakes.bootstrap)
         await cluster.refresh(["t"])
         return await story(Consumer(cluster, **options))
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.fake_cluster import FIRST_PORT, HANG_UP, HOST, SILENCE, FakeCluster
 from tests.unit.client.virtual_time import run_virtually
-from tidemill.client.network.broker_connection import Connection
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import (
     BrokerUnreachable,
     ConnectionClosed,
@@ -30,11 +30,11 @@ from tidemill.wire.generated.metadata import MetadataRequest, MetadataResponse
 from tidemill.wire.generated.produce import ProduceRequest
 
 
-async def connect(cluster: FakeCluster, **options) -> Connection:
-    return await Connection.open(cluster.net, HOST, FIRST_PORT, timeout_s=5, **options)
+async def connect(cluster: FakeCluster, **options) -> BrokerConnection:
+    return await BrokerConnection.open(cluster.net, HOST, FIRST_PORT, timeout_s=5, **options)
 
 
-async def ask(connection: Connection, timeout_s: float = 5) -> MetadataResponse:
+async def ask(connection: BrokerConnection, timeout_s: float = 5) -> MetadataResponse:
     return await connection.request(
         MetadataRequest(topics=[]), MetadataResponse, timeout_s=timeout_s
     )
@@ -249,7 +249,7 @@ def test_an_answer_to_a_cancelled_request_does_not_disturb_the_next():
 def test_a_refused_connection_says_where_it_was_going():
     async def scenario():
         with pytest.raises(BrokerUnreachable, match=r"elsewhere:1: Connection refused"):
-            await Connection.open(FakeCluster().net, "elsewhere", 1, timeout_s=5)
+            await BrokerConnection.open(FakeCluster().net, "elsewhere", 1, timeout_s=5)
 
     run_virtually(scenario())
 

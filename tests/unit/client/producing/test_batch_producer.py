@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fake_cluster import HANG_UP, SILENCE, FakeCluster
 from tests.unit.client.virtual_time import run_virtually
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.accumulator import ProducerIdentity
 from tidemill.client.producing.batch_producer import BatchProducer, BatchRefused, Delivered
 from tidemill.client.producing.encoded_batch import EncodedBatch, compressed
@@ -38,7 +38,7 @@ def numbered(count: int, **options) -> list[EncodedBatch]:
 
 
 def producer(cluster: FakeCluster, **options) -> BatchProducer:
-    return BatchProducer(Cluster(cluster.net, cluster.bootstrap), **options)
+    return BatchProducer(ClusterClient(cluster.net, cluster.bootstrap), **options)
 
 
 def strict(cluster: FakeCluster) -> None:

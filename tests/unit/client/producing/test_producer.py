@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.fake_cluster import HANG_UP, SILENCE, FakeCluster
 from tests.unit.client.virtual_time import run_virtually
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError, ConnectionClosed, RequestTimedOut
 from tidemill.client.producing.producer import Producer
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -32,7 +32,7 @@ class FixedClock:
 
 
 def producer(cluster: FakeCluster, **options) -> Producer:
-    return Producer(Cluster(cluster.net, cluster.bootstrap), FixedClock(), **options)
+    return Producer(ClusterClient(cluster.net, cluster.bootstrap), FixedClock(), **options)
 
 
 def refusing(code: ErrorCode, partition: int = 0, **fields) -> ProduceResponse:

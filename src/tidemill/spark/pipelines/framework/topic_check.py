@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from tidemill.client.admin.topic_admin import Admin
-from tidemill.client.network.cluster_client import Cluster
+from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.net import AsyncioNet
 from tidemill.spark.options.source_options import parse_bootstrap
@@ -21,7 +21,7 @@ def prepare_topics(bootstrap: str, topics: Topics) -> list[str]:
 
 async def _prepare(bootstrap: str, topics: Topics) -> list[str]:
     endpoints = parse_bootstrap(bootstrap, "bootstrap")
-    async with Cluster(AsyncioNet(), endpoints, client_id="tidemill-pipeline") as cluster:
+    async with ClusterClient(AsyncioNet(), endpoints, client_id="tidemill-pipeline") as cluster:
         admin = Admin(cluster)
         there = {info.name for info in await admin.list_topics()}
         for name in topics.inputs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar, final
 
-from tidemill.client.network.cluster_client import Cluster, retry_refusals
+from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import ClientError, check
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.find_coordinator import (
@@ -18,7 +18,7 @@ from tidemill.wire.generated.find_coordinator import (
 )
 from tidemill.wire.message import Message
 
-__all__ = ["GroupCoordinator"]
+__all__ = ["CoordinatorClient"]
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
@@ -39,10 +39,10 @@ _MOVED: Final = frozenset(
 
 
 @final
-class GroupCoordinator:
+class CoordinatorClient:
     """Requests about one group, sent to whichever broker coordinates it."""
 
-    def __init__(self, cluster: Cluster, group: str) -> None:
+    def __init__(self, cluster: ClusterClient, group: str) -> None:
         self._cluster = cluster
         self._group = group
         self._broker_id: int | None = None
