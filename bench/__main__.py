@@ -20,7 +20,8 @@ from bench.processes import MeasurementFailed, Subject
 from bench.progress import RunProgress
 from bench.report import Report, print_table, write_json
 from bench.rows import ROWS, Row
-from bench.tidemill_broker import COMMAND, NULL_COMMAND, TidemillSubject
+from bench.tidemill_broker import NULL_COMMAND, TidemillSubject
+from tidemill.testing.broker_process import TIDEMILL
 
 __all__ = ["main"]
 
@@ -74,7 +75,7 @@ def main() -> int:
 def _measure(
     rows: list[Row], report: Report, options: argparse.Namespace, *, with_kafka: bool
 ) -> None:
-    command = tuple(shlex.split(options.tidemill)) if options.tidemill else COMMAND
+    command = tuple(shlex.split(options.tidemill)) if options.tidemill else TIDEMILL
     subjects: list[Subject] = [
         TidemillSubject(command, tuple(options.set)),
         TidemillSubject(NULL_COMMAND, name="nothing"),

@@ -15,7 +15,7 @@ from typing import final
 from bench.judgement import Bar, Outcome, Sample, column
 from bench.lab import PARTITIONS, Lab
 from bench.pipes import Exchange, Pipe, drive_pipes
-from bench.processes import BrokerProcess, MeasurementFailed
+from bench.processes import MeasuredBroker, MeasurementFailed
 from bench.wire_client import end_offsets
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
@@ -39,7 +39,7 @@ class _Backlog:
     """One broker with a topic that was filled before anything is measured."""
 
     lab: Lab
-    broker: BrokerProcess
+    broker: MeasuredBroker
     topic: str
 
     def produce(self) -> Sample:
@@ -101,7 +101,7 @@ def backlog(lab: Lab, row: str, title: str) -> list[Outcome]:
         ]
 
 
-def _filled(lab: Lab, broker: BrokerProcess, gigabytes: float) -> _Backlog:
+def _filled(lab: Lab, broker: MeasuredBroker, gigabytes: float) -> _Backlog:
     broker.start()
     topic = lab.new_topic(broker)
     count = int(gigabytes * 1e9) // RECORD_BYTES

@@ -25,7 +25,7 @@ from bench.group_members import ClassicMember, ConsumerMember, find_coordinator,
 from bench.judgement import Bar, Held, Outcome, Sample, column
 from bench.lab import Lab
 from bench.pipes import Exchange, Pipe, drive_pipes
-from bench.processes import BrokerProcess, MeasurementFailed
+from bench.processes import MeasuredBroker, MeasurementFailed
 from bench.topics import create_topics
 from bench.wire_client import Address, connect, parse_answer, read_frame, request_frame
 from tidemill.wire.api_keys import ApiKey
@@ -98,7 +98,7 @@ def _commits(
     )
 
 
-def _commit_sample(lab: Lab, broker: BrokerProcess, flush: str) -> Sample:
+def _commit_sample(lab: Lab, broker: MeasuredBroker, flush: str) -> Sample:
     asyncio.run(find_coordinator(broker.address, "any"))
     if broker.name == "tidemill":
         _set_flush(broker.address, flush)
@@ -302,7 +302,7 @@ def _commit_all(address: Address, groups: list[str], topic: str) -> None:
                 raise MeasurementFailed(f"a commit was refused with error {code}")
 
 
-def _wait_for_offsets(broker: BrokerProcess, groups: list[str], topic: str) -> None:
+def _wait_for_offsets(broker: MeasuredBroker, groups: list[str], topic: str) -> None:
     """All groups in one question, until every one of them is answered."""
     wanted = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     request = OffsetFetchRequest(

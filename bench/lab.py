@@ -19,7 +19,7 @@ from typing import final
 
 from bench import qbench
 from bench.judgement import Sample, alternate
-from bench.processes import BrokerProcess, MeasurementFailed, Subject
+from bench.processes import MeasuredBroker, MeasurementFailed, Subject
 from bench.topics import create_topics, delete_topic
 
 __all__ = ["PARTITIONS", "Lab", "Sizes"]
@@ -64,7 +64,7 @@ class Lab:
         scratch.mkdir(parents=True, exist_ok=True)
         self.directory = Path(tempfile.mkdtemp(prefix="run-", dir=scratch))
         self._subjects = {subject.name: subject for subject in subjects}
-        self._shared: dict[str, BrokerProcess] = {}
+        self._shared: dict[str, MeasuredBroker] = {}
         self._numbers = itertools.count(1)
         self.tick = tick
         """To be called after each sample: people are watching."""
@@ -75,7 +75,7 @@ class Lab:
 
     # --- brokers ---------------------------------------------------------------------------------
 
-    def shared(self, name: str) -> BrokerProcess:
+    def shared(self, name: str) -> MeasuredBroker:
         """The running broker of this kind that rates are measured on."""
         if name not in self._shared:
             self._shared[name] = self._new(name)
@@ -83,7 +83,7 @@ class Lab:
         return self._shared[name]
 
     @contextmanager
-    def own(self, *names: str) -> Iterator[list[BrokerProcess]]:
+    def own(self, *names: str) -> Iterator[list[MeasuredBroker]]:
         """Brokers for one row alone, not started; their data is removed afterwards."""
         self.stop_shared()
         with ExitStack() as stack:
@@ -103,10 +103,12 @@ class Lab:
         self.stop_shared()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def _new(self, name: str) -> BrokerProcess:
-        return BrokerProcess(self._subjects[name], self.directory / f"{name}-{next(self._numbers)}")
+    def _new(self, name: str) -> MeasuredBroker:
+        return MeasuredBroker(
+            self._subjects[name], self.directory / f"{name}-{next(self._numbers)}"
+        )
 
-    def _remove(self, broker: BrokerProcess) -> None:
+    def _remove(self, broker: MeasuredBroker) -> None:
         broker.stop()
         shutil.rmtree(broker.data_dir, ignore_errors=True)
 
@@ -132,7 +134,7 @@ class Lab:
         return ticking
 
     @contextmanager
-    def topic(self, broker: BrokerProcess, *, flush: str = "os") -> Iterator[str]:
+    def topic(self, broker: MeasuredBroker, *, flush: str = "os") -> Iterator[str]:
         """A new topic of four partitions; gone, and its pages written, before the next sample."""
         name = self.new_topic(broker, flush=flush)
         try:
@@ -141,14 +143,14 @@ class Lab:
             delete_topic(broker.address, name)
             os.sync()
 
-    def new_topic(self, broker: BrokerProcess, *, flush: str = "os") -> str:
+    def new_topic(self, broker: MeasuredBroker, *, flush: str = "os") -> str:
         name = f"bench-{next(self._numbers)}"
         config = broker.subject.topic_config(flush=flush)
         create_topics(broker.address, [name], partitions=PARTITIONS, config=config)
         return name
 
     def qbench(
-        self, broker: BrokerProcess, topic: str, mode: str, *arguments: str | int
+        self, broker: MeasuredBroker, topic: str, mode: str, *arguments: str | int
     ) -> dict[str, float]:
         """One run of the driver; `cpu_s` is what the broker used meanwhile."""
         before_s = broker.cpu_seconds()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from bench.judgement import Bar, Held, Outcome, Sample, column
 from bench.lab import PARTITIONS, Lab
-from bench.processes import BrokerProcess, MeasurementFailed
+from bench.processes import MeasuredBroker, MeasurementFailed
 from bench.wire_client import end_offset_sum
 
 __all__ = ["memory", "recovery", "start_up"]
@@ -83,7 +83,7 @@ def _memory_sample(lab: Lab, name: str) -> Sample:
     }
 
 
-def _crashing(lab: Lab, broker: BrokerProcess, gigabytes: float) -> Callable[[], Sample]:
+def _crashing(lab: Lab, broker: MeasuredBroker, gigabytes: float) -> Callable[[], Sample]:
     broker.start()
     topic = lab.new_topic(broker)
     expected = _fill(lab, broker, topic, int(gigabytes * 1000))
@@ -100,13 +100,13 @@ def _crashing(lab: Lab, broker: BrokerProcess, gigabytes: float) -> Callable[[],
     return measure
 
 
-def _fill(lab: Lab, broker: BrokerProcess, topic: str, megabytes: int) -> int:
+def _fill(lab: Lab, broker: MeasuredBroker, topic: str, megabytes: int) -> int:
     count = megabytes * 1_000_000 // RECORD_BYTES
     lab.qbench(broker, topic, "produce", count, RECORD_BYTES, 1)
     return count
 
 
-def _wait_until_served(broker: BrokerProcess, topic: str, expected: int) -> None:
+def _wait_until_served(broker: MeasuredBroker, topic: str, expected: int) -> None:
     deadline = time.monotonic() + RECOVERY_SECONDS_MAX
     found = None
     while time.monotonic() < deadline:

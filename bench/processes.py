@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, final
 
 from bench.wire_client import Address, answers_api_versions
+from tidemill.testing.child_process import ChildProcess
 
 __all__ = [
-    "BrokerProcess",
     "Launch",
+    "MeasuredBroker",
     "MeasurementFailed",
     "Memory",
     "StartTimes",
@@ -78,7 +79,7 @@ class StartTimes:
 
 
 @final
-class BrokerProcess:
+class MeasuredBroker:
     """One broker and its data directory; may be started again after `stop` or `kill`."""
 
     def __init__(self, subject: Subject, data_dir: Path) -> None:
@@ -86,16 +87,19 @@ class BrokerProcess:
         self.name = subject.name
         self.address = Address("127.0.0.1", free_port())
         self.data_dir = data_dir
-        self._log_file = data_dir.with_suffix(".log")
-        self._process: subprocess.Popen[bytes] | None = None
         data_dir.mkdir(parents=True)
         subject.prepare(data_dir, self.address.port)
-        self._launch = subject.launch(data_dir, self.address.port)
-        self.metrics = self._launch.metrics
+        launch = subject.launch(data_dir, self.address.port)
+        self.metrics = launch.metrics
+        self._process = ChildProcess(
+            launch.command,
+            data_dir.with_suffix(".log"),
+            environment=launch.environment,
+            new_session=True,  # Ctrl-C reaches it through us, after the client ended
+        )
 
     @property
     def pid(self) -> int:
-        assert self._process is not None, "not started"
         return self._process.pid
 
     def start(self) -> StartTimes:
@@ -114,36 +118,21 @@ class BrokerProcess:
 
     def spawn(self) -> None:
         """Start without waiting."""
-        with self._log_file.open("ab") as log:
-            self._process = subprocess.Popen(
-                self._launch.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self._launch.environment},
-                start_new_session=True,  # Ctrl-C reaches it through us, after the client ended
-            )
+        self._process.spawn()
 
     def check_alive(self) -> None:
-        if self._process is None or self._process.poll() is not None:
-            code = None if self._process is None else self._process.returncode
-            raise MeasurementFailed(f"{self.name} ended with {code}: {self._last_words()}")
+        code = self._process.exit_code
+        if code is not None:
+            raise MeasurementFailed(f"{self.name} ended with {code}: {self._process.last_line()}")
 
     def stop(self) -> None:
         """End it cleanly, or by force if that takes too long."""
-        if self._process is None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            self._process.wait(STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.stop(STOP_SECONDS_MAX)
 
     def kill(self) -> None:
         """End it as a crash would: SIGKILL."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()
 
     def cpu_seconds(self) -> float:
         """User and system time of all its threads so far."""
@@ -155,10 +144,6 @@ class BrokerProcess:
         status = Path(f"/proc/{self.pid}/status").read_text()
         kib = {name: int(value) for name, value in re.findall(r"(\w+):\s+(\d+) kB", status)}
         return Memory(anon_mb=kib["RssAnon"] * 1024 / 1e6, resident_mb=kib["VmRSS"] * 1024 / 1e6)
-
-    def _last_words(self) -> str:
-        lines = self._log_file.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it printed nothing"
 
 
 def cpu_seconds(pid: int) -> float:

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 from bench.judgement import Bar, Held, Outcome, Sample, column
 from bench.lab import PARTITIONS, Lab
-from bench.processes import BrokerProcess, MeasurementFailed
+from bench.processes import MeasuredBroker, MeasurementFailed
 from bench.topics import create_topics
 from bench.wire_client import connect, read_frame, request_frame
 from tidemill.wire.api_keys import ApiKey
@@ -90,7 +90,7 @@ def idle_connections(lab: Lab, row: str, title: str) -> list[Outcome]:
     ]
 
 
-def _producing(lab: Lab, broker: BrokerProcess) -> Callable[[], Sample]:
+def _producing(lab: Lab, broker: MeasuredBroker) -> Callable[[], Sample]:
     count = lab.sizes.records(SMALL_RECORD_BYTES)
 
     def measure() -> Sample:
@@ -100,12 +100,12 @@ def _producing(lab: Lab, broker: BrokerProcess) -> Callable[[], Sample]:
     return measure
 
 
-def _create_idle(broker: BrokerProcess, topics: int) -> None:
+def _create_idle(broker: MeasuredBroker, topics: int) -> None:
     names = [f"idle-{number}" for number in range(topics)]
     create_topics(broker.address, names, partitions=PARTITIONS)
 
 
-def _latency(lab: Lab, broker: BrokerProcess) -> Sample:
+def _latency(lab: Lab, broker: MeasuredBroker) -> Sample:
     with lab.topic(broker) as topic:
         count = lab.sizes.latency_records
         return lab.qbench(broker, topic, "latency", count, SMALL_RECORD_BYTES, 1, "linger.ms=0")
@@ -123,7 +123,7 @@ def _descriptors_for(wanted: int) -> int:
 
 
 @contextmanager
-def _held_connections(broker: BrokerProcess, count: int) -> Iterator[None]:
+def _held_connections(broker: MeasuredBroker, count: int) -> Iterator[None]:
     """Connections that introduced themselves as every client does, and then say nothing."""
     hello = request_frame(ApiVersionsRequest(), ApiKey.API_VERSIONS, 0)
     with ExitStack() as stack:

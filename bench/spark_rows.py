@@ -21,7 +21,7 @@ from bench import spark_connector
 from bench.judgement import Bar, Outcome, Sample, column
 from bench.lab import PARTITIONS, Lab
 from bench.metrics_page import requests_answered
-from bench.processes import BrokerProcess, MeasurementFailed
+from bench.processes import MeasuredBroker, MeasurementFailed
 from bench.spark_process import CONNECTOR, OURS, SparkProcess, spark_process
 from bench.wire_client import Address, end_offset_sum
 
@@ -306,7 +306,7 @@ class _SparkBench:
         if spark_connector.provide():
             self.connector = stack.enter_context(spark_process(CONNECTOR, lab.directory))
 
-    def filled(self, name: str, count: int, size: int) -> tuple[BrokerProcess, str]:
+    def filled(self, name: str, count: int, size: int) -> tuple[MeasuredBroker, str]:
         """The broker of this kind and a topic with that many records."""
         broker = self.lab.shared(name)
         if name not in self._filled:

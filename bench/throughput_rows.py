@@ -15,7 +15,7 @@ from bench.judgement import (
 )
 from bench.lab import PARTITIONS, Lab
 from bench.metrics_page import Buckets, buckets_between, buckets_sum, loop_stalls, observations
-from bench.processes import BrokerProcess, MeasurementFailed
+from bench.processes import MeasuredBroker, MeasurementFailed
 from bench.raw_driver import BATCHES, drive
 
 __all__ = [
@@ -151,7 +151,7 @@ def _raw(
     )
 
 
-def _raw_sample(lab: Lab, broker: BrokerProcess, batch: str, connections: int) -> Sample:
+def _raw_sample(lab: Lab, broker: MeasuredBroker, batch: str, connections: int) -> Sample:
     with lab.topic(broker) as topic:
         before_s = broker.cpu_seconds()
         result = drive(

@@ -8,12 +8,12 @@ from typing import final
 
 from bench.processes import Launch, free_port
 from bench.wire_client import Address
+from tidemill.testing.broker_process import TIDEMILL, up_command
 
-__all__ = ["COMMAND", "NULL_COMMAND", "TidemillSubject"]
+__all__ = ["NULL_COMMAND", "TidemillSubject"]
 
 GROUPS_DO_NOT_WAIT = ("group.initial.rebalance.delay.ms=0",)
 """For latecomers; as Kafka is told, too."""
-COMMAND = (sys.executable, "-m", "tidemill.cli.main")
 NULL_COMMAND = (sys.executable, "-m", "bench.null_broker")
 
 
@@ -23,7 +23,7 @@ class TidemillSubject:
 
     def __init__(
         self,
-        command: tuple[str, ...] = COMMAND,
+        command: tuple[str, ...] = TIDEMILL,
         settings: tuple[str, ...] = (),
         *,
         name: str = "tidemill",
@@ -38,10 +38,8 @@ class TidemillSubject:
     def launch(self, data_dir: Path, port: int) -> Launch:
         metrics = Address("127.0.0.1", free_port())
         settings = (f"metrics.listen={metrics}", *GROUPS_DO_NOT_WAIT, *self._settings)
-        options = ["--listen", f"127.0.0.1:{port}", "--data-dir", str(data_dir)]
-        for setting in settings:
-            options += ["--set", setting]
-        return Launch(command=[*self._command, "up", *options], metrics=metrics)
+        command = up_command(self._command, data_dir, f"127.0.0.1:{port}", settings)
+        return Launch(command=command, metrics=metrics)
 
     def topic_config(self, *, flush: str) -> dict[str, str]:
         return {"tidemill.flush": flush}

@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import final
 
-from tests.support.broker_process import BrokerProcess
+from tidemill.testing.broker_process import BrokerProcess
 
 __all__ = ["main"]
 

@@ -8,13 +8,13 @@ there:
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 from pathlib import Path
 from typing import NoReturn
+
+from tidemill.testing.broker_process import BrokerProcess, BrokerStartFailed
 
 __all__ = ["main"]
 
@@ -28,14 +28,19 @@ RECORD = "what goes in comes out"
 
 def main() -> None:
     _check_flavour(sys.argv[1])
-    with tempfile.TemporaryDirectory() as data_dir, _start(data_dir) as broker:
+    with tempfile.TemporaryDirectory() as directory:
+        broker = BrokerProcess(Path(directory) / "data", command=(TIDEMILL,))
         try:
-            bootstrap = _wait_ready(broker)
-            _round_trip(bootstrap)
-            _stop(broker)
+            broker.start(READY_WITHIN_S)
+            _round_trip(broker.bootstrap)
+            code = broker.stop(STOPPED_WITHIN_S)
+        except BrokerStartFailed as failure:
+            _fail(str(failure))
         finally:
             broker.kill()
-    print(f"smoke: one record through {bootstrap}, clean stop")
+    if code != 0:
+        _fail(f"the broker ended with {code} after SIGTERM, not 0")
+    print(f"smoke: one record through {broker.bootstrap}, clean stop")
 
 
 def _check_flavour(expected: str) -> None:
@@ -45,28 +50,6 @@ def _check_flavour(expected: str) -> None:
     wrong = [name for name in modules if is_compiled(name) != (expected == "compiled")]
     if wrong:
         _fail(f"these modules are not {expected}: {', '.join(wrong)}")
-
-
-def _start(data_dir: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [TIDEMILL, "up", "--data-dir", data_dir, "--listen", "127.0.0.1:0"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-
-
-def _wait_ready(broker: subprocess.Popen[str]) -> str:
-    """The address in the line `ready: HOST:PORT`; killing a silent broker ends the read."""
-    assert broker.stdout is not None
-    overdue = threading.Timer(READY_WITHIN_S, broker.kill)
-    overdue.start()
-    try:
-        for line in broker.stdout:
-            if line.startswith("ready: "):
-                return line.removeprefix("ready: ").strip()
-    finally:
-        overdue.cancel()
-    _fail(f"no line `ready: HOST:PORT` within {READY_WITHIN_S:.0f} s; exit code {broker.wait()}")
 
 
 def _round_trip(bootstrap: str) -> None:
@@ -90,13 +73,6 @@ def _tidemill(*arguments: str, stdin: str = "") -> str:
     if done.returncode != 0:
         _fail(f"`tidemill {' '.join(arguments)}` ended with {done.returncode}: {done.stderr}")
     return done.stdout
-
-
-def _stop(broker: subprocess.Popen[str]) -> None:
-    broker.send_signal(signal.SIGTERM)
-    code = broker.wait(STOPPED_WITHIN_S)
-    if code != 0:
-        _fail(f"the broker ended with {code} after SIGTERM, not 0")
 
 
 def _fail(message: str) -> NoReturn:

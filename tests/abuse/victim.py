@@ -21,7 +21,7 @@ from tests.abuse.requests import (
     produce,
 )
 from tests.abuse.stranger import Stranger, wait_until
-from tests.support.broker_process import BrokerProcess
+from tidemill.testing.broker_process import BrokerProcess
 from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 
 MIB = 1 << 20

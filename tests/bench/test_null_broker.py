@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.processes import BrokerProcess
+from bench.processes import MeasuredBroker
 from bench.raw_driver import BATCHES, drive
 from bench.tidemill_broker import NULL_COMMAND, TidemillSubject
 from bench.topics import create_topics
@@ -16,7 +16,7 @@ from bench.wire_client import end_offset_sum
 @pytest.mark.slow
 @pytest.mark.e2e
 def test_batches_are_acknowledged_and_none_is_kept(tmp_path: Path) -> None:
-    broker = BrokerProcess(TidemillSubject(NULL_COMMAND, name="nothing"), tmp_path / "data")
+    broker = MeasuredBroker(TidemillSubject(NULL_COMMAND, name="nothing"), tmp_path / "data")
     broker.start()
     try:
         config = {"tidemill.flush": "os"}

@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import CLIENTS, Client
+from tidemill.testing.broker_process import BrokerProcess
 
 
 @pytest.fixture(scope="session")

@@ -25,8 +25,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
+from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tidemill.testing.broker_process import TIDEMILL, BrokerProcess, up_command
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-TIDEMILL = [sys.executable, "-m", "tidemill.cli.main"]
 TIMEOUT_S = 30
 
 
@@ -29,13 +29,14 @@ class Ran:
 
 
 @dataclass
-class BrokerProcess:
-    process: subprocess.Popen[str]
-    address: str
+class Shell:
+    """The commands against one broker."""
+
+    bootstrap: str
     data_dir: Path
 
     def tidemill(self, *args: str, stdin: str | None = None) -> Ran:
-        return tidemill(*args, "--bootstrap", self.address, stdin=stdin)
+        return tidemill(*args, "--bootstrap", self.bootstrap, stdin=stdin)
 
     def lines(self, topic: str, *args: str) -> list[str]:
         ran = self.tidemill("consume", topic, "--no-follow", *args)
@@ -55,35 +56,22 @@ def tidemill(*args: str, stdin: str | None = None) -> Ran:
 
 
 @contextmanager
-def running_broker(data_dir: Path, log: Path) -> Iterator[BrokerProcess]:
-    with log.open("w") as stderr:
-        process = subprocess.Popen(
-            [*TIDEMILL, "up", "--data-dir", str(data_dir), "--listen", "127.0.0.1:0"],
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-        )
-    assert process.stdout is not None
+def running_broker(data_dir: Path) -> Iterator[Shell]:
+    process = BrokerProcess(data_dir).start()
     try:
-        ready = process.stdout.readline()
-        assert ready.startswith("ready: "), log.read_text()
-        yield BrokerProcess(process, ready.removeprefix("ready: ").strip(), data_dir)
+        yield Shell(process.bootstrap, data_dir)
     finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(TIMEOUT_S)
-        process.stdout.close()
+        process.stop()
 
 
 @pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    folder = tmp_path_factory.mktemp("broker")
-    with running_broker(folder / "data", folder / "log") as started:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    with running_broker(tmp_path_factory.mktemp("broker") / "data") as started:
         yield started
 
 
 @pytest.fixture
-def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
+def topic(broker: Shell, request: pytest.FixtureRequest) -> str:
     """A fresh topic with one partition, named after the test."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:200]
     assert broker.tidemill("topic", "create", name, "--partitions", "1").exit_code == 0
@@ -91,13 +79,19 @@ def topic(broker: BrokerProcess, request: pytest.FixtureRequest) -> str:
 
 
 def test_up_says_ready_and_ends_cleanly_on_sigterm(tmp_path):
-    with running_broker(tmp_path / "data", tmp_path / "log") as started:
-        assert re.fullmatch(r"127\.0\.0\.1:\d+", started.address)
-        started.process.send_signal(signal.SIGTERM)
+    command = up_command(TIDEMILL, tmp_path / "data", "127.0.0.1:0", ())
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert re.fullmatch(r"ready: 127\.0\.0\.1:\d+\n", process.stdout.readline())
+            process.send_signal(signal.SIGTERM)
 
-        assert started.process.wait(TIMEOUT_S) == 0
-        assert started.process.stdout is not None
-        assert started.process.stdout.read() == ""
+            assert process.wait(TIMEOUT_S) == 0
+            assert process.stdout.read() == ""
+        finally:
+            process.kill()
 
 
 def test_topics_are_created_described_altered_and_deleted(broker):
@@ -199,7 +193,7 @@ def test_all_partitions_are_read_and_keys_stay_together(broker):
 
 def test_a_follower_sees_what_comes_later_and_ends_quietly_on_ctrl_c(broker, topic):
     following = subprocess.Popen(
-        [*TIDEMILL, "consume", topic, "--bootstrap", broker.address],
+        [*TIDEMILL, "consume", topic, "--bootstrap", broker.bootstrap],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -218,7 +212,7 @@ def test_a_follower_sees_what_comes_later_and_ends_quietly_on_ctrl_c(broker, top
 
 def test_a_reader_that_has_enough_ends_the_command_quietly(broker, topic):
     broker.produce(topic, *(f"{n:01000}" for n in range(2000)))
-    command = [*TIDEMILL, "consume", topic, "--bootstrap", broker.address]
+    command = [*TIDEMILL, "consume", topic, "--bootstrap", broker.bootstrap]
 
     reading = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert reading.stdout is not None
@@ -236,7 +230,7 @@ def test_a_reader_that_has_enough_ends_the_command_quietly(broker, topic):
 
 def test_a_slow_pipe_is_produced_as_it_comes(broker, topic):
     producing = subprocess.Popen(
-        [*TIDEMILL, "produce", topic, "--bootstrap", broker.address],
+        [*TIDEMILL, "produce", topic, "--bootstrap", broker.bootstrap],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -254,7 +248,7 @@ def test_a_slow_pipe_is_produced_as_it_comes(broker, topic):
 
 
 def test_nobody_listening_is_exit_code_3(broker):
-    free = broker.address.rpartition(":")[0] + ":1"
+    free = broker.bootstrap.rpartition(":")[0] + ":1"
 
     ran = tidemill("topic", "list", "--bootstrap", free)
 
@@ -265,7 +259,7 @@ def test_nobody_listening_is_exit_code_3(broker):
 def test_the_environment_names_the_broker(broker):
     ran = subprocess.run(
         [*TIDEMILL, "topic", "list", "--json"],
-        env=os.environ | {"TIDEMILL_BOOTSTRAP": broker.address},
+        env=os.environ | {"TIDEMILL_BOOTSTRAP": broker.bootstrap},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -276,16 +270,16 @@ def test_the_environment_names_the_broker(broker):
 
 
 def test_the_doctor_recognises_a_broker(broker, tmp_path):
-    ran = tidemill("doctor", "--json", "--listen", broker.address, "--data-dir", str(tmp_path))
+    ran = tidemill("doctor", "--json", "--listen", broker.bootstrap, "--data-dir", str(tmp_path))
 
     found = {check["name"]: check for check in json.loads(ran.out)}
-    assert found["port"]["found"] == f"a broker answers on {broker.address}"
+    assert found["port"]["found"] == f"a broker answers on {broker.bootstrap}"
 
 
 @pytest.mark.interop
 def test_kcat_and_the_commands_read_each_other(broker, topic, require_tool: Callable[[str], str]):
     kcat = require_tool("kcat")
-    theirs = [kcat, "-b", broker.address, "-t", topic]
+    theirs = [kcat, "-b", broker.bootstrap, "-t", topic]
 
     subprocess.run(
         [*theirs, "-P", "-K:"], input="k:from kcat\n", text=True, check=True, timeout=TIMEOUT_S
@@ -313,7 +307,7 @@ def test_the_demo_reads_back_every_line_it_sent():
 
 
 def test_the_log_of_a_stopped_broker_can_be_verified_and_dumped(tmp_path):
-    with running_broker(tmp_path / "data", tmp_path / "log") as started:
+    with running_broker(tmp_path / "data") as started:
         started.tidemill("topic", "create", "kept", "--partitions", "1")
         started.produce("kept", *(str(n) for n in range(100)))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.e2e.group_members import KINDS
 from tests.e2e.group_watch import DEADLINE_S, GroupWatch
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import Confluent, Message, create_topic, kafka
+from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
@@ -63,15 +62,7 @@ def idle(group_broker: BrokerProcess, read_topic: str, request: pytest.FixtureRe
 
 def tidemill(broker: BrokerProcess, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tidemill.cli.main",
-            "group",
-            *args,
-            "--bootstrap",
-            broker.bootstrap,
-        ],
+        [*TIDEMILL, "group", *args, "--bootstrap", broker.bootstrap],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -230,7 +221,7 @@ def test_watch_shows_the_lag_as_it_grows_until_ctrl_c(
     group_broker: BrokerProcess, read_topic: str, idle: str
 ):
     command = [
-        *(sys.executable, "-m", "tidemill.cli.main", "group", "describe", idle, "--watch"),
+        *(*TIDEMILL, "group", "describe", idle, "--watch"),
         *("--json", "--bootstrap", group_broker.bootstrap),
     ]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

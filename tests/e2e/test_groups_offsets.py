@@ -12,8 +12,8 @@ import pytest
 
 from tests.e2e.group_members import KINDS, Kind
 from tests.e2e.group_watch import GroupWatch
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
+from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [
     pytest.mark.e2e,

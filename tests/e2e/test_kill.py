@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ import pytest
 
 from tests.e2e.cutting_proxy import CuttingProxy
 from tests.e2e.load import Load, Log, Tail, read_logs
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
     DEADLINE_S,
     Client,
@@ -27,6 +25,7 @@ from tests.support.clients import (
     create_topic,
     kafka,
 )
+from tidemill.testing.broker_process import TIDEMILL, BrokerProcess, up_command
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
@@ -128,10 +127,7 @@ def test_L4_sigterm_under_load_ends_cleanly_and_loses_nothing(
 
 def test_a_second_broker_on_the_same_data_is_refused_in_one_line(shared_broker: BrokerProcess):
     ran = subprocess.run(
-        [
-            *(sys.executable, "-m", "tidemill.cli.main", "up", "--listen", "127.0.0.1:0"),
-            *("--data-dir", str(shared_broker.data_dir)),
-        ],
+        up_command(TIDEMILL, shared_broker.data_dir, "127.0.0.1:0", ()),
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
@@ -146,10 +142,7 @@ def test_a_broker_whose_port_is_taken_says_so_in_one_line(
     shared_broker: BrokerProcess, tmp_path: Path
 ):
     ran = subprocess.run(
-        [
-            *(sys.executable, "-m", "tidemill.cli.main", "up", "--listen", shared_broker.bootstrap),
-            *("--data-dir", str(tmp_path / "data")),
-        ],
+        up_command(TIDEMILL, tmp_path / "data", shared_broker.bootstrap, ()),
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,

@@ -8,7 +8,6 @@ from zlib import crc32
 import confluent_kafka
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
     CLIENTS,
     DEADLINE_S,
@@ -19,6 +18,7 @@ from tests.support.clients import (
     Sending,
     create_topic,
 )
+from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

@@ -8,7 +8,6 @@ from time import monotonic
 import confluent_kafka
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
     CLIENTS,
     DEADLINE_S,
@@ -20,6 +19,7 @@ from tests.support.clients import (
     create_topic,
     kafka,
 )
+from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

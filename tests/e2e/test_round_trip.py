@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
     CLIENTS,
     AioKafka,
@@ -17,6 +16,7 @@ from tests.support.clients import (
     Sending,
     create_topic,
 )
+from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

@@ -13,7 +13,6 @@ from time import monotonic
 import confluent_kafka
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
     DEADLINE_S,
     Client,
@@ -23,6 +22,7 @@ from tests.support.clients import (
     create_topic,
     end_offset,
 )
+from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

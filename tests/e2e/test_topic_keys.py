@@ -14,7 +14,6 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import (
     CLIENTS,
     DEADLINE_S,
@@ -28,6 +27,7 @@ from tests.support.clients import (
     create_topic,
     kafka,
 )
+from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 

@@ -22,7 +22,6 @@ from tests.spark.pipeline_runs import (
     traffic,
     without_python_path,
 )
-from tests.support.broker_process import BrokerProcess
 from tests.support.clients import Message
 from tests.support.spark_topics import create_topic, records_of
 from tidemill.core.clock import SystemClock
@@ -34,6 +33,7 @@ from tidemill.spark.pipelines.framework.runner import Runner
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.pipelines.logs.line_parsing import parse_lines
 from tidemill.spark.pipelines.logs.settings import LogSettings
+from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.embedded import RunningBroker
 
 MINUTE_MS = 60_000

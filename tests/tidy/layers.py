@@ -38,7 +38,8 @@ EXCEPTIONS: dict[str, set[str]] = {
     "cli/commands/up.py": {"broker"},  # starts the broker in this process
     "cli/commands/log.py": {"storage"},  # reads segment files without a broker
     "cli/commands/pipeline.py": {"spark"},  # runs pipelines, which are Spark's
-    "cli/demo/pipeline_demo.py": {"spark"},
+    "cli/demo/own_broker.py": {"testing"},  # starts its broker as a test does
+    "cli/demo/pipeline_demo.py": {"spark", "testing"},
     "cli/demo/minute_table.py": {"spark"},
 }
 

@@ -1,64 +1,44 @@
-"""The demo's broker: a process of its own, on a free port, whose data goes away with it."""
+"""The demo's broker: a process of its own on a free port, whose data is removed with it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 from tidemill.core.config.broker_config import Endpoint, parse_endpoint
 from tidemill.core.errors import TidemillError
+from tidemill.testing.broker_process import BrokerProcess
 
-__all__ = ["end_process", "own_broker"]
+__all__ = ["own_broker"]
 
 _START_S = 15.0
 _STOP_S = 12.0
+_POLL_S = 0.02
 
 
 @contextlib.asynccontextmanager
 async def own_broker() -> AsyncIterator[Endpoint]:
-    """A broker in a process of its own, on a free port, in a directory that goes away with it."""
+    """Run a broker for the time of the block; its data lives in a temporary directory."""
     with tempfile.TemporaryDirectory(prefix="tidemill-demo-") as directory:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tidemill.cli.main", "up"),
-            *("--data-dir", directory, "--listen", "127.0.0.1:0"),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        broker = BrokerProcess(Path(directory) / "data")
+        broker.spawn()
         try:
-            yield await _wait_ready(process)
+            await _wait_ready(broker)
+            yield parse_endpoint(broker.bootstrap, key="ready")
         finally:
-            await end_process(process)
+            # Blocks the loop, on which nothing else runs by now.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                broker.stop(_STOP_S)
 
 
-async def _wait_ready(process: asyncio.subprocess.Process) -> Endpoint:
-    assert process.stdout is not None
+async def _wait_ready(broker: BrokerProcess) -> None:
     try:
         async with asyncio.timeout(_START_S):
-            line = (await process.stdout.readline()).decode()
+            while not broker.is_ready():  # noqa: ASYNC110 - the log sends no event
+                await asyncio.sleep(_POLL_S)
     except TimeoutError:
         raise TidemillError(f"the broker was not ready after {_START_S:g} s") from None
-    if not line.startswith("ready: "):
-        raise TidemillError(f"the broker did not start: {await _last_words(process)}")
-    return parse_endpoint(line.removeprefix("ready: ").strip(), key="ready")
-
-
-async def _last_words(process: asyncio.subprocess.Process) -> str:
-    assert process.stderr is not None
-    lines = (await process.stderr.read(65_536)).decode(errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing; try `tidemill up`"
-
-
-async def end_process(process: asyncio.subprocess.Process, wait_s: float = _STOP_S) -> None:
-    """SIGTERM, and SIGKILL for one that does not go in time."""
-    if process.returncode is not None:
-        return
-    process.terminate()
-    try:
-        async with asyncio.timeout(wait_s):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()

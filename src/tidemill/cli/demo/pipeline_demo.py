@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -19,7 +20,7 @@ from typing import final
 import click
 
 from tidemill.cli.demo.minute_table import GrowingTable, growing_table
-from tidemill.cli.demo.own_broker import end_process, own_broker
+from tidemill.cli.demo.own_broker import own_broker
 from tidemill.cli.demo.shop_day import DemoLog, intensity
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.consuming.consumer import EARLIEST, Consumer
@@ -31,6 +32,8 @@ from tidemill.core.errors import TidemillError
 from tidemill.core.net import AsyncioNet
 from tidemill.core.rng import SeededRng
 from tidemill.spark.pipelines.logs.minutes import Minute, count_events, minute_from_json
+from tidemill.testing.broker_process import TIDEMILL
+from tidemill.testing.child_process import ChildProcess
 
 __all__ = ["PipelineResult", "closing_words", "run_pipeline"]
 
@@ -91,8 +94,8 @@ async def run_pipeline(directory: Path, *, seconds: float, rate: int) -> Pipelin
         for topic, partitions in ((TOPIC, PARTITIONS), (MINUTES_TOPIC, 1), (DEAD_TOPIC, 1)):
             await Admin(cluster).create_topic(topic, partitions=partitions)
         click.echo(f"broker on {endpoint}; starting Spark (about ten seconds)", err=True)
-        async with _pipeline(endpoint, directory) as process:
-            await _wait_running(process, directory / "pipeline.log", clock)
+        with _pipeline(endpoint, directory) as process:
+            await _wait_running(process, clock)
             click.echo(
                 f"Spark runs. The log of {seconds * SPEED / 60:.0f} minutes is played in "
                 f"{seconds:.0f} s: {SPEED} times faster than life.",
@@ -101,8 +104,10 @@ async def run_pipeline(directory: Path, *, seconds: float, rate: int) -> Pipelin
             show = _Show(cluster, directory, process, clock, seconds=seconds, rate=rate)
             with growing_table() as table:
                 sent, events, dead = await show.play(table)
-        if process.returncode != 0:
-            raise TidemillError(f"the pipeline ended with {process.returncode}: {_log(directory)}")
+        if process.exit_code != 0:
+            raise TidemillError(
+                f"the pipeline ended with {process.exit_code}: {_last_line(process)}"
+            )
     report = directory / "logs-output" / "report.html"
     took_s = clock.monotonic() - started
     return PipelineResult(sent, events, dead, show.windows, took_s, str(report))
@@ -116,14 +121,13 @@ class _Show:
         self,
         cluster: ClusterClient,
         directory: Path,
-        process: asyncio.subprocess.Process,
+        process: ChildProcess,
         clock: Clock,
         *,
         seconds: float,
         rate: int,
     ) -> None:
         self._cluster = cluster
-        self._directory = directory
         self._events = str(directory / "logs-output" / "events")
         self._process = process
         self._clock = clock
@@ -160,8 +164,8 @@ class _Show:
         self._sent += count
 
     async def _take(self, minutes: Consumer, table: GrowingTable) -> None:
-        if self._process.returncode is not None:
-            raise TidemillError(f"the pipeline has ended: {_log(self._directory)}")
+        if self._process.exit_code is not None:
+            raise TidemillError(f"the pipeline has ended: {_last_line(self._process)}")
         for fetched in await minutes.poll(_POLL_S):
             for record in fetched.records:
                 table.add(_minute(record.value))
@@ -181,7 +185,7 @@ class _Show:
             if self._clock.monotonic() > deadline:
                 raise TidemillError(
                     f"of {self._sent} lines {events} became events and {dead} dead letters; "
-                    f"{self.windows} of {expected} windows: {_log(self._directory)}"
+                    f"{self.windows} of {expected} windows: {_last_line(self._process)}"
                 )
 
     async def _dead(self) -> int:
@@ -194,22 +198,20 @@ def _minute(value: bytes | memoryview | None) -> Minute:
     return minute_from_json(json.loads(bytes(value or b"{}")))
 
 
-@contextlib.asynccontextmanager
-async def _pipeline(broker: Endpoint, directory: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+@contextlib.contextmanager
+def _pipeline(broker: Endpoint, directory: Path) -> Iterator[ChildProcess]:
     """`tidemill pipeline run`, as a user would start it; ended by SIGTERM."""
     config = directory / "logs.toml"
     config.write_text(_config(broker, directory), encoding="utf-8")
-    with (directory / "pipeline.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tidemill.cli.main", "pipeline", "run", str(config)),
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C reaches us, and we end it
-        )
+    command = (*TIDEMILL, "pipeline", "run", str(config))
+    process = ChildProcess(command, directory / "pipeline.log", new_session=True)
+    process.spawn()
     try:
         yield process
     finally:
-        await end_process(process, _SPARK_STOP_S)
+        # Blocks the loop, on which nothing else runs by now.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.stop(_SPARK_STOP_S)
 
 
 def _config(broker: Endpoint, directory: Path) -> str:
@@ -231,19 +233,13 @@ def _config(broker: Endpoint, directory: Path) -> str:
     )
 
 
-async def _wait_running(process: asyncio.subprocess.Process, log: Path, clock: Clock) -> None:
+async def _wait_running(process: ChildProcess, clock: Clock) -> None:
     deadline = clock.monotonic() + _SPARK_START_S
-    while "logs: running" not in _text(log):
-        if process.returncode is not None or clock.monotonic() > deadline:
-            raise TidemillError(f"the pipeline did not start: {_log(log.parent)}")
+    while "logs: running" not in process.output():
+        if process.exit_code is not None or clock.monotonic() > deadline:
+            raise TidemillError(f"the pipeline did not start: {_last_line(process)}")
         await asyncio.sleep(_POLL_S)
 
 
-def _text(log: Path) -> str:
-    return log.read_text(errors="replace")
-
-
-def _log(directory: Path) -> str:
-    path = directory / "pipeline.log"
-    lines = _text(path).strip().splitlines()
-    return f"{lines[-1] if lines else 'it said nothing'} (see {path})"
+def _last_line(process: ChildProcess) -> str:
+    return f"{process.last_line()} (see {process.log_path})"

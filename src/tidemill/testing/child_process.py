@@ -1,0 +1,94 @@
+"""A program in a process of its own: its output goes to a log file, and it ends when told to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final, final
+
+__all__ = ["ChildProcess"]
+
+STOP_TIMEOUT_S: Final = 60.0
+
+
+@final
+class ChildProcess:
+    """May be spawned again after it ended; the log keeps the output of all runs."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log_path: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        new_session: bool = False,
+    ) -> None:
+        """`new_session`: Ctrl-C in the terminal reaches only the parent, which ends the child."""
+        self.command = list(command)
+        self.log_path = log_path
+        self._environment = environment or {}
+        self._new_session = new_session
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output_at = 0
+        """Where the output of this run begins in the log."""
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs, or before it was first started."""
+        return self._process.poll() if self._process is not None else None
+
+    def spawn(self) -> None:
+        """Start the program without waiting for anything."""
+        with self.log_path.open("ab") as log:
+            self._output_at = log.tell()
+            self._process = subprocess.Popen(  # noqa: S603 - the command is the caller's own
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self._environment},
+                start_new_session=self._new_session,
+            )
+
+    def wait(self, timeout_s: float) -> int | None:
+        """Wait for the end; the exit code, or None if the program still runs."""
+        assert self._process is not None, "not started"
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def kill(self) -> None:
+        """End it as a crash would: SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """End it with SIGTERM; the exit code. Raises TimeoutExpired, after SIGKILL, if it hangs."""
+        if self._process is None:
+            return 0
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            return self._process.wait(timeout_s)
+        finally:
+            self.kill()
+
+    def output(self) -> str:
+        """What this run has printed so far."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._output_at)
+            return log.read().decode(errors="replace")
+
+    def last_line(self) -> str:
+        """The last line that this run printed, for an error message."""
+        lines = self.output().strip().splitlines()
+        return lines[-1] if lines else "it printed nothing"
