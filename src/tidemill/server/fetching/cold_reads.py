@@ -10,7 +10,7 @@ from typing import final
 
 from tidemill.core.errors import KafkaError, StorageFault
 from tidemill.server.request.context import DataContext
-from tidemill.server.request.partition_access import counted_code
+from tidemill.server.request.partition_access import count_refusal
 from tidemill.storage.log.interface import LogSlice
 from tidemill.wire.generated.fetch import PartitionData
 
@@ -44,6 +44,6 @@ class ColdRead:
         try:
             chunks = await self._context.services.disk.run(found.load)
         except (KafkaError, StorageFault) as error:
-            data.error_code = counted_code(self._context, error)
+            data.error_code = count_refusal(self._context, error)
             return
         data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)

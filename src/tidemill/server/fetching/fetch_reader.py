@@ -17,10 +17,14 @@ from tidemill.core.limits import KIB
 from tidemill.core.loop.pacing import next_turn
 from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.server.fetching.fetch_sessions import FetchTarget
-from tidemill.server.request.authorizer import Operation, topic
+from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import DataContext
-from tidemill.server.request.leader_hints import leader_hint
-from tidemill.server.request.partition_access import PARTITIONS_PER_SLICE, counted_code
+from tidemill.server.request.leader_hints import try_leader_hint
+from tidemill.server.request.partition_access import (
+    PARTITIONS_PER_SLICE,
+    count_refusal,
+    find_partition,
+)
 from tidemill.storage.log.interface import LogSlice
 from tidemill.wire.generated.fetch import (
     EpochEndOffset,
@@ -122,7 +126,13 @@ class FetchReader:
 
     def _read_one(self, target: FetchTarget, data: PartitionData, budget: int) -> int:
         """Fill `data`; the size of the batches that were found."""
-        partition = _find(self._context, target)
+        context = self._context
+        if not target.topic:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        partition = find_partition(context, Operation.READ, target.topic, target.index)
+        if context.version >= FIRST_WITH_TOPIC_IDS and partition.topic_id != target.topic_id:
+            # The topic was deleted and created again since the session learnt its id (I34).
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         partition.check_leader()
         partition.check_epoch(target.current_leader_epoch)
         self.partitions.append(partition)
@@ -187,21 +197,9 @@ class FetchReader:
     ) -> None:
         context = self._context
         self.must_answer = True
-        data.error_code = code = counted_code(context, error)
+        data.error_code = code = count_refusal(context, error)
         data.high_watermark = data.last_stable_offset = UNKNOWN_OFFSET
         if code in HINTED_CODES and context.version >= FIRST_WITH_LEADER_HINTS:
-            data.current_leader = leader_hint(context, target.topic, target.index, LeaderIdAndEpoch)
-
-
-def _find(context: DataContext, target: FetchTarget) -> Partition:
-    if not target.topic:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-    if not context.allows(Operation.READ, topic(target.topic)):
-        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    partition = context.services.replicas.find(target.topic, target.index)
-    if partition is None:
-        raise context.missing_partition(target.topic, target.index)
-    if context.version >= FIRST_WITH_TOPIC_IDS and partition.topic_id != target.topic_id:
-        # The topic was deleted and created again since the session learnt its id (I34).
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-    return partition
+            data.current_leader = try_leader_hint(
+                context, target.topic, target.index, LeaderIdAndEpoch
+            )

@@ -1,6 +1,6 @@
-"""Where the leader is now: spares a Metadata round after NOT_LEADER_OR_FOLLOWER (T28).
+"""Names the current leader, which spares a Metadata round after NOT_LEADER_OR_FOLLOWER (T28).
 
-Produce and Fetch have hints of the same form in classes of their own; the caller says which.
+Produce and Fetch have classes of their own for the same fields, so the caller passes its classes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from tidemill.server.request.context import AnyContext
 
-__all__ = ["LeaderHint", "leader_endpoints", "leader_hint"]
+__all__ = ["LeaderHint", "leader_endpoints", "try_leader_hint"]
 
 T = TypeVar("T")
 
@@ -22,22 +22,24 @@ class LeaderHint(Protocol):
     leader_epoch: int
 
 
-def leader_hint(context: AnyContext, topic: str, index: int, made: Callable[..., T]) -> T | None:
-    """Who leads, in which epoch; None if there is no such partition."""
+def try_leader_hint(
+    context: AnyContext, topic: str, index: int, hint: Callable[..., T]
+) -> T | None:
+    """The leader and its epoch, as a `hint`; None if there is no such partition."""
     partition = context.image.partition(topic, index)
     if partition is None:
         return None
-    return made(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+    return hint(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
 
 
 def leader_endpoints(
-    context: AnyContext, hints: Iterable[LeaderHint | None], made: Callable[..., T]
+    context: AnyContext, hints: Iterable[LeaderHint | None], endpoint: Callable[..., T]
 ) -> list[T]:
-    """Where the leaders that an answer names are reached, each once; those alive only."""
+    """The address of each leader that `hints` name and that is alive, once each."""
     leaders = sorted({hint.leader_id for hint in hints if hint is not None})
     brokers = [context.image.brokers[one] for one in leaders if one in context.image.brokers]
     return [
-        made(
+        endpoint(
             node_id=broker.broker_id,
             host=context.endpoint_of(broker).host,
             port=context.endpoint_of(broker).port,

@@ -1,4 +1,4 @@
-"""What the requests that name partitions one by one have in common: finding each, refusing each."""
+"""Finds and refuses single partitions, for the requests that name partitions one by one."""
 
 from __future__ import annotations
 
@@ -7,25 +7,33 @@ from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import AnyContext, DataContext
 
-__all__ = ["PARTITIONS_PER_SLICE", "counted_code", "led_partition"]
+__all__ = ["PARTITIONS_PER_SLICE", "count_refusal", "find_led_partition", "find_partition"]
 
 PARTITIONS_PER_SLICE = 250
-"""Partitions worked on before others get a turn (S11): about a millisecond."""
+"""Partitions that one request works on per turn of the loop (S11): about a millisecond."""
 
 
-def led_partition(context: DataContext, operation: Operation, name: str, index: int) -> Partition:
-    """The partition, if the asker may do this and this broker leads it; else KafkaError."""
+def find_partition(context: DataContext, operation: Operation, name: str, index: int) -> Partition:
+    """A partition of this broker; KafkaError if it is not here, or the client may not do this."""
     if not context.allows(operation, topic(name)):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     partition = context.services.replicas.find(name, index)
     if partition is None:
         raise context.missing_partition(name, index)
+    return partition
+
+
+def find_led_partition(
+    context: DataContext, operation: Operation, name: str, index: int
+) -> Partition:
+    """As `find_partition`; KafkaError also if this broker does not lead the partition."""
+    partition = find_partition(context, operation, name, index)
     partition.check_leader()
     return partition
 
 
-def counted_code(context: AnyContext, error: KafkaError | StorageFault) -> int:
-    """The code that one partition is refused with; counted as an error."""
+def count_refusal(context: AnyContext, error: KafkaError | StorageFault) -> int:
+    """Count one partition's refusal as an error; its code for the answer."""
     code = error.code if isinstance(error, KafkaError) else ErrorCode.KAFKA_STORAGE_ERROR
     context.services.telemetry.count_error(code)
     return int(code)

@@ -18,7 +18,7 @@ from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import ClusterContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
-from tidemill.server.request.partition_access import PARTITIONS_PER_SLICE, counted_code
+from tidemill.server.request.partition_access import PARTITIONS_PER_SLICE, count_refusal
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_log_dirs import (
     DescribeLogDirsPartition,
@@ -45,7 +45,7 @@ async def _describe(
     try:
         space = await services.disk.run(partial(services.disk.space, services.config.data_dir))
     except StorageFault as fault:
-        result.error_code = counted_code(context, fault)
+        result.error_code = count_refusal(context, fault)
     else:
         result.total_bytes, result.usable_bytes = space.total_bytes, space.usable_bytes
         await _describe_partitions(context, request, result)

@@ -19,8 +19,8 @@ from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.partition_access import (
     PARTITIONS_PER_SLICE,
-    counted_code,
-    led_partition,
+    count_refusal,
+    find_led_partition,
 )
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.delete_records import (
@@ -59,7 +59,7 @@ async def _make_durable(context: DataContext, response: DeleteRecordsResponse) -
     try:
         await context.services.checkpoint()
     except (KafkaError, StorageFault) as error:
-        code = counted_code(context, error)
+        code = count_refusal(context, error)
         for answered in response.topics:
             for entry in answered.partitions:
                 entry.error_code = entry.error_code or code
@@ -74,12 +74,12 @@ def _delete_before(
     try:
         entry.low_watermark = _advance_start(context, name, wanted)
     except (KafkaError, StorageFault) as error:
-        entry.error_code = counted_code(context, error)
+        entry.error_code = count_refusal(context, error)
     return entry
 
 
 def _advance_start(context: DataContext, name: str, wanted: DeleteRecordsPartition) -> int:
-    partition = led_partition(context, Operation.DELETE, name, wanted.partition_index)
+    partition = find_led_partition(context, Operation.DELETE, name, wanted.partition_index)
     if name in INTERNAL_TOPICS:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
     high_watermark = partition.high_watermark

@@ -13,7 +13,7 @@ from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
-from tidemill.server.request.partition_access import counted_code, led_partition
+from tidemill.server.request.partition_access import count_refusal, find_led_partition
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_producers import (
     DescribeProducersRequest,
@@ -58,13 +58,13 @@ def _describe_one(
 ) -> PartitionResponse:
     entry = PartitionResponse(partition_index=index)
     try:
-        partition = led_partition(context, Operation.READ, name, index)
+        partition = find_led_partition(context, Operation.READ, name, index)
         if len(partition.log.producers) > producers_left:
             detail = "too much for one answer; ask for less at once"
             raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
         entry.active_producers = _active_producers(partition)
     except (KafkaError, StorageFault) as error:
-        entry.error_code = counted_code(context, error)
+        entry.error_code = count_refusal(context, error)
         entry.error_message = str(error)
     return entry
 

@@ -28,8 +28,8 @@ from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.partition_access import (
     PARTITIONS_PER_SLICE,
-    counted_code,
-    led_partition,
+    count_refusal,
+    find_led_partition,
 )
 from tidemill.storage.log.interface import TimedOffset
 from tidemill.wire.api_keys import ApiKey
@@ -91,7 +91,7 @@ async def _list_offsets(context: DataContext, request: ListOffsetsRequest) -> Li
             try:
                 found = await _find(context, request, wanted_topic.name, wanted)
             except (KafkaError, StorageFault) as error:
-                entry.error_code = counted_code(context, error)
+                entry.error_code = count_refusal(context, error)
             else:
                 _fill(entry, found, context.version)
     return response
@@ -113,7 +113,7 @@ async def _find(
     timestamp, version = wanted.timestamp, context.version
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    partition = led_partition(context, Operation.DESCRIBE, name, wanted.partition_index)
+    partition = find_led_partition(context, Operation.DESCRIBE, name, wanted.partition_index)
     partition.check_epoch(wanted.current_leader_epoch)
     log = partition.log
     end_offset = _end_offset(partition, request)

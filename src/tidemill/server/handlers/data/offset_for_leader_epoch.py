@@ -15,8 +15,8 @@ from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.partition_access import (
     PARTITIONS_PER_SLICE,
-    counted_code,
-    led_partition,
+    count_refusal,
+    find_led_partition,
 )
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.offset_for_leader_epoch import (
@@ -51,11 +51,11 @@ async def _find_ends(
 def _find_end(context: DataContext, name: str, wanted: OffsetForLeaderPartition) -> EpochEndOffset:
     entry = EpochEndOffset(partition=wanted.partition)
     try:
-        partition = led_partition(context, Operation.DESCRIBE, name, wanted.partition)
+        partition = find_led_partition(context, Operation.DESCRIBE, name, wanted.partition)
         partition.check_epoch(wanted.current_leader_epoch)
         entry.leader_epoch, entry.end_offset = partition.end_offset_of_epoch(wanted.leader_epoch)
     except (KafkaError, StorageFault) as error:
-        entry.error_code = counted_code(context, error)
+        entry.error_code = count_refusal(context, error)
     return entry
 
 

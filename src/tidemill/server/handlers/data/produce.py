@@ -5,11 +5,11 @@ HOT PATH: a budget of 35 us of broker time for a request with one small batch.
 v3 record batches of magic 2 only; v5 log start offset; v7 zstd; v8 per-record errors; v9 flexible;
 v10 the new leader in the answer; v12 as v11 until there are transactions; v13 topic ids.
 
-First stage: check and append every batch. Second stage, for acks=all: wait until each append is
-acknowledged by the mark that the topic asks for. acks=1 leaves at once, acks=0 gets no answer at
-all; an error under acks=0 closes the connection, the only sign there is (T9).
+Every batch is checked and appended at once. acks=1 is answered then. acks=all waits until each
+append is covered by the mark that its topic asks for. acks=0 gets no answer; if it fails the
+connection is closed, since the client has no other way to notice (T9).
 
-Left out: transactional batches; they come with the transaction coordinator.
+Left out: transactional batches, which need a transaction coordinator.
 """
 
 from __future__ import annotations
@@ -25,12 +25,13 @@ from tidemill.core.loop.timers import Timer
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.partition import ACKS_ALL, Partition
 from tidemill.replication.waiters import AckWaiter
-from tidemill.server.request.authorizer import Operation, topic
+from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler
-from tidemill.server.request.leader_hints import leader_endpoints, leader_hint
+from tidemill.server.request.leader_hints import leader_endpoints, try_leader_hint
+from tidemill.server.request.partition_access import find_partition
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL
+from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK
 from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
     BatchIndexAndErrorMessage,
@@ -55,31 +56,34 @@ FIRST_WITH_ZSTD = 7
 FIRST_WITH_LEADER_HINTS = 10
 FIRST_WITH_TOPIC_IDS = 13
 NO_OFFSET = -1
+NO_CODEC = 0
 _ATTRIBUTES_LOW_BYTE_AT = ATTRIBUTES_AT + 1
 
 
 @final
-class _Acknowledgement:
-    """One acks=all request between its appends and its answer."""
+class _PendingAcknowledgements:
+    """The partitions of one acks=all request that are not acknowledged yet, and its answer."""
 
-    __slots__ = ("_answer", "_context", "_open", "_response", "_timer", "_waiters")
+    __slots__ = ("_answer", "_context", "_pending", "_response", "_timer", "_waiters")
 
     def __init__(self, context: DataContext, response: ProduceResponse) -> None:
         self._context = context
         self._response = response
-        self._answer: Deferred[ProduceResponse] | None = None
         self._waiters: list[AckWaiter] = []
-        self._open = 0
+        self._pending = 0
+        """Partitions that have been neither acknowledged nor refused."""
+        self._answer: Deferred[ProduceResponse] | None = None
         self._timer: Timer | None = None
 
     def wait(self, partition: Partition, next_offset: int, entry: PartitionProduceResponse) -> None:
-        self._open += 1
+        """Wait until everything below `next_offset` is acknowledged; this may be so already."""
+        self._pending += 1
         settle = partial(self._settled, partition, entry)
         self._waiters.append(partition.wait_acknowledged(next_offset, settle))
 
     def answer(self, timeout_ms: int) -> Answer:
-        """The response if nothing is open any more, else a deferred one with a deadline."""
-        if self._open == 0:
+        """The response if no partition is pending, else a deferred one with a deadline."""
+        if self._pending == 0:
             return self._response
         self._answer = Deferred()
         self._timer = self._context.services.timers.add_after(
@@ -93,8 +97,8 @@ class _Acknowledgement:
         if code is not ErrorCode.NONE:
             _refuse(self._context, entry, partition.name.topic, KafkaError(code))
             _add_endpoints(self._context, self._response)
-        self._open -= 1
-        if self._open == 0 and self._answer is not None:
+        self._pending -= 1
+        if self._pending == 0 and self._answer is not None:
             if self._timer is not None:
                 self._timer.cancel()
             self._answer.resolve(self._response)
@@ -109,17 +113,17 @@ def handle(context: DataContext, request: ProduceRequest) -> Answer:
     if acks not in (ACKS_ALL, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     response = ProduceResponse()
-    waiting = _Acknowledgement(context, response) if acks == ACKS_ALL else None
+    pending = _PendingAcknowledgements(context, response) if acks == ACKS_ALL else None
     now_ms = context.services.clock.wall_ms()
     failed = False
     for topic_data in request.topic_data:
-        name = _topic_name(context, topic_data)
+        name = _try_topic_name(context, topic_data)
         entries = []
         for data in topic_data.partition_data:
             entry = PartitionProduceResponse(index=data.index)
             entries.append(entry)
             try:
-                _append(context, acks, name, data, entry, waiting, now_ms)
+                _append(context, name, data, entry, acks=acks, now_ms=now_ms, pending=pending)
             except (KafkaError, StorageFault) as error:
                 failed = True
                 _refuse(context, entry, name, error)
@@ -131,12 +135,12 @@ def handle(context: DataContext, request: ProduceRequest) -> Answer:
     if failed:
         _add_endpoints(context, response)
     if acks == 0:
-        return _silence(failed)
-    return response if waiting is None else waiting.answer(request.timeout_ms)
+        return _no_answer(failed)
+    return response if pending is None else pending.answer(request.timeout_ms)
 
 
-def _silence(failed: bool) -> Answer:
-    """acks=0 has no answer; a deferred nothing closes the connection."""
+def _no_answer(failed: bool) -> Answer:
+    """For acks=0: nothing, or a deferred None, which closes the connection."""
     if not failed:
         return None
     closing: Deferred[Any] = Deferred()
@@ -144,7 +148,7 @@ def _silence(failed: bool) -> Answer:
     return closing
 
 
-def _topic_name(context: DataContext, data: TopicProduceData) -> str | None:
+def _try_topic_name(context: DataContext, data: TopicProduceData) -> str | None:
     if context.version < FIRST_WITH_TOPIC_IDS:
         return data.name
     return context.image.names.get(data.topic_id)
@@ -152,58 +156,51 @@ def _topic_name(context: DataContext, data: TopicProduceData) -> str | None:
 
 def _append(
     context: DataContext,
-    acks: int,
     name: str | None,
     data: PartitionProduceData,
     entry: PartitionProduceResponse,
-    waiting: _Acknowledgement | None,
+    *,
+    acks: int,
     now_ms: int,
+    pending: _PendingAcknowledgements | None,
 ) -> None:
-    """One partition: find it, append, and for acks=all wait for the mark."""
-    services = context.services
-    partition = _find(context, name, data.index)
+    """Append one batch and fill its entry. KafkaError or StorageFault: nothing was appended."""
+    if name is None:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+    if name in INTERNAL_TOPICS:
+        # A coordinator would not notice what others write to its state.
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic belongs to the broker")
+    partition = find_partition(context, Operation.WRITE, name, data.index)
     records = _checked_records(context.version, data)
     appended = partition.append(records, acks=acks, now_ms=now_ms)
     entry.base_offset = appended.base_offset
     entry.log_append_time_ms = appended.log_append_time
     entry.log_start_offset = partition.log.log_start_offset
-    telemetry = services.telemetry
+    telemetry = context.services.telemetry
     if appended.duplicate:
         telemetry.duplicates_recognised += 1
     else:
         telemetry.batches_appended += 1
         telemetry.records_appended += appended.next_offset - appended.base_offset
         telemetry.bytes_appended += len(records)
-    if waiting is not None:
-        waiting.wait(partition, appended.next_offset, entry)
-
-
-def _find(context: DataContext, name: str | None, index: int) -> Partition:
-    if name is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-    if not context.allows(Operation.WRITE, topic(name)):
-        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if name in INTERNAL_TOPICS:
-        # A coordinator is the only writer of its state: it would not notice anybody else's.
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic belongs to the broker")
-    partition = context.services.replicas.find(name, index)
-    if partition is None:
-        raise context.missing_partition(name, index)
-    return partition
+    if pending is not None:
+        pending.wait(partition, appended.next_offset, entry)
 
 
 def _checked_records(version: int, data: PartitionProduceData) -> memoryview:
-    """What can be told from the version and the first bytes; the rest is the partition's."""
+    """The batch, as far as the request's version decides; the partition checks the rest."""
     records = data.records
     if not isinstance(records, memoryview) or not len(records):
         raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
-    if len(records) > _ATTRIBUTES_LOW_BYTE_AT:
-        attributes = records[_ATTRIBUTES_LOW_BYTE_AT]
-        if version < FIRST_WITH_ZSTD and attributes & CODEC_MASK == ZSTD:
-            raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7")
-        if attributes & TRANSACTIONAL:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+    if version < FIRST_WITH_ZSTD and _codec(records) == ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7")
     return records
+
+
+def _codec(records: memoryview) -> int:
+    if len(records) <= _ATTRIBUTES_LOW_BYTE_AT:
+        return NO_CODEC  # too short for a batch: the partition refuses it
+    return records[_ATTRIBUTES_LOW_BYTE_AT] & CODEC_MASK
 
 
 def _refuse(
@@ -229,11 +226,11 @@ def _refuse(
         ]
     hinted = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     if hinted and name is not None and context.version >= FIRST_WITH_LEADER_HINTS:
-        entry.current_leader = leader_hint(context, name, entry.index, LeaderIdAndEpoch)
+        entry.current_leader = try_leader_hint(context, name, entry.index, LeaderIdAndEpoch)
 
 
 def _add_endpoints(context: DataContext, response: ProduceResponse) -> None:
-    """Addresses of the leaders that the answer names (T28)."""
+    """The addresses of the leaders that the answer names (T28)."""
     if context.version < FIRST_WITH_LEADER_HINTS:
         return
     hints = [e.current_leader for t in response.responses for e in t.partition_responses]
@@ -241,7 +238,7 @@ def _add_endpoints(context: DataContext, response: ProduceResponse) -> None:
 
 
 def _refuse_all(request: ProduceRequest, error: KafkaError) -> ProduceResponse:
-    """The whole request is refused: every partition says why."""
+    """Refuse every partition of the request."""
     return ProduceResponse(
         responses=[
             TopicProduceResponse(
