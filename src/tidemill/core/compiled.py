@@ -79,6 +79,7 @@ REQUEST_PATH = (
     "tidemill.server.fetching.fetch_sessions",
     "tidemill.server.handlers.data.fetch",
     "tidemill.server.handlers.offsets.offset_commit",
+    "tidemill.server.handlers.offsets.topic_permission",
     "tidemill.server.handlers.data.produce",
     "tidemill.server.request.leader_hints",
     "tidemill.server.limits.memory_pool",

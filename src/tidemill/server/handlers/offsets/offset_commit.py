@@ -1,21 +1,22 @@
-"""OffsetCommit (8), versions 2..10: remember how far a group has come (T46).
+"""OffsetCommit (8), versions 2..10: store how far a group has read (T46).
 
 v3 throttle time; v5 no retention time; v6 leader epochs; v7 static members; v8 flexible; v9 member
 epochs (KIP-848), GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH; v10 topic ids.
 
-The answer comes when the offsets are committed in `__consumer_offsets`. Whoever is no member
-(generation -1, no member id) may commit while the group is empty; the group comes into being with
-it. Any offset from 0 on is taken: the log's end is not known here, and Kafka takes any (S45).
+The answer leaves when the offsets are committed in `__consumer_offsets`. A client that is not a
+member (generation -1, no member id) may commit while the group is empty, which creates the group if
+need be. Any offset from 0 on is accepted: the end of the log is not known here, and Kafka accepts
+any (S45).
 
-Left out: the retention time of versions up to 4; the broker's own holds, as in Kafka.
+Left out: the retention time of versions up to 4; the broker's own applies, as in Kafka.
 """
 
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import ZERO_UUID
 from tidemill.core.loop.deferred import Deferred, join_deferred
-from tidemill.server.request.authorizer import Operation, group, topic
+from tidemill.server.handlers.offsets.topic_permission import allows_topic
+from tidemill.server.request.authorizer import Operation, group
 from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler
 from tidemill.wire.api_keys import ApiKey
@@ -67,11 +68,7 @@ def _commit_some(
 
 
 def _may_read(context: GroupContext, wanted: OffsetCommitRequestTopic) -> bool:
-    """An id that nobody has names no topic that could be forbidden."""
-    name = wanted.name
-    if wanted.topic_id is not ZERO_UUID:
-        name = context.image.names.get(wanted.topic_id, "")
-    return not name or context.allows(Operation.READ, topic(name))
+    return allows_topic(context, Operation.READ, name=wanted.name, topic_id=wanted.topic_id)
 
 
 def _refuse(request: OffsetCommitRequest, error: KafkaError) -> OffsetCommitResponse:

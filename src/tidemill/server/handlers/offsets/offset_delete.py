@@ -1,8 +1,8 @@
-"""OffsetDelete (47), version 0: forget what a group committed for some partitions.
+"""OffsetDelete (47), version 0: delete the committed offsets of a group for some partitions.
 
-A group that has members keeps the offsets of the topics they subscribe to
-(GROUP_SUBSCRIBED_TO_TOPIC); where their subscriptions are not known, because they are no consumers,
-it keeps all (NON_EMPTY_GROUP). A partition without an offset is no error.
+A group with members keeps the offsets of the topics that they subscribe to
+(GROUP_SUBSCRIBED_TO_TOPIC). If their subscriptions are unknown, because they are not consumers, it
+keeps all offsets (NON_EMPTY_GROUP). A partition without an offset is not an error.
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
-"""OffsetFetch (9), versions 1..10: what groups have committed (T45).
+"""OffsetFetch (9), versions 1..10: the committed offsets of groups (T45).
 
-v2 all topics of a group, an error for the whole; v3 throttle time; v5 leader epochs; v6 flexible;
-v7 only what no open transaction may change; v8 several groups; v9 member epochs (KIP-848); v10
-topic ids.
+v2 all topics of a group, an error for the whole request; v3 throttle time; v5 leader epochs; v6
+flexible; v7 only offsets that no open transaction may change; v8 several groups; v9 member epochs
+(KIP-848); v10 topic ids.
 
-What was never committed is offset -1 without an error, also in a group that nobody knows. The
-answer shows only what is committed in `__consumer_offsets`, so what one reader saw no later one
-sees undone (I28). There are no transactions yet: every offset is stable.
+A partition without a committed offset is answered with -1 and no error, also in an unknown group.
+The answer shows only offsets that are committed in `__consumer_offsets`, so no later reader sees an
+older state (I28). There are no transactions yet: every offset is stable.
 """
 
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import ZERO_UUID
 from tidemill.core.loop.deferred import Deferred, join_deferred
-from tidemill.server.request.authorizer import Operation, group, topic
+from tidemill.server.handlers.offsets.topic_permission import allows_topic
+from tidemill.server.request.authorizer import Operation, group
 from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.joined_answers import answer_each
@@ -63,7 +63,7 @@ def _fetch(
     forbidden = [one for one in wanted.topics if not _may_describe(context, one)]
     refused = [_refuse_topic(one, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for one in forbidden]
     wanted.topics = allowed
-    return join_deferred([_read(context, wanted)], lambda groups: _with(groups[0], refused))
+    return join_deferred([_read(context, wanted)], lambda groups: _with_refused(groups[0], refused))
 
 
 def _read(
@@ -77,26 +77,22 @@ def _read(
     )
 
 
-# --- who may see what ----------------------------------------------------------------------------
+# --- authorization -------------------------------------------------------------------------------
 
 
 def _may_describe(
     context: GroupContext, wanted: OffsetFetchRequestTopics | OffsetFetchResponseTopics
 ) -> bool:
-    """An id that nobody has names no topic that could be forbidden."""
-    name = wanted.name
-    if wanted.topic_id is not ZERO_UUID:
-        name = context.image.names.get(wanted.topic_id, "")
-    return not name or context.allows(Operation.DESCRIBE, topic(name))
+    return allows_topic(context, Operation.DESCRIBE, name=wanted.name, topic_id=wanted.topic_id)
 
 
 def _visible(context: GroupContext, answer: OffsetFetchResponseGroup) -> OffsetFetchResponseGroup:
-    """Who asks for everything is not told of what it may not see."""
+    """A request for all topics gets those that the client may describe."""
     answer.topics = [one for one in answer.topics if _may_describe(context, one)]
     return answer
 
 
-def _with(
+def _with_refused(
     answer: OffsetFetchResponseGroup, refused: list[OffsetFetchResponseTopics]
 ) -> OffsetFetchResponseGroup:
     answer.topics = answer.topics + refused
@@ -146,7 +142,7 @@ def _refuse(request: OffsetFetchRequest, error: KafkaError) -> OffsetFetchRespon
         return OffsetFetchResponse(groups=[_refuse_group(one, error) for one in request.groups])
     wanted = _as_group(request)
     answer = _refuse_group(wanted, error)
-    # Version 1 has no error for the whole.
+    # Version 1 has no error for the whole request.
     answer.topics = [_refuse_topic(one, error.code) for one in wanted.topics or ()]
     return _without_groups(answer)
 

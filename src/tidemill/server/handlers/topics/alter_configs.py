@@ -1,20 +1,20 @@
 """AlterConfigs (33), versions 0..2: replace all overrides of a topic by those given (T57).
 
-v1 as v0; v2 flexible. Deprecated in Kafka, since two admins who each change one key undo each
-other's work; IncrementalAlterConfigs does not have the problem.
+v1 as v0; v2 flexible. Deprecated in Kafka, because two administrators who each change one key undo
+each other's change; IncrementalAlterConfigs does not have this problem.
 
-Topics only; what else can be named is in config_resources.py.
+Topics only; config_resources.py lists the other types of resource.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
-from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.controller import ConfigChange
+from tidemill.core.errors import KafkaError
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.server.handlers.topics.config_resources import plan_alteration
-from tidemill.server.handlers.topics.topic_changes import change_topics
+from tidemill.server.handlers.topics.config_alteration import (
+    KeyChange,
+    alter_resources,
+    refuse_resources,
+)
 from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
@@ -33,45 +33,24 @@ def handle(context: TopicContext, request: AlterConfigsRequest) -> Answer:
 
 
 async def _alter(context: TopicContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    results = await change_topics(
+    rows = await alter_resources(
         context,
         request.resources,
-        name_of=lambda wanted: (wanted.resource_type, wanted.resource_name),
-        plan=partial(_plan, context),
-        apply=partial(
-            context.services.cluster.alter_topic_configs, validate_only=request.validate_only
-        ),
+        AlterConfigsResourceResponse,
+        changes_of=_changes,
+        replace_all=True,
+        validate_only=request.validate_only,
     )
-    return AlterConfigsResponse(
-        responses=[
-            _answer(wanted, result.code, result.detail)
-            for wanted, result in zip(request.resources, results, strict=True)
-        ]
-    )
+    return AlterConfigsResponse(responses=rows)
 
 
-def _plan(context: TopicContext, wanted: AlterConfigsResource) -> ConfigChange:
-    changes = [(one.name, AlterOp.SET, one.value) for one in wanted.configs]
-    return plan_alteration(
-        context, wanted.resource_type, wanted.resource_name, changes, replace_all=True
-    )
-
-
-def _answer(
-    wanted: AlterConfigsResource, code: ErrorCode, detail: str
-) -> AlterConfigsResourceResponse:
-    return AlterConfigsResourceResponse(
-        error_code=int(code),
-        error_message=detail or None,
-        resource_type=wanted.resource_type,
-        resource_name=wanted.resource_name,
-    )
+def _changes(wanted: AlterConfigsResource) -> list[KeyChange]:
+    return [(one.name, AlterOp.SET, one.value) for one in wanted.configs]
 
 
 def _refuse(request: AlterConfigsRequest, error: KafkaError) -> AlterConfigsResponse:
-    return AlterConfigsResponse(
-        responses=[_answer(wanted, error.code, error.detail) for wanted in request.resources]
-    )
+    rows = refuse_resources(request.resources, AlterConfigsResourceResponse, error)
+    return AlterConfigsResponse(responses=rows)
 
 
 HANDLER = Handler(api_key=ApiKey.ALTER_CONFIGS, versions=(0, 2), handle=handle, refuse=_refuse)
