@@ -1,1 +1,1 @@
-"""Listeners and connections: bytes in, answers out, who is admitted."""
+"""Listeners and connections: bytes in, answers out, admission."""

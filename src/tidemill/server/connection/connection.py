@@ -135,7 +135,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- the transport's calls -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit it
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self._peer_address = str(peer[0]) if peer else "unknown"

@@ -1,6 +1,6 @@
-"""The broker's counters as Prometheus text; also the list of metrics that the reference shows.
+"""The broker's metrics as Prometheus text; `tools/reference_docs.py` lists them from here.
 
-Rendered only when somebody asks. Labels come from closed sets: API names, error names (S38).
+Rendered only on request. Labels come from closed sets: API names, error names (S38).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tidemill.wire.api_keys import API_SPECS
 __all__ = ["METRICS", "Metric", "render"]
 
 Samples = Iterator[tuple[str, float]]
-"""Label text (with braces, or nothing) and value."""
+"""Label text (with braces, or empty) and value."""
 
 
 @final
 class Scrape:
-    """What one rendering reads; what takes a walk over many things is found out once."""
+    """The sources of one rendering; values that take long to compute are computed once."""
 
     def __init__(self, listener: ListenerResources) -> None:
         self.listener = listener
@@ -38,7 +38,7 @@ class Scrape:
 @final
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One family: its name, kind, help, and where its samples come from."""
+    """One metric family: name, kind, help text, and the source of its samples."""
 
     name: str
     kind: str
@@ -97,7 +97,7 @@ METRICS: tuple[Metric, ...] = (
         "From a request's last byte to its answer, waiting included.",
         _api_latency,
     ),
-    Metric("tidemill_errors_total", "counter", "Error codes given out.", _errors),
+    Metric("tidemill_errors_total", "counter", "Error codes in answers, by code.", _errors),
     Metric(
         "tidemill_bytes_in_total",
         "counter",
@@ -119,7 +119,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tidemill_connections_refused_total",
         "counter",
-        "Connections turned away at the door.",
+        "Connections refused: too many, or too often from one address.",
         _one(lambda s: s.services.telemetry.connections_refused),
     ),
     Metric(
@@ -131,13 +131,13 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tidemill_request_memory_bytes",
         "gauge",
-        "Memory held by requests that have not arrived whole.",
+        "Memory held by requests that have arrived in part.",
         _one(lambda s: s.listener.request_memory.used_bytes),
     ),
     Metric(
         "tidemill_response_memory_bytes",
         "gauge",
-        "Memory held by answers that clients have not taken.",
+        "Memory held by answers that clients have not read.",
         _one(lambda s: s.services.response_memory.used_bytes),
     ),
     Metric(
@@ -181,26 +181,26 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tidemill_group_lag_records_max",
         "gauge",
-        "The most records that a group has yet to read of a partition, both on this broker; 0 when "
-        "there are too many offsets to look at.",
+        "The largest lag of a group in one partition, both on this broker; 0 if there are too many "
+        "offsets to compare.",
         _one(lambda s: s.lag.records_max),
     ),
     Metric(
         "tidemill_group_lag_records_sum",
         "gauge",
-        "The same, added up over groups and partitions.",
+        "The sum of these lags over groups and partitions.",
         _one(lambda s: s.lag.records_sum),
     ),
     Metric(
         "tidemill_cleanings_total",
         "counter",
-        "Compactions of a log that ended well.",
+        "Compactions of a log that succeeded.",
         _one(lambda s: s.services.telemetry.cleanings),
     ),
     Metric(
         "tidemill_cleaning_failures_total",
         "counter",
-        "Compactions given up for damage, a full disk or a fault.",
+        "Compactions that failed: damage, a full disk or a disk fault.",
         _one(lambda s: s.services.telemetry.cleaning_failures),
     ),
     Metric(
@@ -212,19 +212,19 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tidemill_cleaned_segments_total",
         "counter",
-        "Segments that compaction went through.",
+        "Segments that compaction read.",
         _one(lambda s: s.services.telemetry.cleaned_segments),
     ),
     Metric(
         "tidemill_dirtiest_log_ratio",
         "gauge",
-        "The highest share of bytes of one log that compaction has not seen.",
+        "The largest uncompacted share of the bytes of one log.",
         _one(lambda s: s.services.telemetry.dirtiest_log_percent / 100),
     ),
     Metric(
         "tidemill_flush_rounds_total",
         "counter",
-        "Flush rounds that ended well.",
+        "Flush rounds that succeeded.",
         _one(lambda s: s.services.telemetry.flush_rounds),
     ),
     Metric(
@@ -248,14 +248,14 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tidemill_unhandled_errors_total",
         "counter",
-        "Requests that ended in a bug of ours.",
+        "Requests that ended in a bug of the broker.",
         _one(lambda s: s.services.telemetry.unhandled_errors),
     ),
 )
 
 
 def render(listener: ListenerResources) -> str:
-    """All metrics in Prometheus' text format."""
+    """All metrics, in the Prometheus text format."""
     scrape = Scrape(listener)
     lines = []
     for metric in METRICS:

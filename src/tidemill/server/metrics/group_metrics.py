@@ -1,7 +1,7 @@
-"""What the metrics page says about consumer groups, of those that this broker coordinates.
+"""Metrics of the consumer groups that this broker coordinates.
 
-No label is a group's name: clients choose those (S38). Who wants to know which group lags asks
-`tidemill group describe`.
+No label is a group's name, because clients choose the names (S38). `tidemill group describe` shows
+the lag of each group.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tidemill.server.request.services import Services
 __all__ = ["Lag", "count_groups", "count_rebalances", "measure_lag"]
 
 OFFSETS_MAX = 20_000
-"""Committed offsets that are compared with their logs at one scrape: about 10 ms."""
+"""Committed offsets compared with their logs in one scrape: about 10 ms."""
 
 
 @final
 class Lag(NamedTuple):
-    """Records that groups have yet to read: the most of one offset, and of all together."""
+    """Records that groups have not read: the maximum of one partition, and the sum."""
 
     records_max: int
     records_sum: int
@@ -35,12 +35,12 @@ def count_groups(services: Services) -> Counter[str]:
 
 
 def count_rebalances(services: Services) -> int:
-    """Since this broker became their coordinator."""
+    """Rebalances since this broker became the coordinator."""
     return sum(shard.rebalances for shard in services.groups.shards())
 
 
 def measure_lag(services: Services) -> Lag:
-    """Compare committed offsets with the partitions that this broker leads; none if too many."""
+    """Compare committed offsets with the partitions that this broker leads; 0 if too many."""
     most = total = 0
     for behind in _lags(services):
         most = max(most, behind)

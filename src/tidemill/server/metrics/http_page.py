@@ -1,8 +1,8 @@
-"""A small HTTP page for machines: /metrics, /healthz, /readyz. Off unless `metrics.listen` is set.
+"""The HTTP listener for monitoring: /metrics, /healthz, /readyz. Off without `metrics.listen`.
 
-h11 reads the requests; each connection gets one answer and is closed. GET and HEAD only, three
-paths, everything else is a 404 (deny by default, S50). Whatever a client does, its connection is
-over after ten seconds, and holds no more than one small request and one answer (S51).
+h11 parses the requests; each connection gets one answer and is closed. Only GET and HEAD of these
+three paths are served, any other path is a 404 (deny by default, S50). A connection ends after ten
+seconds at the latest, and holds at most one small request and one answer (S51).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class _HttpConnection(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
+        transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit it
         self._transport = transport
         if not self._page.admit(self):
             transport.abort()

@@ -1,9 +1,9 @@
-"""DescribeCluster (60), versions 0..2: brokers, controller, and what the asker may do (T20).
+"""DescribeCluster (60), versions 0..2: brokers, controller and authorized operations (T20).
 
-v1 which kind of endpoints is wanted; v2 fenced brokers.
+v1 the type of endpoint; v2 fenced brokers.
 
-Only brokers serve clients here, so asking for controllers' endpoints is MISMATCHED_ENDPOINT_TYPE.
-Addresses are those of the listener that the request came in on (T19).
+Only brokers serve clients, so a request for controllers' endpoints gets MISMATCHED_ENDPOINT_TYPE.
+Addresses are those of the listener that received the request (T19).
 
 Left out: fenced brokers; a broker is in the cluster or it is not.
 """
@@ -25,11 +25,11 @@ from tidemill.wire.generated.describe_cluster import (
 
 __all__ = ["HANDLER"]
 
-ENDPOINTS_OF_BROKERS = 1
+BROKER_ENDPOINTS = 1
 
 
 def handle(context: ClusterContext, request: DescribeClusterRequest) -> Answer:
-    if request.endpoint_type != ENDPOINTS_OF_BROKERS:
+    if request.endpoint_type != BROKER_ENDPOINTS:
         detail = "this is a broker's endpoint; controllers have none of their own"
         raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, detail)
     image = context.image

@@ -1,11 +1,12 @@
-"""DescribeLogDirs (35), versions 1..5: what lies in this broker's data directory, and how large.
+"""DescribeLogDirs (35), versions 1..5: the logs in this broker's data directory and their sizes.
 
 v2 flexible; v3 an error for the whole request; v4 total and usable bytes; v5 cordoned directories.
 
-A broker has one directory. The lag of a replica is how far it is behind the high watermark. A null
-list of topics stands for all; what is not on this broker is left out.
+A broker has one directory. The lag of a replica is its distance to the high watermark. A null list
+of topics means all; partitions that are not on this broker are omitted.
 
-Left out: moving replicas between directories, so nothing is a future replica and nothing cordoned.
+Left out: moving replicas between directories, so there are no future replicas and no cordoned
+directories.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ async def _describe_partitions(
         described.partitions.append(_partition(partition))
         if partition.offline:
             result.error_code = int(ErrorCode.KAFKA_STORAGE_ERROR)
-    # As Kafka does: of a directory that failed nothing is told but that it failed.
+    # As in Kafka, a failed directory reports only its error.
     result.topics = [] if result.error_code else [topics[name] for name in sorted(topics)]
 
 

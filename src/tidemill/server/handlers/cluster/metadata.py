@@ -1,11 +1,11 @@
-"""Metadata (3), versions 0..13: brokers, topics, who leads what.
+"""Metadata (3), versions 0..13: brokers, topics and the leaders of partitions.
 
 v1 null means all topics, empty means none (v0: empty means all, T14); v4 the client may forbid
 auto-creation; v8-v10 authorized operations of the cluster; v10 topic ids; v12 lookup by id; v13 an
 error for the whole request.
 
-A topic that is asked for by name and does not exist is made on the way, within the quota of the
-client (S39), and answered as ready (T15).
+A topic that is requested by name and does not exist is created, within the quota of the client
+(S39), and the answer shows it as ready (T15).
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from tidemill.wire.generated.metadata import (
 __all__ = ["HANDLER"]
 
 TOPICS_PER_SLICE = 100
-"""Topics described before others get a turn (S11); a large topic counts for several."""
+"""Topics described in one slice of the loop (S11); a large topic counts for several."""
 PARTITIONS_PER_TOPIC = 10
-"""Partitions that are as much work as a topic by itself."""
+"""So many partitions cost as much as the topic itself."""
 
 
 def handle(context: ClusterContext, request: MetadataRequest) -> Answer:
     names = _names_to_create(context, request)
     wanted = [] if names else list(_wanted(context, request))
     if names or sum(_cost(context, one) for one in wanted) > TOPICS_PER_SLICE:
-        return _handle_slowly(context, request, names)
-    response = _frame(context, request)
+        return _handle_in_slices(context, request, names)
+    response = _without_topics(context, request)
     response.topics = [_describe(context, request, one) for one in wanted]
     return response
 
 
 def _cost(context: ClusterContext, wanted: MetadataRequestTopic) -> int:
-    """How much work it is to describe a topic, in topics."""
+    """The cost of describing a topic, in small topics."""
     found = context.image.topics.get(wanted.name or "")
     return 1 if found is None else 1 + len(found.partitions) // PARTITIONS_PER_TOPIC
 
 
-async def _handle_slowly(
+async def _handle_in_slices(
     context: ClusterContext, request: MetadataRequest, names: list[str]
 ) -> MetadataResponse:
     refused = await _create(context, names)
-    response = _frame(context, request)
+    response = _without_topics(context, request)
     pacer = Pacer(TOPICS_PER_SLICE)
     for wanted in list(_wanted(context, request)):
         await pacer.step(_cost(context, wanted))
@@ -73,7 +73,7 @@ async def _handle_slowly(
 
 
 def _wanted(context: ClusterContext, request: MetadataRequest) -> Iterable[MetadataRequestTopic]:
-    """What the answer lists; "all topics" leaves out what the asker may not see (T61)."""
+    """The topics of the answer; "all topics" means those that the client may describe (T61)."""
     everything = request.topics is None or (context.version == 0 and not request.topics)
     if not everything:
         return request.topics or ()
@@ -104,7 +104,7 @@ def _names_to_create(context: ClusterContext, request: MetadataRequest) -> list[
 
 
 async def _create(context: ClusterContext, names: list[str]) -> dict[str, ErrorCode]:
-    """Make the topics; what failed for another reason than "somebody was faster"."""
+    """Create the topics; returns the errors, except that another client was faster."""
     if not names:
         return {}
     try:
@@ -118,7 +118,7 @@ async def _create(context: ClusterContext, names: list[str]) -> dict[str, ErrorC
     return {result.name: result.code for result in results if result.code not in harmless}
 
 
-def _frame(context: ClusterContext, request: MetadataRequest) -> MetadataResponse:
+def _without_topics(context: ClusterContext, request: MetadataRequest) -> MetadataResponse:
     image = context.image
     brokers = []
     for broker in image.brokers.values():
@@ -206,6 +206,6 @@ HANDLER = Handler(
     versions=(0, 13),
     handle=handle,
     refuse=_refuse,
-    # librdkafka up to 2.16 asks for all topics, in flexible versions, with a count of four bytes.
+    # librdkafka up to 2.16 requests all topics, in flexible versions, with a count of four bytes.
     tail_bytes_max=3,
 )

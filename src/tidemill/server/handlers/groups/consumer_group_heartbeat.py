@@ -1,10 +1,10 @@
-"""ConsumerGroupHeartbeat (68), versions 0..1: join, stay in and leave a group of the new protocol.
+"""ConsumerGroupHeartbeat (68), versions 0..1: join, stay in and leave a consumer group.
 
-v1 the client makes its own member id; a subscription may be a regular expression (refused so far,
+v1 the client chooses its member id; a subscription may be a regular expression (still refused with
 INVALID_REGULAR_EXPRESSION).
 
-KIP-848: the answer carries the member's epoch, when to come again, and its partitions where they
-changed. The rules are the group's (`coordinators/group/consumer/consumer_group.py`).
+KIP-848: the answer carries the member's epoch, the heartbeat interval, and its partitions if they
+changed. `coordinators/group/consumer/consumer_group.py` has the rules.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 v1 as v0; v2 flexible.
 
 A group with more offsets than one batch of the log holds is deleted in several steps: the client
-gets the retriable COORDINATOR_LOAD_IN_PROGRESS and comes back for the rest.
+gets the retriable COORDINATOR_LOAD_IN_PROGRESS and repeats the request for the rest.
 """
 
 from __future__ import annotations

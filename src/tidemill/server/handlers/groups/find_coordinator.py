@@ -3,10 +3,10 @@
 v1 key type and error message; v3 flexible; v4 several keys at once; v6 share groups.
 
 A group's coordinator leads the partition of `__consumer_offsets` that the group's name hashes to
-(F54). The first question for a group makes that topic.
+(F54). The first request for a group creates that topic.
 
-Left out: transactions and share groups. librdkafka takes this API's presence for "this broker knows
-lz4", so it is offered all the same; transactions get the one refusal that ends the attempt.
+Left out: transactions and share groups. librdkafka concludes from this API that the broker supports
+lz4, so all its versions are offered. Transactions get the one error that ends the attempt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["HANDLER"]
 VERSIONS = (0, 6)
 FIRST_WITH_SEVERAL_KEYS = 4
 GROUP = 0
-NOBODY = -1
+NO_BROKER = -1
 _NOT_SERVED = {
     1: KafkaError(
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet"
@@ -43,11 +43,11 @@ _NOT_SERVED = {
 
 def handle(context: GroupContext, request: FindCoordinatorRequest) -> Answer:
     if request.key_type == GROUP and not offsets_topic_is_usable(context.services):
-        return _make_topic_and_find(context, request)
+        return _create_topic_and_find(context, request)
     return _find_all(context, request)
 
 
-async def _make_topic_and_find(
+async def _create_topic_and_find(
     context: GroupContext, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse:
     try:
@@ -96,8 +96,8 @@ def _coordinator(context: GroupContext, key: str, broker: BrokerImage) -> Coordi
 def _refusal(key: str, error: KafkaError) -> Coordinator:
     return Coordinator(
         key=key,
-        node_id=NOBODY,
-        port=NOBODY,
+        node_id=NO_BROKER,
+        port=NO_BROKER,
         error_code=int(error.code),
         error_message=error.detail or None,
     )
@@ -117,7 +117,7 @@ def _response(context: GroupContext, found: list[Coordinator]) -> FindCoordinato
 
 
 def _refuse(request: FindCoordinatorRequest, error: KafkaError) -> FindCoordinatorResponse:
-    """Only for errors of the whole request; each key has its own otherwise."""
+    """The whole request failed; other errors belong to one key each."""
     return FindCoordinatorResponse(
         error_code=int(error.code),
         coordinators=[_refusal(key, error) for key in request.coordinator_keys],

@@ -1,4 +1,4 @@
-"""Heartbeat (12), versions 0..4: a member of a classic group is alive, and hears of a rebalance.
+"""Heartbeat (12), versions 0..4: a member of a classic group is alive, and learns of a rebalance.
 
 v1 throttle time; v3 static members (T42); v4 flexible.
 """

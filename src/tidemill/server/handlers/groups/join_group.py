@@ -1,11 +1,11 @@
-"""JoinGroup (11), versions 0..9: become a member, wait for the others, hear the generation.
+"""JoinGroup (11), versions 0..9: become a member, wait for the others, learn the generation.
 
-v1 rebalance timeout; v2 throttle time; v4 a newcomer is given its id first (T40); v5 static members
+v1 rebalance timeout; v2 throttle time; v4 a new member gets its id first (T40); v5 static members
 (T42); v6 flexible; v7 protocol type, nullable protocol name (T41); v8 a reason; v9 a returning
 static leader may skip the assignment.
 
-Parked until everyone has joined or the rebalance timeout is over. The rules are the group's
-(`coordinators/group/classic/classic_group.py`).
+The answer waits until all members have joined or the rebalance timeout is over.
+`coordinators/group/classic/classic_group.py` has the rules.
 """
 
 from __future__ import annotations

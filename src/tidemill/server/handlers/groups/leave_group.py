@@ -1,4 +1,4 @@
-"""LeaveGroup (13), versions 0..5: a member goes, or an administrator removes members.
+"""LeaveGroup (13), versions 0..5: a member leaves, or an administrator removes members.
 
 v1 throttle time; v3 several members, by id or by instance id (T42); v4 flexible; v5 a reason.
 """

@@ -2,9 +2,9 @@
 
 v1 throttle time; v3 flexible; v4 states, and a filter by them; v5 types, and a filter by them.
 
-Both filters disregard case, and what they name may not exist. Who may not describe the cluster sees
-the groups that it may describe. While a part of the groups is being loaded there is no list: one
-that lacks some would be taken for the whole.
+Both filters ignore case and may name unknown states and types. A client that may not describe the
+cluster sees the groups that it may describe. While some groups are being loaded the request is
+refused: the client would take a partial list for the whole.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Makes `__consumer_offsets` when the first group comes.
+"""Creates `__consumer_offsets` for the first group.
 
-A broker that never saw a group has no such topic: it costs fifty logs. The controller makes it,
-whichever broker was asked. It is compacted, so that of each group and partition the newest state
-stays, and its batches may be large: the state of a big group is one record.
+A broker without groups has no such topic, because it costs fifty logs. The controller creates it
+for any broker that is asked. It is compacted, which keeps the newest state of each group and
+partition. Its batches may be large: the state of a big group is one record.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ TIMEOUT_MS = 5_000
 
 
 def offsets_topic_is_usable(services: GroupServices) -> bool:
-    """Whether it is there, and with it its logs on this broker."""
+    """Whether the topic exists and this broker has tried to open its logs."""
     made = OFFSETS_TOPIC in services.cluster.image.topics
     return made and not services.pending_logs.has_untried(OFFSETS_TOPIC)
 
 
 async def ensure_offsets_topic(services: GroupServices) -> None:
-    """Make the topic unless it is there, and wait for its logs.
+    """Create the topic unless it exists, and wait for its logs.
 
     KafkaError COORDINATOR_NOT_AVAILABLE if that fails.
     """
     if OFFSETS_TOPIC not in services.cluster.image.topics:
-        await _make(services)
+        await _create(services)
     await services.pending_logs.wait_tried([OFFSETS_TOPIC])
 
 
-async def _make(services: GroupServices) -> None:
+async def _create(services: GroupServices) -> None:
     try:
         if services.cluster.is_controller:
             (result,) = await services.cluster.create_topics([_spec(services)])
             code, detail = result.code, result.detail
         else:
-            code, detail = await _ask_controller(services)
+            code, detail = await _create_at_controller(services)
     except (KafkaError, StoreUnavailable) as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, str(error)) from error
     if code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -70,7 +70,7 @@ def _spec(services: GroupServices) -> TopicSpec:
     )
 
 
-async def _ask_controller(services: GroupServices) -> tuple[ErrorCode, str]:
+async def _create_at_controller(services: GroupServices) -> tuple[ErrorCode, str]:
     spec = _spec(services)
     request = CreateTopicsRequest(
         topics=[

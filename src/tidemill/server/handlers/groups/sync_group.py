@@ -1,8 +1,8 @@
-"""SyncGroup (14), versions 0..5: the leader hands in the plan, everyone gets their part of it.
+"""SyncGroup (14), versions 0..5: the leader sends the assignment, each member gets its part.
 
 v1 throttle time; v3 static members (T42); v4 flexible; v5 protocol type and name (T41).
 
-Parked until the leader has handed in the plan and it is committed.
+The answer waits until the leader has sent the assignment and it is committed.
 """
 
 from __future__ import annotations

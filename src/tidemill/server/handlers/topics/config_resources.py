@@ -1,8 +1,8 @@
-"""What can be configured, by the names of DescribeConfigs and AlterConfigs (T56, T57).
+"""The types of resource that DescribeConfigs and AlterConfigs name (T56, T57).
 
-Topics are described and changed. A broker is described, but only by itself, and no key of it
-changes while it runs: the allow-list of dynamic keys is empty (S35). Groups have no keys of their
-own yet, and asking for them is not an error. Everything else is refused.
+Topics can be described and changed. A broker describes only itself, and none of its keys changes
+while it runs: the allow-list of dynamic keys is empty (S35). Groups have no keys of their own yet;
+describing them is not an error. Every other type is refused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ConfigResourceType", "describe_resource", "plan_alteration"]
 
 
 class ConfigResourceType(IntEnum):
-    """Kafka's numbers for what has a configuration."""
+    """Kafka's numbers for the types of resource with a configuration."""
 
     TOPIC = 2
     BROKER = 4
@@ -36,7 +36,7 @@ class ConfigResourceType(IntEnum):
 def describe_resource(
     context: TopicContext, kind: int, name: str, keys: Collection[str] | None
 ) -> list[DescribedKey]:
-    """A resource's keys, those of `keys` or all; KafkaError if it cannot be described here."""
+    """The keys of a resource, limited to `keys` if given; KafkaError if it has none here."""
     _check_allowed(context, Operation.DESCRIBE_CONFIGS, kind, name)
     match kind:
         case ConfigResourceType.TOPIC:
@@ -57,7 +57,7 @@ def plan_alteration(
     *,
     replace_all: bool,
 ) -> ConfigChange:
-    """The change for the cluster to make; KafkaError for what cannot be changed."""
+    """The change for the cluster to make; KafkaError if the resource cannot be changed."""
     _check_allowed(context, Operation.ALTER_CONFIGS, kind, name)
     match kind:
         case ConfigResourceType.TOPIC:
@@ -108,7 +108,7 @@ def _describe_broker(
     context: TopicContext, name: str, keys: Collection[str] | None
 ) -> list[DescribedKey]:
     if not name:
-        return []  # defaults of all brokers that were set at run time: there are none
+        return []  # defaults for all brokers, set at run time: there are none
     config = context.services.config
     if name != str(config.node_id):
         detail = f"ask broker {config.node_id} only for its own configuration"

@@ -1,12 +1,12 @@
-"""CreatePartitions (37), versions 0..3: more partitions for topics that exist; the controller's.
+"""CreatePartitions (37), versions 0..3: add partitions to topics; served by the controller.
 
 v1 as v0; v2 flexible; v3 as v2.
 
-Results come in the order of the request; the answer leaves when the new partitions are in this
-broker's image and their logs here are made (T22). `validate_only` checks everything and changes
+Results are in the order of the request. The answer leaves when the new partitions are in this
+broker's image and their logs here are created (T22). `validate_only` checks everything and changes
 nothing.
 
-Left out: the timeout; a request is done when the coordination store has it.
+Left out: the timeout; a request ends when the coordination store has the change.
 """
 
 from __future__ import annotations

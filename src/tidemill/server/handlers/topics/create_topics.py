@@ -1,14 +1,13 @@
-"""CreateTopics (19), versions 2..7; the controller's.
+"""CreateTopics (19), versions 2..7: create topics; served by the controller.
 
-v4 -1 takes the broker's default partitions and replicas; v5 flexible, and the answer tells the
-topic's configuration; v6 as v5; v7 topic ids.
+v4 -1 for the broker's default partitions and replicas; v5 flexible, and the answer has the topic's
+configuration; v6 as v5; v7 topic ids.
 
-Results come in the order of the request, each topic stands for itself; a name that occurs twice is
-made by neither. The answer leaves when the topic is in this broker's image and its logs here are
-made (T21, T22).
-`validate_only` checks everything and makes nothing.
+Results are in the order of the request. Each topic succeeds or fails by itself; a name that occurs
+twice is refused both times. The answer leaves when the topic is in this broker's image and its logs
+here are created (T21, T22). `validate_only` checks everything and creates nothing.
 
-Left out: the timeout; a request is done when the coordination store has it.
+Left out: the timeout; a request ends when the coordination store has the change.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ __all__ = ["HANDLER"]
 
 FIRST_WITH_CONFIGS = 5
 TOPICS_PER_SLICE = 10
-"""Topics described before others get a turn; each has some thirty keys (S11)."""
+"""Topics described in one slice of the loop; each has about thirty keys (S11)."""
 
 
 def handle(context: TopicContext, request: CreateTopicsRequest) -> Answer:
@@ -65,7 +64,7 @@ async def _create(context: TopicContext, request: CreateTopicsRequest) -> Create
         await pacer.step()
         answered = _answer(context, wanted.name, result)
         if request.validate_only:
-            answered.topic_id = ZERO_UUID  # no topic will ever have the id that it was planned with
+            answered.topic_id = ZERO_UUID  # the id in the plan was never given to a topic
         response.topics.append(answered)
     return response
 
@@ -100,7 +99,7 @@ def _answer(context: TopicContext, name: str, result: TopicResult) -> CreatableT
 
 
 def _describe(context: TopicContext, made: TopicImage, answered: CreatableTopicResult) -> None:
-    """What became of the defaults; hidden from who may create topics but not look at them (T21)."""
+    """Add the effective configuration, unless the client may not describe it (T21)."""
     if not context.allows(Operation.DESCRIBE_CONFIGS, topic(made.name)):
         answered.topic_config_error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         answered.configs = None

@@ -1,11 +1,11 @@
-"""DeleteTopics (20), versions 1..6; the controller's.
+"""DeleteTopics (20), versions 1..6: delete topics; served by the controller.
 
 v4 flexible; v5 error messages; v6 by name or by id.
 
-Results come in the order of the request. The answer leaves when the topics are gone from this
-broker's image (T22); logs go in the background.
+Results are in the order of the request. The answer leaves when the topics are gone from this
+broker's image (T22); their logs are deleted in the background.
 
-Left out: the timeout; a request is done when the coordination store has it.
+Left out: the timeout; a request ends when the coordination store has the change.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def handle(context: TopicContext, request: DeleteTopicsRequest) -> Answer:
 
 async def _delete(context: TopicContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     wanted = _wanted(context.version, request)
-    names = [_name(context, one) for one in wanted]
+    names = [_try_name(context, one) for one in wanted]
     results = await change_topics(
         context,
         wanted,
-        name_of=lambda one: _name(context, one) or one.topic_id,
+        name_of=lambda one: _try_name(context, one) or one.topic_id,
         plan=partial(_plan, context),
         apply=context.services.cluster.delete_topics,
     )
@@ -62,7 +62,7 @@ def _wanted(version: int, request: DeleteTopicsRequest) -> list[DeleteTopicState
     return [DeleteTopicState(name=name) for name in request.topic_names]
 
 
-def _name(context: TopicContext, wanted: DeleteTopicState) -> str | None:
+def _try_name(context: TopicContext, wanted: DeleteTopicState) -> str | None:
     """The topic's name; None for an id that no topic has."""
     return context.image.names.get(wanted.topic_id) if wanted.name is None else wanted.name
 
@@ -70,7 +70,7 @@ def _name(context: TopicContext, wanted: DeleteTopicState) -> str | None:
 def _plan(context: TopicContext, wanted: DeleteTopicState) -> str | UUID:
     if (wanted.name is None) == (wanted.topic_id == ZERO_UUID):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "give a topic's name or its id, not both")
-    name = _name(context, wanted)
+    name = _try_name(context, wanted)
     if name is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no topic has this id")
     if not context.allows(Operation.DELETE, topic(name)):
@@ -81,7 +81,7 @@ def _plan(context: TopicContext, wanted: DeleteTopicState) -> str | UUID:
 def _answer(
     context: TopicContext, wanted: DeleteTopicState, name: str | None, result: TopicResult
 ) -> DeletableTopicResult:
-    # Who asks by id and may not see the topic must not learn its name from the refusal.
+    # A client that asks by id and may not describe the topic must not learn its name from this.
     hidden = (
         wanted.name is None
         and name is not None

@@ -1,9 +1,9 @@
-"""DescribeConfigs (32), versions 1..4: keys with their values and where these come from (T56).
+"""DescribeConfigs (32), versions 1..4: keys with their values and sources (T56).
 
 v1 sources and synonyms; v2 as v1; v3 types and documentation; v4 flexible.
 
-Synonyms and documentation only when asked for; sensitive values never. A broker describes itself
-only. A list of keys that is null or empty stands for all keys; unknown ones are passed over.
+Synonyms and documentation are sent only on request, sensitive values never. A broker describes only
+itself. A null or empty list of keys means all keys; unknown keys are ignored.
 
 One answer holds a bounded number of keys; resources beyond that are refused (S11).
 """
@@ -29,7 +29,7 @@ from tidemill.wire.generated.describe_configs import (
 __all__ = ["HANDLER"]
 
 RESOURCES_PER_SLICE = 10
-"""Resources described before others get a turn; each has some thirty keys (S11)."""
+"""Resources described in one slice of the loop; each has about thirty keys (S11)."""
 KEYS_PER_ANSWER_MAX = 100_000
 """About 30 MB with documentation; 2,700 topics with all their keys."""
 

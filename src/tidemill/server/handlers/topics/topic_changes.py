@@ -1,8 +1,8 @@
-"""Requests that change several topics at once: some refused here, the rest changed by the cluster.
+"""Requests that change several topics: bad entries are refused here, the cluster does the rest.
 
-One result per entry of the request, in its order (T21). An entry that is refused does not keep the
-others from happening. When the cluster refuses the change as a whole, because another broker is the
-controller or the coordination store does not answer, every entry that was sent there says so.
+There is one result per entry of the request, in order (T21). A refused entry does not stop the
+others. If the cluster refuses the change as a whole, because another broker is the controller or
+the coordination store does not answer, every entry that was sent to it gets that error.
 """
 
 from __future__ import annotations
@@ -14,20 +14,19 @@ from typing import TypeVar
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult
-from tidemill.replication.pending_logs import PendingLogs
 from tidemill.server.request.context import TopicContext
 
 __all__ = ["change_topics", "check_controller", "wait_usable"]
 
 ENTRIES_PER_SLICE = 250
-"""Entries checked before others get a turn (S11)."""
+"""Entries checked in one slice of the loop (S11)."""
 
 Entry = TypeVar("Entry")
 Change = TypeVar("Change")
 
 
 def check_controller(context: TopicContext) -> None:
-    """Clients send changes of topics to the controller, and look for it anew after this (T18)."""
+    """KafkaError unless this broker is the controller; clients then look it up again (T18)."""
     if not context.services.cluster.is_controller:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
 
@@ -40,9 +39,9 @@ async def change_topics(
     plan: Callable[[Entry], Change],
     apply: Callable[[list[Change]], Awaitable[Sequence[TopicResult]]],
 ) -> list[TopicResult]:
-    """`plan` checks one entry or refuses it with a KafkaError; `apply` is the cluster's part.
+    """Check each entry with `plan`, which may raise KafkaError; change the rest with `apply`.
 
-    An entry whose `name_of` occurs twice is ambiguous and refused, all of its occurrences.
+    Entries with the same `name_of` are ambiguous: all of them are refused.
     """
     names = [name_of(entry) for entry in entries]
     counts = Counter(names)
@@ -66,7 +65,7 @@ async def change_topics(
 
 
 async def wait_usable(pending_logs: PendingLogs, results: Iterable[TopicResult]) -> None:
-    """Wait until this broker has the logs of these topics, or has tried in vain to make them."""
+    """Wait until this broker has created the logs of these topics, or failed to."""
     await pending_logs.wait_tried(result.name for result in results)
 
 
@@ -88,5 +87,5 @@ async def _apply(
 def _refusal(error: KafkaError | StoreUnavailable) -> KafkaError:
     if isinstance(error, KafkaError):
         return error
-    # It may have happened all the same: of the retriable codes, the one that says so.
+    # The change may have happened: this is the retriable code that allows for it.
     return KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the coordination store does not answer")
