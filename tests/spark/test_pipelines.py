@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.spark.pipeline_runs import (
     SHORT_LIVED,
-    Cluster,
+    ClusterClient,
     PipelineProcess,
     offsets_in,
     python_without_tidemill,
@@ -27,7 +27,7 @@ from tests.support.spark_topics import create_topic, records_of
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError
 from tidemill.spark import session
-from tidemill.spark.pipelines.catalogue import kind_named
+from tidemill.spark.pipelines.catalogue import pipeline_kind
 from tidemill.spark.pipelines.framework.config_file import configure
 from tidemill.spark.pipelines.framework.runner import Runner
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
@@ -60,7 +60,7 @@ class Quiet:
 
 
 def run_once(spark: SparkSession, name: str, values: dict[str, object]) -> None:
-    configured = configure(kind_named(name), values)
+    configured = configure(pipeline_kind(name), values)
     prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
     listener = Quiet()
     Runner(configured, spark, listener, SystemClock(), once=True).run()
@@ -325,7 +325,7 @@ def test_a_table_with_a_doubled_key_is_refused(
 
 
 def test_an_input_that_is_not_there_is_refused_before_spark_starts(running: RunningBroker) -> None:
-    topics = configure(kind_named("logs"), {"input.topic": "nowhere"}).pipeline.topics()
+    topics = configure(pipeline_kind("logs"), {"input.topic": "nowhere"}).pipeline.topics()
 
     with pytest.raises(UserError, match="there is no topic nowhere"):
         prepare_topics(running.bootstrap, topics)
@@ -389,7 +389,7 @@ def test_workers_of_a_cluster_get_the_package_with_the_job(
     config = written(tmp_path / "enrich.toml", "enrich", values)
 
     with (
-        Cluster(tmp_path) as cluster,
+        ClusterClient(tmp_path) as cluster,
         PipelineProcess(
             tmp_path,
             *(config, "--once", "--master", cluster.url),

@@ -17,7 +17,7 @@ from tidemill.spark.package_archive import archive_settings, package_root
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["SETTINGS", "say_settings", "session"]
+__all__ = ["SETTINGS", "print_settings", "session"]
 
 SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": (
@@ -78,13 +78,13 @@ def session(
     for key, value in {**ours, **given}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
-    _settle_environment(spark)
+    _prepare_shared_environment(spark)
     if not quiet:
-        say_settings(ours)
+        print_settings(ours)
     return spark
 
 
-def _settle_environment(spark: SparkSession) -> None:
+def _prepare_shared_environment(spark: SparkSession) -> None:
     """Make it safe to start two streaming queries of ours at the same time.
 
     Spark finds our source once per JVM. The environment of its Python processes is one mutable
@@ -103,7 +103,7 @@ def _settle_environment(spark: SparkSession) -> None:
             environment.put(key, environment.get(key) or "")
 
 
-def say_settings(ours: Mapping[str, str]) -> None:
+def print_settings(ours: Mapping[str, str]) -> None:
     """One line for each setting and why it is there, on standard error."""
     for key, value in ours.items():
         sys.stderr.write(f"tidemill.spark: {key}={value} ({SETTINGS[key][1]})\n")

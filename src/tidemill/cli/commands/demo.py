@@ -90,7 +90,7 @@ def _missing() -> str | None:
 
 
 def _with_spark(seconds: float, rate: int, directory: Path | None, *, as_json: bool) -> None:
-    from tidemill.cli.demo.pipeline_demo import closing_words, run_pipeline
+    from tidemill.cli.demo.pipeline_demo import run_pipeline, summary_text
 
     kept = directory or Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
     kept.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def _with_spark(seconds: float, rate: int, directory: Path | None, *, as_json: b
     if as_json:
         print_json({name: getattr(result, name) for name in type(result).__slots__})
         return
-    click.echo(closing_words(result, kept))
+    click.echo(summary_text(result, kept))
 
 
 def _without_spark(seconds: float, rate: int, *, as_json: bool) -> None:

@@ -16,9 +16,9 @@ from tidemill.cli.text import escape, print_json, print_table
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config.keys import parse_assignments
 from tidemill.core.errors import TidemillError, UserError
-from tidemill.spark.pipelines.catalogue import PIPELINES, kind_named
+from tidemill.spark.pipelines.catalogue import PIPELINES, pipeline_kind
 from tidemill.spark.pipelines.framework.config_file import (
-    Configured,
+    ConfiguredPipeline,
     configure,
     key_rows,
     parse_file,
@@ -64,7 +64,7 @@ def list_pipelines(as_json: bool) -> None:
 @json_option
 def describe(name: str, as_json: bool) -> None:
     """Show the keys of the pipeline NAME, their defaults and meanings."""
-    kind = kind_named(name)
+    kind = pipeline_kind(name)
     rows = [made for made, _ in key_rows(kind)]
     if as_json:
         keys = [
@@ -83,7 +83,7 @@ def describe(name: str, as_json: bool) -> None:
 @click.argument("directory", default=".", type=click.Path(file_okay=False, path_type=Path))
 def init(name: str, directory: Path) -> None:
     """Write NAME.toml with every key of the pipeline NAME into DIRECTORY."""
-    kind = kind_named(name)
+    kind = pipeline_kind(name)
     path = directory / f"{kind.name}.toml"
     directory.mkdir(parents=True, exist_ok=True)
     try:
@@ -156,7 +156,7 @@ def missing_for_spark() -> str | None:
 
 def _configured(
     name: str, config_file: str | None, settings: Sequence[str], master: str | None
-) -> Configured:
+) -> ConfiguredPipeline:
     """NAME with a file, NAME alone, or a file that names its pipeline."""
     path = config_file
     if path is None and (name.endswith(".toml") or "/" in name):
@@ -170,7 +170,7 @@ def _configured(
     flags: dict[str, object] = dict(parse_assignments(settings))
     if master is not None:
         flags["master"] = master
-    return configure(kind_named(name), values, flags)
+    return configure(pipeline_kind(name), values, flags)
 
 
 def _read(path: str) -> dict[str, object]:

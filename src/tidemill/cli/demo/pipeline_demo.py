@@ -35,7 +35,7 @@ from tidemill.spark.pipelines.logs.minutes import Minute, count_events, minute_f
 from tidemill.testing.broker_process import TIDEMILL
 from tidemill.testing.child_process import ChildProcess
 
-__all__ = ["PipelineResult", "closing_words", "run_pipeline"]
+__all__ = ["PipelineResult", "run_pipeline", "summary_text"]
 
 TOPIC = "web-logs"
 MINUTES_TOPIC = "web-logs.minutes"
@@ -67,7 +67,7 @@ class PipelineResult:
     report: str
 
 
-def closing_words(result: PipelineResult, directory: Path) -> str:
+def summary_text(result: PipelineResult, directory: Path) -> str:
     """What happened, and what to do next."""
     program = Path(sys.executable).parent / "tidemill"
     tidemill = str(program) if program.exists() else "tidemill"

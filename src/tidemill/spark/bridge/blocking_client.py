@@ -22,7 +22,7 @@ from tidemill.core.errors import KafkaError
 from tidemill.core.loop.event_loop import new_event_loop
 from tidemill.core.net import AsyncioNet
 
-__all__ = ["Address", "BlockingClient", "Patience", "client_for", "drop_client"]
+__all__ = ["Address", "BlockingClient", "RetryLimits", "client_for", "drop_client"]
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ class Address:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RetryLimits:
     """How long lost connections and passing refusals are borne."""
 
     timeout_ms: int
@@ -73,9 +73,11 @@ class BlockingClient:
         self._clusters.append(made)
         return made
 
-    def run(self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]], patience: Patience) -> T:
-        """Do `work`, again after a fault that may pass, until patience ends."""
-        return self._runner.run(self._persist(work, patience))
+    def run(
+        self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]], limits: RetryLimits
+    ) -> T:
+        """Do `work`, again after a fault that may pass, until the limits are reached."""
+        return self._runner.run(self._retry(work, limits))
 
     def run_once(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine that does its own retrying."""
@@ -91,11 +93,11 @@ class BlockingClient:
         self.pause(0)
         self._runner.close()
 
-    async def _persist(
-        self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]], patience: Patience
+    async def _retry(
+        self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]], limits: RetryLimits
     ) -> T:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + patience.timeout_ms / 1000
+        deadline = loop.time() + limits.timeout_ms / 1000
         backoff = Backoff()
         attempts = 0
         while True:
@@ -104,12 +106,10 @@ class BlockingClient:
                 return await work(self.cluster)
             except (ClientError, KafkaError) as error:
                 pause_s = (
-                    backoff.next_s()
-                    if patience.interval_ms is None
-                    else patience.interval_ms / 1000
+                    backoff.next_s() if limits.interval_ms is None else limits.interval_ms / 1000
                 )
-                out_of_attempts = patience.attempts_max is not None and (
-                    attempts > patience.attempts_max
+                out_of_attempts = limits.attempts_max is not None and (
+                    attempts > limits.attempts_max
                 )
                 late = loop.time() + pause_s > deadline
                 if not _may_pass(error) or late or out_of_attempts:

@@ -31,7 +31,6 @@ __all__ = ["PRIVATE_KEY", "PartitionOffsets", "QueryOffset", "parse_partition_nu
 PRIVATE_KEY = "_v"
 
 PartitionOffsets = dict[TopicPartition, int]
-"""An offset for each partition."""
 
 
 @final
@@ -98,7 +97,7 @@ class QueryOffset:
         return before is not None and after is not None and before != after
 
 
-def parse_partition_numbers(data: object, what: str) -> dict[TopicPartition, int]:
+def parse_partition_numbers(data: object, what: str) -> PartitionOffsets:
     """`{"topic": {"0": 23}}` as an object or as text; UserError says what is wrong with it."""
     if isinstance(data, str):
         try:
@@ -108,7 +107,7 @@ def parse_partition_numbers(data: object, what: str) -> dict[TopicPartition, int
     wrong = UserError(f'{what} must look like {{"topic": {{"0": 23}}}}, not {data}')
     if not isinstance(data, Mapping):
         raise wrong
-    numbers: dict[TopicPartition, int] = {}
+    numbers: PartitionOffsets = {}
     for topic, partitions in _public(data).items():
         if not isinstance(partitions, Mapping):
             raise wrong
@@ -123,7 +122,7 @@ def _public(data: Mapping[str, object]) -> dict[str, object]:
     return {topic: value for topic, value in data.items() if topic != PRIVATE_KEY}
 
 
-def _nested(numbers: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def _nested(numbers: PartitionOffsets) -> dict[str, dict[str, int]]:
     nested: dict[str, dict[str, int]] = {}
     for partition, number in sorted(numbers.items()):
         nested.setdefault(partition.topic, {})[str(partition.partition)] = number

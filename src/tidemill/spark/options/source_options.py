@@ -8,19 +8,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeVar, final
+from typing import Final, final
 
-from tidemill.core.config.broker_config import Endpoint, parse_endpoint
+from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import KIB, MIB
+from tidemill.core.limits import MIB
 from tidemill.spark.options.offset_json import PRIVATE_KEY
+from tidemill.spark.options.option_values import (
+    OptionReader,
+    parse_bootstrap,
+    parse_count,
+    parse_duration_ms,
+    parse_flag,
+    parse_number,
+    parse_size_bytes,
+    parse_word,
+)
 from tidemill.spark.options.start_positions import (
     PlaceKind,
     Places,
-    duration_ms,
     parse_offsets,
     parse_timestamp,
     parse_timestamps,
@@ -33,11 +42,8 @@ __all__ = [
     "SOURCE_OPTIONS",
     "SourceOptions",
     "Subscription",
-    "parse_bootstrap",
     "parse_source_options",
 ]
-
-T = TypeVar("T")
 
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
@@ -76,9 +82,6 @@ _REFUSED_KAFKA: Final = (
     "the source has a client of its own, which has no such setting: leave it out"
 )
 _FETCH_BYTES_MAX: Final = 8 * MIB
-_ADDRESSES_MAX: Final = 100
-_SIZE_UNITS: Final = {"": 1, "b": 1, "k": KIB, "kb": KIB, "m": MIB, "mb": MIB, "g": KIB * MIB}
-_SIZE_UNITS_RE: Final = re.compile(r"(\d{1,18})\s*([a-z]*)")
 
 
 @final
@@ -130,44 +133,38 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
     given = {name.lower(): value for name, value in options.items()}
     _refuse_unknown(given)
     columns = _columns(given.get("columns"))
-    read = _Reader(given).get
+    read = OptionReader(given).read
     return SourceOptions(
         bootstrap=_bootstrap(given),
         subscription=_subscription(given),
         starting=_starting(given),
         ending=_ending(given),
-        fail_on_data_loss=read("failOnDataLoss", _flag, True),
-        trigger_offsets_max=read("maxOffsetsPerTrigger", _count, None),
-        trigger_offsets_min=read("minOffsetsPerTrigger", _count, None),
-        trigger_delay_max_ms=read("maxTriggerDelay", duration_ms, 15 * 60_000),
-        trigger_bytes_max=read("maxBytesPerTrigger", _size, None),
-        partitions_min=read("minPartitions", _count, None),
-        partition_records_max=read("maxRecordsPerPartition", _count, None),
-        group_id=read("kafka.group.id", _word, None),
-        group_id_prefix=read("groupIdPrefix", _word, "spark-kafka-source"),
-        commit_offsets=read("commitOffsets", _flag, True),
-        include_headers=read("includeHeaders", _flag, False)
+        fail_on_data_loss=read("failOnDataLoss", parse_flag, True),
+        trigger_offsets_max=read("maxOffsetsPerTrigger", parse_count, None),
+        trigger_offsets_min=read("minOffsetsPerTrigger", parse_count, None),
+        trigger_delay_max_ms=read("maxTriggerDelay", parse_duration_ms, 15 * 60_000),
+        trigger_bytes_max=read("maxBytesPerTrigger", parse_size_bytes, None),
+        partitions_min=read("minPartitions", parse_count, None),
+        partition_records_max=read("maxRecordsPerPartition", parse_count, None),
+        group_id=read("kafka.group.id", parse_word, None),
+        group_id_prefix=read("groupIdPrefix", parse_word, "spark-kafka-source"),
+        commit_offsets=read("commitOffsets", parse_flag, True),
+        include_headers=read("includeHeaders", parse_flag, False)
         or (columns is not None and HEADERS_COLUMN in columns),
         columns=columns,
-        pushdown=read("pushdown", _flag, False),
-        poll_timeout_ms=read("kafkaConsumer.pollTimeoutMs", _count, 120_000),
-        offset_retries=read("fetchOffset.numRetries", _count, None),
-        offset_retry_interval_ms=read("fetchOffset.retryIntervalMs", _count, None),
-        metadata_ttl_ms=max(0, read("partition.metadata.cache.ttl.ms", _number, 1_000)),
+        pushdown=read("pushdown", parse_flag, False),
+        poll_timeout_ms=read("kafkaConsumer.pollTimeoutMs", parse_count, 120_000),
+        offset_retries=read("fetchOffset.numRetries", parse_count, None),
+        offset_retry_interval_ms=read("fetchOffset.retryIntervalMs", parse_count, None),
+        metadata_ttl_ms=max(0, read("partition.metadata.cache.ttl.ms", parse_number, 1_000)),
         isolation_level=read("kafka.isolation.level", _isolation_level, READ_UNCOMMITTED),
-        client_id=read("kafka.client.id", _word, "tidemill-spark"),
-        request_timeout_ms=read("kafka.request.timeout.ms", _count, 30_000),
-        fetch_bytes_max=read("kafka.fetch.max.bytes", _size, _FETCH_BYTES_MAX),
-        partition_bytes_max=read("kafka.max.partition.fetch.bytes", _size, _FETCH_BYTES_MAX),
+        client_id=read("kafka.client.id", parse_word, "tidemill-spark"),
+        request_timeout_ms=read("kafka.request.timeout.ms", parse_count, 30_000),
+        fetch_bytes_max=read("kafka.fetch.max.bytes", parse_size_bytes, _FETCH_BYTES_MAX),
+        partition_bytes_max=read(
+            "kafka.max.partition.fetch.bytes", parse_size_bytes, _FETCH_BYTES_MAX
+        ),
     )
-
-
-def parse_bootstrap(text: str, option: str) -> tuple[Endpoint, ...]:
-    """HOST:PORT, several with commas between."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not 1 <= len(parts) <= _ADDRESSES_MAX:
-        raise UserError(f"{option} needs 1 to {_ADDRESSES_MAX} addresses, as in 127.0.0.1:9092")
-    return tuple(parse_endpoint(part, key=option) for part in parts)
 
 
 def _refuse_unknown(given: Mapping[str, str]) -> None:
@@ -289,55 +286,6 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
     if not names or len(set(names)) != len(names):
         raise UserError(f"columns={text}: name each wanted column once")
     return tuple(by_lower[name] for name in names)
-
-
-# --- single values -------------------------------------------------------------------------------
-
-
-@final
-class _Reader:
-    """Reads options by the names that people write."""
-
-    def __init__(self, given: Mapping[str, str]) -> None:
-        self._given = given
-
-    def get(self, option: str, parse: Callable[[str, str], T], default: T) -> T:
-        text = self._given.get(option.lower())
-        return default if text is None else parse(text, option)
-
-
-def _flag(text: str, option: str) -> bool:
-    if text.lower() not in {"true", "false"}:
-        raise UserError(f"{option}={text}: expected true or false")
-    return text.lower() == "true"
-
-
-def _number(text: str, option: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UserError(f"{option}={text}: expected a whole number") from None
-
-
-def _count(text: str, option: str) -> int:
-    number = _number(text, option)
-    if number < 1:
-        raise UserError(f"{option}={text}: expected a number of at least 1")
-    return number
-
-
-def _size(text: str, option: str) -> int:
-    match = _SIZE_UNITS_RE.fullmatch(text.strip().lower())
-    unit = _SIZE_UNITS.get(match[2]) if match is not None else None
-    if match is None or unit is None or int(match[1]) < 1:
-        raise UserError(f"{option}={text}: expected a size in bytes, or like 64m")
-    return int(match[1]) * unit
-
-
-def _word(text: str, option: str) -> str:
-    if not text.strip():
-        raise UserError(f"{option} is empty")
-    return text.strip()
 
 
 def _isolation_level(text: str, option: str) -> int:

@@ -7,7 +7,6 @@ group has come to, `-10m` is a time before now, `-100` is so many offsets before
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +15,7 @@ from typing import final
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
 from tidemill.spark.options.offset_json import parse_partition_numbers
+from tidemill.spark.options.option_values import parse_duration_ms
 
 __all__ = [
     "EARLIEST",
@@ -23,7 +23,6 @@ __all__ = [
     "Place",
     "PlaceKind",
     "Places",
-    "duration_ms",
     "parse_offsets",
     "parse_timestamp",
     "parse_timestamps",
@@ -31,10 +30,6 @@ __all__ = [
 
 _EARLIEST_NUMBER = -2
 _LATEST_NUMBER = -1
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_WORDS = {"millisecond": "ms", "second": "s", "sec": "s", "minute": "m", "min": "m", "hour": "h"}
-_WORDS |= {"day": "d", "msec": "ms"}
-_DURATION = re.compile(r"(\d{1,15})\s*([a-z]+)")
 
 
 class PlaceKind(Enum):
@@ -109,7 +104,7 @@ def parse_timestamp(text: str, option: str, *, late_is_latest: bool) -> Places:
     """Milliseconds since the epoch, or a time ago like `-10m`."""
     word = text.strip()
     if word.startswith("-"):
-        place = Place(PlaceKind.AGO, duration_ms(word[1:], option))
+        place = Place(PlaceKind.AGO, parse_duration_ms(word[1:], option))
     elif word.isdecimal():
         place = Place(PlaceKind.TIME, int(word))
     else:
@@ -126,21 +121,10 @@ def parse_timestamps(text: str, option: str, *, late_is_latest: bool) -> Places:
     return Places(None, places, option, late_is_latest)
 
 
-def duration_ms(text: str, option: str) -> int:
-    """`10m`, `90 seconds`, `500ms`: a length of time."""
-    match = _DURATION.fullmatch(text.strip().lower())
-    if match is not None:
-        name = match[2]
-        unit = _WORDS.get(name.removesuffix("s"), name)
-        if unit in _UNITS_MS:
-            return int(match[1]) * _UNITS_MS[unit]
-    raise UserError(f"{option}={text}: expected a time like 500ms, 30s, 10m, 2h or 1d")
-
-
 def _relative(word: str, option: str) -> Place:
     if word[1:].isdecimal():
         return Place(PlaceKind.BEFORE_END, int(word[1:]))
-    return Place(PlaceKind.AGO, duration_ms(word[1:], option))
+    return Place(PlaceKind.AGO, parse_duration_ms(word[1:], option))
 
 
 def _places(numbers: Mapping[TopicPartition, int]) -> dict[TopicPartition, Place]:

@@ -7,20 +7,20 @@ from typing import Final
 from tidemill.core.config.keys import build, nearest_key_hint
 from tidemill.core.errors import UserError
 from tidemill.spark.pipelines.enrich import Enrich, EnrichSettings
-from tidemill.spark.pipelines.framework.pipeline import Kind
+from tidemill.spark.pipelines.framework.pipeline import PipelineKind
 from tidemill.spark.pipelines.logs.log_pipeline import LogPipeline
 from tidemill.spark.pipelines.logs.settings import LogSettings
 
-__all__ = ["PIPELINES", "kind_named"]
+__all__ = ["PIPELINES", "pipeline_kind"]
 
 PIPELINES: Final = (
-    Kind(
+    PipelineKind(
         name="logs",
         description="Access-log lines to Parquet, per-minute figures, dead letters and a report.",
         settings_class=LogSettings,
         make=lambda values: LogPipeline(build(LogSettings, values)),
     ),
-    Kind(
+    PipelineKind(
         name="enrich",
         description="JSON records joined with a table from a file, to the next topic.",
         settings_class=EnrichSettings,
@@ -29,7 +29,7 @@ PIPELINES: Final = (
 )
 
 
-def kind_named(name: str) -> Kind:
+def pipeline_kind(name: str) -> PipelineKind:
     """UserError with the near match if there is no such pipeline."""
     for kind in PIPELINES:
         if kind.name == name:

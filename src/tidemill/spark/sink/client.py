@@ -17,7 +17,7 @@ from tidemill.client.producing.batch_producer import BatchProducer
 from tidemill.spark.bridge.blocking_client import Address, BlockingClient
 from tidemill.spark.sink.options import SinkOptions
 
-__all__ = ["SinkClient", "lent_client"]
+__all__ = ["SinkClient", "borrowed_client"]
 
 _IDLE_MAX = 4
 
@@ -50,7 +50,9 @@ _idle: dict[SinkOptions, SinkClient] = {}
 
 
 @contextmanager
-def lent_client(options: SinkOptions, identity: ProducerIdentity | None) -> Iterator[SinkClient]:
+def borrowed_client(
+    options: SinkOptions, identity: ProducerIdentity | None
+) -> Iterator[SinkClient]:
     """A client for one task: under an identity of the caller's, or kept for the next task."""
     client = None if identity is not None else _idle.pop(options, None)
     if client is None:

@@ -14,7 +14,7 @@ from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import UserError
 from tidemill.core.ids import is_legal_topic_name
 from tidemill.core.limits import KIB, MIB
-from tidemill.spark.options.source_options import parse_bootstrap
+from tidemill.spark.options.option_values import parse_bootstrap
 from tidemill.spark.sink.delivery import AT_LEAST_ONCE, delivery_of
 from tidemill.wire.compression import CODEC_IDS
 

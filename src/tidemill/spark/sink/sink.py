@@ -23,7 +23,7 @@ from tidemill.client.producing.accumulator import ProducerIdentity
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError
 from tidemill.core.rng import SystemRng
-from tidemill.spark.sink.client import lent_client
+from tidemill.spark.sink.client import borrowed_client
 from tidemill.spark.sink.delivery import Delivery, delivery_of
 from tidemill.spark.sink.options import SinkOptions, sink_options
 from tidemill.spark.sink.schema import check_schema
@@ -62,7 +62,7 @@ class _Sink:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
         """The task's part; a failure closes the task's connections and fails the task."""
-        with lent_client(self._options, self._lease) as client:
+        with borrowed_client(self._options, self._lease) as client:
             writer = SinkWriter(
                 client.connections.cluster,
                 client.producer,

@@ -57,7 +57,7 @@ def admit(
 
 
 def _shared_out(
-    begun: Mapping[TopicPartition, int], waiting: Mapping[TopicPartition, int], share: float
+    begun: Mapping[TopicPartition, int], waiting: PartitionOffsets, share: float
 ) -> PartitionOffsets:
     """Each gets its share, rounded down; what that leaves goes to those with the largest rest."""
     exact = {partition: count * share for partition, count in waiting.items()}

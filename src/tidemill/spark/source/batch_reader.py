@@ -11,14 +11,14 @@ from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
-from tidemill.spark.bridge.blocking_client import Patience, client_for
+from tidemill.spark.bridge.blocking_client import RetryLimits, client_for
 from tidemill.spark.options.source_options import SourceOptions
 from tidemill.spark.options.start_positions import EARLIEST, LATEST, PlaceKind, Places
-from tidemill.spark.source.filters import Narrowing
+from tidemill.spark.source.filters import ReadBounds
 from tidemill.spark.source.input_task import InputTask
 from tidemill.spark.source.log_sizes import estimated_bytes
 from tidemill.spark.source.planning import OffsetRange, plan_tasks
-from tidemill.spark.source.positions import earliest, resolve, subscribed
+from tidemill.spark.source.positions import earliest_offsets, resolve_places, resolve_subscription
 from tidemill.spark.source.range_reading import address_of, read_ranges
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ class BatchReader(DataSourceReader):
             raise UserError("startingOffsets=latest: a batch would have nothing to read")
         self._options = options
         self._schema = schema
-        self._narrowing = Narrowing()
+        self._bounds = ReadBounds()
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        patience = Patience(
+        retry_limits = RetryLimits(
             options.poll_timeout_ms, options.offset_retries, options.offset_retry_interval_ms
         )
-        ranges = client_for(address_of(options)).run(self._ranges, patience)
+        ranges = client_for(address_of(options)).run(self._ranges, retry_limits)
         tasks = plan_tasks(
             ranges,
             partitions_min=options.partitions_min,
@@ -60,13 +60,13 @@ class BatchReader(DataSourceReader):
 
     async def _ranges(self, cluster: ClusterClient) -> list[OffsetRange]:
         options = self._options
-        covered = await subscribed(cluster, options.subscription)
+        covered = await resolve_subscription(cluster, options.subscription)
         covered.check_complete()
-        wanted = [p for p in covered.partitions if self._narrowing.may_hold(p)]
+        wanted = [p for p in covered.partitions if self._bounds.may_hold(p)]
         starts = await self._resolve(cluster, wanted, options.starting or Places(EARLIEST))
         stops = await self._resolve(cluster, wanted, options.ending or Places(LATEST))
-        starts = await self._narrowing.later_starts(cluster, starts, options.isolation_level)
-        bounds = {p: self._narrowing.bounds(starts[p], stops[p]) for p in wanted}
+        starts = await self._bounds.later_starts(cluster, starts, options.isolation_level)
+        bounds = {p: self._bounds.clip(starts[p], stops[p]) for p in wanted}
         sizes = await estimated_bytes(cluster, {p: b for p, b in bounds.items() if b[0] < b[1]})
         return [
             OffsetRange(p, start, stop, covered.topic_ids[p.topic], sizes.get(p, 0))
@@ -77,9 +77,9 @@ class BatchReader(DataSourceReader):
         self, cluster: ClusterClient, partitions: Sequence[TopicPartition], places: Places
     ) -> dict[TopicPartition, int]:
         named = {p: place for p, place in places.by_partition.items() if p in set(partitions)}
-        if self._narrowing.is_active:
+        if self._bounds.is_active:
             places = Places(places.for_all, named, places.option, places.late_is_latest)
-        found = await resolve(
+        found = await resolve_places(
             cluster,
             partitions,
             places,
@@ -96,7 +96,7 @@ class BatchReader(DataSourceReader):
         if self._options.fail_on_data_loss:
             return found
         exact = [p for p in found if places.of(p).kind is PlaceKind.OFFSET]
-        starts = await earliest(cluster, exact) if exact else {}
+        starts = await earliest_offsets(cluster, exact) if exact else {}
         return found | {p: max(found[p], start) for p, start in starts.items()}
 
 
@@ -109,5 +109,5 @@ class FilteringBatchReader(BatchReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
         """All are given back: they narrow what is read, and Spark filters the rows."""
-        self._narrowing = Narrowing.of(filters)
+        self._bounds = ReadBounds.from_filters(filters)
         return iter(filters)

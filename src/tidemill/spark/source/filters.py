@@ -25,16 +25,16 @@ from pyspark.sql.datasource import (
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import list_offsets
 from tidemill.core.ids import TopicPartition
-from tidemill.spark.source.positions import latest
+from tidemill.spark.source.positions import latest_offsets
 
-__all__ = ["Narrowing"]
+__all__ = ["ReadBounds"]
 
 _OFFSET_MAX = (1 << 63) - 1
 
 
 @final
 @dataclass(slots=True)
-class Narrowing:
+class ReadBounds:
     """What a row must be like, as far as it helps to fetch less."""
 
     topics: frozenset[str] | None = None
@@ -45,16 +45,16 @@ class Narrowing:
     time_low_ms: int | None = None
 
     @classmethod
-    def of(cls, filters: Iterable[Filter]) -> Narrowing:
+    def from_filters(cls, filters: Iterable[Filter]) -> ReadBounds:
         """The conjunction of the filters; those of another kind are left to Spark."""
-        narrowing = cls()
+        bounds = cls()
         for wanted in filters:
-            narrowing._add(wanted)
-        return narrowing
+            bounds._add(wanted)
+        return bounds
 
     @property
     def is_active(self) -> bool:
-        return self != Narrowing()
+        return self != ReadBounds()
 
     def may_hold(self, partition: TopicPartition) -> bool:
         """Whether the partition can have such a row."""
@@ -62,7 +62,7 @@ class Narrowing:
             self.partitions is None or partition.partition in self.partitions
         )
 
-    def bounds(self, start: int, stop: int) -> tuple[int, int]:
+    def clip(self, start: int, stop: int) -> tuple[int, int]:
         """The part of a range that can have such a row."""
         low = max(start, self.offset_low)
         return low, max(low, min(stop, self.offset_high))
@@ -75,7 +75,7 @@ class Narrowing:
             return dict(starts)
         asked = dict.fromkeys(starts, self.time_low_ms)
         found = await list_offsets(cluster, asked, isolation_level=isolation_level)
-        ends = await latest(cluster, starts, isolation_level)
+        ends = await latest_offsets(cluster, starts, isolation_level)
         return {
             p: max(start, found[p].offset if found[p].offset >= 0 else ends[p])
             for p, start in starts.items()

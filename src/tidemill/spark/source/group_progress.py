@@ -19,10 +19,9 @@ from tidemill.core.ids import TopicPartition
 from tidemill.spark.bridge.blocking_client import BlockingClient
 from tidemill.spark.options.offset_json import PartitionOffsets
 
-__all__ = ["Progress"]
+__all__ = ["GroupProgress"]
 
 _log = logging.getLogger(__name__)
-
 
 _START_MARK: Final = "tidemill.spark: start"
 """Committed beside a start that no batch has followed yet."""
@@ -31,7 +30,7 @@ _HOPELESS: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_AUT
 
 
 @final
-class Progress:
+class GroupProgress:
     """What one query has told its group."""
 
     def __init__(self, client: BlockingClient, *, enabled: bool) -> None:

@@ -21,15 +21,20 @@ from tidemill.spark.options.offset_json import PRIVATE_KEY, PartitionOffsets
 from tidemill.spark.options.source_options import Subscription
 from tidemill.spark.options.start_positions import Place, PlaceKind, Places
 
-__all__ = ["Partitions", "earliest", "latest", "resolve", "subscribed"]
-
+__all__ = [
+    "SubscribedPartitions",
+    "earliest_offsets",
+    "latest_offsets",
+    "resolve_places",
+    "resolve_subscription",
+]
 
 _MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Partitions:
+class SubscribedPartitions:
     """What a subscription covers at the moment."""
 
     partitions: tuple[TopicPartition, ...]
@@ -42,7 +47,9 @@ class Partitions:
             raise UserError(f"there is no topic {', '.join(self.missing)}")
 
 
-async def subscribed(cluster: ClusterClient, subscription: Subscription) -> Partitions:
+async def resolve_subscription(
+    cluster: ClusterClient, subscription: Subscription
+) -> SubscribedPartitions:
     """The partitions of the topics that are there now."""
     if subscription.pattern is not None:
         await cluster.refresh(None)
@@ -60,10 +67,10 @@ async def subscribed(cluster: ClusterClient, subscription: Subscription) -> Part
         return found
     there = [p for p in subscription.partitions if p in set(found.partitions)]
     gone = {str(p) for p in subscription.partitions} - {str(p) for p in there}
-    return Partitions(tuple(there), found.topic_ids, (*found.missing, *sorted(gone)))
+    return SubscribedPartitions(tuple(there), found.topic_ids, (*found.missing, *sorted(gone)))
 
 
-def _of_topics(cluster: ClusterClient, names: Iterable[str]) -> Partitions:
+def _of_topics(cluster: ClusterClient, names: Iterable[str]) -> SubscribedPartitions:
     partitions: list[TopicPartition] = []
     topic_ids: dict[str, str] = {}
     missing: list[str] = []
@@ -77,10 +84,10 @@ def _of_topics(cluster: ClusterClient, names: Iterable[str]) -> Partitions:
             continue
         topic_ids[name] = str(info.topic_id)
         partitions += [TopicPartition(name, index) for index in info.partitions]
-    return Partitions(tuple(sorted(partitions)), topic_ids, tuple(missing))
+    return SubscribedPartitions(tuple(sorted(partitions)), topic_ids, tuple(missing))
 
 
-async def earliest(
+async def earliest_offsets(
     cluster: ClusterClient, partitions: Iterable[TopicPartition]
 ) -> PartitionOffsets:
     """Where the logs begin."""
@@ -88,7 +95,7 @@ async def earliest(
     return {p: listed.offset for p, listed in (await _list(cluster, asked, 0)).items()}
 
 
-async def latest(
+async def latest_offsets(
     cluster: ClusterClient, partitions: Iterable[TopicPartition], isolation_level: int
 ) -> PartitionOffsets:
     """Where the logs end for a reader of that isolation level."""
@@ -97,7 +104,7 @@ async def latest(
     return {partition: listed.offset for partition, listed in found.items()}
 
 
-async def resolve(
+async def resolve_places(
     cluster: ClusterClient,
     partitions: Iterable[TopicPartition],
     places: Places,
@@ -117,8 +124,8 @@ async def resolve(
     result |= await _by_time(cluster, wanted, places, now_ms, isolation_level)
     ends = _of_kind(wanted, PlaceKind.LATEST, PlaceKind.BEFORE_END)
     starts = _of_kind(wanted, PlaceKind.EARLIEST, PlaceKind.BEFORE_END, PlaceKind.GROUP)
-    first = await earliest(cluster, starts) if starts else {}
-    last = await latest(cluster, ends, isolation_level) if ends else {}
+    first = await earliest_offsets(cluster, starts) if starts else {}
+    last = await latest_offsets(cluster, ends, isolation_level) if ends else {}
     for partition in starts | ends:
         result[partition] = _edge(wanted[partition], partition, first, last)
     return result | await _committed(cluster, _of_kind(wanted, PlaceKind.GROUP), group)
@@ -158,7 +165,7 @@ async def _by_time(
             f"{places.option}: {late[0]} has no record of that time or later; "
             "startingOffsetsByTimestampStrategy=latest would begin at its end"
         )
-    return found | (await latest(cluster, late, isolation_level) if late else {})
+    return found | (await latest_offsets(cluster, late, isolation_level) if late else {})
 
 
 async def _committed(

@@ -26,14 +26,14 @@ from tidemill.spark.bridge.arrow_batches import ArrowBatches
 from tidemill.spark.bridge.blocking_client import (
     Address,
     BlockingClient,
-    Patience,
+    RetryLimits,
     client_for,
     drop_client,
 )
 from tidemill.spark.options.source_options import SourceOptions
 from tidemill.spark.source.data_loss import DataLoss
 from tidemill.spark.source.planning import OffsetRange
-from tidemill.spark.source.positions import earliest, latest
+from tidemill.spark.source.positions import earliest_offsets, latest_offsets
 
 __all__ = ["address_of", "read_ranges"]
 
@@ -68,13 +68,13 @@ class _Reading:
     def __init__(self, client: BlockingClient, options: SourceOptions, schema: pa.Schema) -> None:
         self._client = client
         self._options = options
-        self._patience = Patience(options.poll_timeout_ms)
+        self._retry_limits = RetryLimits(options.poll_timeout_ms)
         self._batches = ArrowBatches(schema)
         self._clock = SystemClock()
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
         topics = {piece.partition.topic for piece in ranges}
-        self._client.run(lambda cluster: cluster.refresh(topics), self._patience)
+        self._client.run(lambda cluster: cluster.refresh(topics), self._retry_limits)
         waiting = [piece for piece in ranges if self._is_same_topic(piece)]
         while waiting:
             # A partition is read in one place at a time; a second range of it comes afterwards.
@@ -138,7 +138,9 @@ class _Reading:
     def _skip_deleted(self, consumer: Consumer) -> None:
         """Go on where the logs begin now: retention or DeleteRecords was faster than we."""
         partitions = list(consumer.positions)
-        starts = self._client.run(lambda cluster: earliest(cluster, partitions), self._patience)
+        starts = self._client.run(
+            lambda cluster: earliest_offsets(cluster, partitions), self._retry_limits
+        )
         for partition, start in starts.items():
             position = consumer.positions[partition]
             if start > position:
@@ -152,8 +154,8 @@ class _Reading:
         if not partitions:
             return
         ends = self._client.run(
-            lambda cluster: latest(cluster, partitions, self._options.isolation_level),
-            self._patience,
+            lambda cluster: latest_offsets(cluster, partitions, self._options.isolation_level),
+            self._retry_limits,
         )
         for partition, end in ends.items():
             position = consumer.positions[partition]

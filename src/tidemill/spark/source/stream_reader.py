@@ -11,7 +11,7 @@ batch still begins where it began.
 *Next batch.* An idle query calls `latestOffset` a hundred times a second. So it waits: a Fetch at
 the ends of the partitions lies at the broker until something comes (`_tail`), and `latestOffset`
 returns what it was given when nothing has come within `_WAIT_S`. Only then, or when an answer has
-come, are the ends asked for. Partitions and topic ids are looked at once a second.
+come, are the ends asked for. SubscribedPartitions and topic ids are looked at once a second.
 
 *Loss.* An end never goes back: a leader that was just chosen may know less than the one before it.
 If it stays so, or if a topic was deleted or made anew, that is `DataLoss`.
@@ -37,17 +37,23 @@ from tidemill.core.clock import SystemClock
 from tidemill.core.errors import KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SystemRng
-from tidemill.spark.bridge.blocking_client import BlockingClient, Patience
+from tidemill.spark.bridge.blocking_client import BlockingClient, RetryLimits
 from tidemill.spark.options.offset_json import PartitionOffsets, QueryOffset
 from tidemill.spark.options.source_options import SourceOptions
 from tidemill.spark.options.start_positions import LATEST, PlaceKind, Places
 from tidemill.spark.source.admission import TriggerLimits, admit, waiting_offsets
 from tidemill.spark.source.data_loss import DataLoss
-from tidemill.spark.source.group_progress import Progress
+from tidemill.spark.source.group_progress import GroupProgress
 from tidemill.spark.source.input_task import InputTask
 from tidemill.spark.source.log_sizes import estimated_bytes
 from tidemill.spark.source.planning import OffsetRange, plan_tasks
-from tidemill.spark.source.positions import Partitions, earliest, latest, resolve, subscribed
+from tidemill.spark.source.positions import (
+    SubscribedPartitions,
+    earliest_offsets,
+    latest_offsets,
+    resolve_places,
+    resolve_subscription,
+)
 from tidemill.spark.source.range_reading import address_of, read_ranges
 
 if TYPE_CHECKING:
@@ -57,7 +63,6 @@ if TYPE_CHECKING:
 __all__ = ["StreamReader"]
 
 _log = logging.getLogger(__name__)
-
 
 _WAIT_S: Final = 0.2
 """How long `latestOffset` waits for something new. A query may have other sources to look at."""
@@ -140,10 +145,10 @@ class _Driver:
         self._options = options
         self._clock = SystemClock()
         self._client = BlockingClient(address_of(options))
-        self._patience = Patience(
+        self._retry_limits = RetryLimits(
             options.poll_timeout_ms, options.offset_retries, options.offset_retry_interval_ms
         )
-        self._progress = Progress(self._client, enabled=options.commit_offsets)
+        self._progress = GroupProgress(self._client, enabled=options.commit_offsets)
         self._tail = Consumer(
             self._client.new_cluster(),
             max_wait_ms=_TAIL_WAIT_MS,
@@ -155,7 +160,7 @@ class _Driver:
         )
         self._initial: QueryOffset | None = None
         self._group: str | None = options.group_id
-        self._covered: Partitions | None = None
+        self._covered: SubscribedPartitions | None = None
         self._covered_at = 0.0
         self._target: PartitionOffsets | None = None
         """With Trigger.AvailableNow: where the query ends."""
@@ -172,15 +177,15 @@ class _Driver:
 
     def initial_offset(self) -> QueryOffset:
         if self._initial is None:
-            self._initial = self._client.run(self._resolve_initial, self._patience)
+            self._initial = self._client.run(self._resolve_initial, self._retry_limits)
             if self._options.group_id is not None and not self._start_is_fixed():
                 self._progress.commit_start(self._options.group_id, self._initial.positions)
         return self._initial
 
     async def _resolve_initial(self, cluster: ClusterClient) -> QueryOffset:
-        covered = await subscribed(cluster, self._options.subscription)
+        covered = await resolve_subscription(cluster, self._options.subscription)
         covered.check_complete()
-        positions = await resolve(
+        positions = await resolve_places(
             cluster,
             covered.partitions,
             self._options.starting or Places(LATEST),
@@ -225,7 +230,7 @@ class _Driver:
         if not has_news and not self._topics_are_due():
             return None
         found = self._client.run(
-            lambda cluster: self._next(cluster, begun, is_limited), self._patience
+            lambda cluster: self._next(cluster, begun, is_limited), self._retry_limits
         )
         if found is None and has_news and self._target is None:
             self._client.pause(_WAIT_S)  # too little yet: Spark asks again at once
@@ -233,10 +238,10 @@ class _Driver:
 
     def fix_target(self) -> None:
         async def ends(cluster: ClusterClient) -> PartitionOffsets:
-            covered = await subscribed(cluster, self._options.subscription)
-            return await latest(cluster, covered.partitions, self._options.isolation_level)
+            covered = await resolve_subscription(cluster, self._options.subscription)
+            return await latest_offsets(cluster, covered.partitions, self._options.isolation_level)
 
-        self._target = self._client.run(ends, self._patience)
+        self._target = self._client.run(ends, self._retry_limits)
 
     def commit(self, end: QueryOffset) -> None:
         self._adopt(end)
@@ -268,7 +273,7 @@ class _Driver:
     ) -> QueryOffset | None:
         covered = await self._look_at_topics(cluster)
         fresh = self._fresh_partitions(begun, covered)
-        starts = await earliest(cluster, fresh) if fresh else {}
+        starts = await earliest_offsets(cluster, fresh) if fresh else {}
         if begun.initial:
             starts |= {p: begun.positions[p] for p in covered.partitions if p in begun.positions}
         positions = {
@@ -291,9 +296,9 @@ class _Driver:
             starts,
         )
 
-    async def _look_at_topics(self, cluster: ClusterClient) -> Partitions:
+    async def _look_at_topics(self, cluster: ClusterClient) -> SubscribedPartitions:
         if self._covered is None or self._topics_are_due():
-            self._covered = await subscribed(cluster, self._options.subscription)
+            self._covered = await resolve_subscription(cluster, self._options.subscription)
             self._covered_at = self._clock.monotonic()
         return self._covered
 
@@ -301,8 +306,10 @@ class _Driver:
         age_ms = (self._clock.monotonic() - self._covered_at) * 1000
         return age_ms >= self._options.metadata_ttl_ms
 
-    def _fresh_partitions(self, begun: QueryOffset, covered: Partitions) -> list[TopicPartition]:
-        """Partitions that begin now: they are new, or their topic is. DataLoss if others went."""
+    def _fresh_partitions(
+        self, begun: QueryOffset, covered: SubscribedPartitions
+    ) -> list[TopicPartition]:
+        """New partitions, and those of new topics. DataLoss if a known partition is missing."""
         gone = sorted(begun.positions.keys() - set(covered.partitions))
         if gone:
             self._lose(f"{gone[0]} does not exist any more: what was not read of it is gone")
@@ -321,7 +328,7 @@ class _Driver:
         if self._target is not None:
             ends = {p: self._target.get(p, position) for p, position in positions.items()}
         else:
-            ends = await latest(cluster, positions, self._options.isolation_level)
+            ends = await latest_offsets(cluster, positions, self._options.isolation_level)
         self.known_ends = ends
         behind = sorted(p for p, end in ends.items() if end < positions[p])
         self._watch_backwards(behind, positions, ends)
@@ -374,7 +381,9 @@ class _Driver:
     def plan(self, start: QueryOffset, end: QueryOffset) -> list[tuple[OffsetRange, ...]]:
         bounds = {p: (start.start_of(p, end), stop) for p, stop in end.positions.items()}
         bounds = {p: (begin, stop) for p, (begin, stop) in bounds.items() if begin < stop}
-        sizes = self._client.run(lambda cluster: estimated_bytes(cluster, bounds), self._patience)
+        sizes = self._client.run(
+            lambda cluster: estimated_bytes(cluster, bounds), self._retry_limits
+        )
         ranges = [
             OffsetRange(p, begin, stop, end.topic_ids.get(p.topic), sizes[p])
             for p, (begin, stop) in bounds.items()

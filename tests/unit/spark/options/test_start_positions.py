@@ -9,7 +9,6 @@ from tidemill.spark.options.start_positions import (
     LATEST,
     Place,
     PlaceKind,
-    duration_ms,
     parse_offsets,
     parse_timestamp,
     parse_timestamps,
@@ -72,17 +71,3 @@ def test_a_time_that_is_neither_is_refused():
 def test_times_for_each_partition():
     places = parse_timestamps('{"a": {"0": 5}}', "x", late_is_latest=True)
     assert places.of(A0) == Place(PlaceKind.TIME, 5)
-
-
-@pytest.mark.parametrize(
-    ("text", "length_ms"),
-    [
-        ("500ms", 500),
-        ("30s", 30_000),
-        ("15 minutes", 900_000),
-        ("2h", 7_200_000),
-        ("1 day", 86_400_000),
-    ],
-)
-def test_lengths_of_time(text, length_ms):
-    assert duration_ms(text, "maxTriggerDelay") == length_ms

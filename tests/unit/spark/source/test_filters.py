@@ -13,41 +13,43 @@ from pyspark.sql.datasource import (
 )
 
 from tidemill.core.ids import TopicPartition
-from tidemill.spark.source.filters import Narrowing
+from tidemill.spark.source.filters import ReadBounds
 
 
 def test_filters_on_offsets_bound_a_range_from_both_sides():
     offset = ("offset",)
     filters = [GreaterThan(offset, 4), GreaterThanOrEqual(offset, 7), LessThan(offset, 20)]
-    narrowing = Narrowing.of([*filters, LessThanOrEqual(offset, 11)])
-    assert narrowing.bounds(0, 100) == (7, 12)
-    assert narrowing.bounds(9, 10) == (9, 10)
-    assert narrowing.bounds(50, 100) == (50, 50)
+    bounds = ReadBounds.from_filters([*filters, LessThanOrEqual(offset, 11)])
+    assert bounds.clip(0, 100) == (7, 12)
+    assert bounds.clip(9, 10) == (9, 10)
+    assert bounds.clip(50, 100) == (50, 50)
 
 
 def test_an_offset_may_be_one_or_one_of_several():
-    assert Narrowing.of([EqualTo(("offset",), 5)]).bounds(0, 100) == (5, 6)
-    assert Narrowing.of([In(("offset",), (9, 5))]).bounds(0, 100) == (5, 10)
+    assert ReadBounds.from_filters([EqualTo(("offset",), 5)]).clip(0, 100) == (5, 6)
+    assert ReadBounds.from_filters([In(("offset",), (9, 5))]).clip(0, 100) == (5, 10)
 
 
 def test_filters_on_topic_and_partition_leave_partitions_out():
-    narrowing = Narrowing.of([In(("topic",), ("a", "b")), EqualTo(("partition",), 1)])
-    assert narrowing.may_hold(TopicPartition("a", 1))
-    assert not narrowing.may_hold(TopicPartition("a", 0))
-    assert not narrowing.may_hold(TopicPartition("c", 1))
+    bounds = ReadBounds.from_filters([In(("topic",), ("a", "b")), EqualTo(("partition",), 1)])
+    assert bounds.may_hold(TopicPartition("a", 1))
+    assert not bounds.may_hold(TopicPartition("a", 0))
+    assert not bounds.may_hold(TopicPartition("c", 1))
 
 
 def test_a_time_bounds_from_below_only():
     noon = datetime(2024, 5, 17, 12, tzinfo=UTC)
     at_ms = int(noon.timestamp() * 1000)
-    assert Narrowing.of([GreaterThan(("timestamp",), noon)]).time_low_ms == at_ms - 1
-    assert Narrowing.of([LessThan(("timestamp",), noon)]) == Narrowing()
+    assert ReadBounds.from_filters([GreaterThan(("timestamp",), noon)]).time_low_ms == at_ms - 1
+    assert ReadBounds.from_filters([LessThan(("timestamp",), noon)]) == ReadBounds()
 
 
 def test_a_time_without_a_zone_narrows_nothing():
     noon = datetime(2024, 5, 17, 12)
-    assert Narrowing.of([GreaterThan(("timestamp",), noon)]) == Narrowing()
+    assert ReadBounds.from_filters([GreaterThan(("timestamp",), noon)]) == ReadBounds()
 
 
 def test_filters_of_other_kinds_are_left_to_spark():
-    assert not Narrowing.of([StringContains(("topic",), "a"), EqualTo(("value",), b"x")]).is_active
+    assert not ReadBounds.from_filters(
+        [StringContains(("topic",), "a"), EqualTo(("value",), b"x")]
+    ).is_active

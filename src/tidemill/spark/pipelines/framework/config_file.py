@@ -24,10 +24,10 @@ from tidemill.core.config.keys import (
     options_of,
 )
 from tidemill.core.errors import UserError
-from tidemill.spark.pipelines.framework.pipeline import Kind, Pipeline
+from tidemill.spark.pipelines.framework.pipeline import Pipeline, PipelineKind
 from tidemill.spark.pipelines.framework.run_settings import RunSettings
 
-__all__ = ["Configured", "configure", "key_rows", "parse_file", "template"]
+__all__ = ["ConfiguredPipeline", "configure", "key_rows", "parse_file", "template"]
 
 PIPELINE_KEY = "pipeline"
 SPARK_PREFIX = "spark."
@@ -36,10 +36,10 @@ _WIDTH = 96
 
 @final
 @dataclass(frozen=True, slots=True)
-class Configured:
+class ConfiguredPipeline:
     """A pipeline that is ready to run."""
 
-    kind: Kind
+    kind: PipelineKind
     pipeline: Pipeline
     run: RunSettings
     spark: Mapping[str, str]
@@ -64,7 +64,7 @@ def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, objec
             yield f"{prefix}{key}", value
 
 
-def configure(kind: Kind, *layers: Mapping[str, object]) -> Configured:
+def configure(kind: PipelineKind, *layers: Mapping[str, object]) -> ConfiguredPipeline:
     """Check everything; the later layer wins. UserError names the key and what would be right."""
     values: dict[str, object] = {}
     for layer in layers:
@@ -80,7 +80,7 @@ def configure(kind: Kind, *layers: Mapping[str, object]) -> Configured:
         if key not in run_keys and key not in own_keys:
             hint = nearest_key_hint(key, [*run_keys, *own_keys])
             raise UserError(f"pipeline {kind.name} has no key {key!a}{hint}")
-    return Configured(
+    return ConfiguredPipeline(
         kind=kind,
         pipeline=kind.make({key: value for key, value in rest.items() if key in own_keys}),
         run=build(RunSettings, {key: value for key, value in rest.items() if key in run_keys}),
@@ -88,7 +88,7 @@ def configure(kind: Kind, *layers: Mapping[str, object]) -> Configured:
     )
 
 
-def _check_name(kind: Kind, name: object) -> None:
+def _check_name(kind: PipelineKind, name: object) -> None:
     if name != kind.name:
         raise UserError(f"the file is for pipeline {name}, not for {kind.name}")
 
@@ -98,13 +98,13 @@ def _spark_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def key_rows(kind: Kind) -> list[tuple[Option, bool]]:
+def key_rows(kind: PipelineKind) -> list[tuple[Option, bool]]:
     """The options of a pipeline, its own first; the flag says whether all pipelines have it."""
     own = [(made, False) for made in options_of(kind.settings_class).values()]
     return own + [(made, True) for made in options_of(RunSettings).values()]
 
 
-def template(kind: Kind) -> str:
+def template(kind: PipelineKind) -> str:
     """The file that `init` writes: every key, its meaning and its default."""
     parts = [f"# {kind.description}\n#\n#     tidemill pipeline run FILE\n\n"]
     parts.append(f'{PIPELINE_KEY} = "{kind.name}"\n')

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError
-from tidemill.spark.pipelines.framework.config_file import Configured
+from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.runner import Listener, Runner
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.session import session
@@ -32,7 +32,7 @@ class Screen(Listener, Protocol):
     def said(self, line: str) -> None: ...
 
 
-def execute(configured: Configured, screen: Screen, clock: Clock, *, once: bool) -> None:
+def execute(configured: ConfiguredPipeline, screen: Screen, clock: Clock, *, once: bool) -> None:
     """Run the pipeline to its end. TidemillError says what stopped it."""
     made = prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
     if made:
@@ -45,7 +45,7 @@ def execute(configured: Configured, screen: Screen, clock: Clock, *, once: bool)
         _stop(spark)
 
 
-def _session(configured: Configured) -> SparkSession:
+def _session(configured: ConfiguredPipeline) -> SparkSession:
     run = configured.run
     settings = {
         **_SPARK_SETTINGS,

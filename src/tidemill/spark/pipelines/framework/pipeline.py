@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["Job", "Kind", "Pipeline", "Stage", "Table", "Topics"]
+__all__ = ["Job", "Pipeline", "PipelineKind", "Stage", "Table", "Topics"]
 
 
 @final
@@ -99,7 +99,7 @@ class Pipeline(Protocol):
 
 @final
 @dataclass(frozen=True, slots=True)
-class Kind:
+class PipelineKind:
     """What the catalogue knows of a pipeline without loading Spark."""
 
     name: str

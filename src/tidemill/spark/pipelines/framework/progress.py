@@ -12,7 +12,7 @@ from tidemill.spark.options.offset_json import PRIVATE_KEY
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["StageProgress", "is_batch_in_work", "progress_line", "stage_progress"]
+__all__ = ["StageProgress", "is_batch_running", "progress_line", "stage_progress"]
 
 _LOOKING: Final = ("Getting offsets from ", "Waiting for ")
 """How Spark's message begins while a query looks whether there is anything to do."""
@@ -42,7 +42,7 @@ def stage_progress(name: str, query: StreamingQuery) -> StageProgress | None:
     return from_report(name, facts)
 
 
-def is_batch_in_work(status: Mapping[str, object]) -> bool:
+def is_batch_running(status: Mapping[str, object]) -> bool:
     """Whether a stop would cut something off; `status` is the query's.
 
     A trigger is active nearly all the time: our source waits for news inside it.

@@ -28,11 +28,11 @@ from pyspark.errors import AnalysisException, PySparkException
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, UserError
-from tidemill.spark.pipelines.framework.config_file import Configured
+from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage
 from tidemill.spark.pipelines.framework.progress import (
     StageProgress,
-    is_batch_in_work,
+    is_batch_running,
     stage_progress,
 )
 
@@ -64,7 +64,7 @@ class Runner:
 
     def __init__(
         self,
-        configured: Configured,
+        configured: ConfiguredPipeline,
         spark: SparkSession,
         listener: Listener,
         clock: Clock,
@@ -185,7 +185,7 @@ class Runner:
         deadline = self._clock.monotonic() + wait_s
         for query in self._queries.values():
             with contextlib.suppress(PySparkException, Py4JError, OSError):
-                while query.isActive and is_batch_in_work(query.status):
+                while query.isActive and is_batch_running(query.status):
                     if self._clock.monotonic() >= deadline:
                         break
                     query.awaitTermination(_POLL_S)

@@ -8,7 +8,7 @@ from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.net import AsyncioNet
-from tidemill.spark.options.source_options import parse_bootstrap
+from tidemill.spark.options.option_values import parse_bootstrap
 from tidemill.spark.pipelines.framework.pipeline import Topics
 
 __all__ = ["prepare_topics"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tidemill.core.errors import UserError
-from tidemill.spark.pipelines.catalogue import PIPELINES, kind_named
+from tidemill.spark.pipelines.catalogue import PIPELINES, pipeline_kind
 from tidemill.spark.pipelines.framework.config_file import configure, key_rows, parse_file, template
 
 EACH = pytest.mark.parametrize("kind", PIPELINES, ids=lambda kind: kind.name)
@@ -52,7 +52,7 @@ def test_no_key_of_a_pipeline_hides_a_shared_one(kind):
 )
 def test_a_wrong_key_or_value_is_refused_with_what_would_be_right(values, words):
     with pytest.raises(UserError) as refused:
-        configure(kind_named("logs"), values)
+        configure(pipeline_kind("logs"), values)
 
     assert words in str(refused.value)
 
@@ -60,7 +60,7 @@ def test_a_wrong_key_or_value_is_refused_with_what_would_be_right(values, words)
 def test_tables_and_dotted_keys_are_the_same_key():
     table = parse_file('[input]\ntopic = "a"\n[spark.executor]\nmemory = "2g"\n', source="f")
 
-    configured = configure(kind_named("logs"), table, {"trigger.s": "2"})
+    configured = configure(pipeline_kind("logs"), table, {"trigger.s": "2"})
 
     assert configured.pipeline.topics().inputs == ("a",)
     assert configured.run.trigger_s == 2.0
@@ -71,7 +71,7 @@ def test_lists_and_flags_are_written_as_toml_has_them():
     values = parse_file('table.columns = ["a", "b"]\nspark.eventLog.enabled = true\n', source="f")
 
     assert values["table.columns"] == "a,b"
-    assert configure(kind_named("enrich"), values).spark == {"spark.eventLog.enabled": "true"}
+    assert configure(pipeline_kind("enrich"), values).spark == {"spark.eventLog.enabled": "true"}
 
 
 def test_text_that_is_not_toml_is_refused_with_its_place():
@@ -81,7 +81,7 @@ def test_text_that_is_not_toml_is_refused_with_its_place():
 
 def test_an_unknown_pipeline_is_refused_with_the_near_one():
     with pytest.raises(UserError, match="did you mean logs"):
-        kind_named("log")
+        pipeline_kind("log")
 
 
 @EACH

@@ -7,7 +7,7 @@ from tidemill.spark.package_archive import archive_settings, write_archive
 from tidemill.spark.pipelines.framework.progress import (
     StageProgress,
     from_report,
-    is_batch_in_work,
+    is_batch_running,
     progress_line,
 )
 
@@ -33,10 +33,10 @@ def test_a_query_that_only_looks_for_records_is_not_waited_for():
         "Waiting for data to arrive": False,
     }
     found = {
-        text: is_batch_in_work({"isTriggerActive": True, "message": text}) for text in messages
+        text: is_batch_running({"isTriggerActive": True, "message": text}) for text in messages
     }
     assert found == messages
-    assert not is_batch_in_work({"isTriggerActive": False, "message": "Processing new data"})
+    assert not is_batch_running({"isTriggerActive": False, "message": "Processing new data"})
 
 
 def test_lag_is_the_sum_over_partitions_without_our_private_entry():
