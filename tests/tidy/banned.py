@@ -14,8 +14,9 @@ from functools import cache
 
 from tests.tidy.source import Finding, Module, matches
 
-EDGES = ("cli/", "console/", "spark/", "testing/")
-STORES = ("metadata/store/sqlite_store.py", "metadata/zookeeper_store.py")
+EDGES = ("cli/", "spark/", "testing/")
+STORES = ("metadata/store/sqlite_store.py",)
+YIELDS = ("core/loop/pacing.py",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,9 +222,29 @@ def _dotted(node: ast.Attribute, aliases: dict[str, str]) -> str | None:
     return ".".join([aliases[value.id], *reversed(parts)])
 
 
+def bare_yields(module: Module) -> Iterator[Finding]:
+    """`asyncio.sleep(0)`: it does not say why it yields, or how long its caller may run."""
+    if matches(module.path, YIELDS):
+        return
+    aliases = _module_aliases(module.tree)
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Call(func=function, args=[ast.Constant(value=0)]):
+                if _name_of_function(function, aliases) == "asyncio.sleep":
+                    yield module.finding(
+                        node, "`asyncio.sleep(0)`: call what core/loop/pacing.py offers by name"
+                    )
+
+
+def _name_of_function(function: ast.expr, aliases: dict[str, str]) -> str | None:
+    if isinstance(function, ast.Attribute):
+        return _dotted(function, aliases)
+    return aliases.get(function.id) if isinstance(function, ast.Name) else None
+
+
 CLOSES_WITH_THE_LAST_REFERENCE = ("storage/files/disk.py",)
-"""An evicted file may still be synced or read in a thread: its descriptor goes with the last user,
-and nothing but that happens there."""
+"""A thread may still sync or read an evicted file, so `__del__` closes the descriptor with the last
+user. It does nothing else."""
 
 
 def finalizers(module: Module) -> Iterator[Finding]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from tests.tidy.source import ROOT, Finding
+from tools import folder_map
 from tools.requirement_table import numbers_in_test_name
 
 LEFTOVER = re.compile(r"\b(?:FIX" r"ME|TO" r"DO|X" r"XX)\b")
@@ -25,7 +27,9 @@ RANGE = re.compile(r"\b([FTSIR])(\d{1,3})\s?(?:\u2013|-|to)\s?\1(\d{1,3})\b")
 HEADING = re.compile(r"#+ ")
 NEGATIVE_HEADING = re.compile(r"#+ .*\bnot\b", re.IGNORECASE)
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
-FOLDER = re.compile(r"^[\s|`*-]*((?:[a-z_]+/)+)")
+PURE_LIST = re.compile(r"\*\*Pure\*\* code \(([^)]*)\)")
+QUOTED = re.compile(r"`([^`]+)`")
+ROW = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
 
 def _search(pattern: re.Pattern[str], path: str, text: str, message: str) -> Iterator[Finding]:
@@ -71,26 +75,51 @@ def broken_links(path: str, text: str) -> Iterator[Finding]:
                 yield Finding(path, number, f"links to `{target}`, which does not exist")
 
 
-def folder_map(path: str, text: str, folders: Iterable[str]) -> Iterator[Finding]:
-    """The lines of the section "Folder map" that begin with a folder, against the real ones."""
-    mapped = dict(_mapped_folders(text))
-    real = set(folders)
-    if not mapped:
+def stale_folder_map(path: str, text: str, heads: Mapping[str, str]) -> Iterator[Finding]:
+    """The section "Folder map", line by line, against the folders and the heads of their files."""
+    written = folder_map.map_in(text)
+    if written is None:
         yield Finding(path, 1, 'has no section "Folder map" with a line per folder of src/tidemill')
         return
-    for folder in sorted(real - set(mapped)):
-        yield Finding(path, 1, f"the folder map lacks `{folder}/`: give it a line")
-    for folder in sorted(set(mapped) - real):
-        yield Finding(path, mapped[folder], f"`{folder}/` is not in src/tidemill: drop the line")
+    first = text[: text.index(written)].count("\n") + 1
+    made = folder_map.render(dict(heads)).splitlines()
+    for number, (has, wants) in enumerate(
+        itertools.zip_longest(written.splitlines(), made, fillvalue="nothing"), start=first
+    ):
+        if has != wants:
+            yield Finding(path, number, f"should be `{wants}`: run `python -m tools.folder_map`")
+            return
 
 
-def _mapped_folders(text: str) -> Iterator[tuple[str, int]]:
-    inside = False
-    for number, line in enumerate(text.splitlines(), start=1):
-        if HEADING.match(line):
-            inside = "folder map" in line.lower()
-        elif inside and (found := FOLDER.match(line)):
-            yield found.group(1).strip("/"), number
+def pure_list(path: str, text: str, pure: Iterable[str]) -> Iterator[Finding]:
+    """What the paragraph on **pure** code names in its brackets, against what is checked."""
+    found = PURE_LIST.search(text)
+    quoted = QUOTED.findall(found.group(1)) if found else []
+    claimed = {name for part in quoted for name in _expanded(part)}
+    checked = set(pure)
+    line = text[: found.start()].count("\n") + 1 if found else 1
+    for name in sorted(checked - claimed):
+        yield Finding(path, line, f"the list of pure code lacks `{name}`")
+    for name in sorted(claimed - checked):
+        yield Finding(path, line, f"`{name}` is called pure, but PURE of tests/tidy lacks it")
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    """`core/{ids,limits}.py` is two files; line breaks may stand between the names."""
+    pattern = "".join(pattern.split())
+    found = re.fullmatch(r"(.*)\{(.*)\}(.*)", pattern)
+    if found is None:
+        yield pattern
+        return
+    before, names, after = found.groups()
+    yield from (f"{before}{name}{after}" for name in names.split(","))
+
+
+def missing_rows(path: str, text: str, names: Iterable[str]) -> Iterator[Finding]:
+    """Names that should begin a row of a table in this document."""
+    rows = set(ROW.findall(text))
+    for name in sorted(set(names) - rows):
+        yield Finding(path, 1, f"no table has a row for `{name}`")
 
 
 def claims(text: str) -> Iterator[tuple[int, str]]:

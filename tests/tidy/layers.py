@@ -1,4 +1,4 @@
-"""Who may import whom: layers by package, rings by file.
+"""Which code may import which: layers by package, rings by file.
 
 Layers point down only. Rings cut across them: *pure* code has no event loop, clock, chance or disk;
 *async shells* own tasks and sockets and are the only ones that import asyncio.
@@ -6,12 +6,14 @@ Layers point down only. Rings cut across them: *pure* code has no event loop, cl
 
 from __future__ import annotations
 
+import ast
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tests.tidy.source import Finding, Module, imported_names, matches
 
-BELOW_SERVER = {"storage", "metadata", "client", "delivery", "replication", "coordinators"}
+BELOW_SERVER = {"storage", "metadata", "client", "replication", "coordinators"}
 BELOW_BROKER = {*BELOW_SERVER, "upkeep", "server"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -21,14 +23,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"core", "wire"},
     "metadata": {"core", "wire"},
     "client": {"core", "wire"},
-    "delivery": {"core", "wire"},
-    "replication": {"core", "wire", "storage", "metadata", "client", "delivery"},
-    "coordinators": {"core", "wire", "storage", "metadata", "client", "delivery"},
+    "replication": {"core", "wire", "storage", "metadata", "client"},
+    "coordinators": {"core", "wire", "storage", "metadata", "client"},
     "upkeep": {"core", "wire", "storage", "metadata", "replication"},
     "server": {"core", "wire", *BELOW_SERVER},
     "broker": {"core", "wire", *BELOW_BROKER},
     "cli": {"core", "wire", "client"},
-    "console": {"core", "wire", "client"},
     "spark": {"core", "wire", "client"},
     "testing": {"core", "wire", "broker", *BELOW_BROKER},
 }
@@ -45,32 +45,40 @@ EXCEPTIONS: dict[str, set[str]] = {
 
 PURE = (
     "wire/",
-    "delivery/",
+    "hot/",
+    "core/ids.py",
+    "core/errors.py",
+    "core/error_codes.py",
+    "core/limits.py",
+    "core/telemetry.py",
+    "core/config/keys.py",
+    "core/config/broker_config.py",
+    "core/loop/deferred.py",
+    "client/network/metadata_cache.py",
     "metadata/controller/controller.py",
-    "metadata/image/metadata_image.py",
+    "metadata/controller/election.py",
     "metadata/controller/placement.py",
+    "metadata/controller/store_writes.py",
+    "metadata/image/metadata_image.py",
     "metadata/image/topic_config.py",
     "metadata/image/topic_keys.py",
     "replication/isr.py",
-    "replication/watermark.py",
     "replication/waiters.py",
-    "coordinators/runtime/shard.py",
+    "replication/watermark.py",
     "coordinators/runtime/deadlines.py",
+    "coordinators/runtime/shard.py",
     "coordinators/group/base/",
     "coordinators/group/classic/",
     "coordinators/group/consumer/",
     "coordinators/group/offsets/",
     "coordinators/group/registry.py",
     "coordinators/group/shard.py",
-    "core/ids.py",
-    "core/errors.py",
-    "core/error_codes.py",
-    "core/config/keys.py",
-    "core/config/broker_config.py",
-    "core/loop/deferred.py",
-    "core/limits.py",
-    "hot/",
+    "spark/source/admission.py",
+    "spark/source/planning.py",
 )
+"""ARCHITECTURE.md has the same list, under "Layers and rings"."""
+
+CLAIMS_PURITY = re.compile(r"\bPure\b[.:;]")
 IMPURE_MODULES = frozenset(
     {"asyncio", "time", "random", "secrets", "os", "io", "pathlib", "shutil", "tempfile", "mmap"}
     | {"socket", "ssl", "select", "threading", "concurrent", "multiprocessing", "subprocess"}
@@ -103,7 +111,6 @@ ASYNC_SHELLS = (
     "client/",
     "broker/",
     "cli/",
-    "console/",
     "spark/",
     "testing/",
 )
@@ -116,8 +123,8 @@ LAZY_LIBRARIES = {
     "pyspark": ("spark/",),
 }
 
-AT_HOME = "spark/"
-"""Imported by Spark alone: what it needs may stand at the top of its files."""
+EAGER_HOME = "spark/"
+"""Only Spark's processes import it, so its files import these libraries at the top."""
 
 
 def wrong_layer(module: Module) -> Iterator[Finding]:
@@ -169,6 +176,24 @@ def impure(module: Module) -> Iterator[Finding]:
             )
 
 
+def unlisted_purity(module: Module) -> Iterator[Finding]:
+    """The head says "Pure." but no rule checks it."""
+    head = (ast.get_docstring(module.tree) or "").split("\n\n")[0]
+    home = f"{module.path.rpartition('/')[0]}/" if module.path.endswith("__init__.py") else ""
+    if CLAIMS_PURITY.search(head) and not matches(home or module.path, PURE):
+        yield module.finding(
+            1, "the head says that it is pure: add it to PURE in tests/tidy/layers.py"
+        )
+
+
+def ghosts(table: str, patterns: Iterable[str], paths: Iterable[str]) -> Iterator[Finding]:
+    """Patterns of a table that match no file of the package."""
+    existing = list(paths)
+    for pattern in patterns:
+        if not any(matches(path, (pattern,)) for path in existing):
+            yield Finding("tests/tidy", 1, f"{table} names `{pattern}`, which does not exist")
+
+
 def asyncio_outside_shells(module: Module) -> Iterator[Finding]:
     if matches(module.path, ASYNC_SHELLS):
         return
@@ -176,7 +201,7 @@ def asyncio_outside_shells(module: Module) -> Iterator[Finding]:
         if name.split(".")[0] == "asyncio":
             yield module.finding(
                 node,
-                "only async shells import asyncio: use core.deferred, core.timers, or "
+                "only async shells import asyncio: use core.loop.deferred, core.loop.timers, or "
                 "add the file to ASYNC_SHELLS in tests/tidy/layers.py with its reason",
             )
 
@@ -188,14 +213,5 @@ def heavy_library(module: Module) -> Iterator[Finding]:
             continue
         if not matches(module.path, homes):
             yield module.finding(node, f"`{name}` belongs to {', '.join(homes)} only")
-        elif node in module.tree.body and not module.path.startswith(AT_HOME):
+        elif node in module.tree.body and not module.path.startswith(EAGER_HOME):
             yield module.finding(node, f"import `{name}` inside the function that needs it")
-
-
-LAYER_RULES = (
-    wrong_layer,
-    core_beyond_standard_library,
-    impure,
-    asyncio_outside_shells,
-    heavy_library,
-)

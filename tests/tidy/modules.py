@@ -12,7 +12,6 @@ HANDLERS = "server/handlers/"
 
 ENTRY_POINTS = (
     "cli/main.py",  # the `tidemill` script
-    "__main__.py",
     "testing/",  # a product of its own: users' tests import it
     "wire/generated/",  # looked up by API on first use
     "storage/log/memory_log.py",  # the second PartitionLog, for tests and simulation
@@ -48,7 +47,7 @@ def _assigns(node: ast.stmt, name: str) -> bool:
 
 
 def dead_modules(modules: Iterable[Module]) -> Iterator[Finding]:
-    """Nobody imports them: neither by an import statement nor by name, as lazy commands are."""
+    """No module imports them, neither by an import statement nor by name, as lazy commands are."""
     everything = list(modules)
     wanted: set[str] = set()
     for module in everything:
@@ -58,7 +57,7 @@ def dead_modules(modules: Iterable[Module]) -> Iterator[Finding]:
             continue
         if module.name not in wanted:
             yield module.finding(
-                1, "is imported by nobody: use it, delete it, or name it in ENTRY_POINTS"
+                1, "no module imports it: use it, delete it, or name it in ENTRY_POINTS"
             )
 
 

@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tidy.banned import BANS, finalizers, violations
+from tests.tidy import layers
+from tests.tidy.banned import BANS, YIELDS, bare_yields, finalizers, violations
 from tests.tidy.layers import (
     asyncio_outside_shells,
     core_beyond_standard_library,
+    ghosts,
     heavy_library,
     impure,
+    unlisted_purity,
     wrong_layer,
 )
-from tests.tidy.modules import dead_modules, missing_all, unlisted_handlers, vague_name
+from tests.tidy.modules import (
+    ENTRY_POINTS,
+    dead_modules,
+    missing_all,
+    unlisted_handlers,
+    vague_name,
+)
+from tests.tidy.rooms import crowded_rooms, room_cycles
 from tests.tidy.set_order import unordered_iteration
 from tests.tidy.source import assert_none, package_modules
+
+TABLES = {
+    "MAY_IMPORT": [f"{name}/" for name in layers.MAY_IMPORT],
+    "EXCEPTIONS": layers.EXCEPTIONS,
+    "PURE": layers.PURE,
+    "ASYNC_SHELLS": layers.ASYNC_SHELLS,
+    "LAZY_LIBRARIES": [home for homes in layers.LAZY_LIBRARIES.values() for home in homes],
+    "ENTRY_POINTS": ENTRY_POINTS,
+    "BANS": [allowed for ban in BANS for allowed in ban.allowed],
+    "YIELDS": YIELDS,
+}
 
 
 def _no_call_breaks(rule: str) -> None:
@@ -29,6 +50,19 @@ def test_imports_point_down_only() -> None:
     assert_none(found for module in package_modules() for found in wrong_layer(module))
 
 
+def test_rooms_import_each_other_without_cycles() -> None:
+    assert_none(room_cycles(package_modules()))
+
+
+def test_no_room_is_crowded() -> None:
+    assert_none(crowded_rooms(package_modules()))
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_table_of_the_rules_names_only_what_exists(table) -> None:
+    assert_none(ghosts(table, TABLES[table], (module.path for module in package_modules())))
+
+
 def test_core_and_hot_use_the_standard_library_only() -> None:
     assert_none(
         found for module in package_modules() for found in core_beyond_standard_library(module)
@@ -37,6 +71,10 @@ def test_core_and_hot_use_the_standard_library_only() -> None:
 
 def test_R8_pure_code_has_no_event_loop_clock_chance_or_disk() -> None:
     assert_none(found for module in package_modules() for found in impure(module))
+
+
+def test_R8_code_that_calls_itself_pure_is_checked() -> None:
+    assert_none(found for module in package_modules() for found in unlisted_purity(module))
 
 
 def test_only_async_shells_import_asyncio() -> None:
@@ -76,6 +114,10 @@ def test_R7_background_tasks_start_in_lifecycle_only() -> None:
     _no_call_breaks("R7")
 
 
+def test_only_pacing_yields_to_the_loop() -> None:
+    assert_none(found for module in package_modules() for found in bare_yields(module))
+
+
 def test_R17_data_never_becomes_code() -> None:
     _no_call_breaks("R17")
 
@@ -89,7 +131,7 @@ def test_each_module_is_named_and_says_what_it_offers(rule) -> None:
     assert_none(found for module in package_modules() for found in rule(module))
 
 
-def test_every_module_is_imported_by_someone() -> None:
+def test_every_module_is_imported() -> None:
     assert_none(dead_modules(package_modules()))
 
 

@@ -9,17 +9,22 @@ import pytest
 
 from tests.tidy.documents import (
     broken_links,
-    folder_map,
     leftovers,
     lock_lines,
     machine_paths,
+    missing_rows,
     numbers_of_tests,
+    pure_list,
     registry_hosts,
+    stale_folder_map,
     unproven_claims,
 )
+from tests.tidy.layers import PURE
 from tests.tidy.source import PACKAGE, ROOT, assert_none, project_files, text_of
+from tools.folder_map import heads_of_folders
 from tools.requirement_table import NUMBERS, meanings
 
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 FAMILY_SIZES = {"F": 137, "T": 62, "S": 56, "I": 37, "R": 18}
 
 
@@ -69,16 +74,27 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert_none(found for name, text in _texts(".md") for found in broken_links(name, text))
 
 
-def test_folder_map_of_the_architecture_equals_the_folders() -> None:
-    document = ROOT / "ARCHITECTURE.md"
-    if not document.exists():
-        pytest.skip("ARCHITECTURE.md is not written yet; this test checks its folder map")
-    folders = {
-        path.parent.relative_to(PACKAGE).as_posix()
-        for path in PACKAGE.rglob("*.py")
-        if path.parent != PACKAGE
+def test_folder_map_of_the_architecture_is_made_of_the_heads_of_the_folders() -> None:
+    assert_none(stale_folder_map("ARCHITECTURE.md", ARCHITECTURE.read_text(), heads_of_folders()))
+
+
+def test_every_folder_has_a_head() -> None:
+    folders = {path.parent for path in PACKAGE.rglob("*.py")} - {PACKAGE}
+    heads = heads_of_folders()
+    lacking = {path.relative_to(PACKAGE).as_posix() for path in folders} - {
+        folder for folder, head in heads.items() if head
     }
-    assert_none(folder_map("ARCHITECTURE.md", document.read_text(), folders))
+    assert not lacking, f"write one or two lines in the __init__.py of {sorted(lacking)}"
+
+
+def test_architecture_calls_pure_what_is_checked_to_be_pure() -> None:
+    assert_none(pure_list("ARCHITECTURE.md", ARCHITECTURE.read_text(), PURE))
+
+
+def test_page_of_the_hot_loops_names_every_module() -> None:
+    name = "docs/internals/hot.md"
+    hot_loops = {path.stem for path in (PACKAGE / "hot").glob("*.py")} - {"__init__"}
+    assert_none(missing_rows(name, (ROOT / name).read_text(), hot_loops))
 
 
 def test_numbers_page_explains_every_number_once() -> None:

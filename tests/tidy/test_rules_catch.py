@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.tidy import documents, layers, modules
-from tests.tidy.banned import banned, finalizers
+from tests.tidy import documents, layers, modules, rooms
+from tests.tidy.banned import banned, bare_yields, finalizers
 from tests.tidy.set_order import unordered_iteration
 from tests.tidy.source import Finding, assert_none, snippet
+from tools.folder_map import head
+from tools.folder_map import render as render_folder_map
 from tools.requirement_table import Outcome, meanings, numbers_in_test_name, render
 
 LAYER_CASES = [
@@ -34,7 +36,7 @@ LAYER_CASES = [
     (layers.core_beyond_standard_library, "core/config/keys.py", "import click"),
     (layers.impure, "wire/frames.py", "import asyncio"),
     (layers.impure, "coordinators/group/shard.py", "from time import monotonic"),
-    (layers.impure, "delivery/delay/wheel.py", "from tidemill.core.clock import Clock"),
+    (layers.impure, "replication/isr.py", "from tidemill.core.clock import Clock"),
     (layers.asyncio_outside_shells, "storage/log/segment.py", "import asyncio.events"),
     (layers.heavy_library, "cli/text.py", "import rich"),
     (layers.heavy_library, "server/request/dispatch.py", "def f():\n    import pyarrow"),
@@ -169,6 +171,19 @@ def test_finalizer_is_found() -> None:
     assert list(finalizers(snippet("a.py", "class A:\n    def __del__(self):\n        pass")))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import asyncio\nasync def f():\n    await asyncio.sleep(0)",
+        "from asyncio import sleep\nasync def f():\n    await sleep(0)",
+    ],
+)
+def test_bare_yield_is_found(text) -> None:
+    assert list(bare_yields(snippet("server/request/dispatch.py", text)))
+    assert not list(bare_yields(snippet("core/loop/pacing.py", text)))
+    assert not list(bare_yields(snippet("client/poll.py", text.replace("(0)", "(0.1)"))))
+
+
 def test_vague_module_name_is_found() -> None:
     assert list(modules.vague_name(snippet("server/utils.py", "")))
     assert list(modules.vague_name(snippet("common/ids.py", "")))
@@ -249,16 +264,72 @@ def test_broken_link_is_found() -> None:
     assert not list(documents.broken_links("docs/a.md", "[a](../pyproject.toml) [b](https://b.c)"))
 
 
-def test_folder_map_differences_are_found() -> None:
-    text = (
-        "## Folder map\n| `core/` | words |\n    server/handlers/  one file per API\n## Next\nx/ y"
+def test_stale_line_of_the_folder_map_is_found() -> None:
+    heads = {"core": "Words.", "server/handlers": "One file per API."}
+    text = f"# A\n\n## Folder map\n\n```\n{render_folder_map(heads)}```\n\n## Next\n"
+    assert not list(documents.stale_folder_map("A.md", text, heads))
+    for changed in ({**heads, "wire": "Bytes."}, {"core": "Words."}, {**heads, "core": "Ids."}):
+        assert list(documents.stale_folder_map("A.md", text, changed))
+    assert list(documents.stale_folder_map("A.md", "no map", heads))
+
+
+def test_head_of_a_folder_is_the_first_paragraph_of_its_docstring() -> None:
+    assert head('"""One\ntwo.\n\nThree."""\nx = 1') == "One two."
+    assert head("x = 1") == ""
+
+
+def test_long_head_takes_two_lines_and_a_folder_without_layer_comes_last() -> None:
+    text = render_folder_map({"zoo": "word " * 40, "testing": "Seams."})
+    assert [line.split("/")[0].strip()[:7] for line in text.splitlines()] == [
+        "testing",
+        "zoo",
+        "word wo",
+    ]
+
+
+def test_pure_list_that_differs_from_the_checked_one_is_found() -> None:
+    text = "Three rings. **Pure** code (`wire/`,\n`core/{ids,\nlimits}.py`) knows no clock (`x`)."
+    assert not list(documents.pure_list("A.md", text, ["wire/", "core/ids.py", "core/limits.py"]))
+    assert list(documents.pure_list("A.md", text, ["wire/", "core/ids.py"]))
+    assert list(documents.pure_list("A.md", text.replace("wire/", "hot/"), ["wire/", "hot/"]))
+    assert list(documents.pure_list("A.md", "no list", ["wire/"]))
+
+
+def test_missing_row_of_a_table_is_found() -> None:
+    assert not list(documents.missing_rows("a.md", "| `varint` | x |", ["varint"]))
+    assert list(documents.missing_rows("a.md", "`varint` in prose", ["varint"]))
+
+
+def test_unchecked_claim_of_purity_is_found() -> None:
+    claim = '"""Decides. Pure."""'
+    assert list(layers.unlisted_purity(snippet("server/limits/quotas.py", claim)))
+    assert list(layers.unlisted_purity(snippet("server/limits/__init__.py", claim)))
+    assert not list(layers.unlisted_purity(snippet("replication/isr.py", claim)))
+    assert not list(layers.unlisted_purity(snippet("wire/__init__.py", claim)))
+
+
+def test_row_for_a_package_that_does_not_exist_is_found() -> None:
+    paths = ["wire/batch.py", "broker.py"]
+    assert not list(layers.ghosts("PURE", ["wire/", "broker.py", "**/batch.py"], paths))
+    assert len(list(layers.ghosts("PURE", ["wires/", "brokers.py", "batch.py"], paths))) == 3
+
+
+def test_cycle_of_rooms_is_found_between_neighbours_and_between_parent_and_child() -> None:
+    log = snippet("storage/log/log.py", "from tidemill.storage.index.offsets import Offsets")
+    back = snippet("storage/index/offsets.py", "def f():\n    import tidemill.storage.log.log")
+    child = snippet("storage/index/offsets.py", "from tidemill.storage.disk import Disk")
+    parent = snippet("storage/disk.py", "from tidemill.storage.index import offsets")
+    assert not list(rooms.room_cycles([log, child, snippet("storage/disk.py", "")]))
+    assert "storage/log -> storage/index -> storage/log" in "".join(
+        str(found) for found in rooms.room_cycles([log, back])
     )
-    assert not list(documents.folder_map("A.md", text, ["core", "server/handlers"]))
-    assert "lacks `wire/`" in str(
-        next(documents.folder_map("A.md", text, ["core", "server/handlers", "wire"]))
-    )
-    assert "`core/` is not in" in str(next(documents.folder_map("A.md", text, ["server/handlers"])))
-    assert list(documents.folder_map("A.md", "no map", ["core"]))
+    assert list(rooms.room_cycles([child, parent]))
+
+
+def test_crowded_room_is_found() -> None:
+    files = [snippet(f"server/limits/limit_{n}.py", "") for n in range(rooms.FILES_MAX + 1)]
+    assert not list(rooms.crowded_rooms([*files[1:], snippet("server/limits/__init__.py", "")]))
+    assert list(rooms.crowded_rooms(files))
 
 
 def test_claims_are_single_numbers_and_ranges_outside_negative_sections() -> None:

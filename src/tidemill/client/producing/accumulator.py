@@ -1,4 +1,4 @@
-"""Records on their way out, gathered into batches per partition. Pure: `now` is an argument.
+"""Records gathered into batches per partition until they are sent. No clock: `now` is an argument.
 
 A batch is open (takes records) until it is full or encoded for sending; a partition has at most one
 open batch, the last of its queue. The head of a queue stays there while it is in flight, so the

@@ -22,9 +22,9 @@ from typing import final
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
 from tidemill.replication.partition import Partition
-from tidemill.server.fetching.cold_reads import ColdRead
-from tidemill.server.fetching.fetch_reader import FetchReader, FetchResults
 from tidemill.server.fetching.fetch_sessions import FetchPlan
+from tidemill.server.handlers.data.cold_reads import ColdRead
+from tidemill.server.handlers.data.fetch_reader import FetchReader, FetchResults
 from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
