@@ -1,5 +1,5 @@
-# Everything a working copy can do. `make setup` and whatever needs it write only to .venv, build,
-# package caches and, as root on Debian, apt packages that are listed first (tools/setup_env).
+# Everything a working copy can do. `make setup` and the targets that need it write only to .venv,
+# build, package caches and, as root on Debian, apt packages that are listed first (tools/setup_env).
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,8 +15,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := install --require-hashes --no-deps
 
 HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd)
-PATH_MODULES := $(shell grep '^    "tidemill' src/tidemill/core/compiled.py | grep -v hot | tr -d ' ",' | tr . /)
-PATH_SOURCES := $(PATH_MODULES:%=src/%.py) src/tidemill/core/compiled.py
+# As setup.py reads it: the file runs alone, without the package.
+PATH_LIST := src/tidemill/core/compiled.py
+PATH_MODULES := $(shell $(PYTHON) -c 'import runpy; print(*runpy.run_path("$(PATH_LIST)")["REQUEST_PATH"])')
+PATH_SOURCES := $(patsubst %,src/%.py,$(subst .,/,$(PATH_MODULES))) $(PATH_LIST)
 PATH_BUILT := $(shell find src -name '*.so' -not -path '*/hot/*')
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
@@ -27,7 +29,7 @@ help:
 	@echo 'make setup      .venv with the broker and what its tests need'
 	@echo 'make setup-spark  the same with Spark, for pipelines'
 	@echo 'make demo       the main job, end to end, in a minute'
-	@echo 'make check      format, lint, types, tidy and unit tests: before every commit'
+	@echo 'make check      format, lint, types and the quick tests: before every commit'
 	@echo 'make test       all tests, the same that CI runs'
 	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools'
 	@echo 'make bench      measure, side by side with Apache Kafka'
@@ -35,7 +37,7 @@ help:
 	@echo 'make docs       the documentation as a site: build/docs/index.html'
 	@echo 'make plain      remove the compiled request path: the sources run, for working on them'
 	@echo 'make format     let ruff lay out the code'
-	@echo 'make generate   write the message classes again from the protocol schema'
+	@echo 'make generate   write again what is made from something else: messages, reference pages, folder map'
 	@echo 'make lock       pin the dependencies again (requirements/*.txt)'
 	@echo 'make clean      remove what builds and tests left; .venv stays'
 
@@ -77,7 +79,7 @@ $(STAMPS)/request-path: $(STAMPS)/project $(PATH_SOURCES)
 plain:
 	@rm -f $(PATH_BUILT) $(STAMPS)/request-path
 
-# What is older than its source must not run; the source can, without a minute of compiling.
+# A compiled module older than its source must not run; the source can, without a minute of compiling.
 fresh: $(STAMPS)/hot
 	@if [[ -n "$$(find $(PATH_SOURCES) -newer $(firstword $(PATH_BUILT) Makefile))" ]]; then \
 		$(MAKE) --silent plain; fi
@@ -116,20 +118,21 @@ lint: $(STAMPS)/hot $(STAMPS)/spark
 
 check: lint fresh
 	@$(BIN)/pytest -q -n $(TEST_JOBS) -m 'not slow and not e2e and not interop' \
-		tests/tidy tests/unit tests/wire
+		tests/tidy tests/unit tests/wire tests/contract tests/scenario
 
-# The tests first, their outcome last: the summary and the table of what is proven are written
-# even when tests fail, and the exit code stays that of the tests.
+# The summary and the table of what is proven come last. They are written even when tests fail, and
+# the exit code stays that of the tests.
 test: setup-spark lint
 	@mkdir -p build && rm -f build/tests.xml
-	@status=0; $(BIN)/pytest -q -n $(TEST_JOBS) --dist loadgroup --junitxml=build/tests.xml || status=$$?; \
+	@status=0; $(BIN)/pytest -q -n $(TEST_JOBS) --dist loadgroup --durations=20 \
+			--junitxml=build/tests.xml || status=$$?; \
 		$(BIN)/python tools/requirement_table.py build/tests.xml build/requirement_table.md; \
 		exit $$status
 
 interop: setup
 	@$(BIN)/python -m interop.run $(ONLY)
 
-# Interpreted: what is compiled cannot be followed line by line.
+# Interpreted: coverage cannot follow compiled code line by line.
 coverage: $(STAMPS)/hot plain
 	@$(BIN)/coverage erase
 	@$(BIN)/coverage run -m pytest -q -m 'not slow and not e2e and not interop' tests/unit tests/wire
@@ -148,8 +151,10 @@ format: setup
 
 generate: setup
 	@$(BIN)/python -m tools.schema_gen
+	@$(BIN)/python tools/reference_docs.py
+	@$(BIN)/python -m tools.folder_map
 
-# A tool environment of its own, since what pins the packages is not one of them.
+# In an environment of its own: the tool that pins the packages is not one of them.
 lock:
 	@test -x build/lock-venv/bin/python || $(PYTHON) -m venv build/lock-venv
 	@build/lock-venv/bin/python -m pip --quiet $(LOCKED) -r requirements/lock.txt

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 WRITE_BYTES = 4_000
 THREADS_MAX = 8
@@ -55,7 +56,7 @@ class Files:
 
     def sync_each(self, threads: int) -> None:
         shares = [self._files[start::threads] for start in range(threads)]
-        list(self._pool.map(lambda share: [os.fdatasync(file) for file in share], shares))
+        list(self._pool.map(_sync, shares))
 
     def start_writeback_then_sync(self, threads: int) -> None:
         zero = ctypes.c_int64(0)
@@ -70,6 +71,11 @@ class Files:
         self._pool.shutdown()
         for file in [*self._files, self._directory]:
             os.close(file)
+
+
+def _sync(files: list[int]) -> None:
+    for file in files:
+        os.fdatasync(file)
 
 
 def measure(count: int, name: str, round_of: Callable[[Files], None], seconds: float) -> None:
@@ -92,7 +98,7 @@ def measure(count: int, name: str, round_of: Callable[[Files], None], seconds: f
 def table(counts: tuple[int, ...], seconds: float) -> None:
     for count in counts:
         for name, threads in PLANS.items():
-            measure(count, name, lambda files, n=threads: files.sync_each(n), seconds)
+            measure(count, name, partial(Files.sync_each, threads=threads), seconds)
         measure(count, "range, fdatasync/4", lambda f: f.start_writeback_then_sync(4), seconds)
         measure(count, "syncfs", Files.sync_file_system, seconds)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, final
 from uuid import uuid4
 
@@ -235,7 +235,7 @@ class AtRest(NamedTuple):
 
 async def stabilise(
     address: Address,
-    members: list[ClassicMember] | list[ConsumerMember],
+    members: Sequence[ClassicMember | ConsumerMember],
     cpu_seconds: Callable[[], float],
     *,
     idle_s: float,
@@ -274,7 +274,7 @@ async def stabilise(
             connection.close()
 
 
-def _raise_failure(tasks: list[asyncio.Future[None]]) -> None:
+def _raise_failure(tasks: Sequence[asyncio.Future[None]]) -> None:
     for task in tasks:
         if task.done():
             task.result()

@@ -21,7 +21,7 @@ for order in range(5):
     producer.produce(TOPIC, b"%d" % order)
 producer.flush()
 
-processed = []
+processed: list[int] = []
 
 
 def run(crash_at: int | None) -> None:

@@ -21,7 +21,7 @@ for tick in range(5):
     producer.produce(TOPIC, b"%d" % tick)
 producer.flush()
 
-processed = []
+processed: list[int] = []
 
 
 def run(crash_at: int | None) -> None:

@@ -29,7 +29,7 @@ for instance in INSTANCES:
         }
     )
     consumer.subscribe([TOPIC])
-    got = []
+    got: list[bytes] = []
     while len(got) < len(PRICES):
         got += [record.value() for record in consumer.consume(len(PRICES), timeout=1)]
     consumer.close()

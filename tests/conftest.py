@@ -1,4 +1,4 @@
-"""What every test may use."""
+"""Fixtures for every test."""
 
 from __future__ import annotations
 
@@ -28,20 +28,28 @@ settings.load_profile("tidemill")
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_is_heard() -> None:
-    """A shell starts background jobs deaf to SIGINT, and their children inherit it."""
+    """A shell starts background jobs with SIGINT ignored, and their children inherit that."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def run() -> Callable[[Coroutine[Any, Any, T]], T]:
-    """Run a coroutine to its end on a fresh event loop: `run(broker.start())`."""
+    """The one way to run a coroutine in a test: to its end, on a fresh event loop.
+
+        def test_a_record_comes_back(run):
+            async def scenario(): ...
+
+            assert run(scenario()) == b"it"
+
+    A test that needs virtual time takes a simulated loop from `tidemill.testing.sim` instead.
+    """
     return asyncio.run
 
 
 @pytest.fixture
 def require_tool() -> Callable[[str], str]:
-    """The path of a program, or a skip that names it; in CI a missing program is a failure."""
+    """Finds a program: gives its path, or skips the test and names it; in CI it fails instead."""
 
     def require(name: str) -> str:
         path = shutil.which(name)

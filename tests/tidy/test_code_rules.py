@@ -27,7 +27,7 @@ from tests.tidy.set_order import unordered_iteration
 from tests.tidy.source import assert_none, package_modules
 
 TABLES = {
-    "MAY_IMPORT": [f"{name}/" for name in layers.MAY_IMPORT],
+    "MAY_IMPORT": [f"{row}.py" if row == "__init__" else f"{row}/" for row in layers.MAY_IMPORT],
     "EXCEPTIONS": layers.EXCEPTIONS,
     "PURE": layers.PURE,
     "ASYNC_SHELLS": layers.ASYNC_SHELLS,

@@ -33,6 +33,7 @@ LAYER_CASES = [
         "from tidemill.testing.clock import ManualClock",
     ),
     (layers.wrong_layer, "gateway/mqtt.py", "x = 1"),
+    (layers.wrong_layer, "__init__.py", "from tidemill.server.handlers import HANDLERS"),
     (layers.core_beyond_standard_library, "core/config/keys.py", "import click"),
     (layers.impure, "wire/frames.py", "import asyncio"),
     (layers.impure, "coordinators/group/shard.py", "from time import monotonic"),

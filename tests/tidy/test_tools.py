@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from tests.tidy.source import ROOT
+from tidemill.core.compiled import REQUEST_PATH
 from tools.lock import without_origins
 
 
@@ -42,3 +45,33 @@ def test_missing_tool_is_named_in_one_line_and_the_set_up_goes_on(tmp_path: Path
 
 def test_missing_tool_is_a_failure_in_ci(tmp_path: Path) -> None:
     assert _setup_env(tmp_path, ci="true").returncode != 0
+
+
+def test_make_watches_the_sources_of_every_compiled_module(require_tool) -> None:
+    show = "show: ; @echo $(PATH_SOURCES)"
+    done = subprocess.run(
+        [require_tool("make"), "--silent", f"--eval={show}", f"PYTHON={sys.executable}", "show"],
+        cwd=ROOT,
+        env={key: value for key, value in os.environ.items() if not key.startswith("MAKE")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    watched = {f"src/{name.replace('.', '/')}.py" for name in REQUEST_PATH}
+    assert set(done.stdout.split()) == {*watched, "src/tidemill/core/compiled.py"}
+
+
+def test_ci_runs_on_every_python_that_the_project_names() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["project"]["classifiers"]))
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert re.findall(r'"(3\.\d+)"', workflow) == named
+    assert "run: .ci/run" in workflow
+
+
+def test_hooks_before_a_commit_call_tools_of_the_working_copy() -> None:
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    commands = re.findall(r"entry: (\S+)", hooks)
+    assert commands
+    assert all(command.startswith(".venv/bin/") for command in commands)
+    assert hooks.count("repo: ") == hooks.count("repo: local")
