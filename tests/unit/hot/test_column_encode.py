@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.support.flavours import FLAVOURS, load
 from tests.unit.hot.arrow_layout import binary_cells, list_cells
-from tidemill.client.producing.accumulator import ProducerIdentity
 from tidemill.client.producing.encoded_batch import EncodedBatch
+from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.batch import HEADER_BYTES
 from tidemill.wire.records import Record, build_batch

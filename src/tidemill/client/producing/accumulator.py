@@ -14,33 +14,21 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import final
 
+from tidemill.client.producing.producer_identity import (
+    ANONYMOUS,
+    ProducerIdentity,
+    sequence_after,
+)
 from tidemill.core.ids import TopicPartition
-from tidemill.wire.batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE
+from tidemill.wire.batch import NO_SEQUENCE
 from tidemill.wire.records import Header, Record, build_batch
 
-__all__ = ["ANONYMOUS", "Accumulator", "OutgoingBatch", "PartitionQueue", "ProducerIdentity"]
+__all__ = ["Accumulator", "OutgoingBatch", "PartitionQueue"]
 
 _RECORD_OVERHEAD_BYTES = 24
 """Upper bound of a record's lengths, deltas and attributes at the sizes that are usual."""
-_SEQUENCES = 1 << 31
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ProducerIdentity:
-    """What the broker calls an idempotent producer."""
-
-    producer_id: int = NO_PRODUCER_ID
-    epoch: int = NO_PRODUCER_EPOCH
-
-    @property
-    def idempotent(self) -> bool:
-        return self.producer_id != NO_PRODUCER_ID
-
-
-ANONYMOUS: Final = ProducerIdentity()
 
 
 @final
@@ -94,7 +82,7 @@ class PartitionQueue:
             self.identity = identity
             self.next_sequence = 0
         base = self.next_sequence
-        self.next_sequence = (base + count) % _SEQUENCES
+        self.next_sequence = sequence_after(base, count)
         return base
 
 

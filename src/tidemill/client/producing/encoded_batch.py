@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from tidemill.client.producing.accumulator import ProducerIdentity
+from tidemill.client.producing.producer_identity import ProducerIdentity, sequence_after
 from tidemill.core.ids import TopicPartition
 from tidemill.wire import batch as batches
 from tidemill.wire import compression
@@ -70,9 +70,8 @@ def halves(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
         for index, record in enumerate(part):
             record.offset = index
         idempotent = header.producer_id != batches.NO_PRODUCER_ID
-        sequence = (
-            (header.base_sequence + first) % (1 << 31) if idempotent else header.base_sequence
-        )
+        base = header.base_sequence
+        sequence = sequence_after(base, first) if idempotent else base
         payload = build_batch(
             part,
             codec=batch.codec,

@@ -10,9 +10,9 @@ from typing import Self, final
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ConnectionClosed
 from tidemill.client.producing.accumulator import Accumulator
+from tidemill.client.producing.batch_router import ALL_REPLICAS, NO_OFFSET
 from tidemill.client.producing.partitioners import KeyPartitioner, Partitioner, RoundRobin
-from tidemill.client.producing.produce_requests import ALL_REPLICAS
-from tidemill.client.producing.sender import NO_OFFSET, Sender
+from tidemill.client.producing.sender import Sender
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition

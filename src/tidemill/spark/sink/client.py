@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import final
 
-from tidemill.client.producing.accumulator import ProducerIdentity
 from tidemill.client.producing.batch_producer import BatchProducer
+from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.spark.bridge.blocking_client import Address, BlockingClient
 from tidemill.spark.sink.options import SinkOptions
 

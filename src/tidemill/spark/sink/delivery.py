@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, final
 
-from tidemill.client.producing.accumulator import ProducerIdentity
+from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.core.errors import UserError
 
 __all__ = ["AT_LEAST_ONCE", "EXACTLY_ONCE", "AtLeastOnce", "Delivery", "delivery_of"]

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidemill.client.producing.accumulator import ProducerIdentity
+from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError
 from tidemill.core.rng import SystemRng

@@ -8,9 +8,9 @@ import pytest
 from tests.support.fake_cluster import HANG_UP, SILENCE, FakeCluster
 from tests.unit.client.virtual_time import run_virtually
 from tidemill.client.network.cluster_client import ClusterClient
-from tidemill.client.producing.accumulator import ProducerIdentity
 from tidemill.client.producing.batch_producer import BatchProducer, BatchRefused, Delivered
 from tidemill.client.producing.encoded_batch import EncodedBatch, compressed
+from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.hot.record_encode import encode

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import BinaryType, StructType
 
 from tests.support.spark_topics import create_topic, records_of
-from tidemill.client.producing.accumulator import ProducerIdentity
+from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.core.errors import UserError
 from tidemill.spark.sink import client as sink_client
 from tidemill.spark.sink.sink import RowsWritten, batch_writer, stream_writer
