@@ -16,7 +16,7 @@ from unittest import mock
 from tidemill.broker import serving
 from tidemill.cli.main import main as tidemill
 from tidemill.server.handlers import HANDLERS
-from tidemill.server.request.context import RequestContext
+from tidemill.server.request.context import AnyContext
 from tidemill.server.request.handler import Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.produce import (
@@ -38,7 +38,7 @@ class _Nothing:
     def __init__(self) -> None:
         self._next_offsets: Counter[tuple[str, int]] = Counter()
 
-    def handle(self, _context: RequestContext, request: ProduceRequest) -> ProduceResponse:
+    def handle(self, _context: AnyContext, request: ProduceRequest) -> ProduceResponse:
         response = ProduceResponse()
         for topic in request.topic_data:
             entries = []

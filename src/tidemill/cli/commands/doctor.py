@@ -159,7 +159,7 @@ def _check_java() -> Finding:
     )
     if path is None:
         return Finding("java", Status.NOTE, "none", advice)
-    version = _java_version(path)
+    version = _try_java_version(path)
     if version is None:
         return Finding("java", Status.NOTE, f"{path} does not run", advice)
     if version < _JAVA_MIN:
@@ -167,7 +167,7 @@ def _check_java() -> Finding:
     return Finding("java", Status.OK, f"version {version}")
 
 
-def _java_version(path: str) -> int | None:
+def _try_java_version(path: str) -> int | None:
     try:
         ran = subprocess.run(  # noqa: S603 - the user's own java, found on the user's path
             [path, "-version"], capture_output=True, text=True, timeout=_PROGRAM_TIMEOUT_S

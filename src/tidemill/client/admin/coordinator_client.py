@@ -1,7 +1,7 @@
-"""The way to the broker that coordinates one group.
+"""Requests to the broker that coordinates one group.
 
-It is asked for by the group's name, kept, and asked for again when it says that it has moved or is
-still reading the offsets topic, or when it cannot be reached.
+The client looks the coordinator up by the group's name and keeps it. It looks again when the broker
+answers that the group has moved or is still loading, or when the broker cannot be reached.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 _GROUP_KEY_TYPE: Final = 0
 _FIND_VERSION: Final = 4
-"""The first that takes several keys; later ones add error codes only."""
+"""The first version with several keys; later ones only add error codes."""
 
 _MOVED: Final = frozenset(
     {
@@ -35,12 +35,12 @@ _MOVED: Final = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Refusals that pass once the group's partition has a leader that has read it."""
+"""Refusals that pass once the group's partition has a leader that has loaded it."""
 
 
 @final
 class CoordinatorClient:
-    """Requests about one group, sent to whichever broker coordinates it."""
+    """Sends requests about one group to the broker that coordinates it."""
 
     def __init__(self, cluster: ClusterClient, group: str) -> None:
         self._cluster = cluster
@@ -48,7 +48,7 @@ class CoordinatorClient:
         self._broker_id: int | None = None
 
     async def broker_id(self) -> int:
-        """The broker that was the coordinator when it was last asked for."""
+        """The coordinator as of the last lookup."""
         if self._broker_id is None:
             self._broker_id = await self._find()
         return self._broker_id
@@ -56,7 +56,7 @@ class CoordinatorClient:
     async def ask(
         self, message: Message, response_type: type[R], *, version: int | None = None
     ) -> R:
-        """A request for the coordinator; at the highest common version unless one is given."""
+        """Ask the coordinator, at the highest common version unless one is given."""
         broker_id = await self.broker_id()
         try:
             connection = await self._cluster.connection(broker_id)
@@ -64,12 +64,12 @@ class CoordinatorClient:
                 message, response_type, timeout_s=self._cluster.request_timeout_s, version=version
             )
         except ClientError:
-            # It may be gone, and then the group has another one.
+            # The broker may be gone; then the group has another coordinator.
             self._broker_id = None
             raise
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Run `attempt` again while it is refused because the coordinator moves or loads."""
+        """Repeat `attempt` while it is refused because the coordinator moves or loads."""
 
         async def once() -> T:
             try:

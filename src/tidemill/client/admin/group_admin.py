@@ -1,7 +1,7 @@
-"""Consumer groups from outside: which there are, how far they are, and how to end them.
+"""Consumer groups for an administrator: list them, show their progress, remove them.
 
-Every question about one group goes to its coordinator; the list is the sum of what all brokers
-coordinate.
+A request about one group goes to its coordinator. The list of groups is collected from all brokers,
+because each knows only the groups that it coordinates.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _REMOVED_BY_HAND: Final = "removed by an administrator"
 @final
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """One line of the list; a state or a kind that the broker is too old to tell is empty."""
+    """One line of the list; state and kind are empty if the broker is too old to report them."""
 
     group_id: str
     kind: str
@@ -52,7 +52,7 @@ class GroupSummary:
 class PartitionProgress:
     """How far a group is in one partition.
 
-    `committed` is None where it never committed, `end_offset` where the partition is gone.
+    `committed` is None if the group never committed, `end_offset` if the partition was deleted.
     """
 
     partition: TopicPartition
@@ -69,15 +69,15 @@ class PartitionProgress:
 
 @final
 class GroupAdmin:
-    """Administration of the groups of the cluster that `cluster` leads to."""
+    """Administers the consumer groups of one cluster."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     async def list_groups(self) -> list[GroupSummary]:
-        """Every group that we may see, by name."""
+        """Every group that we may describe, by name."""
 
         async def ask() -> list[GroupSummary]:
             await self._cluster.refresh([])
@@ -97,7 +97,7 @@ class GroupAdmin:
     async def progress(
         self, group: str, assigned: Iterable[TopicPartition] = ()
     ) -> list[PartitionProgress]:
-        """Every partition with a committed offset, and every one of `assigned`."""
+        """Progress in every partition that has a committed offset or is in `assigned`."""
         committed = await GroupOffsets(self._cluster, group).fetch(None)
         partitions = sorted({*committed, *assigned})
         ends = await self._ends(partitions)
@@ -107,7 +107,7 @@ class GroupAdmin:
         ]
 
     async def _ends(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
-        """High watermarks; offsets of topics that were deleted since stay committed for a while."""
+        """High watermarks of the topics that exist; offsets outlive a deleted topic for a while."""
         await self._cluster.refresh({partition.topic for partition in partitions})
         topics = self._cluster.metadata.topics
         there = {
@@ -122,7 +122,7 @@ class GroupAdmin:
     # --- changing --------------------------------------------------------------------------------
 
     async def delete_groups(self, groups: Iterable[str]) -> dict[str, ErrorCode]:
-        """Forget groups and their offsets; the outcome of each, in the order of `groups`."""
+        """Delete groups and their offsets; the outcome of each, in the order of `groups`."""
         return {group: await self._delete(group) for group in dict.fromkeys(groups)}
 
     async def _delete(self, group: str) -> ErrorCode:
@@ -143,9 +143,9 @@ class GroupAdmin:
     async def remove_members(
         self, group: str, members: Sequence[GroupMember]
     ) -> dict[str, ErrorCode]:
-        """Take members out of a group, as if they had left; the outcome of each, by member id.
+        """Remove members from a group, as if they had left; the outcome of each, by member id.
 
-        One that is alive comes back; this is for static members that will not (T42).
+        A live member joins again; this is for static members that will not return (T42).
         """
         coordinator = CoordinatorClient(self._cluster, group)
         identities = [

@@ -1,7 +1,7 @@
 """One consumer group as its coordinator sees it.
 
-There are two kinds, and a group says its kind only to the request that is made for it: the answer
-to ConsumerGroupDescribe is GROUP_ID_NOT_FOUND for a classic group (T44).
+Each of the two kinds of group has its own request. ConsumerGroupDescribe is answered with
+GROUP_ID_NOT_FOUND for a classic group (T44), so both are tried.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ __all__ = ["GroupDescription", "GroupMember", "describe_group"]
 T = TypeVar("T")
 
 _CONSUMER_PROTOCOL: Final = "consumer"
-"""Protocol type of the classic groups whose assignments we can read."""
+"""Protocol type of the classic groups whose assignments we can decode."""
 _ASSIGNMENT_OBJECTS_MAX: Final = 200_000
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """One member; `instance_id` is set for static ones."""
+    """One member; `instance_id` is set if it is static."""
 
     member_id: str
     instance_id: str | None
@@ -44,11 +44,11 @@ class GroupMember:
 @final
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """One group; its members by id."""
+    """One group and its members, sorted by id."""
 
     group_id: str
     kind: str
-    """`classic` or `consumer`: by which protocol its members talk to the coordinator."""
+    """`classic` or `consumer`: the protocol between members and coordinator."""
     state: str
     assignor: str
     coordinator: int
@@ -56,18 +56,20 @@ class GroupDescription:
 
 
 async def describe_group(cluster: ClusterClient, group: str) -> GroupDescription:
-    """The group, or KafkaError(GROUP_ID_NOT_FOUND) if there is none of that name."""
+    """The group; raises KafkaError(GROUP_ID_NOT_FOUND) if it does not exist."""
     coordinator = CoordinatorClient(cluster, group)
 
     async def ask() -> GroupDescription:
-        found = await _describe_consumer(coordinator, group)
+        found = await _try_describe_consumer(coordinator, group)
         return found if found is not None else await _describe_classic(coordinator, group)
 
     return await coordinator.retry(ask)
 
 
-async def _describe_consumer(coordinator: CoordinatorClient, group: str) -> GroupDescription | None:
-    """None if it is no group of the consumer protocol, or the broker has no such protocol."""
+async def _try_describe_consumer(
+    coordinator: CoordinatorClient, group: str
+) -> GroupDescription | None:
+    """None if the group, or the broker, does not use the consumer protocol."""
     request = consumer_describe.ConsumerGroupDescribeRequest(group_ids=[group])
     try:
         response = await coordinator.ask(request, consumer_describe.ConsumerGroupDescribeResponse)
@@ -107,7 +109,7 @@ async def _describe_classic(coordinator: CoordinatorClient, group: str) -> Group
     response = await coordinator.ask(request, classic_describe.DescribeGroupsResponse)
     found = _only(response.groups)
     check(found.error_code, found.error_message or f"group {group}")
-    if found.group_state == "Dead":  # how brokers before version 6 said that there is none
+    if found.group_state == "Dead":  # how versions before 6 report a group that does not exist
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group}")
     readable = found.protocol_type == _CONSUMER_PROTOCOL
     return GroupDescription(
@@ -132,7 +134,7 @@ def _classic_member(member: classic_describe.DescribedGroupMember, readable: boo
 
 
 def _assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """What the group's leader wrote for a member; empty until it has."""
+    """The partitions that the group's leader assigned to a member; empty until it has done so."""
     if len(data) < 2:
         return ()
     version = int.from_bytes(data[:2], "big", signed=True)
@@ -157,7 +159,7 @@ def _member_id(member: GroupMember) -> str:
 
 
 def _only(results: Sequence[T]) -> T:
-    """The one result of a request about one group."""
+    """The only entry of an answer about one group."""
     if len(results) != 1:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(results)} results for one group")
     return results[0]

@@ -1,7 +1,7 @@
-"""Committed offsets of a consumer group, read and written from outside the group.
+"""Committed offsets of a consumer group, read and written by a client that is no member.
 
-A simple consumer (generation -1, no member id) may commit to a group that has no members: Spark
-queries and tools do.
+Such a client (generation -1, no member id) may commit while the group has no members. Spark queries
+and tools do this.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FETCH_VERSION: Final = 9
 
 @final
 class OffsetAndMetadata(NamedTuple):
-    """Where a group is in a partition, and what whoever committed it wrote beside it."""
+    """The committed offset of one partition, and the text that was committed with it."""
 
     offset: int
     metadata: str
@@ -44,7 +44,7 @@ class OffsetAndMetadata(NamedTuple):
 
 @final
 class GroupOffsets:
-    """The offsets of one group."""
+    """The committed offsets of one group."""
 
     def __init__(self, cluster: ClusterClient, group: str) -> None:
         self._group = group
@@ -53,7 +53,7 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is committed for some partitions (None: for all); those without are left out."""
+        """The committed offsets of some partitions (None: all), as far as there are any."""
         topics = None if partitions is None else _asked_topics(partitions)
         asked = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
         request = OffsetFetchRequest(groups=[asked], require_stable=True)
@@ -67,7 +67,7 @@ class GroupOffsets:
         return await self._coordinator.retry(ask)
 
     async def commit(self, offsets: Mapping[TopicPartition, int], *, metadata: str = "") -> None:
-        """Store the next offset to be read of some partitions; KafkaError if one is refused."""
+        """Commit the next offset to read for some partitions; KafkaError if one is refused."""
         topics: dict[str, OffsetCommitRequestTopic] = {}
         for (name, index), offset in sorted(offsets.items()):
             topic = topics.setdefault(name, OffsetCommitRequestTopic(name=name))

@@ -1,6 +1,6 @@
-"""Topics, their configuration and their records, from outside.
+"""Topics, their configuration and their records, for an administrator.
 
-Changes go to the controller and are tried again while the cluster says that another broker is it.
+Changes go to the controller. They are retried while a broker answers that it is not the controller.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
 BROKER_DEFAULT = -1
-"""For partitions and replication factor of a new topic: what the broker's configuration says."""
+"""Partitions or replication factor of a new topic: use the broker's default."""
 
 _TOPIC_RESOURCE = 2
 _SET = 0
@@ -68,7 +68,7 @@ _DYNAMIC_TOPIC_CONFIG = 1
 @final
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """What became of a request for a topic; the counts are -1 if the broker is too old to say."""
+    """The topic that was created; the counts are -1 if the broker is too old to report them."""
 
     name: str
     topic_id: UUID
@@ -84,13 +84,13 @@ class ConfigEntry:
     name: str
     value: str | None
     is_set: bool
-    """Whether the topic itself sets it, rather than the broker or the default."""
+    """Whether the topic sets the key itself, rather than the broker or the default."""
     read_only: bool
 
 
 @final
 class Admin:
-    """Administration of the cluster that `cluster` leads to."""
+    """Administers the topics of one cluster."""
 
     def __init__(self, cluster: ClusterClient) -> None:
         self._cluster = cluster
@@ -106,7 +106,7 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> CreatedTopic:
-        """Make one topic; KafkaError says why not."""
+        """Create one topic. Raises KafkaError."""
         topic = CreatableTopic(
             name=name,
             num_partitions=partitions,
@@ -145,12 +145,12 @@ class Admin:
         return await self._retry(ask)
 
     async def list_topics(self) -> list[TopicInfo]:
-        """Every topic that we may see, by name."""
+        """Every topic that we may describe, by name."""
         await self._cluster.refresh(None)
         return sorted(self._cluster.metadata.topics.values(), key=lambda topic: topic.name)
 
     async def describe_topic(self, name: str) -> TopicInfo:
-        """One topic, or KafkaError."""
+        """One topic. Raises KafkaError."""
         await self._cluster.refresh([name])
         return self._cluster.metadata.topic(name)
 
@@ -171,7 +171,7 @@ class Admin:
     # --- configuration ---------------------------------------------------------------------------
 
     async def describe_configs(self, topic: str) -> list[ConfigEntry]:
-        """The configuration of a topic, every key that it has."""
+        """The configuration of a topic, with all keys."""
         resource = DescribeConfigsResource(
             resource_type=_TOPIC_RESOURCE, resource_name=topic, configuration_keys=None
         )
@@ -192,7 +192,7 @@ class Admin:
     async def alter_configs(
         self, topic: str, *, set_to: Mapping[str, str], delete: Iterable[str] = ()
     ) -> None:
-        """Set some keys and give others back to their defaults; all of it or nothing."""
+        """Set some keys and reset others to their defaults; all changes apply, or none."""
         configs = [
             AlterableConfig(name=name, config_operation=_SET, value=value)
             for name, value in set_to.items()
@@ -215,14 +215,14 @@ class Admin:
     # --- records ---------------------------------------------------------------------------------
 
     async def list_offsets(self, topic: str, timestamp_ms: int) -> dict[int, ListedOffset]:
-        """For each partition the first offset at or after a time (or one of its special values)."""
+        """The first offset at or after a time (or a special value of it), for each partition."""
         info = await self._cluster.topic(topic)
         wanted = {TopicPartition(topic, index): timestamp_ms for index in info.partitions}
         found = await list_offsets(self._cluster, wanted)
         return {partition.partition: offset for partition, offset in sorted(found.items())}
 
     async def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Drop what lies before an offset in some partitions; their new log start offsets."""
+        """Delete the records before an offset in some partitions; the new log start offsets."""
 
         async def ask() -> dict[int, int]:
             await self._cluster.topic(topic)
@@ -234,7 +234,7 @@ class Admin:
         return await retry_refusals(ask, LEADER_MOVED)
 
     async def _delete_records_of(self, partition: TopicPartition, offset: int) -> int:
-        leader = self._cluster.metadata.leader(*partition)
+        leader = self._cluster.metadata.try_leader(*partition)
         if leader is None:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
         wanted = DeleteRecordsPartition(partition_index=partition.partition, offset=offset)
@@ -269,7 +269,7 @@ class Admin:
 
 
 def _only(results: Sequence[T]) -> T:
-    """The one result of a request about one thing."""
+    """The only entry of an answer about one topic."""
     if len(results) != 1:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(results)} results for one request")
     return results[0]

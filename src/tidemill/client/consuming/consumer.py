@@ -1,19 +1,19 @@
-"""Reads partitions that the caller names, from the offset, time or end that the caller names.
+"""Reads the partitions that the caller names, from an offset, a time or an end.
 
 Theory of operation. Each leader has at most one Fetch in flight, for all the partitions it leads. A
-poll waits for the first answer, moves the positions past what came (batch headers suffice for
-that), sends the next Fetch, and only then opens the records: the broker works while we decode.
+poll waits for the first answer, moves the positions past the fetched batches (their headers are
+enough), sends the next Fetch, and only then opens the records: the broker works while we decode.
 
 Answers hold whole stored batches: the first may begin before the position, the last may be cut off
-(T31). Records of a batch that come before the position are left out, a cut batch is fetched again,
-control batches are skipped. `poll` hands out records and does not look at transactions
-(read_uncommitted); `poll_batches` hands out what came, for who decodes batches in another way.
+(T31). Records before the position are left out, a cut batch is fetched again, control batches are
+skipped. `poll` returns records and ignores transactions (read_uncommitted); `poll_batches` returns
+the batches as fetched, for callers that decode them in another way.
 
-With `read_between` a partition is read up to an offset and then let go. As its end comes near, a
-Fetch asks for about as many bytes as are still wanted, judged by those that came: without that a
+With `read_between` a partition is read up to an offset and then dropped. Near the end of the range
+a Fetch asks only for the bytes still wanted, estimated from the bytes read so far: otherwise a
 short range in a long log would cost a full answer each time.
 
-A lost connection or a leader that moved is retried until `retry_s` have gone by without an answer.
+A lost connection or a moved leader is retried until `retry_s` have passed without an answer.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ _VERSION_BY_NAME_MAX = 12
 
 _RANGE_SLACK_BYTES = 64 * KIB
 _RANGE_FIRST_FETCH_BYTES = 1 * MIB
-"""Asked for while nothing is known of the size of a range's records."""
+"""The first request of a range, before the size of its records is known."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AtOffset:
-    """Start with this offset."""
+    """Start at this offset."""
 
     offset: int
 
@@ -77,7 +77,7 @@ class AtOffset:
 @final
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """Start with the first record of this time or later; at the end if there is none."""
+    """Start at the first record with this time or a later one; at the end if there is none."""
 
     timestamp_ms: int
 
@@ -101,12 +101,12 @@ class FetchedRecords:
 @final
 @dataclass(slots=True)
 class FetchedBatches:
-    """Batches of one partition as they came, not opened and not verified yet."""
+    """Batches of one partition as fetched, not opened and not verified."""
 
     partition: TopicPartition
     batches: list[tuple[memoryview, BatchHeader]]
     from_offset: int
-    """Where reading was: records before it are left out."""
+    """The position of the reader: records before it must be left out."""
     high_watermark: int
     aborted: list[AbortedTransaction]
     """With read_committed: aborted transactions whose batches may be among these."""
@@ -115,7 +115,7 @@ class FetchedBatches:
 @final
 @dataclass(slots=True)
 class _Range:
-    """How far a partition is read, and what its offsets have weighed so far."""
+    """Where reading of a partition stops, and how many bytes its offsets took so far."""
 
     stop: int
     offsets_read: int = 0
@@ -129,7 +129,7 @@ class _Range:
 
 @final
 class Consumer:
-    """Follows an explicit assignment. Give it a `ClusterClient` of its own: its fetches wait."""
+    """Reads an explicit assignment. Give it its own `ClusterClient`: fetches wait at the broker."""
 
     def __init__(
         self,
@@ -153,9 +153,9 @@ class Consumer:
         self._retry_s = retry_s
         self._isolation_level = isolation_level
         self._read_ahead = read_ahead
-        """Whether the next Fetch goes out before the records of this one are looked at."""
+        """Whether the next Fetch is sent before the records of this one are opened."""
         self._ranges: dict[TopicPartition, _Range] = {}
-        """Of partitions that are read up to an offset; the others have no end."""
+        """Only of partitions that are read up to an offset."""
         self._in_flight: dict[int, asyncio.Future[FetchResponse]] = {}
         """By leader; at most one Fetch each."""
         self._failing_since: float | None = None
@@ -164,7 +164,7 @@ class Consumer:
     async def assign(
         self, topic: str, start: StartPosition, partitions: Iterable[int] | None = None
     ) -> None:
-        """Add partitions of a topic, all of them unless told which, to what `poll` reads."""
+        """Add partitions of a topic to what `poll` reads; None adds all of them."""
         info = await self._cluster.topic(topic)
         indexes = sorted(info.partitions if partitions is None else partitions)
         for index in indexes:
@@ -189,8 +189,8 @@ class Consumer:
     def read_between(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Add partitions to be read from one offset up to, not including, another.
 
-        Each leaves `positions` when it has been read. The caller has made their leaders known
-        (`ClusterClient.refresh`).
+        Each is removed from `positions` when its range is read. The caller must have learnt the
+        leaders (`ClusterClient.refresh`).
         """
         for partition, (start, stop) in ranges.items():
             if start < stop:
@@ -198,7 +198,7 @@ class Consumer:
                 self._ranges[partition] = _Range(stop)
 
     def skip_to(self, partition: TopicPartition, offset: int | None) -> None:
-        """Go on at a later offset; None, or one at the end of its range, lets the partition go."""
+        """Continue at a later offset; None, or the end of its range, drops the partition."""
         wanted = self._ranges.get(partition)
         if offset is None or (wanted is not None and offset >= wanted.stop):
             self._ranges.pop(partition, None)
@@ -207,11 +207,11 @@ class Consumer:
             self.positions[partition] = offset
 
     async def poll(self, timeout_s: float) -> list[FetchedRecords]:
-        """What has arrived, waiting up to `timeout_s` for the first answer; may be empty."""
+        """The records that have arrived, if any; waits up to `timeout_s` for the first answer."""
         return [_open(fetched) for fetched in await self.poll_batches(timeout_s)]
 
     async def poll_batches(self, timeout_s: float) -> list[FetchedBatches]:
-        """As `poll`, but batches as they came."""
+        """Like `poll`, but returns the batches as fetched."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             await self._fetch_from_idle_leaders()
@@ -220,7 +220,7 @@ class Consumer:
             await self._recover(error)
             return []
         if slices and self._read_ahead:
-            # A fault here is met again by the next poll; what has come must be handed out first.
+            # The next poll meets a fault again; the data that has arrived is returned first.
             with contextlib.suppress(ClientError, KafkaError):
                 await self._fetch_from_idle_leaders()
         self._failing_since = None
@@ -244,7 +244,7 @@ class Consumer:
     def _by_leader(self) -> dict[int, list[TopicPartition]]:
         leaders: dict[int, list[TopicPartition]] = {}
         for partition in self.positions:
-            leader = self._cluster.metadata.leader(*partition)
+            leader = self._cluster.metadata.try_leader(*partition)
             if leader is None:
                 raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
             leaders.setdefault(leader.broker_id, []).append(partition)
@@ -289,7 +289,7 @@ class Consumer:
         return self._take_all([future for _, future in done])
 
     def _take_all(self, answers: list[asyncio.Future[FetchResponse]]) -> list[FetchedBatches]:
-        """Whatever data came; a fault beside data is left for the next fetch to meet again."""
+        """The data of all answers. If there is any, a fault is left for the next fetch to meet."""
         slices: list[FetchedBatches] = []
         fault: TidemillError | None = None
         for answer in answers:
@@ -352,7 +352,7 @@ class Consumer:
     # --- faults ----------------------------------------------------------------------------------
 
     async def _recover(self, error: TidemillError) -> None:
-        """Wait a little and learn the leaders anew, or give up and raise `error`."""
+        """Pause and refresh the leaders, or give up and raise `error`."""
         now = asyncio.get_running_loop().time()
         self._failing_since = now if self._failing_since is None else self._failing_since
         passing = isinstance(error, ClientError) or (
@@ -366,7 +366,7 @@ class Consumer:
         try:
             await self._cluster.refresh({partition.topic for partition in self.positions})
         except ClientError:
-            return  # the next poll meets the same fault, and counts it
+            return  # the next poll meets the same fault and counts it
 
 
 def _open(piece: FetchedBatches) -> FetchedRecords:

@@ -1,8 +1,8 @@
 """Which of the fetched batches a reader may see: no control batches, no aborted transactions.
 
-With read_committed a broker names the aborted transactions that reach into an answer, each by its
-producer and first offset. From there to its abort marker, a control batch, what that producer wrote
-in transactions is left out.
+With read_committed a broker lists the aborted transactions that overlap an answer, each by producer
+and first offset. From that offset to the abort marker, which is a control batch, the transactional
+batches of that producer are left out.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tidemill.wire.records import iter_records
 __all__ = ["visible_batches"]
 
 _ABORT_MARKER = b"\x00\x00"
-"""The type in a control record's key, behind two bytes of version; commit is 1."""
+"""The type in a control record's key, after two bytes of version; commit is 1."""
 
 
 def visible_batches(fetched: FetchedBatches) -> Iterator[tuple[memoryview, BatchHeader]]:
-    """The batches with records for the reader, in order; their checksums are not verified."""
+    """The batches that the reader may see, in order; their checksums are not verified."""
     to_come = sorted(fetched.aborted, key=lambda aborted: aborted.first_offset, reverse=True)
     aborting: set[int] = set()
     for view, header in fetched.batches:

@@ -1,18 +1,18 @@
 """One connection to one broker: requests out, answers back, in order.
 
-Theory of operation. A broker answers the requests of a connection in the order in which they came
-(T8), so the connection keeps them in a queue and gives each arriving frame to the oldest. Several
-may be in flight; `in_flight_max` bounds them. A request whose answer does not come in its time
-takes the connection down with it: every later answer is stuck behind the missing one. After any
-fault the connection is over for good; making a new one is its owner's decision.
+Theory of operation. A broker answers the requests of a connection in the order of their arrival
+(T8), so the connection keeps pending requests in a queue and gives each arriving frame to the
+oldest. At most `in_flight_max` are in flight. A request that is not answered in time ends the
+connection, because every later answer is stuck behind the missing one. After any fault the
+connection stays unusable; its owner decides whether to open a new one.
 
-The first thing said is ApiVersions: at our newest version, then, if the broker does not know that
-one, at the version its error answer names (T2). From then on each request goes out at the highest
-version that both sides know, unless the caller asks for another.
+The first request is ApiVersions: at our newest version, then, if the broker does not know that one,
+at the version its error answer names (T2). Every later request uses the highest version that both
+sides know, unless the caller asks for another.
 
 There is no task here: the event loop calls `buffer_updated`, callers wait on futures. It runs on
-any loop and over anything that `Net` connects. Throttling needs no code: a broker that throttles
-stops reading (T11), and the bound on what is in flight does the rest.
+any loop and over any `Net`. Throttling needs no code: a broker that throttles stops reading (T11),
+and the bound on requests in flight does the rest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ __all__ = ["BrokerConnection"]
 R = TypeVar("R", bound=Message)
 
 RESPONSE_BYTES_MAX = 128 * MIB
-"""Above any broker's fetch.max.bytes, and still a bound."""
+"""More than any broker's fetch.max.bytes."""
 RESPONSE_OBJECTS_MAX = 1_000_000
 """Metadata of a large cluster has more parts than any request may have."""
 
@@ -62,7 +62,7 @@ _UNSUPPORTED_VERSION = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 @final
 @dataclass(slots=True)
 class _Pending:
-    """A request that waits for its answer. `future` may be done already: cancelled by its owner."""
+    """A request without an answer. Its `future` may already be done: cancelled by its owner."""
 
     spec: ApiSpec
     version: int
@@ -74,7 +74,7 @@ class _Pending:
 
 @final
 class BrokerConnection(asyncio.BufferedProtocol):
-    """Made by `open`, usable until `close`, a fault, or the peer ends it."""
+    """Made by `open`; usable until `close`, a fault, or the end of the peer."""
 
     def __init__(self, host: str, port: int, client_id: str, in_flight_max: int) -> None:
         self.address = f"{host}:{port}"
@@ -85,9 +85,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._pending: deque[_Pending] = deque()
         self._correlation_id = 0
         self._versions: dict[int, ApiVersion] = {}
-        """What the broker offers; empty until ApiVersions was answered."""
+        """The broker's versions by API key; empty until ApiVersions is answered."""
         self._fault: TidemillError | None = None
-        """Why the connection is over; None while it can be used."""
+        """Why the connection ended; None while it is usable."""
         self._write_paused = False
         self._room = asyncio.Event()
         self._room.set()
@@ -123,12 +123,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     @property
     def usable(self) -> bool:
-        """Whether a request could still be sent."""
+        """Whether requests can still be sent."""
         return self._fault is None
 
     @property
     def in_flight(self) -> int:
-        """Requests without an answer: what a new one would have to wait for."""
+        """The number of requests without an answer."""
         return len(self._pending)
 
     def version_of(self, key: ApiKey) -> int:
@@ -152,9 +152,9 @@ class BrokerConnection(asyncio.BufferedProtocol):
         timeout_s: float,
         version: int | None = None,
     ) -> R:
-        """Send `message` and wait for its answer, first for room if too much is in flight.
+        """Send `message` and wait for its answer; waits for room first if too much is in flight.
 
-        `timeout_s` counts from the sending. Raises ConnectionLost, ConnectionClosed,
+        `timeout_s` starts when it is sent. Raises ConnectionLost, ConnectionClosed,
         RequestTimedOut, or KafkaError if there is no common version.
         """
         await self._wait_room()
@@ -185,16 +185,16 @@ class BrokerConnection(asyncio.BufferedProtocol):
         return future
 
     async def send_unanswered(self, message: Message, *, version: int | None = None) -> None:
-        """Send what the broker never answers: Produce with acks=0 (T9)."""
+        """Send a request that the broker never answers: Produce with acks=0 (T9)."""
         await self._wait_room()
         self._check_usable()
         spec = _SPECS_BY_REQUEST[type(message).__name__]
         self._write(message, spec, self.version_of(spec.key) if version is None else version)
 
     def close(self) -> None:
-        """End the connection; whatever is in flight fails with ConnectionClosed.
+        """End the connection; requests in flight fail with ConnectionClosed.
 
-        What was written still goes out: there may be unanswered requests in it.
+        Bytes already written are still sent: they may hold requests that expect no answer.
         """
         if self._transport is not None:
             self._transport.close()
@@ -274,7 +274,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     def _answer(self, frame: memoryview) -> None:
         if not self._pending:
-            raise ProtocolViolation("an answer that nobody asked for")
+            raise ProtocolViolation("an answer without a request")
         pending = self._pending[0]
         spec, version = pending.spec, pending.version
         correlation_id, body_at = parse_response_header(frame, spec=spec, version=version)
@@ -283,7 +283,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                 f"answer {correlation_id} where {pending.correlation_id} was due ({spec.name})"
             )
         if spec.key is ApiKey.API_VERSIONS and frame[body_at:][:2] == _UNSUPPORTED_VERSION:
-            version = 0  # a refusal of our version is written in the one that everybody reads (T2)
+            version = 0  # the refusal of our version is encoded in version 0 (T2)
         reader = Reader(frame, RESPONSE_OBJECTS_MAX, body_at)
         response = pending.response_type.read(reader, version)
         reader.finish()
@@ -299,7 +299,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         )
 
     def _end(self, fault: TidemillError) -> None:
-        """The only way out of being usable; the first reason stays."""
+        """Make the connection unusable; the first fault is kept."""
         if self._fault is not None:
             return
         self._fault = fault
@@ -314,13 +314,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
 
 def _reason(error: OSError) -> str:
-    """In the system's words; asyncio puts the address into `strerror`, resolvers leave no errno."""
+    """The system's message; asyncio puts the address into `strerror`, resolvers set no errno."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error) or "no answer"
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:
-    """An answer that its owner stopped waiting for is no reason for a warning."""
+    """Mark the exception as seen: asyncio must not warn if the caller stopped waiting."""
     if not future.cancelled():
         future.exception()

@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
 _ATTEMPTS_MAX = 8
-"""Tries of a request that the cluster may refuse while it changes: about five seconds in all."""
+"""Attempts while the cluster changes and refuses: about five seconds in all."""
 
 
 @final
@@ -54,7 +54,7 @@ class Backoff:
 
 @final
 class ClusterClient:
-    """The way to every broker of a cluster. Close it, or use it as a context manager."""
+    """Connects to every broker of a cluster. Close it, or use it as a context manager."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ClusterClient:
         return await self._connect(broker.host, broker.port)
 
     async def any_connection(self) -> BrokerConnection:
-        """A usable connection to whichever broker answers, open and idle ones first."""
+        """A usable connection to any broker; an open, idle one is preferred."""
         usable = [connection for connection in self._connections.values() if connection.usable]
         if usable:
             return min(usable, key=lambda connection: connection.in_flight)
@@ -132,7 +132,7 @@ class ClusterClient:
     # --- metadata --------------------------------------------------------------------------------
 
     async def refresh(self, topics: Iterable[str] | None, *, auto_create: bool = False) -> None:
-        """Ask any broker about some topics; None asks about all, an empty list about brokers."""
+        """Ask any broker about some topics; None: about all; empty: only about the brokers."""
         connection = await self.any_connection()
         asked = None if topics is None else [MetadataRequestTopic(name=t) for t in sorted(topics)]
         response = await connection.request(
@@ -146,7 +146,7 @@ class ClusterClient:
         self.metadata.apply(response)
 
     async def topic(self, name: str, *, auto_create: bool = False) -> TopicInfo:
-        """A topic with leaders, asking until the cluster has chosen them (T15)."""
+        """A topic with leaders; asks again until the cluster has chosen them (T15)."""
 
         async def ask() -> TopicInfo:
             await self.refresh([name], auto_create=auto_create)
@@ -163,24 +163,24 @@ class ClusterClient:
     # --- requests --------------------------------------------------------------------------------
 
     async def ask_any(self, message: Message, response_type: type[R]) -> R:
-        """A request that every broker can answer."""
+        """Send a request that every broker can answer."""
         connection = await self.any_connection()
         return await connection.request(message, response_type, timeout_s=self.request_timeout_s)
 
     async def ask_broker(self, broker_id: int, message: Message, response_type: type[R]) -> R:
-        """A request for one broker."""
+        """Send a request to one broker."""
         connection = await self.connection(broker_id)
         return await connection.request(message, response_type, timeout_s=self.request_timeout_s)
 
     async def ask_controller(self, message: Message, response_type: type[R]) -> R:
-        """A request for the broker that Metadata names as controller (T18)."""
+        """Send a request to the broker that Metadata names as controller (T18)."""
         if self.metadata.controller_id not in self.metadata.brokers:
             await self.refresh([])
         return await self.ask_broker(self.metadata.controller_id, message, response_type)
 
 
 async def retry_refusals(attempt: Callable[[], Awaitable[T]], passing: Iterable[ErrorCode]) -> T:
-    """Run `attempt` until it is not refused with one of `passing`, a bounded number of times."""
+    """Repeat `attempt`, a bounded number of times, while it is refused with one of `passing`."""
     backoff = Backoff()
     codes = frozenset(passing)
     for _ in range(_ATTEMPTS_MAX):

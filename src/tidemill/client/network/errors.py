@@ -1,9 +1,9 @@
-"""What can go wrong between us and a broker, apart from refusals (`KafkaError`).
+"""Transport errors between the client and a broker. A refusal by the broker is a `KafkaError`.
 
-Four questions decide what a caller may do next, so each has a type of its own: would it block
-(`WouldBlock`: nothing was sent), did we close it (`ConnectionClosed`), did the peer or the network
-break it (`ConnectionLost`), did the answer stay out (`RequestTimedOut`). After the last two a
-request may have had its effect: only what is idempotent may be sent again.
+Each case that lets a caller act differently has its own type: the request would block and was not
+sent (`WouldBlock`), we closed the connection (`ConnectionClosed`), the peer or the network broke it
+(`ConnectionLost`), no answer came (`RequestTimedOut`). After the last two a request may have taken
+effect: only an idempotent request may be sent again.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ class ConnectionClosed(ClientError):
 
 @final
 class ConnectionLost(ClientError):
-    """The peer or the network ended the connection; what was in flight is in doubt."""
+    """The peer or the network ended the connection; the requests in flight are in doubt."""
 
 
 @final
 class RequestTimedOut(ClientError):
-    """No answer within the caller's time; the connection is over, since answers come in order."""
+    """No answer within the caller's time; this ends the connection, since answers come in order."""
 
 
 @final
 class BrokerUnreachable(ClientError):
-    """No connection could be made to any of the addresses that are known."""
+    """None of the known addresses accepts a connection."""
 
 
 def error_code(value: int) -> ErrorCode:
-    """The code in an answer; one from a later protocol than ours counts as an unknown error."""
+    """The code in an answer; a code that our protocol version lacks is an unknown error."""
     try:
         return ErrorCode(value)
     except ValueError:
@@ -62,7 +62,7 @@ def error_code(value: int) -> ErrorCode:
 
 
 def check(value: int, detail: str | None = None) -> None:
-    """Raise KafkaError unless the answer's code says that all is well."""
+    """Raise KafkaError unless the answer's code is NONE."""
     code = error_code(value)
     if code is not ErrorCode.NONE:
         raise KafkaError(code, detail or "")

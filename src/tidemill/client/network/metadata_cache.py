@@ -1,9 +1,9 @@
-"""What the client knows of the cluster: brokers, topics, leaders. Pure; no I/O.
+"""What the client knows about the cluster: brokers, topics, leaders. Pure; no I/O.
 
-Knowledge comes from Metadata answers and, between them, from the leader hints of Produce and Fetch
-answers (T28). A partition's leader only ever moves to a higher leader epoch, so a late answer from
-a broker that lags behind cannot bring an old leader back; a topic that was made anew (another topic
-id) starts afresh.
+It learns from Metadata answers and, between them, from the leader hints of Produce and Fetch
+answers (T28). A partition's leader only moves to a higher leader epoch, so a late answer from a
+broker that lags behind cannot bring back an old leader. A topic that was deleted and created again
+has another topic id, and its epochs start over.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tidemill.client.network.errors import error_code
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import NO_LEADER, ZERO_UUID
+from tidemill.core.ids import NO_LEADER
 from tidemill.wire.generated.metadata import MetadataResponse, MetadataResponseTopic
 
 __all__ = ["BrokerInfo", "MetadataCache", "PartitionInfo", "TopicInfo"]
@@ -23,7 +23,7 @@ __all__ = ["BrokerInfo", "MetadataCache", "PartitionInfo", "TopicInfo"]
 @final
 @dataclass(frozen=True, slots=True)
 class BrokerInfo:
-    """One broker, at the address it told us to use."""
+    """One broker and the address that it advertises."""
 
     broker_id: int
     host: str
@@ -65,10 +65,10 @@ class MetadataCache:
     brokers: dict[int, BrokerInfo] = field(default_factory=dict)
     topics: dict[str, TopicInfo] = field(default_factory=dict)
     errors: dict[str, ErrorCode] = field(default_factory=dict)
-    """Topics that the last answer about them refused."""
+    """Topics for which the last answer was an error."""
 
     def apply(self, response: MetadataResponse) -> None:
-        """Take in an answer, about all topics or about some."""
+        """Apply an answer about all topics or about some."""
         self.cluster_id = response.cluster_id
         self.controller_id = response.controller_id
         self.brokers = {
@@ -82,7 +82,7 @@ class MetadataCache:
         if topic.name is None:
             return
         code = error_code(topic.error_code)
-        # A topic whose leaders are still being chosen is described all the same.
+        # LEADER_NOT_AVAILABLE comes with a full description of the topic.
         if code not in {ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE}:
             self.topics.pop(topic.name, None)
             self.errors[topic.name] = code
@@ -95,7 +95,7 @@ class MetadataCache:
         self.topics[topic.name] = fresh
 
     def apply_leader_hint(self, topic: str, partition: int, leader: int, epoch: int) -> bool:
-        """A broker named the current leader in an answer; whether that was news to us."""
+        """Apply the leader that an answer named; whether it was new and is a broker we know."""
         info = self.topics.get(topic)
         known = info.partitions.get(partition) if info is not None else None
         if known is None or leader < 0 or epoch <= known.leader_epoch:
@@ -105,7 +105,7 @@ class MetadataCache:
         return leader in self.brokers
 
     def forget_leader(self, topic: str, partition: int) -> None:
-        """The leader we know refused; do not ask it again before the next answer."""
+        """Drop a leader that refused: it is not asked again before the next Metadata answer."""
         info = self.topics.get(topic)
         if info is not None and partition in info.partitions:
             info.partitions[partition].leader = NO_LEADER
@@ -118,17 +118,11 @@ class MetadataCache:
             raise KafkaError(code, f"topic {name}")
         return info
 
-    def leader(self, topic: str, partition: int) -> BrokerInfo | None:
-        """Who leads the partition, if that is known."""
+    def try_leader(self, topic: str, partition: int) -> BrokerInfo | None:
+        """The partition's leader; None if it is not known."""
         info = self.topics.get(topic)
         known = info.partitions.get(partition) if info is not None else None
         return self.brokers.get(known.leader) if known is not None else None
-
-    def name_of(self, topic_id: UUID) -> str | None:
-        """The name of a topic that an answer gave by id."""
-        if topic_id == ZERO_UUID:
-            return None
-        return next((t.name for t in self.topics.values() if t.topic_id == topic_id), None)
 
 
 def _topic_info(topic: MetadataResponseTopic) -> TopicInfo:

@@ -1,4 +1,4 @@
-"""ListOffsets for many partitions at once: where logs begin and end, and what lies at a time."""
+"""ListOffsets for many partitions at once: the start, the end, or the offset at a time."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ __all__ = [
     "list_offsets",
 ]
 
-# Not times, but names for places in a log (T39).
+# These timestamps mean positions in a log (T39).
 LATEST_TIMESTAMP: Final = -1
 EARLIEST_TIMESTAMP: Final = -2
 
 _CONSUMER = -1
-"""replica_id of whoever is not a broker."""
+"""The replica_id of a client that is no broker."""
 
 LEADER_MOVED: Final = frozenset(
     {
@@ -42,12 +42,12 @@ LEADER_MOVED: Final = frozenset(
         ErrorCode.OFFSET_NOT_AVAILABLE,
     }
 )
-"""Refusals that pass once the client knows the leader again."""
+"""Refusals that pass once the client knows the new leader."""
 
 
 @final
 class ListedOffset(NamedTuple):
-    """What was found; offset and timestamp are -1 when there is no record that late."""
+    """The record found; offset and timestamp are -1 if there is no record that late."""
 
     offset: int
     timestamp_ms: int
@@ -80,7 +80,7 @@ def _by_leader(
     for partition, timestamp_ms in wanted.items():
         if partition.partition not in cluster.metadata.topic(partition.topic).partitions:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(partition))
-        leader = cluster.metadata.leader(*partition)
+        leader = cluster.metadata.try_leader(*partition)
         if leader is None:
             raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
         leaders.setdefault(leader.broker_id, {})[partition] = timestamp_ms

@@ -1,9 +1,9 @@
-"""Cuts what arrives into response frames, with the payload copied at most once.
+"""Cuts arriving bytes into response frames and copies each payload at most once.
 
-Bytes land in a small scratch area. Frames that are whole there are short, and are copied out. A
-frame that is not all there gets a buffer of its own size, into which the rest is read directly: the
-records of a large Fetch answer are never moved again. Every frame has its own memory, so views into
-it stay good for as long as somebody holds them.
+Bytes arrive in a small scratch area. A frame that is complete there is short and is copied out. An
+incomplete frame gets a buffer of its full size, and the rest is read directly into it: the records
+of a large Fetch answer are not copied again. Every frame has its own memory, so views of it stay
+valid as long as they are held.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SCRATCH_BYTES = 16 * KIB
 
 @final
 class ResponseBuffer:
-    """The bytes of one connection that do not make a whole response yet."""
+    """The bytes of one connection that do not form a complete response yet."""
 
     __slots__ = ("_fill", "_frame", "_response_bytes_max", "_scratch")
 
@@ -34,12 +34,12 @@ class ResponseBuffer:
         """Bytes received into the frame, or into the scratch area."""
 
     def space(self) -> memoryview:
-        """Where the next bytes shall go; never empty."""
+        """Where the next bytes go; never empty."""
         target = self._scratch if self._frame is None else self._frame
         return target[self._fill :]
 
     def received(self, count: int) -> list[memoryview]:
-        """`count` bytes were put into `space()`; the frames that are complete now, in order."""
+        """Account for `count` bytes written to `space()`; the frames they complete, in order."""
         self._fill += count
         if self._frame is None:
             return self._cut_scratch()

@@ -1,11 +1,11 @@
 """Records gathered into batches per partition until they are sent. No clock: `now` is an argument.
 
-A batch is open (takes records) until it is full or encoded for sending; a partition has at most one
+A batch is open (takes records) until it is full or encoded for sending. A partition has at most one
 open batch, the last of its queue. The head of a queue stays there while it is in flight, so the
 batches of a partition reach the log in the order in which they were filled, retries included.
 
-Sequence numbers (T29) are given when a batch is first encoded, and the encoded bytes are kept: a
-retry sends exactly the same batch, which is how the broker recognises it.
+A batch gets its sequence numbers (T29) when it is first encoded, and the encoded bytes are kept: a
+retry sends exactly the same batch, and so the broker recognises it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidemill.wire.records import Header, Record, build_batch
 __all__ = ["Accumulator", "OutgoingBatch", "PartitionQueue"]
 
 _RECORD_OVERHEAD_BYTES = 24
-"""Upper bound of a record's lengths, deltas and attributes at the sizes that are usual."""
+"""Upper bound of a record's lengths, deltas and attributes at usual sizes."""
 
 
 @final
@@ -37,14 +37,14 @@ class OutgoingBatch:
     """One batch from its first record until its outcome is known."""
 
     done: asyncio.Future[int]
-    """Its base offset, -1 if the broker does not say (acks=0)."""
+    """Its base offset; -1 if the broker does not report it (acks=0)."""
     opened_at: float
     deadline: float
     records: list[Record] = field(default_factory=list)
     size_bytes: int = 0
-    """Before compression, estimated upwards."""
+    """An upper bound, before compression."""
     payload: bytearray | None = None
-    """Encoded once, at the first sending."""
+    """The encoded batch; None before it is first sent."""
 
 
 @final
@@ -57,13 +57,13 @@ class PartitionQueue:
     in_flight: bool = False
     """Whether the head has been sent and not been answered."""
     not_before: float = 0.0
-    """When the head may be tried again."""
+    """When the head may be sent again."""
     identity: ProducerIdentity = ANONYMOUS
-    """Under which `next_sequence` counts; another identity starts at 0 again."""
+    """The identity that `next_sequence` belongs to; a new identity starts at 0."""
     next_sequence: int = 0
 
     def encode_head(self, identity: ProducerIdentity, codec: int) -> bytearray:
-        """The bytes of the head batch, the same ones however often it is asked for."""
+        """The bytes of the head batch; every call returns the same bytes."""
         batch = self.batches[0]
         if batch.payload is None:
             batch.payload = build_batch(
@@ -88,7 +88,7 @@ class PartitionQueue:
 
 @final
 class Accumulator:
-    """All partitions' queues, and how much they hold together."""
+    """The queues of all partitions, and their total size."""
 
     def __init__(self, *, batch_bytes_max: int, linger_s: float, delivery_timeout_s: float) -> None:
         self._batch_bytes_max = batch_bytes_max
@@ -101,7 +101,7 @@ class Accumulator:
     def add(
         self, partition: TopicPartition, record: Record, now: float
     ) -> tuple[OutgoingBatch, int]:
-        """Put a record into the partition's open batch; the batch and the record's place in it."""
+        """Add a record to the partition's open batch; the batch and the record's index in it."""
         queue = self.queues.get(partition)
         if queue is None:
             queue = self.queues[partition] = PartitionQueue(partition)
@@ -125,7 +125,7 @@ class Accumulator:
         return batch
 
     def ready_at(self, queue: PartitionQueue, *, flushing: bool) -> float | None:
-        """When the head of a queue may be sent; None if there is nothing to send now."""
+        """When the head of a queue may be sent; None if there is none, or it is in flight."""
         if queue.in_flight or not queue.batches:
             return None
         head = queue.batches[0]
@@ -134,7 +134,7 @@ class Accumulator:
         return max(queue.not_before, head.opened_at + self._linger_s if lingers else 0.0)
 
     def pop_head(self, queue: PartitionQueue) -> OutgoingBatch:
-        """The head's outcome is known: it goes."""
+        """Remove the head: its outcome is known."""
         batch = queue.batches.popleft()
         queue.in_flight = False
         queue.not_before = 0.0

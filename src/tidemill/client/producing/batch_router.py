@@ -128,7 +128,7 @@ class BatchRouter(Generic[B]):
 
     def is_busy(self, partition: TopicPartition) -> bool:
         """Whether the partition's leader may get no further request now."""
-        leader = self._cluster.metadata.leader(*partition)
+        leader = self._cluster.metadata.try_leader(*partition)
         return leader is not None and self._is_full(leader.broker_id)
 
     async def send(self, ready: Sequence[B]) -> bool:
@@ -157,7 +157,7 @@ class BatchRouter(Generic[B]):
     async def _learn(self, ready: Sequence[B]) -> None:
         """Learn what a request needs: the leaders and our producer id."""
         metadata = self._cluster.metadata
-        lost = {b.partition.topic for b in ready if metadata.leader(*b.partition) is None}
+        lost = {b.partition.topic for b in ready if metadata.try_leader(*b.partition) is None}
         if lost:
             await self._cluster.refresh(lost)
         if self.identity is None:
@@ -168,7 +168,7 @@ class BatchRouter(Generic[B]):
         metadata = self._cluster.metadata
         leaders: dict[int, list[B]] = {}
         for batch in ready:
-            leader = metadata.leader(*batch.partition)
+            leader = metadata.try_leader(*batch.partition)
             if leader is None:
                 code = metadata.errors.get(batch.partition.topic, ErrorCode.LEADER_NOT_AVAILABLE)
                 self._owner.refused(batch, KafkaError(code), leader_lost=False)

@@ -1,8 +1,8 @@
-"""A batch whose records are encoded already; only its header is to be written.
+"""A batch whose records are already encoded; only its header is missing.
 
-The records lie behind `HEADER_BYTES` bytes of room. The header comes last because it holds the
-producer's sequence numbers, which are given when the batch is first sent (T29), and the checksum
-covers them.
+The buffer has `HEADER_BYTES` bytes of room before the records. The header is written last, because
+it holds the sequence numbers, which are assigned when the batch is first sent (T29), and the
+checksum covers them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["EncodedBatch", "compressed", "halves"]
 @final
 @dataclass(slots=True)
 class EncodedBatch:
-    """The records of one partition, and what the header says about them."""
+    """The encoded records of one partition, and the values for their header."""
 
     partition: TopicPartition
     buffer: bytearray
@@ -32,7 +32,7 @@ class EncodedBatch:
     max_timestamp: int
 
     def seal(self, identity: ProducerIdentity, base_sequence: int) -> None:
-        """Write the header; `buffer` is a whole batch from now on."""
+        """Write the header; this completes the batch in `buffer`."""
         batches.write_header(
             self.buffer,
             attributes=batches.attributes_of(self.codec, transactional=False, control=False),
@@ -47,7 +47,7 @@ class EncodedBatch:
 
 
 def compressed(buffer: bytearray, codec: int) -> bytearray:
-    """The same room and records with the records under `codec`."""
+    """The buffer with its records compressed by `codec`; the room for the header stays."""
     if codec == compression.NONE:
         return buffer
     with memoryview(buffer) as whole:
@@ -58,9 +58,9 @@ def compressed(buffer: bytearray, codec: int) -> bytearray:
 
 
 def halves(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
-    """Two batches with the records of a sealed one, under the sequence numbers that it has.
+    """Split a sealed batch in two; its records keep their sequence numbers.
 
-    The way back from a batch that the broker finds too large, as a whole. It opens every record.
+    For a batch that the broker finds too large. It opens every record.
     """
     header = batches.read_header(batch.buffer)
     records = list(iter_records(batch.buffer, header))

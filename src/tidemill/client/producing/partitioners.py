@@ -1,7 +1,7 @@
-"""Which partition a record goes to, when the caller does not say.
+"""Chooses the partition of a record for which the caller names none.
 
 Keys are placed as Java's default producer places them, so that Tidemill's tools and any Java
-producer agree about where a key lives. librdkafka's default (crc32) is another one.
+producer put a key into the same partition. librdkafka's default (crc32) differs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Partitioner(Protocol):
 
 @final
 class RoundRobin:
-    """One after the other, whatever the key."""
+    """Takes the partitions in turn and ignores the key."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -35,7 +35,7 @@ class RoundRobin:
 
 @final
 class RandomPartitioner:
-    """Any of them, whatever the key."""
+    """Takes a random partition and ignores the key."""
 
     def __init__(self, rng: Rng) -> None:
         self._rng = rng
@@ -46,7 +46,7 @@ class RandomPartitioner:
 
 @final
 class KeyPartitioner:
-    """By the hash of the key; records without one go where `keyless` says."""
+    """Takes the hash of the key; `keyless` places records without a key."""
 
     def __init__(self, keyless: Partitioner) -> None:
         self._keyless = keyless

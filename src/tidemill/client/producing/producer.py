@@ -1,4 +1,4 @@
-"""Sends records: `send` gathers them into batches, the `Sender` takes those to the brokers."""
+"""Sends records: `send` gathers them into batches, the `Sender` sends the batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Producer", "RecordDelivery"]
 
 @final
 class RecordDelivery:
-    """The fate of one record."""
+    """Tells whether one record was stored, and where."""
 
     __slots__ = ("_batch_done", "_index")
 
@@ -42,9 +42,9 @@ class RecordDelivery:
 
 @final
 class Producer:
-    """Use as `async with`: leaving the block flushes, leaving it by an exception does not.
+    """Use as `async with`: the end of the block flushes, unless an exception ends it.
 
-    Memory is bounded by `buffer_bytes_max`: `send` waits while that much is on its way.
+    `buffer_bytes_max` bounds the memory: `send` waits while that many bytes are unacknowledged.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Producer:
             cluster, self._accumulator, acks=acks, idempotent=idempotent, codec=codec
         )
         self._broken: BaseException | None = None
-        """Why the sending loop ended, if it ended by itself: a bug."""
+        """Why the sending loop died; always a bug."""
         self._supervisor = Supervisor(self._loop_ended)
 
     async def __aenter__(self) -> Self:
@@ -114,7 +114,7 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordDelivery:
-        """Take a record; waits only while the buffer is full or the topic is not known yet."""
+        """Queue a record; waits only while the buffer is full or the topic is not known yet."""
         while self._accumulator.buffered_bytes >= self._buffer_bytes_max:
             self._sender.moved.clear()
             self._sender.wake.set()

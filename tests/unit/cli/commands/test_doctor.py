@@ -18,7 +18,7 @@ def healthy(monkeypatch):
 
     monkeypatch.setattr(doctor_module.BrokerConnection, "open", refused)
     monkeypatch.setattr(doctor_module, "is_compiled", lambda module: True)
-    monkeypatch.setattr(doctor_module, "_java_version", lambda path: 21)
+    monkeypatch.setattr(doctor_module, "_try_java_version", lambda path: 21)
     monkeypatch.setattr(doctor_module.shutil, "which", lambda name: f"/bin/{name}")
     monkeypatch.setattr(doctor_module.resource, "getrlimit", lambda which: (65_536, 65_536))
 
@@ -72,7 +72,7 @@ def test_missing_programs_are_named_with_their_packages(monkeypatch):
 @pytest.mark.usefixtures("healthy")
 @pytest.mark.parametrize("version", [8, None], ids=["too old", "does not run"])
 def test_an_unusable_java_is_a_note(monkeypatch, version):
-    monkeypatch.setattr(doctor_module, "_java_version", lambda path: version)
+    monkeypatch.setattr(doctor_module, "_try_java_version", lambda path: version)
 
     assert findings()[0]["java"]["status"] == "note"
 

@@ -41,7 +41,7 @@ def cache_with(*answers: MetadataResponse) -> MetadataCache:
 
 
 def leader_of(cache: MetadataCache) -> int | None:
-    leader = cache.leader("t", 0)
+    leader = cache.try_leader("t", 0)
     return leader.broker_id if leader is not None else None
 
 
