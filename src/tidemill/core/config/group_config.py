@@ -1,6 +1,6 @@
-"""The keys of consumer groups and of the topic that holds their state; a section of `BrokerConfig`.
+"""The keys of consumer groups and of the topic that holds their state: a section of `BrokerConfig`.
 
-The group coordinator is handed this section as it is.
+The group coordinator gets this section alone.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _ASSIGNORS = frozenset({"range", "uniform"})
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """What groups obey; a field is named as its key."""
+    """The settings of groups; each field is named after its key."""
 
     # --- `__consumer_offsets` --------------------------------------------------------------------
     offsets_topic_num_partitions: int = option(
         50,
         key="offsets.topic.num.partitions",
-        doc="Partitions of `__consumer_offsets`; fixed once the first group has come.",
+        doc="Partitions of `__consumer_offsets`; fixed once the first group has created the topic.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=10_000,
@@ -34,7 +34,7 @@ class GroupConfig:
     offsets_topic_replication_factor: int = option(
         3,
         key="offsets.topic.replication.factor",
-        doc="Replicas of `__consumer_offsets`; fewer if there are fewer brokers when it is made.",
+        doc="Replicas of `__consumer_offsets`; fewer if fewer brokers exist when it is created.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=32_767,
@@ -42,7 +42,7 @@ class GroupConfig:
     offsets_topic_segment_bytes: int = option(
         100 * MIB,
         key="offsets.topic.segment.bytes",
-        doc="Size of a segment of `__consumer_offsets`: smaller is loaded sooner.",
+        doc="Size of a segment of `__consumer_offsets`; smaller segments load sooner.",
         scope=Scope.CLUSTER,
         unit="bytes",
         minimum=1 * KIB,
@@ -59,7 +59,7 @@ class GroupConfig:
     offsets_retention_check_interval_ms: int = option(
         600_000,
         key="offsets.retention.check.interval.ms",
-        doc="How often offsets that nobody needs any more are looked for.",
+        doc="How often the coordinator looks for expired offsets.",
         unit="ms",
         minimum=1,
         maximum=INT64_MAX,
@@ -67,7 +67,7 @@ class GroupConfig:
     offsets_commit_timeout_ms: int = option(
         5_000,
         key="offsets.commit.timeout.ms",
-        doc="How long an answer of a coordinator waits until its records are committed.",
+        doc="How long a coordinator's answer waits for its records to be committed.",
         unit="ms",
         minimum=1,
     )
@@ -94,7 +94,7 @@ class GroupConfig:
     group_initial_rebalance_delay_ms: int = option(
         3_000,
         key="group.initial.rebalance.delay.ms",
-        doc="How long an empty group waits for more members after its first one came.",
+        doc="How long an empty group waits for more members after the first one joins.",
         unit="ms",
     )
     group_max_size: int = option(
@@ -106,27 +106,27 @@ class GroupConfig:
     groups_max: int = option(
         100_000,
         key="tidemill.groups.max",
-        doc="Groups that this broker coordinates; a further one is refused.",
+        doc="Groups that this broker coordinates; further groups are refused.",
         minimum=1,
     )
     group_consumer_session_timeout_ms: int = option(
         45_000,
         key="group.consumer.session.timeout.ms",
-        doc="A member of the consumer protocol that is silent for so long is dropped.",
+        doc="A member of the consumer protocol that sends no heartbeat for this long is dropped.",
         unit="ms",
         minimum=1,
     )
     group_consumer_heartbeat_interval_ms: int = option(
         5_000,
         key="group.consumer.heartbeat.interval.ms",
-        doc="How often members of the consumer protocol are told to show up.",
+        doc="How often members of the consumer protocol are told to send heartbeats.",
         unit="ms",
         minimum=1,
     )
     group_consumer_assignors: str = option(
         "uniform,range",
         key="group.consumer.assignors",
-        doc="Assignors of the consumer protocol, the first one for members that name none.",
+        doc="Assignors of the consumer protocol; the first one is the default.",
     )
 
     @property
@@ -139,7 +139,7 @@ class GroupConfig:
         return tuple(self.group_consumer_assignors.split(","))
 
     def validate(self) -> None:
-        """Check what no single key can; UserError names the keys that do not fit together."""
+        """Check keys against each other; UserError names the keys that do not fit together."""
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise UserError(
                 f"group.min.session.timeout.ms={self.group_min_session_timeout_ms} is more than "

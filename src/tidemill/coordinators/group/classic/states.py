@@ -41,15 +41,15 @@ _STABLE = ClassicState.STABLE
 TRANSITIONS = (
     Transition(_EMPTY, "a first member joins", _PREPARING),
     Transition(_EMPTY, "a record with members is loaded", _STABLE),
-    Transition(_PREPARING, "everyone joined, or the rebalance timeout passed", _COMPLETING),
-    Transition(_PREPARING, "the last member went", _EMPTY),
+    Transition(_PREPARING, "all members joined, or the rebalance timeout passed", _COMPLETING),
+    Transition(_PREPARING, "the last member left", _EMPTY),
     Transition(_COMPLETING, "the leader's plan is in the log", _STABLE),
-    Transition(_COMPLETING, "a member came, went, changed or did not sync in time", _PREPARING),
-    Transition(_COMPLETING, "the last member went", _EMPTY),
-    Transition(_STABLE, "a member came, went, changed or did not sync in time", _PREPARING),
+    Transition(_COMPLETING, "a member joined, left, changed or did not sync in time", _PREPARING),
+    Transition(_COMPLETING, "the last member left", _EMPTY),
+    Transition(_STABLE, "a member joined, left, changed or did not sync in time", _PREPARING),
     Transition(_STABLE, "the leader joins again", _PREPARING),
-    Transition(_STABLE, "a static member is back under a new id", _STABLE),
-    Transition(_STABLE, "the last member went", _EMPTY),
+    Transition(_STABLE, "a static member returns under a new id", _STABLE),
+    Transition(_STABLE, "the last member left", _EMPTY),
 )
 
 _STEPS = frozenset((row.before, row.after) for row in TRANSITIONS)
