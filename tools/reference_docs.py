@@ -1,8 +1,8 @@
-"""Writes the reference pages (keys, APIs, metrics) from the code that they describe.
+"""Writes docs/reference/{configuration,topic-keys,apis,metrics}.md from the code they describe.
 
-python tools/reference_docs.py           write
-docs/reference/{configuration,topic-keys,apis,metrics}.md python tools/reference_docs.py --check
-fail if they differ from the code
+Usage:
+    python tools/reference_docs.py            write the pages
+    python tools/reference_docs.py --check    fail if a page differs from the code
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 CONFIGURATION = """\
 # Broker configuration
 
-A broker needs no configuration. What it takes comes as `key=value`, from three places; the later
-one wins:
+A broker runs without any configuration. Keys are set as `key=value` in three places; the later one
+wins:
 
 1. the lines of a file, `tidemill up --config FILE` (`#` starts a comment line);
 2. flags, `tidemill up --set key=value`;
-3. code, where a broker is embedded.
+3. the arguments of an embedded broker.
 
-An unknown key, or a value outside the range, is an error that names the key and what is allowed.
+An unknown key, or a value outside its range, is an error that names the key and what is allowed.
 Keys of scope *cluster* should have the same value on all brokers.
 
 """
@@ -40,31 +40,31 @@ Keys of scope *cluster* should have the same value on all brokers.
 TOPIC_PAGE = """\
 # Topic keys
 
-Set when a topic is created, or later with `tidemill topic alter` and any Kafka admin client. Every
-topic key of Kafka 4.3 is here: it works, or it is stored without effect, or it is refused, with the
-reason. Any other key is an error.
+Set a key when you create a topic, or later with `tidemill topic alter` or any Kafka admin client.
+This page has every topic key of Kafka 4.3: it works, or it is stored without effect, or it is
+refused, with the reason. Any other key is an error.
 
 """
 
 WORKS = """\
 ## Keys that work
 
-The default comes from the broker key in the last column, where there is one
-([configuration.md](configuration.md)).
+Where the last column names a broker key ([configuration.md](configuration.md)), that key sets the
+default.
 
 """
 
 STORED = """\
 ## Keys that are stored
 
-They are kept and shown, so that tools which set them go on working, but nothing follows from them.
+These keys are kept and shown, so that tools that set them keep working, but they have no effect.
 
 """
 
 REFUSED = """\
 ## Values that are refused
 
-Keeping them quiet would promise something that does not happen.
+Accepting these values would promise something that does not happen.
 
 """
 
@@ -72,17 +72,17 @@ Keeping them quiet would promise something that does not happen.
 APIS = """\
 # APIs and versions
 
-What the broker answers to ApiVersions, made from its list of handlers. Produce is advertised from
-version 0, because old clients read that as "this broker takes compressed batches", but needs
-version 3.
+The broker's answer to ApiVersions, generated from its list of handlers. Produce is advertised from
+version 0, because old clients take that as a sign that the broker accepts compressed batches, but
+it needs version 3.
 
 """
 
 METRICS_PAGE = """\
 # Metrics
 
-`tidemill up --set metrics.listen=127.0.0.1:9100` serves `/metrics` in Prometheus' text format,
-`/healthz` (the process works) and `/readyz` (it serves).
+`tidemill up --set metrics.listen=127.0.0.1:9100` serves `/metrics` in the text format of
+Prometheus, `/healthz` (the process is alive) and `/readyz` (it serves clients).
 
 """
 
@@ -174,7 +174,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the pages, or say which ones are out of date."""
+    """Write the pages, or with `--check` name those that are out of date."""
     made = pages()
     if list(arguments) == ["--check"]:
         stale = [

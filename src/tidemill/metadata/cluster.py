@@ -2,12 +2,13 @@
 
 The rules of this shell:
 
-- One lock around everything that reads the store into the image or writes to it. Inside it the
-  image is the newest that this broker has seen, and after a successful write it contains the write
-  before the caller goes on (T22).
-- Only a CONNECTED session acts (`may_act`). A session that was LOST is replaced, and the broker
-  registers anew, in a new broker epoch.
-- A broker that stopped unclean gives up, before it registers, whatever it may have lost (I14).
+- One lock guards everything that reads the store into the image or writes to the store. Inside it
+  the image is the newest that this broker has seen. After a successful write the image contains the
+  write before the caller continues (T22).
+- Only a CONNECTED session acts (`may_act`). A LOST session is replaced, and the broker registers
+  again, in a new broker epoch.
+- After an unclean stop, a broker leaves the in-sync sets of everything that it may have lost before
+  it registers (I14).
 
 `run` is the loop that follows the watches; the broker starts it.
 """
@@ -53,13 +54,13 @@ _T = TypeVar("_T")
 _log = logging.getLogger("tidemill.metadata")
 
 _RETRY_AFTER_S = 1.0
-"""Pause after the store failed, before `run` looks again."""
+"""Pause of `run` after the store has failed."""
 _PRODUCER_ID_BLOCK = 1_000
 
 
 @final
 class Cluster:
-    """One broker's view of the cluster, and its hands on it."""
+    """One broker's view of the cluster, and the changes that it makes to it."""
 
     def __init__(
         self,
@@ -81,7 +82,7 @@ class Cluster:
         self._registered = False
         self._closed = False
         self.broker_epoch = -1
-        """Of the last registration."""
+        """The epoch of the last registration."""
 
     @property
     def broker_id(self) -> int:
@@ -104,18 +105,18 @@ class Cluster:
         """Call `on_delta` with every change of the image, on the event loop, at once."""
         self._keeper.subscribe(on_delta)
 
-    # --- life ------------------------------------------------------------------------------------
+    # --- start, run, close -----------------------------------------------------------------------
 
     async def identify(self) -> str:
-        """The cluster's id, before joining: a data directory of another cluster is not opened."""
+        """The cluster's id before joining: a data directory of another cluster is refused."""
         async with self._lock:
             await self._connect()
             return self.image.cluster_id
 
     async def start(self, advertised: Endpoint, *, unclean: bool) -> None:
-        """Join the cluster. `unclean`: the logs may have lost what was not flushed.
+        """Join the cluster. `unclean`: the logs may have lost unflushed records.
 
-        UserError if another broker has our id, or the store is not one that we can use.
+        UserError if another broker has our id, or the store is not a usable one.
         """
         self._advertised = advertised
         self._coord.watch("/", self._keeper.mark)
@@ -137,7 +138,7 @@ class Cluster:
                 self._keeper.wakeup.set()
 
     async def catch_up(self) -> None:
-        """Take in all changes that were announced, and react to them."""
+        """Read all changes that watches announced, and react to them."""
         while self._needs_work():
             async with self._lock:
                 if not self._registered:
@@ -146,7 +147,7 @@ class Cluster:
                 await self._react()
 
     async def close(self) -> None:
-        """Leave the cluster; others take over what this broker led."""
+        """Leave the cluster; other brokers take over what this one led."""
         async with self._lock:
             self._closed = True
             self._resign()
@@ -167,7 +168,7 @@ class Cluster:
         self._controller.step_down()
 
     async def _react(self) -> None:
-        """Do what the newest image asks of this broker."""
+        """Do what the newest image requires of this broker: step down, campaign or control."""
         if self._controller.term != self._keeper.term:
             self._controller.step_down()
         if self.image.controller_broker_id == NO_LEADER and self._registered:
@@ -212,7 +213,7 @@ class Cluster:
         self._keeper.publish(draft)
 
     async def _restart_unclean(self) -> None:
-        """Take new epochs, and leave where others have more, before anybody can elect us."""
+        """Take new epochs and leave in-sync sets, before any controller can elect us."""
         for _ in range(CAS_ATTEMPTS_MAX):
             changes = restart_unclean(self.image, self.broker_id)
             try:
@@ -252,7 +253,7 @@ class Cluster:
         return BrokerImage(broker_id=self.broker_id, epoch=epoch, host=host, port=port, rack=rack)
 
     async def _try_multi(self, ops: Sequence[Op]) -> bool:
-        """Whether it was done; it was not if somebody else came first."""
+        """Run the multi; False if another broker's change came first."""
         try:
             await self._coord.multi(ops)
         except CoordConflict:
@@ -264,7 +265,7 @@ class Cluster:
     async def create_topics(
         self, specs: Sequence[TopicSpec], *, validate_only: bool = False
     ) -> list[TopicResult]:
-        """Make topics; one result each, in order (T21)."""
+        """Create topics; one result each, in order (T21)."""
         topic_ids = [TopicId(self._rng.uuid()) for _ in specs]
         return await self._as_controller(
             lambda term: self._controller.create_topics(
@@ -299,7 +300,7 @@ class Cluster:
         )
 
     async def _as_controller(self, work: Callable[[int], Awaitable[_T]]) -> _T:
-        """Do `work(term)` on settled metadata, and again if that turns out to have been stale."""
+        """Do `work(term)` on settled metadata; try again if the metadata proves stale."""
         async with self._lock:
             for _ in range(CAS_ATTEMPTS_MAX):
                 term = self._controller.term
@@ -312,7 +313,7 @@ class Cluster:
                     self._controller.conflict(conflict)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the metadata keeps changing; try again")
 
-    # --- what any broker may do ------------------------------------------------------------------
+    # --- changes that any broker may make --------------------------------------------------------
 
     async def propose_isr(
         self,
@@ -324,11 +325,11 @@ class Cluster:
         partition_epoch: int,
         broker_epochs: Mapping[int, int] | None = None,
     ) -> PartitionImage:
-        """As the leader, change the isr; answers with the partition's new state.
+        """As the leader, change the isr; returns the partition's new state.
 
-        KafkaError says that the proposal was made on an old state (INVALID_UPDATE_VERSION,
-        FENCED_LEADER_EPOCH), or that it is not ours to make. `broker_epochs` are those that the
-        joining followers fetched with: one that has restarted since is not taken in (KIP-903).
+        KafkaError if the proposal is based on an old state (INVALID_UPDATE_VERSION,
+        FENCED_LEADER_EPOCH) or this broker does not lead. `broker_epochs` are the epochs in which
+        the joining followers fetched: one that has restarted since cannot join (KIP-903).
         """
         async with self._lock:
             topic, before = self._led_partition(topic_id, partition)
@@ -374,7 +375,7 @@ class Cluster:
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "the partition changed meanwhile")
 
     async def reserve_producer_ids(self, count: int = _PRODUCER_ID_BLOCK) -> range:
-        """Producer ids that nobody else gets, ever."""
+        """Reserve a block of producer ids that no other broker ever gets."""
         for _ in range(CAS_ATTEMPTS_MAX):
             node = await self._coord.get(nodes.PRODUCER_IDS)
             if node is None:

@@ -1,4 +1,4 @@
-"""Fresh producer ids, handed out from blocks that the cluster reserves by compare-and-set (T30)."""
+"""New producer ids, from blocks that this broker reserves in the store by compare-and-set (T30)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK_SIZE = 1000
 
 @final
 class ProducerIds:
-    """Ids unique in the cluster; a block that is lost with the process is simply never used."""
+    """Ids unique in the cluster; the rest of a block is never used if the process ends."""
 
     def __init__(self, reserve: Callable[[int], Awaitable[range]]) -> None:
         self._reserve = reserve
@@ -30,6 +30,6 @@ class ProducerIds:
         """The next id; the store is asked once per block."""
         while (producer_id := self.try_next()) is None:
             block = await self._reserve(BLOCK_SIZE)
-            if not self._block:  # somebody else may have brought one meanwhile
+            if not self._block:  # another caller may have reserved one meanwhile
                 self._block = block
         return producer_id

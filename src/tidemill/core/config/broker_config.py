@@ -1,7 +1,7 @@
-"""What one broker can be told, with defaults that need no telling.
+"""The configuration of one broker; every key has a default. Pure.
 
 `broker_config` joins the three sources, file, `--set` flags and code; the later one wins. Keys are
-Kafka's where Kafka has them. Those of consumer groups are in `group_config.py`, the defaults of
+Kafka's where Kafka has them. The keys of consumer groups are in `group_config.py`, the defaults of
 topic keys in `topic_defaults.py`.
 """
 
@@ -31,7 +31,7 @@ _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared wi
 _PORT_MAX = 65_535
 _BROKER_ID_MAX = 2**31 - 1
 _DESCRIPTORS_RESERVED = 256
-"""Kept for the listener, the coordination store, log files and whatever a library opens (S13)."""
+"""Reserved for the listener, the coordination store, log files and libraries (S13)."""
 
 
 class Endpoint(NamedTuple):
@@ -45,7 +45,7 @@ class Endpoint(NamedTuple):
 
 
 def parse_endpoint(text: str, *, key: str) -> Endpoint:
-    """HOST:PORT, an IPv6 address in brackets; a leading `PLAINTEXT://` is understood."""
+    """Parse HOST:PORT, an IPv6 address in brackets; a leading `PLAINTEXT://` is allowed."""
     bare = text.removeprefix("PLAINTEXT://")
     host, colon, port = bare.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -59,7 +59,7 @@ def parse_endpoint(text: str, *, key: str) -> Endpoint:
 
 @final
 class DescriptorPlan(NamedTuple):
-    """How a process's file descriptors are shared out."""
+    """How a process divides its file descriptors."""
 
     connections: int
     files: int
@@ -68,35 +68,33 @@ class DescriptorPlan(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Everything one broker reads at start; `broker_config` makes it and has it validated."""
+    """Everything that a broker reads at start; made and validated by `broker_config`."""
 
     # --- identity and addresses ------------------------------------------------------------------
     node_id: int = option(
         0,
         key="node.id",
-        doc="The number of this broker in the cluster; no two brokers may have the same.",
+        doc="Id of this broker; unique in the cluster.",
         maximum=_BROKER_ID_MAX,
     )
-    broker_rack: str = option(
-        "", key="broker.rack", doc="Where this broker stands; told to clients that ask."
-    )
+    broker_rack: str = option("", key="broker.rack", doc="Rack of this broker; shown to clients.")
     listeners: str = option(
         "127.0.0.1:9092",
         key="listeners",
-        doc="HOST:PORT to accept clients on, an IPv6 address in brackets. Port 0 takes a free one.",
+        doc="HOST:PORT on which clients are accepted, an IPv6 address in brackets. Port 0 takes a "
+        "free port.",
     )
     advertised_listeners: str = option(
         "",
         key="advertised.listeners",
-        doc="HOST:PORT that clients are told to connect to; port 0 stands for the port of "
-        "`listeners`. Empty: the same as `listeners`; if that is every address of the machine, a "
-        "client is told the one it came in by. Brokers of a cluster need one that the others can "
-        "reach.",
+        doc="HOST:PORT that clients are told to connect to; port 0 means the port of `listeners`. "
+        "Empty: the same as `listeners`, or, if that is every address of the machine, the address "
+        "that the client connected to. In a cluster the other brokers must be able to reach it.",
     )
     metrics_listen: str = option(
         "",
         key="metrics.listen",
-        doc="HOST:PORT of the HTTP page with metrics and health. Empty: there is none.",
+        doc="HOST:PORT of the HTTP pages with metrics and health. Empty: no such pages.",
     )
     data_dir: str = option(
         "./data", key="data.dir", doc="Where logs and the embedded coordination store live."
@@ -106,7 +104,7 @@ class BrokerConfig:
     num_partitions: int = option(
         4,
         key="num.partitions",
-        doc="Partitions of a new topic whose creator does not say how many.",
+        doc="Partitions of a new topic if the request does not give a number.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=10_000,
@@ -114,7 +112,7 @@ class BrokerConfig:
     default_replication_factor: int = option(
         1,
         key="default.replication.factor",
-        doc="Replicas of a new topic whose creator does not say how many.",
+        doc="Replicas of a new topic if the request does not give a number.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=32_767,
@@ -122,12 +120,12 @@ class BrokerConfig:
     auto_create_topics_enable: bool = option(
         True,
         key="auto.create.topics.enable",
-        doc="Whether a client that asks for an unknown topic by name gets it made.",
+        doc="Whether a topic is created when a client asks for it by name and it does not exist.",
     )
     partitions_per_broker_max: int = option(
         20_000,
         key="partitions.per.broker.max",
-        doc="Replicas that one broker may hold; topics that need more are refused.",
+        doc="Largest number of replicas on one broker; topics that need more are refused.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=1_000_000,
@@ -137,26 +135,26 @@ class BrokerConfig:
     max_connections: int = option(
         16_384,
         key="max.connections",
-        doc="Open client connections; less if the process may not have so many descriptors.",
+        doc="Largest number of client connections; lower if the process has too few descriptors.",
         minimum=1,
     )
     max_connections_per_ip: int = option(
         16_384,
         key="max.connections.per.ip",
-        doc="Open client connections from one address.",
+        doc="Largest number of client connections from one address.",
         minimum=1,
     )
     max_connection_creation_rate_per_ip: int = option(
         INT32_MAX,
         key="max.connection.creation.rate.per.ip",
-        doc="New connections per second from one address, in bursts of one second's worth; more "
-        "are closed at once. The default sets no limit.",
+        doc="New connections per second from one address, in bursts of up to one second's worth; "
+        "more are closed at once. The default sets no limit.",
         minimum=1,
     )
     connections_max_idle_ms: int = option(
         600_000,
         key="connections.max.idle.ms",
-        doc="A connection without a request for this long is closed.",
+        doc="A connection is closed after this long without a request.",
         unit="ms",
         minimum=1_000,
         maximum=INT64_MAX,
@@ -164,15 +162,15 @@ class BrokerConfig:
     socket_request_max_bytes: int = option(
         100 * MIB,
         key="socket.request.max.bytes",
-        doc="Size of the largest request; a larger one closes its connection.",
+        doc="Largest request; a larger one closes its connection.",
         unit="bytes",
         minimum=1 * KIB,
     )
     request_memory_bytes: int = option(
         256 * MIB,
         key="request.memory.bytes",
-        doc="Memory for requests that are being received or worked on, over all connections; "
-        "reading pauses beyond it.",
+        doc="Memory for requests that are being received or processed, for all connections "
+        "together; beyond it the broker stops reading.",
         unit="bytes",
         minimum=1 * MIB,
         maximum=INT64_MAX,
@@ -180,7 +178,7 @@ class BrokerConfig:
     response_memory_bytes: int = option(
         256 * MIB,
         key="response.memory.bytes",
-        doc="Memory for answers that were not sent yet, over all connections.",
+        doc="Memory for answers that are not sent yet, for all connections together.",
         unit="bytes",
         minimum=1 * MIB,
         maximum=INT64_MAX,
@@ -188,21 +186,21 @@ class BrokerConfig:
     fetch_max_bytes: int = option(
         55 * MIB,
         key="fetch.max.bytes",
-        doc="Size of the largest answer to a fetch, whatever the client asks for.",
+        doc="Largest answer to a fetch, even if the client asks for more.",
         unit="bytes",
         minimum=1 * KIB,
     )
     fetch_sessions_max: int = option(
         1_000,
         key="fetch.sessions.max",
-        doc="Incremental fetch sessions kept; the least used one makes room for a new one.",
+        doc="Largest number of incremental fetch sessions; a new one replaces the least used one.",
         minimum=0,
         maximum=100_000,
     )
     file_descriptors_max: int = option(
         4_096,
         key="file.descriptors.max",
-        doc="Log and index files kept open; less if the process may not have so many descriptors.",
+        doc="Log and index files that are kept open; lower if the process has too few descriptors.",
         minimum=64,
         maximum=1_000_000,
     )
@@ -211,7 +209,7 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = option(
         300_000,
         key="log.retention.check.interval.ms",
-        doc="How often old segments are looked for.",
+        doc="How often the broker looks for segments to delete.",
         unit="ms",
         minimum=1,
         maximum=INT64_MAX,
@@ -220,7 +218,7 @@ class BrokerConfig:
     log_cleaner_backoff_ms: int = option(
         15_000,
         key="log.cleaner.backoff.ms",
-        doc="How long compaction rests when no log is dirty enough.",
+        doc="Pause of compaction when no log is dirty enough.",
         unit="ms",
         minimum=1,
         maximum=INT64_MAX,
@@ -228,8 +226,8 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_size: int = option(
         128 * MIB,
         key="log.cleaner.dedupe.buffer.size",
-        doc="Memory for the keys of one cleaning, 32 bytes each; with more keys than fit it takes "
-        "several passes.",
+        doc="Memory for the keys of one cleaning, 32 bytes each; if they do not fit, the cleaning "
+        "takes several passes.",
         unit="bytes",
         minimum=64 * KIB,
         maximum=INT64_MAX,
@@ -262,14 +260,14 @@ class BrokerConfig:
         )
 
     def advertised_endpoint(self, bound_port: int) -> Endpoint:
-        """What clients are told, once the listener has its port."""
+        """The address that clients are told, given the port that the listener has bound."""
         if not self.advertised_listeners:
             return Endpoint(self.listen_endpoint.host, bound_port)
         host, port = parse_endpoint(self.advertised_listeners, key="advertised.listeners")
         return Endpoint(host, port or bound_port)
 
     def descriptor_plan(self, descriptors: int) -> DescriptorPlan:
-        """Share out what the process may open: a quarter to files at most, the rest to clients."""
+        """Divide the process's descriptors: at most a quarter for files, the rest for clients."""
         files = min(self.file_descriptors_max, descriptors // 4)
         free = descriptors - files - _DESCRIPTORS_RESERVED
         if free < 1:
@@ -277,13 +275,13 @@ class BrokerConfig:
         return DescriptorPlan(connections=min(self.max_connections, free), files=files)
 
     def validate(self) -> None:
-        """Check what no single key can; UserError names the keys that do not fit together."""
+        """Check relations between keys; UserError names the keys that do not fit together."""
         self._validate_addresses()
         self._validate_sizes()
         self.groups.validate()
 
     def _validate_addresses(self) -> None:
-        """Addresses that parse are right, but for one that nobody can connect to."""
+        """Check that each address parses, and that clients can connect to the advertised one."""
         parse_endpoint(self.listeners, key="listeners")
         if self.metrics_listen:
             parse_endpoint(self.metrics_listen, key="metrics.listen")

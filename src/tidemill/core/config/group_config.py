@@ -1,6 +1,6 @@
-"""The keys of consumer groups and of the topic that holds their state: a section of `BrokerConfig`.
+"""The keys of consumer groups and of the topic that holds their state. Pure.
 
-The group coordinator gets this section alone.
+A section of `BrokerConfig` that the group coordinator gets as a whole.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _ASSIGNORS = frozenset({"range", "uniform"})
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """The settings of groups; each field is named after its key."""
+    """The keys of consumer groups; a field has the name of its key."""
 
     # --- `__consumer_offsets` --------------------------------------------------------------------
     offsets_topic_num_partitions: int = option(
         50,
         key="offsets.topic.num.partitions",
-        doc="Partitions of `__consumer_offsets`; fixed once the first group has created the topic.",
+        doc="Partitions of `__consumer_offsets`; fixed once the topic exists.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=10_000,
@@ -34,7 +34,8 @@ class GroupConfig:
     offsets_topic_replication_factor: int = option(
         3,
         key="offsets.topic.replication.factor",
-        doc="Replicas of `__consumer_offsets`; fewer if fewer brokers exist when it is created.",
+        doc="Replicas of `__consumer_offsets`; fewer if there are fewer brokers when it is "
+        "created.",
         scope=Scope.CLUSTER,
         minimum=1,
         maximum=32_767,
@@ -42,7 +43,7 @@ class GroupConfig:
     offsets_topic_segment_bytes: int = option(
         100 * MIB,
         key="offsets.topic.segment.bytes",
-        doc="Size of a segment of `__consumer_offsets`; smaller segments load sooner.",
+        doc="Segment size of `__consumer_offsets`; smaller segments load faster.",
         scope=Scope.CLUSTER,
         unit="bytes",
         minimum=1 * KIB,
@@ -52,14 +53,14 @@ class GroupConfig:
     offsets_retention_minutes: int = option(
         10_080,
         key="offsets.retention.minutes",
-        doc="How long the offsets of a group are kept after its last member left.",
+        doc="How long the offsets of a group are kept after its last member has left.",
         unit="min",
         minimum=1,
     )
     offsets_retention_check_interval_ms: int = option(
         600_000,
         key="offsets.retention.check.interval.ms",
-        doc="How often the coordinator looks for expired offsets.",
+        doc="How often the broker looks for expired offsets.",
         unit="ms",
         minimum=1,
         maximum=INT64_MAX,
@@ -67,14 +68,14 @@ class GroupConfig:
     offsets_commit_timeout_ms: int = option(
         5_000,
         key="offsets.commit.timeout.ms",
-        doc="How long a coordinator's answer waits for its records to be committed.",
+        doc="How long a coordinator waits for its records to be committed before it answers.",
         unit="ms",
         minimum=1,
     )
     offset_metadata_max_bytes: int = option(
         4_096,
         key="offset.metadata.max.bytes",
-        doc="Size of the largest text that a consumer may store with an offset.",
+        doc="Longest text that a consumer may store with an offset.",
         unit="bytes",
     )
 
@@ -94,39 +95,40 @@ class GroupConfig:
     group_initial_rebalance_delay_ms: int = option(
         3_000,
         key="group.initial.rebalance.delay.ms",
-        doc="How long an empty group waits for more members after the first one joins.",
+        doc="How long a new group waits for more members after the first one has joined.",
         unit="ms",
     )
     group_max_size: int = option(
         10_000,
         key="group.max.size",
-        doc="Members that one group may have.",
+        doc="Largest number of members in one group.",
         minimum=1,
     )
     groups_max: int = option(
         100_000,
         key="tidemill.groups.max",
-        doc="Groups that this broker coordinates; further groups are refused.",
+        doc="Largest number of groups that this broker coordinates; more are refused.",
         minimum=1,
     )
     group_consumer_session_timeout_ms: int = option(
         45_000,
         key="group.consumer.session.timeout.ms",
-        doc="A member of the consumer protocol that sends no heartbeat for this long is dropped.",
+        doc="A member of the consumer protocol is removed after this long without a heartbeat.",
         unit="ms",
         minimum=1,
     )
     group_consumer_heartbeat_interval_ms: int = option(
         5_000,
         key="group.consumer.heartbeat.interval.ms",
-        doc="How often members of the consumer protocol are told to send heartbeats.",
+        doc="Interval at which members of the consumer protocol are told to send heartbeats.",
         unit="ms",
         minimum=1,
     )
     group_consumer_assignors: str = option(
         "uniform,range",
         key="group.consumer.assignors",
-        doc="Assignors of the consumer protocol; the first one is the default.",
+        doc="Assignors of the consumer protocol; the first is the default for members that name "
+        "none.",
     )
 
     @property
@@ -135,11 +137,11 @@ class GroupConfig:
 
     @property
     def consumer_assignors(self) -> tuple[str, ...]:
-        """Their names, the default first."""
+        """The names of the assignors, the default first."""
         return tuple(self.group_consumer_assignors.split(","))
 
     def validate(self) -> None:
-        """Check keys against each other; UserError names the keys that do not fit together."""
+        """Check relations between keys; UserError names the keys that do not fit together."""
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise UserError(
                 f"group.min.session.timeout.ms={self.group_min_session_timeout_ms} is more than "

@@ -1,15 +1,15 @@
-"""The one way to configure anything: a frozen dataclass whose fields say what they accept.
+"""How everything is configured: a frozen dataclass whose fields say what they accept. Pure.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class ExampleConfig:
         num_partitions: int = option(4, key="num.partitions", doc="...", minimum=1)
 
-A field's `Option` carries the key as users write it, the type (taken from the default), the range,
-the unit, the scope and the text of the reference page, which is generated from it. A field that
+A field's `Option` has the key as users write it, the type (taken from the default), the range, the
+unit, the scope and the text of the reference page, which is generated from it. A field that
 defaults to another such class, `field(default_factory=OtherConfig)`, is a section: its keys are
-keys of the whole. Values come in layers of key -> value (file, flags, code); `build` checks every
-one of them, and the later layer wins. What is wrong is a `UserError` that names the key, the value,
-and what would be right.
+keys of the whole. Values come in layers of key -> value (file, flags, code). `build` checks all of
+them, and the later layer wins. A mistake raises a `UserError` that names the key, the value and
+what is allowed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _Config = TypeVar("_Config")
 
 
 class OptionType(IntEnum):
-    """What a value is; the numbers are those of DescribeConfigs v3."""
+    """The type of a value; the numbers are those of DescribeConfigs v3."""
 
     BOOLEAN = 1
     STRING = 2
@@ -59,14 +59,14 @@ class OptionType(IntEnum):
 
 
 class Scope(Enum):
-    """For whom a value holds."""
+    """Where a value applies."""
 
     CLUSTER = "cluster"
-    """Every broker must have the same."""
+    """Every broker must have the same value."""
     BROKER = "broker"
-    """Each broker may have its own; read at start."""
+    """Each broker may have its own value; read at start."""
     TOPIC = "topic"
-    """May differ per topic and change at run time."""
+    """The value may differ per topic and change at run time."""
 
 
 @final
@@ -86,7 +86,7 @@ class Option:
     sensitive: bool = False
 
     def parse(self, raw: object) -> Value:
-        """The typed value of `raw`, a text or already a Python value; ValueError says why not."""
+        """The typed value of `raw`, text or a Python value; ValueError says what is allowed."""
         text = self.render(raw) if isinstance(raw, (bool, int, float, tuple)) else raw
         if not isinstance(text, str):
             raise ValueError(f"a {type(raw).__name__} is not a value; allowed is {self.allowed}")
@@ -111,7 +111,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """What would be right, for error messages and the reference."""
+        """The allowed values, for error messages and the reference."""
         match self.type:
             case OptionType.BOOLEAN:
                 return "true or false"
@@ -121,7 +121,7 @@ class Option:
                 of = f" of {', '.join(self.choices)}" if self.choices else ""
                 return f"a list, separated by commas,{of}".rstrip(",")
             case OptionType.STRING | OptionType.PASSWORD:
-                return f"one of {', '.join(self.choices)}" if self.choices else "a text"
+                return f"one of {', '.join(self.choices)}" if self.choices else "text"
 
     def _allowed_number(self) -> str:
         noun = "a number" if self.type is OptionType.DOUBLE else "a whole number"
@@ -168,7 +168,7 @@ def option(
     choices: tuple[str, ...] = (),
     scope: Scope = Scope.BROKER,
     sensitive: bool = False,
-) -> Any:  # noqa: ANN401 - typed by the field it stands for, as dataclasses.field is
+) -> Any:  # noqa: ANN401 - typed by its field, as dataclasses.field is
     """A dataclass field that can be set by `key`."""
     made = Option(
         key=key,
@@ -200,7 +200,7 @@ def _type_of(default: Value, maximum: float, *, sensitive: bool) -> OptionType:
 
 
 def options_of(config_class: type) -> dict[str, Option]:
-    """The options of a configuration class, by field (`section.field`), as they are defined."""
+    """The options of a configuration class by field (`section.field`), in order of definition."""
     found: dict[str, Option] = {}
     for item in fields(config_class):
         if "option" in item.metadata:
@@ -229,7 +229,7 @@ def parse_lines(text: str, *, source: str = "configuration") -> dict[str, str]:
 
 
 def parse_assignments(assignments: Iterable[str], *, source: str = "--set") -> dict[str, str]:
-    """Read `key=value` texts, as they stand behind a flag."""
+    """Read `key=value` texts, as given to a flag."""
     return dict(_split(text, where=source) for text in assignments)
 
 
@@ -253,7 +253,7 @@ def build(config_class: type[_Config], *layers: Mapping[str, object]) -> _Config
 
 
 def _filled(config_class: type[_Config], values: Mapping[str, Value]) -> _Config:
-    """An instance with those of `values`, by key, that the class or a section of it has."""
+    """An instance with the values whose keys the class or one of its sections has."""
     arguments: dict[str, object] = {}
     for item in fields(config_class):  # type: ignore[arg-type]  # is a dataclass
         if section := _try_section(item):
@@ -272,7 +272,7 @@ def _parsed(made: Option, raw: object) -> Value:
 
 
 def nearest_key_hint(key: str, known: Iterable[str]) -> str:
-    """`"; did you mean ...?"` if a known key is close to what was written, else nothing."""
+    """`"; did you mean ...?"` if a known key is similar to `key`, else an empty text."""
     near = difflib.get_close_matches(key[:_VALUE_CHARS_SHOWN_MAX], list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

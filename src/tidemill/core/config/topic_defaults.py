@@ -1,6 +1,6 @@
-"""What a topic takes that does not say otherwise; a section of `BrokerConfig`.
+"""The broker keys that are defaults of topic keys; a section of `BrokerConfig`. Pure.
 
-Each key here is the default of a topic key, which `metadata/image/topic_keys.py` names.
+`metadata/image/topic_keys.py` says which topic key each one belongs to.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _DAY_MS = 24 * 3600 * 1000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """The broker's keys that stand behind topic keys; a field is named as its key."""
+    """The defaults of topic keys; a field has the name of its key."""
 
     tidemill_flush: str = option(
         "group",
         key="tidemill.flush",
-        doc="Default of the topic key: `group` answers acks=all when the batch is on disk, `os` "
-        "when it is in the page cache.",
+        doc="Default of the topic key `tidemill.flush`: `group` answers acks=all when the batch is "
+        "on disk, `os` when it is in the page cache.",
         choices=("group", "os"),
     )
     log_flush_interval_messages: int = option(
@@ -45,7 +45,7 @@ class TopicDefaults:
     log_retention_ms: int = option(
         14 * _DAY_MS,
         key="log.retention.ms",
-        doc="Default of the topic key `retention.ms`; -1 keeps records for ever.",
+        doc="Default of the topic key `retention.ms`; -1 keeps records forever.",
         unit="ms",
         minimum=-1,
         maximum=INT64_MAX,
@@ -82,7 +82,7 @@ class TopicDefaults:
     min_insync_replicas: int = option(
         1,
         key="min.insync.replicas",
-        doc="Default of the topic key of the same name.",
+        doc="Default of the topic key `min.insync.replicas`.",
         minimum=1,
         maximum=32_767,
     )

@@ -1,7 +1,7 @@
-"""What the controller decides about topics: image + request -> the topics as they shall be. Pure.
+"""What the controller decides about topics: image + request -> the next state of topics. Pure.
 
-Each `plan_` function looks at one topic and answers with its next `TopicImage`, or refuses with the
-KafkaError that the client gets. Writing it down is the caller's work (`cluster.py`).
+Each `plan_` method takes one topic and returns its next `TopicImage`, or raises the KafkaError that
+the client gets. `controllership.py` writes the result to the store.
 """
 
 from __future__ import annotations
@@ -35,31 +35,31 @@ __all__ = [
 ]
 
 _DEFAULT = -1
-"""Partition counts and replication factors: take the broker's default (T21)."""
+"""As a partition count or replication factor: use the broker's default (T21)."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicSpec:
-    """A topic as a client wants it."""
+    """A topic that a client wants to create."""
 
     name: str
     partitions: int = _DEFAULT
     replication_factor: int = _DEFAULT
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
-    """Replicas by partition, where the client chooses them itself."""
+    """Replicas by partition, if the client chooses them."""
     overrides: Mapping[str, str | None] = field(default_factory=dict)
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsSpec:
-    """How many partitions a topic shall have."""
+    """The number of partitions that a topic should have."""
 
     name: str
     count: int
     assignments: Sequence[Sequence[int]] | None = None
-    """Replicas of the new partitions, where the client chooses them itself."""
+    """Replicas of the new partitions, if the client chooses them."""
 
 
 @final
@@ -75,7 +75,7 @@ class ConfigChange:
 @final
 @dataclass(slots=True)
 class TopicResult:
-    """What became of one topic of a request, in the order of the request."""
+    """The outcome for one topic of a request."""
 
     name: str
     topic: TopicImage | None = None
@@ -92,7 +92,7 @@ class TopicResult:
 
 @final
 class TopicPlanner:
-    """The decisions of one request; each sees what the ones before it took."""
+    """The decisions of one request; each one counts what the earlier ones have used."""
 
     def __init__(
         self,
@@ -105,14 +105,14 @@ class TopicPlanner:
         self._config = config
         self._defaults = defaults
         self._load = load
-        """Of all live brokers; grows with what is planned."""
+        """The load of all live brokers, including what is planned here."""
         self._names = set[str]()
-        """Topics that this request makes."""
+        """Topics that this request creates."""
         self._spellings: dict[str, str] | None = None
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
 
     def plan_topic(self, spec: TopicSpec, topic_id: TopicId) -> TopicImage:
-        """The new topic. Nothing of the plan is kept if it is refused."""
+        """The new topic. A refused one leaves no trace in later plans."""
         self._check_name(spec.name)
         overrides = checked_overrides(spec.overrides)
         replicas = self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
@@ -128,7 +128,7 @@ class TopicPlanner:
         )
 
     def plan_partitions(self, spec: PartitionsSpec) -> TopicImage:
-        """The topic with more partitions; there is no way to fewer."""
+        """The topic with more partitions; their number cannot go down."""
         topic = _existing(self._image, spec.name)
         more = spec.count - len(topic.partitions)
         if more <= 0:
@@ -145,14 +145,14 @@ class TopicPlanner:
         return replace(topic, partitions=topic.partitions + added)
 
     def plan_config(self, change: ConfigChange) -> TopicImage:
-        """The topic with other overrides."""
+        """The topic with changed overrides."""
         topic = _existing(self._image, change.name)
         before = {} if change.replace_all else topic.overrides
         overrides = altered_overrides(before, change.changes)
         changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
         if changed.config.min_insync_replicas == topic.config.min_insync_replicas:
             return changed
-        # Who is in the elr was decided under the old minimum (see election.py).
+        # The elr was decided under the old minimum (see election.py).
         return replace(changed, partitions=tuple(replace(p, elr=()) for p in topic.partitions))
 
     def _check_name(self, name: str) -> None:
@@ -238,7 +238,7 @@ class TopicPlanner:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
 
     def _kept(self, replicas: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-        """Take the new partitions into account, or refuse them and take their load away again."""
+        """Count the new partitions, or refuse them and remove their load again."""
         most = self._config.partitions_per_broker_max
         touched = sorted({one for assigned in replicas for one in assigned})
         full = [one for one in touched if self._load[one].replicas > most]

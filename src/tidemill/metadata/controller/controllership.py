@@ -1,9 +1,9 @@
-"""Being the controller: the shell around the pure decisions of `controller.py` and `election.py`.
+"""The work of the controller: the shell around the decisions of `controller.py` and `election.py`.
 
-- Every write is a multi with a check of the controller epoch's node (I33). A deposed controller's
-  writes fail, whatever it believes.
+- Every write is a multi that checks the version of the controller epoch's node (I33). So the writes
+  of a deposed controller fail, even if it does not know that it was deposed.
 - A write that failed, or whose outcome is unknown, puts the image in doubt: before the next write
-  everything is read again, and what a half-made topic left behind is swept away.
+  everything is read again, and the partitions of half-made topics are deleted.
 
 All methods are called with the cluster's lock held.
 """
@@ -50,7 +50,7 @@ from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, D
 __all__ = ["CAS_ATTEMPTS_MAX", "Controllership"]
 
 CAS_ATTEMPTS_MAX = 10
-"""How often a compare-and-set is tried again on fresh data before somebody is told to wait."""
+"""How often a compare-and-set is tried on fresh data before the request fails."""
 
 
 class _Named(Protocol):
@@ -63,7 +63,7 @@ _Request = TypeVar("_Request", bound=_Named)
 
 @final
 class Controllership:
-    """What this broker may do while it is the controller, and how it becomes it."""
+    """How this broker becomes the controller, and what it does while it is."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class Controllership:
         self._in_doubt = False
         self._all_unserved = True
         self._unserved: set[str] = set()
-        """Topics, or all, that changed since leaders were last looked after."""
+        """Topics that changed since the last election round; `_all_unserved` means all topics."""
         keeper.subscribe(self._follow)
         self.term: int | None = None
-        """The term in which this broker is the controller, as far as it knows."""
+        """The term in which this broker is the controller, as far as it knows; else None."""
 
     @property
     def _image(self) -> MetadataImage:
@@ -98,16 +98,16 @@ class Controllership:
         if self.term is not None:
             self._unserved.update(delta.topics_changed)
 
-    # --- office ----------------------------------------------------------------------------------
+    # --- term ------------------------------------------------------------------------------------
 
     def step_down(self) -> None:
         self.term = None
 
     async def campaign(self) -> None:
-        """Become the controller, unless somebody else does."""
+        """Become the controller, unless another broker does."""
         epoch = await self._coord.get(nodes.CONTROLLER_EPOCH)
         if epoch is None:
-            self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; nobody can become the controller")
+            self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can become the controller")
             return
         term = epoch.version + 1
         value = nodes.encode_controller(self._config.node_id, term)
@@ -126,7 +126,7 @@ class Controllership:
         self._all_unserved = True
 
     async def serve(self) -> None:
-        """React to the newest image: settle what is in doubt, elect where a leader is missing."""
+        """React to the newest image: settle any doubt, elect where a leader is missing."""
         for _ in range(CAS_ATTEMPTS_MAX):
             if self.term is None:
                 return
@@ -150,7 +150,7 @@ class Controllership:
         self._unserved.clear()
 
     async def settle(self, term: int) -> None:
-        """Read everything and remove what half-made topics left, if a write left us in doubt."""
+        """If the image is in doubt, read everything and delete the remains of half-made topics."""
         if not self._in_doubt:
             return
         await self._keeper.load()
@@ -158,13 +158,13 @@ class Controllership:
         self._in_doubt = False
 
     def conflict(self, conflict: CoordConflict) -> None:
-        """Draw the conclusion from a write that did not fit."""
+        """After a conflicting write: read everything, and step down if we were deposed."""
         self._keeper.mark("/")
         if conflict.path == nodes.CONTROLLER_EPOCH:
             self.step_down()
 
     async def _sweep(self, partitions: Iterable[tuple[str, Node]], *, term: int) -> None:
-        """Delete the partitions of topics that do not exist; never those of one we cannot read."""
+        """Delete the partitions of topics that do not exist; none while a topic is unreadable."""
         if not self._keeper.topics_readable:
             return
         strays = [Delete(path, node.version) for path, node in partitions if self._is_stray(path)]
@@ -180,7 +180,7 @@ class Controllership:
     # --- writing ---------------------------------------------------------------------------------
 
     async def _write(self, ops: Sequence[Op], *, term: int) -> None:
-        """All ops, in order, in multis of bounded size, each good only in `term`."""
+        """Apply all ops, in order, in multis of bounded size that fail outside `term`."""
         guard = Check(nodes.CONTROLLER_EPOCH, term)
         try:
             for some in in_multis(ops):
@@ -221,7 +221,7 @@ class Controllership:
         ids = dict(zip((spec.name for spec in specs), topic_ids, strict=True))
 
         def plan(spec: TopicSpec) -> TopicImage:
-            # Made already, by an attempt of this request whose end we did not see?
+            # An earlier attempt of this request, whose outcome we missed, may have made it.
             made = self._image.topic_by_id(ids[spec.name])
             return made or planner.plan_topic(spec, ids[spec.name])
 
@@ -275,7 +275,7 @@ class Controllership:
             try:
                 await self._sweep(found, term=term)
             except CoordConflict as conflict:
-                # The topic is gone all the same; what is left goes when the doubt is settled.
+                # The topic is deleted nevertheless; `settle` deletes what remains of it.
                 self.conflict(conflict)
 
     async def _alter(self, results: Iterable[TopicResult], *, term: int) -> None:
@@ -294,7 +294,7 @@ class Controllership:
 def _planned(
     requests: Sequence[_Request], plan: Callable[[_Request], TopicImage]
 ) -> list[TopicResult]:
-    """One result per request, in order; a topic that is named twice is refused both times."""
+    """One result per request, in order; a topic that occurs twice is refused both times."""
     times = Counter(request.name for request in requests)
     results: list[TopicResult] = []
     for request in requests:

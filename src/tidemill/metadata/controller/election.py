@@ -1,16 +1,16 @@
-"""Who leads a partition, and who counts as in sync. Pure.
+"""Which replica leads a partition, and which count as in sync. Pure.
 
 The rules, from KIP-966:
 
-- A broker that is gone leaves the isr. If that leaves fewer than min.insync.replicas, it goes to
-  the elr: the high watermark stands still below that number, so it keeps having everything.
-- A leader is chosen among live brokers, in the order of the assignment: from the isr; else from
+- A dead broker leaves the isr. If fewer than min.insync.replicas remain, it moves to the elr: the
+  high watermark stands still below that number, so the broker still has everything.
+- The leader is chosen among live brokers, in the order of the assignment: from the isr; else from
   the elr; else, if both are empty, the last known leader; else, only if the topic allows unclean
-  elections, any replica. Otherwise the partition waits without a leader.
-- A leader from outside the isr is alone in the new one. The elr empties when the isr is big enough
-  again, and after any choice from outside of both, since then nothing is certain any more.
+  elections, any replica. Otherwise the partition has no leader for now.
+- A leader from outside the isr is alone in the new isr. The elr is cleared when the isr is large
+  enough again, and when the leader comes from outside both sets, since no replica is certain then.
 - A broker that restarts unclean may have lost what it had acknowledged: it leaves isr and elr. If
-  nobody else is left in either, it is still the best there is and leads on, in a new epoch.
+  both would be empty, it is the best replica left and continues to lead, in a new epoch.
 - Every change of leader, also to none and also of a broker to itself, takes the next epoch (I11).
 """
 
@@ -47,7 +47,7 @@ class PartitionChange(NamedTuple):
 
 
 def new_partition(replicas: tuple[int, ...]) -> PartitionImage:
-    """The first state of a partition on live brokers: all in sync, for there is nothing to lack."""
+    """The first state of a partition on live brokers: an empty log, so all are in sync."""
     return PartitionImage(
         leader=replicas[0],
         leader_epoch=0,
@@ -60,7 +60,7 @@ def new_partition(replicas: tuple[int, ...]) -> PartitionImage:
 def reconcile(
     image: MetadataImage, topics: Iterable[TopicImage] | None = None
 ) -> list[PartitionChange]:
-    """What must change so that partitions, of all topics or some, fit the brokers that are live."""
+    """The changes that bring partitions, of all topics or some, in line with the live brokers."""
     return list(_changes(image.topics.values() if topics is None else topics, image.brokers))
 
 
@@ -75,7 +75,7 @@ def _changes(topics: Iterable[TopicImage], live: Collection[int]) -> Iterator[Pa
 
 
 def _settled(partition: PartitionImage, live: Collection[int]) -> bool:
-    """The common case, decided cheaply: led, all in sync alive, no history to look at."""
+    """The common case, decided cheaply: leader and isr are alive, and there is no elr."""
     return (
         partition.leader in live and not partition.elr and all(one in live for one in partition.isr)
     )
@@ -84,7 +84,7 @@ def _settled(partition: PartitionImage, live: Collection[int]) -> bool:
 def with_live_brokers(
     partition: PartitionImage, live: Collection[int], config: TopicConfig
 ) -> PartitionImage:
-    """The partition without the dead in its isr, and with a leader if there can be one."""
+    """The partition without dead brokers in its isr, and with a leader if one is possible."""
     gone = tuple(one for one in partition.isr if one not in live)
     shrunk = _without(partition, gone, config.min_insync_replicas)
     return shrunk if shrunk.leader in live else _elect(shrunk, live, config)
@@ -92,8 +92,8 @@ def with_live_brokers(
 
 def _without(partition: PartitionImage, gone: tuple[int, ...], isr_min: int) -> PartitionImage:
     """The partition after `gone` left the isr."""
-    # An elr beside an isr that is big enough dates from a time when more replicas were asked for;
-    # the high watermark may have moved since.
+    # An elr beside an isr that is large enough dates from a time with a higher minimum; the high
+    # watermark may have moved since.
     elr = partition.elr if len(partition.isr) < isr_min else ()
     isr = tuple(one for one in partition.isr if one not in gone)
     return replace(partition, isr=isr, elr=elr + gone if len(isr) < isr_min else ())
@@ -140,7 +140,7 @@ def _led_by(
 
 
 def restart_unclean(image: MetadataImage, broker_id: int) -> list[PartitionChange]:
-    """What a broker must change before it registers after an unclean stop."""
+    """The changes that a broker must make before it registers after an unclean stop."""
     return [
         PartitionChange(topic.topic_id, index, partition, after)
         for topic in image.topics.values()
@@ -150,7 +150,7 @@ def restart_unclean(image: MetadataImage, broker_id: int) -> list[PartitionChang
 
 
 def after_unclean_restart(partition: PartitionImage, broker_id: int) -> PartitionImage:
-    """The partition once `broker_id` has lost whatever it had not flushed (I14)."""
+    """The partition after `broker_id` may have lost its unflushed records (I14)."""
     if broker_id not in partition.isr and broker_id not in partition.elr:
         return partition
     isr = tuple(one for one in partition.isr if one != broker_id)
@@ -172,7 +172,7 @@ def after_isr_change(
     live: Collection[int],
     isr_min: int,
 ) -> PartitionImage:
-    """The partition with the isr that its leader asks for; KafkaError if it may not ask that.
+    """The partition with the isr that its leader proposes; KafkaError if that is not allowed.
 
     A proposal from an older leader or on an older state has no effect (I15).
     """

@@ -1,9 +1,9 @@
-"""Where the replicas of new partitions go. Pure.
+"""Chooses brokers for the replicas of new partitions. Pure.
 
-Each new partition takes the brokers that have least to do, counting what was placed a moment ago:
-first a leader (fewest leaderships, then fewest replicas), then followers (a rack that has none of
-this partition yet, then fewest replicas). Ties go to the lower id, so the same image always gives
-the same answer. No broker ever holds two replicas of a partition.
+Each new partition goes to the least loaded brokers, counting what was placed just before: first a
+leader (fewest leaderships, then fewest replicas), then followers (a rack without a replica of this
+partition, then fewest replicas). Ties go to the lower id, so the same image always gives the same
+answer. No broker ever holds two replicas of a partition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["ClusterLoad", "Load", "count_replicas", "place"]
 @final
 @dataclass(slots=True)
 class Load:
-    """What one broker is there for, by assignment: the first replica is the preferred leader."""
+    """The load of one broker by assignment: the first replica is the preferred leader."""
 
     leaders: int = 0
     replicas: int = 0
@@ -28,13 +28,13 @@ class Load:
 
 @final
 class ClusterLoad:
-    """The load of every live broker, kept up to date by what changed."""
+    """The load of every live broker, updated by deltas."""
 
     def __init__(self) -> None:
         self._load: dict[int, Load] = {}
 
     def follow(self, delta: Delta) -> None:
-        """Go along with the image."""
+        """Update the load by a change of the image."""
         if delta.brokers_changed:
             self._load = {broker_id: Load() for broker_id in sorted(delta.after.brokers)}
             self._count(delta.after.topics.values(), 1)
@@ -59,7 +59,7 @@ class ClusterLoad:
 
 
 def count_replicas(load: Mapping[int, Load], replicas: Iterable[int], sign: int = 1) -> None:
-    """Add one partition to the load, or take it away again."""
+    """Add one partition to the load, or remove it with `sign=-1`."""
     for position, broker_id in enumerate(replicas):
         if broker_id in load:
             load[broker_id].replicas += sign
@@ -73,7 +73,7 @@ def place(
     partitions: int,
     replication_factor: int,
 ) -> tuple[tuple[int, ...], ...]:
-    """Replicas for each new partition. `load` is left as it will be with them in place."""
+    """Replicas for each new partition. They are added to `load`."""
     assert 1 <= replication_factor <= len(load)
     return tuple(_place_one(brokers, load, replication_factor) for _ in range(partitions))
 

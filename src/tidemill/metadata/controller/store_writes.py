@@ -1,8 +1,9 @@
 """Changes of topics and partitions as operations on the store. Pure.
 
-Order matters, since a long list is cut into several multis: partitions are made before the topic
-node that makes them count. Versions matter too: `_written` images carry those that their nodes have
-once the operations are through, so that an image can be updated without reading.
+Order matters, since a long list is split into several multis: partitions are made before the topic
+node that makes them valid. Versions matter too: `altered_topic` and `changed_partition` return
+images with the versions that the nodes have after the write, so that the image is updated without
+reading the store.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _T = TypeVar("_T")
 
 
 def in_multis(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
-    """Slices that fit into one multi, together with its guard."""
+    """Slices that fit into one multi together with its check of the term."""
     step = COORD_OPS_PER_MULTI_MAX - 1
     for start in range(0, len(items), step):
         yield items[start : start + step]
@@ -44,7 +45,7 @@ def create_ops(topic: TopicImage) -> list[Op]:
 
 
 def alter_ops(before: TopicImage, after: TopicImage) -> list[Op]:
-    """Turn one state of a topic into another with as many partitions or more."""
+    """Change a topic into `after`, which has at least as many partitions."""
     changed = [
         change_op(PartitionChange(before.topic_id, index, old, new))
         for index, (old, new) in enumerate(zip(before.partitions, after.partitions, strict=False))
@@ -55,7 +56,7 @@ def alter_ops(before: TopicImage, after: TopicImage) -> list[Op]:
 
 
 def altered_topic(before: TopicImage, after: TopicImage) -> TopicImage:
-    """`after` as it is once `alter_ops` are written."""
+    """`after` with its versions once `alter_ops` are written."""
     kept = [
         replace(new, partition_epoch=old.partition_epoch + 1) if old != new else old
         for old, new in zip(before.partitions, after.partitions, strict=False)
@@ -65,19 +66,19 @@ def altered_topic(before: TopicImage, after: TopicImage) -> TopicImage:
 
 
 def change_op(change: PartitionChange) -> Op:
-    """Write a partition's next state if it still is in the one before (I14)."""
+    """Write a partition's next state on the condition that the last one is unchanged (I14)."""
     _check(change.before, change.after)
     path = nodes.partition_path(change.topic_id, change.partition)
     return Put(path, nodes.encode_partition(change.after), change.before.partition_epoch)
 
 
 def changed_partition(change: PartitionChange) -> PartitionImage:
-    """The partition as it is once `change_op` is written."""
+    """The partition with its version once `change_op` is written."""
     return replace(change.after, partition_epoch=change.before.partition_epoch + 1)
 
 
 def _check(before: PartitionImage, after: PartitionImage) -> None:
-    """The last look before anything is written (I11)."""
+    """The last check before a write (I11)."""
     rises = after.leader_epoch > before.leader_epoch
     invariant(rises or after.leader_epoch == before.leader_epoch, "a leader epoch went back")
     invariant(rises or after.leader == before.leader, "a new leader without a new epoch")

@@ -1,8 +1,8 @@
-"""Keeps this broker's image like the store.
+"""Keeps this broker's image in line with the store.
 
-Watches mark what changed; `refresh` reads it and publishes the next image. A long list of changes,
-or a session that was interrupted, is read as a whole (`load`). Whoever calls either one holds the
-lock of the cluster, so that no image is built on one that is no longer the last.
+Watches mark what changed; `refresh` reads it and publishes the next image. After many changes, or
+an interrupted session, everything is read (`load`). Callers of either hold the lock of the cluster,
+so that each image is built on the last one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KEPT_PATHS = frozenset({nodes.CONTROLLER, nodes.CONTROLLER_EPOCH})
 
 @final
 class ImageKeeper:
-    """The image, what is known to be out of date in it, and who wants to hear of the next one."""
+    """The image, the parts of it that are out of date, and the subscribers to its changes."""
 
     def __init__(self, coord: Coord, reader: ImageReader) -> None:
         self._coord = coord
@@ -36,9 +36,9 @@ class ImageKeeper:
         self._subscribers: list[Callable[[Delta], None]] = []
         self.image = MetadataImage()
         self.term = -1
-        """Version of the controller epoch's node; the guard of every write (I33)."""
+        """The version of the controller epoch's node; every write checks it (I33)."""
         self.wakeup = asyncio.Event()
-        """Set while there is something to refresh, or the session changed."""
+        """Set when there is something to refresh, or the session has changed."""
 
     @property
     def behind(self) -> bool:
@@ -46,15 +46,15 @@ class ImageKeeper:
 
     @property
     def topics_readable(self) -> bool:
-        """Whether every stored topic could be read when we last looked."""
+        """Whether every stored topic could be read the last time."""
         return not self._reader.unreadable_topics
 
     def subscribe(self, on_delta: Callable[[Delta], None]) -> None:
-        """Call `on_delta` with each change, as soon as the new image is there."""
+        """Call `on_delta` with each change, as soon as the new image is in place."""
         self._subscribers.append(on_delta)
 
     def mark(self, path: str) -> None:
-        """The node at `path` may have changed; "/" stands for all."""
+        """The node at `path` may have changed; "/" means all nodes."""
         if path == "/":
             self._all_changed = True
         elif path.startswith(_KEPT_PREFIXES) or path in _KEPT_PATHS:
@@ -67,7 +67,7 @@ class ImageKeeper:
         self.wakeup.set()
 
     def publish(self, draft: ImageDraft) -> None:
-        """Make the draft the image and tell everyone who asked."""
+        """Make the draft the image and call the subscribers."""
         delta = draft.finish()
         self.image = delta.after
         if not delta.empty:
@@ -76,7 +76,7 @@ class ImageKeeper:
 
     async def load(self) -> None:
         """Read everything."""
-        # Cleared first: what changes while we read is marked again and read again.
+        # Cleared first: a node that changes while we read is marked and read again.
         self._changed.clear()
         self._all_changed = False
         try:

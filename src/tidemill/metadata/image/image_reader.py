@@ -1,9 +1,9 @@
-"""From stored nodes to images.
+"""Turns stored nodes into images.
 
-The store may hold what we did not write (S46). A node that does not pass its check raises an alarm
-and changes nothing: where the image already had that topic, partition or broker, it stays as it
-was; where it did not, it stays unknown. In particular a topic whose node went bad is not a deleted
-topic, and its partitions are not strays.
+The store may hold nodes that Tidemill did not write (S46). A node that fails its check raises an
+alarm and changes nothing: a topic, partition or broker that the image has stays as it was; one that
+it does not have stays unknown. In particular a topic whose node is bad is not a deleted topic, and
+its partitions are not strays.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Nodes = Sequence[tuple[str, Node]]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredNodes:
-    """Everything under our prefixes, as scanned."""
+    """All nodes under our prefixes, as scanned."""
 
     controller: Node | None
     brokers: Nodes
@@ -45,16 +45,16 @@ class StoredNodes:
 
 @final
 class ImageReader:
-    """Puts what nodes say into a draft."""
+    """Reads nodes into a draft of the next image."""
 
     def __init__(self, defaults: TopicConfig, alarm: Callable[[str], None]) -> None:
         self._defaults = defaults
         self._alarm = alarm
         self.unreadable_topics: set[str] = set()
-        """Paths of topics whose nodes are bad now: their partitions only look like strays."""
+        """Paths of topics whose nodes are bad now; their partitions are not strays."""
 
     def read_all(self, base: MetadataImage, stored: StoredNodes, draft: ImageDraft) -> None:
-        """Make the draft what the store holds."""
+        """Bring the whole draft in line with the store."""
         self.read_controller(stored.controller, draft)
         self._read_brokers(base, stored.brokers, draft)
         by_topic = partitions_by_topic(stored.partitions)
@@ -90,7 +90,7 @@ class ImageReader:
                 draft.put_broker(broker)
 
     def try_decode_topic(self, path: str, node: Node) -> StoredTopic | None:
-        """What a topic's node says, if it says anything."""
+        """The topic in a node; None, with an alarm, if the node is bad."""
         try:
             stored = nodes.decode_topic(path, node)
         except BadNode as bad:
@@ -121,7 +121,7 @@ class ImageReader:
         )
 
     def read_partitions(self, topic: TopicImage, found: Nodes, draft: ImageDraft) -> None:
-        """Take in partitions of a topic that the draft has."""
+        """Read partitions of a topic that the draft has."""
         changed: dict[int, PartitionImage] = {}
         for path, node in found:
             place = nodes.try_partition(path)

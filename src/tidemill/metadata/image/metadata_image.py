@@ -1,9 +1,9 @@
-"""An immutable picture of the cluster, and the difference between two of them.
+"""An immutable image of the cluster, and the difference between two images. Pure.
 
-Readers hold on to a `MetadataImage` for as long as they like; it never changes. `ImageDraft` makes
-the next one: it takes changes, copies only the maps they touch, and in the end gives the new image
-together with a `Delta` that names what is different. A topic that was deleted and made again under
-the same name shows up as both: its old id deleted, its name changed (I34).
+A `MetadataImage` never changes, so readers may keep one as long as they like. `ImageDraft` makes
+the next one: it collects changes, copies only the maps that they touch, and returns the new image
+in a `Delta` that names the differences. A topic that was deleted and created again under the same
+name appears as both: its old id as deleted, its name as changed (I34).
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ class BrokerImage:
 
     broker_id: int
     epoch: int
-    """Rises with every registration, so that a restarted broker is told from its former self."""
+    """Rises with every registration, which tells a restarted broker from its earlier run."""
     host: str
     port: int
-    """Host and port are the advertised ones (T19)."""
+    """Host and port are those that the broker advertises (T19)."""
     rack: str = ""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:
-    """Who holds a partition and who leads it.
+    """The replicas of a partition and its leader.
 
-    isr and elr are disjoint subsets of replicas. A leader, where there is one, is in the isr.
+    isr and elr are disjoint subsets of replicas. The leader, if there is one, is in the isr.
     """
 
     leader: int
-    """The leading broker, NO_LEADER while there is none."""
+    """The leading broker; NO_LEADER while there is none."""
     leader_epoch: int
     """Rises with every change of leader; no two leaders ever share one (I11)."""
     replicas: tuple[int, ...]
@@ -65,12 +65,12 @@ class PartitionImage:
     """Replicas that have everything below the high watermark."""
     elr: tuple[int, ...] = ()
     """Replicas outside the isr that still have everything below the high watermark, because it
-    stood still when they left: the isr was below min.insync.replicas (KIP-966)."""
+    has stood still since they left: the isr was below min.insync.replicas (KIP-966)."""
     last_known_leader: int = NO_LEADER
-    """Who led last; it may come back when both isr and elr are empty."""
+    """The last leader; it may lead again when both isr and elr are empty."""
     partition_epoch: int = 0
-    """The version of the stored node: every change is conditional on it (I14). Negative where the
-    node could not be read; such a partition is left alone."""
+    """The version of the stored node: every change is conditional on it (I14). Negative if the node
+    could not be read; such a partition is never written."""
 
     @property
     def readable(self) -> bool:
@@ -78,7 +78,7 @@ class PartitionImage:
 
 
 def unreadable_partition(replicas: tuple[int, ...]) -> PartitionImage:
-    """Stands in for a partition whose stored state is missing or bad: nobody leads or writes it."""
+    """For a partition whose stored state is missing or bad: it has no leader and is not written."""
     return PartitionImage(
         leader=NO_LEADER, leader_epoch=-1, replicas=replicas, isr=(), partition_epoch=-1
     )
@@ -93,9 +93,9 @@ class TopicImage:
     topic_id: TopicId
     partitions: tuple[PartitionImage, ...]
     overrides: Mapping[str, str] = field(default_factory=dict)
-    """What was set for this topic."""
+    """The keys that were set for this topic."""
     config: TopicConfig
-    """The overrides and the defaults, resolved."""
+    """The overrides, resolved with the defaults."""
     version: int = 0
     """The version of the stored node."""
 
@@ -111,7 +111,7 @@ class TopicImage:
 
 
 class DeletedTopic(NamedTuple):
-    """A topic that is gone; whoever keeps data of it must check the id."""
+    """A deleted topic; owners of its data must compare the id, since names are used again."""
 
     name: str
     topic_id: TopicId
@@ -120,7 +120,7 @@ class DeletedTopic(NamedTuple):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """What this broker knows of the cluster."""
+    """What this broker knows about the cluster."""
 
     cluster_id: str = ""
     controller_broker_id: int = NO_LEADER
@@ -151,15 +151,15 @@ class MetadataImage:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delta:
-    """What is different in `after`. All names are sorted, so that a simulation repeats itself."""
+    """What differs in `after`. All names are sorted, so that a simulation repeats itself."""
 
     before: MetadataImage
     after: MetadataImage
     topics_changed: tuple[str, ...] = ()
-    """Topics of `after` that are new or not what they were."""
+    """Topics of `after` that are new or different."""
     topics_deleted: tuple[DeletedTopic, ...] = ()
     brokers_changed: tuple[int, ...] = ()
-    """Brokers that came, went, or registered anew."""
+    """Brokers that joined, left, or registered again."""
     controller_changed: bool = False
 
     @property
@@ -174,7 +174,7 @@ class Delta:
 
 @final
 class ImageDraft:
-    """The next image in the making."""
+    """Builds the next image."""
 
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
@@ -182,7 +182,7 @@ class ImageDraft:
         self._topics: dict[str, TopicImage] | None = None
         self._names: dict[UUID, str] | None = None
         self._touched: dict[str, None] = {}
-        """Topics that were put or dropped; all others are as in the base."""
+        """Topics that were put or dropped; all others are those of the base."""
         self._cluster_id = base.cluster_id
         self._controller = (base.controller_broker_id, base.controller_epoch)
 
@@ -228,7 +228,7 @@ class ImageDraft:
             del names[old.topic_id]
 
     def put_partitions(self, topic_id: UUID, changed: Mapping[int, PartitionImage]) -> None:
-        """Replace partitions of a known topic; what it does not have is passed over."""
+        """Replace partitions of a topic; unknown topics and partitions are ignored."""
         topic = self.topic_by_id(topic_id)
         if topic is None:
             return
@@ -300,7 +300,7 @@ def _changed_brokers(
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> Delta:
-    """What happened between two images, for whoever missed the deltas in between."""
+    """The difference between any two images, for a reader that has missed the deltas."""
     changed = (name for name, topic in after.topics.items() if before.topics.get(name) != topic)
     gone = (
         DeletedTopic(topic.name, topic.topic_id)

@@ -1,7 +1,7 @@
-"""The stored form of the cluster's metadata: paths and values of the nodes.
+"""The stored form of the cluster's metadata: paths and values of the nodes. Pure.
 
     /cluster                     the cluster's id; made once
-    /controller                  who is the controller; ephemeral
+    /controller                  the broker that is the controller; ephemeral
     /controller_epoch            rises with every election; every multi checks its version (I33)
     /broker_epoch                the last broker epoch given out
     /brokers/<id>                a live broker's address; ephemeral
@@ -10,11 +10,11 @@
     /producer_ids                the first producer id not given out yet
 
 A topic exists exactly if its /topics node does: its partitions are made before and removed after
-it, so that a crash in between leaves only strays for the next controller to sweep.
+it, so that a crash in between leaves only strays, which the next controller deletes.
 
-Values are JSON objects with a version field. Whatever can be written to the store by someone else
-is checked when read: size, shape, ranges. What does not pass is `BadNode`; the reader goes on
-without that node and says so (S46).
+Values are JSON objects with a version field. Other programs can write to the store, so every node
+is checked when it is read: size, shape, ranges. A node that fails is a `BadNode`; the reader raises
+an alarm and continues without it (S46).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TOPICS = "/topics/"
 PARTITIONS = "/partitions/"
 
 NODE_BYTES_MAX = 1 << 20
-"""What ZooKeeper takes at most; a topic of 10,000 partitions needs a third of it."""
+"""The largest node that ZooKeeper stores; a topic of 10,000 partitions needs a third of it."""
 _FORMAT = 1
 _PARTITIONS_MAX = 100_000
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -82,7 +82,7 @@ _BROKER_PATH = re.compile(r"/brokers/(0|[1-9][0-9]{0,9})\Z")
 
 
 class BadNode(TidemillError):
-    """A stored node that cannot be what we wrote."""
+    """A stored node that Tidemill cannot have written."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path!a}: {reason}")
@@ -109,19 +109,19 @@ def partition_path(topic_id: UUID, index: int) -> str:
 
 
 def try_broker_id(path: str) -> int | None:
-    """The broker that a path under BROKERS belongs to, if it is one of ours."""
+    """The broker id in a path under BROKERS; None if the path is not one of ours."""
     found = _BROKER_PATH.match(path)
     return int(found[1]) if found else None
 
 
 def try_topic_name(path: str) -> str | None:
-    """The topic that a path under TOPICS belongs to, if it is one of ours."""
+    """The topic name in a path under TOPICS; None if the path is not one of ours."""
     name = path.removeprefix(TOPICS)
     return name if is_legal_topic_name(name) else None
 
 
 def try_partition(path: str) -> tuple[UUID, int] | None:
-    """Topic id and index of a path under PARTITIONS, if it is one of ours."""
+    """Topic id and index in a path under PARTITIONS; None if the path is not one of ours."""
     found = _PARTITION_PATH.match(path)
     if not found:
         return None
@@ -136,7 +136,7 @@ def try_partition(path: str) -> tuple[UUID, int] | None:
 
 @final
 class StoredTopic(NamedTuple):
-    """A /topics node; the configuration is resolved by the reader."""
+    """A /topics node; the reader resolves its configuration."""
 
     name: str
     topic_id: TopicId
@@ -227,7 +227,7 @@ def encode_partition(partition: PartitionImage) -> bytes:
 
 
 def decode_partition(path: str, node: Node, replicas: tuple[int, ...]) -> PartitionImage:
-    """A partition's state; `replicas` come from its topic, and the rest must agree with them."""
+    """A partition's state; isr, elr and leader must be among the `replicas` of its topic."""
     value = _load(path, node)
     partition = PartitionImage(
         leader=value.number("leader", NO_LEADER, INT32_MAX),
@@ -266,7 +266,7 @@ def _load(path: str, node: Node) -> _Fields:
 
 @final
 class _Fields:
-    """The fields of a node, taken out one by one and checked."""
+    """The fields of a node; each getter checks its field."""
 
     __slots__ = ("_path", "_value")
 

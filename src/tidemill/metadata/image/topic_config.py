@@ -1,7 +1,7 @@
-"""A topic's configuration: its overrides checked, resolved, described and changed.
+"""A topic's configuration: its overrides checked, resolved, described and changed. Pure.
 
-`resolve` turns a topic's overrides into a `TopicConfig` once, when the image changes, so that code
-on the produce and fetch paths reads plain attributes.
+`resolve` turns a topic's overrides into a `TopicConfig` once, when the image changes, so that
+produce and fetch read plain attributes.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ __all__ = [
 ]
 
 _OVERRIDES_MAX = 128
-"""More keys than exist; a bound on what one request can make us look at."""
+"""More keys than exist; bounds the work for one request."""
 _TEXT_CHARS_SHOWN_MAX = 80
 
 
-def _default(name: str) -> Any:  # noqa: ANN401 - typed by the field it stands for
+def _default(name: str) -> Any:  # noqa: ANN401 - typed by its field
     return TOPIC_KEYS[name].option.default
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """The keys that have an effect, resolved for one topic."""
+    """The values of all keys that have an effect, for one topic."""
 
     cleanup_policy: tuple[str, ...] = _default("cleanup.policy")
     compression_type: str = _default("compression.type")
@@ -72,7 +72,7 @@ class TopicConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether age and size drop whole segments."""
+        """Whether old segments are deleted by age and size."""
         return "delete" in self.cleanup_policy
 
     @property
@@ -82,7 +82,7 @@ class TopicConfig:
 
     @property
     def log_append_time(self) -> bool:
-        """Whether the broker's clock stamps the records."""
+        """Whether the broker's clock sets the timestamp of records."""
         return self.message_timestamp_type == "LogAppendTime"
 
 
@@ -92,7 +92,7 @@ _BROKER_FIELDS = {made.key: name for name, made in options_of(TopicDefaults).ite
 
 
 def checked_overrides(overrides: Mapping[str, str | None]) -> dict[str, str]:
-    """A topic's own settings, checked and written in one way; KafkaError INVALID_CONFIG."""
+    """A topic's overrides, checked and in normal form; KafkaError INVALID_CONFIG."""
     if len(overrides) > _OVERRIDES_MAX:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"more than {_OVERRIDES_MAX} keys")
     return {name: _checked(name, text) for name, text in sorted(overrides.items())}
@@ -130,7 +130,7 @@ def _refuse(key: TopicKey, value: Value) -> None:
 
 
 class AlterOp(IntEnum):
-    """What IncrementalAlterConfigs asks for one key (T57)."""
+    """An operation of IncrementalAlterConfigs on one key (T57)."""
 
     SET = 0
     DELETE = 1
@@ -141,7 +141,7 @@ class AlterOp(IntEnum):
 def altered_overrides(
     overrides: Mapping[str, str], changes: Iterable[tuple[str, AlterOp, str | None]]
 ) -> dict[str, str]:
-    """The overrides after the changes, all of them checked; each key may change once."""
+    """The overrides after the changes, all checked; each key may change once."""
     result: dict[str, str | None] = dict(overrides)
     seen: set[str] = set()
     for name, op, text in changes:
@@ -175,7 +175,7 @@ def _altered_list(now: str | None, key: TopicKey, op: AlterOp, text: str | None)
 
 
 def topic_defaults(config: BrokerConfig) -> TopicConfig:
-    """What a topic without overrides gets on a broker with this configuration."""
+    """The configuration of a topic without overrides on this broker."""
     values = {
         _FIELDS[key.name]: getattr(config.topic_defaults, _BROKER_FIELDS[key.broker_key])
         for key in TOPIC_KEYS.values()
@@ -185,7 +185,7 @@ def topic_defaults(config: BrokerConfig) -> TopicConfig:
 
 
 def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
-    """A topic's configuration from `checked_overrides`; `defaults` itself where there are none."""
+    """A topic's configuration from `checked_overrides`; `defaults` itself if there are none."""
     values: dict[str, Any] = {
         _FIELDS[name]: TOPIC_KEYS[name].option.parse(text)
         for name, text in overrides.items()
@@ -211,14 +211,14 @@ class DescribedKey:
     value: str
     source: ConfigSource
     synonyms: list[tuple[str, str, ConfigSource]]
-    """(key, value, source), the one in force first."""
+    """(key, value, source), the effective one first."""
     doc: str
 
 
 def describe_topic(
     overrides: Mapping[str, str], config: BrokerConfig, only: Iterable[str] | None = None
 ) -> list[DescribedKey]:
-    """A topic's keys with value and origin; those of `only` that exist, or all of them."""
+    """A topic's keys with value and source: the existing keys of `only`, or all keys."""
     wanted = TOPIC_KEYS if only is None else sorted(set(only) & set(TOPIC_KEYS))
     return [_described(TOPIC_KEYS[name], overrides.get(name), config) for name in wanted]
 

@@ -1,8 +1,8 @@
-"""The table of topic keys: what a topic can be told, and what each key does here.
+"""The table of topic keys, and what each one does in Tidemill. Pure.
 
 Every topic key of Kafka 4.3 is in `TOPIC_KEYS`. It *works*; or it is *stored*, kept and shown but
-without effect; or it is *refused*, with the reason. Nothing is silently ignored, and nothing
-outside the table is accepted (S35): no key names a path, a class or a URL.
+without effect; or it is *refused*, with the reason. No key is silently ignored, and no key outside
+the table is accepted (S35): none names a path, a class or a URL.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Effect(Enum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicKey:
-    """One topic key. `reason` says why, where the effect is not that it works."""
+    """One topic key. `reason` says why it does not work, if it does not."""
 
     option: Option
     effect: Effect
@@ -98,13 +98,13 @@ _KEYS = (
         "cleanup.policy",
         ("delete",),
         "What happens to old records: `delete` drops whole segments by age and size, `compact` "
-        "keeps the newest record of each key; both may be given.",
+        "keeps the newest record of each key. Both may be set.",
         choices=("delete", "compact"),
     ),
     _key(
         "compression.gzip.level",
         -1,
-        "Level of gzip when the broker compresses.",
+        "Compression level of gzip in the broker.",
         type=OptionType.INT,
         minimum=-1,
         maximum=9,
@@ -114,7 +114,7 @@ _KEYS = (
     _key(
         "compression.lz4.level",
         9,
-        "Level of lz4 when the broker compresses.",
+        "Compression level of lz4 in the broker.",
         type=OptionType.INT,
         minimum=1,
         maximum=17,
@@ -124,13 +124,13 @@ _KEYS = (
     _key(
         "compression.type",
         "producer",
-        "The codec that batches are kept in; `producer` keeps each batch as it came.",
+        "Codec in which batches are stored; `producer` stores each batch as it was sent.",
         choices=("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
     ),
     _key(
         "compression.zstd.level",
         3,
-        "Level of zstd when the broker compresses.",
+        "Compression level of zstd in the broker.",
         type=OptionType.INT,
         minimum=-131_072,
         maximum=22,
@@ -140,7 +140,7 @@ _KEYS = (
     _key(
         "delete.retention.ms",
         _DAY_MS,
-        "How long a compacted topic keeps the mark of a deleted key after it was first compacted.",
+        "How long a compacted topic keeps the tombstone of a key after its first compaction.",
         unit="ms",
     ),
     _key(
@@ -152,21 +152,21 @@ _KEYS = (
     _key(
         "flush.messages",
         INT64_MAX,
-        "Start a flush after so many records, whether or not an answer waits for it.",
+        "Unflushed records after which a flush starts, even if no answer waits for it.",
         minimum=1,
         broker_key="log.flush.interval.messages",
     ),
     _key(
         "flush.ms",
         INT64_MAX,
-        "Start a flush when a record has been unflushed for so long.",
+        "Time after which a flush of an unflushed record starts.",
         unit="ms",
         broker_key="log.flush.interval.ms",
     ),
     _key(
         "follower.replication.throttled.replicas",
         (),
-        "Replicas whose copying is slowed down, as partition:broker.",
+        "Replicas that fetch at a limited rate, as partition:broker.",
         effect=Effect.STORED,
         reason=_NO_THROTTLE,
     ),
@@ -181,14 +181,14 @@ _KEYS = (
     _key(
         "leader.replication.throttled.replicas",
         (),
-        "Replicas whose feeding is slowed down, as partition:broker.",
+        "Replicas that are served at a limited rate, as partition:broker.",
         effect=Effect.STORED,
         reason=_NO_THROTTLE,
     ),
     _key(
         "local.retention.bytes",
         -2,
-        "Size of what stays on the broker when older segments went to a remote tier.",
+        "Size of the segments that stay on the broker when older ones are in a remote tier.",
         unit="bytes",
         minimum=-2,
         effect=Effect.STORED,
@@ -197,7 +197,7 @@ _KEYS = (
     _key(
         "local.retention.ms",
         -2,
-        "Age of what stays on the broker when older segments went to a remote tier.",
+        "Age of the segments that stay on the broker when older ones are in a remote tier.",
         unit="ms",
         minimum=-2,
         effect=Effect.STORED,
@@ -206,14 +206,14 @@ _KEYS = (
     _key(
         "max.compaction.lag.ms",
         INT64_MAX,
-        "Longest time that a record of a compacted topic stays uncompacted.",
+        "Longest time before a record of a compacted topic is compacted.",
         unit="ms",
         minimum=1,
     ),
     _key(
         "max.message.bytes",
         1 * MIB + 12,
-        "Size of the largest record batch, as sent (compressed or not).",
+        "Largest record batch, as sent (compressed or not).",
         type=OptionType.INT,
         unit="bytes",
         maximum=INT32_MAX,
@@ -224,30 +224,30 @@ _KEYS = (
         True,
         "Whether old consumers get records in older formats.",
         effect=Effect.STORED,
-        reason="only the current record format is spoken, as in Kafka 4",
+        reason="only the current record format is served, as in Kafka 4",
     ),
     _key(
         "message.timestamp.after.max.ms",
         3_600_000,
-        "How far a record's time may lie ahead of the broker's clock.",
+        "How far a record's timestamp may be ahead of the broker's clock.",
         unit="ms",
     ),
     _key(
         "message.timestamp.before.max.ms",
         INT64_MAX,
-        "How far a record's time may lie behind the broker's clock.",
+        "How far a record's timestamp may be behind the broker's clock.",
         unit="ms",
     ),
     _key(
         "message.timestamp.type",
         "CreateTime",
-        "Whose clock stamps the records: the producer's or the broker's.",
+        "Which clock sets the timestamp of records: the producer's or the broker's.",
         choices=("CreateTime", "LogAppendTime"),
     ),
     _key(
         "min.cleanable.dirty.ratio",
         0.5,
-        "Share of uncompacted bytes from which compaction is worth its work.",
+        "Share of uncompacted bytes at which a log is compacted.",
         maximum=1,
     ),
     _key(
@@ -259,7 +259,7 @@ _KEYS = (
     _key(
         "min.insync.replicas",
         1,
-        "Replicas that must be in sync for acks=all to be accepted.",
+        "In-sync replicas needed for a produce request with acks=all.",
         type=OptionType.INT,
         minimum=1,
         maximum=32_767,
@@ -268,36 +268,36 @@ _KEYS = (
     _key(
         "preallocate",
         False,
-        "Whether a new segment reserves its space at once.",
+        "Whether a new segment allocates its space at once.",
         effect=Effect.STORED,
         reason="segments grow as they are written",
     ),
     _key(
         "remote.log.copy.disable",
         False,
-        "Stop sending segments to the remote tier.",
+        "Whether segments are no longer copied to the remote tier.",
         effect=Effect.STORED,
         reason=_NO_TIERS,
     ),
     _key(
         "remote.log.delete.on.disable",
         False,
-        "Remove what is in the remote tier when the tier is turned off.",
+        "Whether the remote tier is emptied when it is turned off.",
         effect=Effect.STORED,
         reason=_NO_TIERS,
     ),
     _key(
         "remote.storage.enable",
         False,
-        "Whether old segments go to a remote tier.",
+        "Whether old segments are moved to a remote tier.",
         effect=Effect.REFUSED,
-        reason=f"{_NO_TIERS}, and keeping the promise of one would lose data",
+        reason=f"{_NO_TIERS}, and accepting the key would lose data",
         refused_values={"true": _NO_TIERS},
     ),
     _key(
         "retention.bytes",
         -1,
-        "Size of a partition from which its oldest segments are dropped; -1 sets no limit.",
+        "Size of a partition above which its oldest segments are deleted; -1 sets no limit.",
         unit="bytes",
         minimum=-1,
         broker_key="log.retention.bytes",
@@ -305,7 +305,7 @@ _KEYS = (
     _key(
         "retention.ms",
         14 * _DAY_MS,
-        "Age from which segments are dropped; -1 keeps them for ever.",
+        "Age at which segments are deleted; -1 keeps them forever.",
         unit="ms",
         minimum=-1,
         broker_key="log.retention.ms",
@@ -313,7 +313,7 @@ _KEYS = (
     _key(
         "segment.bytes",
         1024 * MIB,
-        "Size at which a segment is full and the next one begins.",
+        "Size at which a segment is closed and the next one begins.",
         type=OptionType.INT,
         unit="bytes",
         minimum=1 * KIB,
@@ -342,7 +342,7 @@ _KEYS = (
     _key(
         "segment.ms",
         7 * _DAY_MS,
-        "Age at which a segment is closed though it is not full.",
+        "Age at which a segment is closed even if it is not full.",
         unit="ms",
         minimum=1,
         broker_key="log.roll.ms",
@@ -351,15 +351,15 @@ _KEYS = (
         "tidemill.flush",
         "group",
         "What acks=all waits for: `group` for the disk of every in-sync replica, `os` for the page "
-        "cache of every in-sync replica, which a power cut of all of them at once does not spare.",
+        "cache of every in-sync replica, which is lost if all of them lose power at once.",
         choices=("group", "os"),
         broker_key="tidemill.flush",
     ),
     _key(
         "unclean.leader.election.enable",
         False,
-        "Whether a replica that is not in sync may lead when no other one is left; records can be "
-        "lost then.",
+        "Whether a replica that is not in sync may lead when no other one is left; this can lose "
+        "records.",
     ),
 )
 

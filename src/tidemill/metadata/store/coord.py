@@ -1,12 +1,12 @@
-"""The Coord seam: the small, strongly consistent store that the brokers of a cluster agree through.
+"""The Coord seam: the small, strongly consistent store through which the brokers agree.
 
-A tree of nodes by path, each with bytes and a version. All changes are compare-and-set, several at
-once atomically by `multi`. Ephemeral nodes vanish with the session that made them. A session in
-doubt (SUSPENDED) means: stop acting as an owner at once; only CONNECTED may act.
+A tree of nodes by path, each with bytes and a version. All changes are compare-and-set; `multi`
+makes several at once, atomically. Ephemeral nodes vanish with the session that made them. A broker
+whose session is in doubt (SUSPENDED) stops acting as an owner at once; only CONNECTED may act.
 
 Back ends: SQLite in the data directory (one node), memory (simulation and tests), ZooKeeper (to
-come with the cluster). One contract test holds for all of them. `checked_op` is the rule of
-compare-and-set that the back ends share; `Watchers` keeps who wants to know.
+come with the cluster). One contract test covers all of them. `checked_op` is the rule of
+compare-and-set that the back ends share; `Watchers` has the callbacks of watches.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CoordConflict(TidemillError):
 
 
 class SessionState(Enum):
-    """What we know of our own session."""
+    """The state of our session, as far as we know."""
 
     CONNECTED = "connected"
     SUSPENDED = "suspended"
@@ -61,7 +61,7 @@ class Node:
 @final
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Make a node that must not exist."""
+    """Make a node that must not exist yet."""
 
     path: str
     value: bytes
@@ -106,7 +106,7 @@ class Coord(Protocol):
     def state(self) -> SessionState: ...
 
     async def start(self) -> None:
-        """Open a session; after it was LOST, a new one. Watches stay."""
+        """Open a session, or a new one after LOST. Watches stay."""
         ...
 
     async def get(self, path: str) -> Node | None: ...
@@ -116,14 +116,14 @@ class Coord(Protocol):
         ...
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """All of it or nothing; CoordConflict says which op did not fit."""
+        """Apply all ops or none; CoordConflict names the path of the op that did not fit."""
         ...
 
     def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
         """Call `changed(path)` after a node under `prefix` was made, replaced or removed.
 
-        Calls may come late and may be merged, but never get lost while the session lives; after a
-        reconnect `changed(prefix)` asks for a full look.
+        Calls may be late and may be merged, but none is lost while the session lives. After a
+        reconnect, `changed(prefix)` means that anything under the prefix may have changed.
         """
         ...
 
@@ -132,7 +132,7 @@ class Coord(Protocol):
         ...
 
     async def close(self) -> None:
-        """End the session; its ephemeral nodes go at once."""
+        """End the session; its ephemeral nodes vanish at once."""
         ...
 
 
@@ -159,7 +159,7 @@ def checked_op(op: Op, now: Node | None) -> Node | None:
 
 @final
 class Watchers:
-    """Callbacks by prefix, told of a change in the order in which they came."""
+    """Callbacks by prefix, called in the order in which they were added."""
 
     def __init__(self) -> None:
         self._watches: list[tuple[str, Callable[[str], None]]] = []

@@ -1,8 +1,8 @@
 """The coordination store in memory: one server, several sessions, all in one thread.
 
-For simulations and tests. Nothing happens by itself: a session ends when `expire` says so, loses
-its connection from `suspend` to `resume`, and hears of changes when the `deliver` hook calls. The
-default hook calls at once; a simulator may delay calls or merge them.
+For simulations and tests, which control all events: `expire` ends a session, `suspend` and `resume`
+interrupt its connection, and the `deliver` hook decides when watches are called. The default hook
+calls them at once; a simulator may delay calls or merge them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def _at_once(call: Callable[[], None]) -> None:
 
 @final
 class MemoryCoordServer:
-    """What all sessions share."""
+    """The nodes, shared by all sessions."""
 
     def __init__(self, deliver: Deliver = _at_once) -> None:
         self._deliver = deliver
         self._nodes: dict[str, Node] = {}
         self._paths: list[str] = []
         self._owners: dict[str, MemoryCoord] = {}
-        """Ephemeral nodes and the sessions that they end with."""
+        """Ephemeral nodes, and the sessions that own them."""
         self._sessions: list[MemoryCoord] = []
 
     def session(self) -> MemoryCoord:
@@ -52,16 +52,16 @@ class MemoryCoordServer:
         return made
 
     def expire(self, session: MemoryCoord) -> None:
-        """End a session from the server's side. A suspended client learns of it on `resume`."""
+        """End a session on the server. A suspended client learns this on `resume`."""
         self._drop_ephemerals(session)
         session._expired()
 
     def suspend(self, session: MemoryCoord) -> None:
-        """Cut a client off; its session lives on until `expire`."""
+        """Disconnect a client; its session lives until `expire`."""
         session._enter(SessionState.SUSPENDED)
 
     def resume(self, session: MemoryCoord) -> None:
-        """Connect a client again: to its session, or to the news that there is none any more."""
+        """Reconnect a client: to its session, or to LOST if that has expired."""
         session._resumed()
 
     def get(self, path: str) -> Node | None:

@@ -1,11 +1,11 @@
 """The coordination store of a single node: a SQLite file in the data directory.
 
-One process owns the file (SQLite's exclusive lock; a second one is turned away), so there is one
-session, and it lives as long as the process. Ephemeral nodes of the process before are removed at
-start. A multi is one transaction, on disk (WAL, synchronous=FULL) before it returns.
+One process owns the file (SQLite's exclusive lock refuses a second one), so there is one session,
+which lives as long as the process. Ephemeral nodes of an earlier process are removed at start. A
+multi is one transaction, on disk (WAL, synchronous=FULL) before it returns.
 
 SQLite blocks, and a commit waits for the disk: all calls go to one worker thread, in order. Watches
-are told on the event loop, after the commit and before the caller of `multi` goes on.
+are called on the event loop, after the commit and before the caller of `multi` continues.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class SqliteCoord:
                 for path in changed:
                     self._watchers.tell(path)
 
-        # Shielded: a caller that is cancelled does not undo the commit, so watches must hear of it.
+        # Shielded: cancelling the caller does not undo the commit, so watches must be called.
         future = self._submit(file.multi, list(ops))
         future.add_done_callback(committed)
         await asyncio.shield(future)
@@ -132,7 +132,7 @@ class SqliteCoord:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _sqlite_errors_translated() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as err:
@@ -141,7 +141,7 @@ def _translated() -> Iterator[None]:
 
 @final
 class _NodeFile:
-    """The file itself; every method runs in the worker thread."""
+    """The SQLite file; every method runs in the worker thread."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -193,11 +193,11 @@ class _NodeFile:
         return row[0]
 
     def get(self, path: str) -> Node | None:
-        with _translated():
+        with _sqlite_errors_translated():
             return self._get(path)
 
     def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        with _translated():
+        with _sqlite_errors_translated():
             rows = self._db.execute(
                 "SELECT path, value, version FROM nodes WHERE path >= ? AND path < ? ORDER BY path",
                 (prefix, prefix + _AFTER_ALL_PATHS),
@@ -205,7 +205,7 @@ class _NodeFile:
             return [(path, Node(value, version)) for path, value, version in rows]
 
     def multi(self, ops: Sequence[Op]) -> None:
-        with _translated():
+        with _sqlite_errors_translated():
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 for op in ops:
@@ -217,7 +217,7 @@ class _NodeFile:
                 raise
 
     def close(self) -> None:
-        with _translated():
+        with _sqlite_errors_translated():
             self._db.execute("DELETE FROM nodes WHERE ephemeral")
             self._db.close()
 
