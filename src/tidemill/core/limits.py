@@ -36,7 +36,7 @@ SLOW_REQUESTS_MAX = 32
 PARKED_PARTITIONS_MAX = 200_000
 """Partitions watched by parked fetches, together (S40): about 130 MB."""
 LOOKED_AT_PARTITIONS_PER_TURN = 256
-"""Partitions of poked fetches that one turn of the loop reads: about 10 ms."""
+"""Partitions of woken fetches that are read in one turn of the loop: about 10 ms."""
 DRAIN_DEADLINE_S = 8.0
 """From SIGTERM to the last answer; the whole shutdown stays within ten seconds."""
 

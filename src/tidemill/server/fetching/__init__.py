@@ -1,1 +1,1 @@
-"""What lives longer than one fetch request: sessions and parked fetches."""
+"""What lives longer than one fetch request: sessions, and requests that wait for more data."""

@@ -1,17 +1,17 @@
-"""Incremental fetch sessions (KIP-227): a client names its partitions once and then only what
-changes.
+"""Incremental fetch sessions (KIP-227): a client names its partitions once, then only changes.
 
 | id | epoch | meaning (T35)                                             |
 |----|-------|-----------------------------------------------------------|
 | 0  | -1    | no session                                                |
-| 0  | 0     | open one; we may decline by answering with id 0           |
-| n  | 0     | forget n, open a new one                                  |
+| 0  | 0     | open a session; the broker may decline with id 0          |
+| n  | 0     | forget n, open a new session                              |
 | n  | -1    | forget n; this request is without a session               |
 | n  | e > 0 | the e-th request of session n: partitions are differences |
 
-In a session the answer holds only partitions with records, an error, or a changed mark. Sessions
-are bounded in number and size, and in size all together; one that was idle for two minutes makes
-room for a new one, else the new one is declined, so that nobody can push others out (S38).
+In a session the answer holds only partitions with records, an error, or a changed mark. The number
+of sessions, the size of each and the size of all together are bounded. When there is no room, a
+session that was idle for two minutes is dropped for a new one. If there is none the new session is
+declined, so no client can push out another's active session (S38).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EPOCH_MAX = 2**31 - 1
 IDLE_BEFORE_EVICTION_S = 120.0
 PARTITIONS_PER_SESSION_MAX = 20_000
 SESSION_PARTITIONS_MAX = 200_000
-"""Of all sessions together: about 100 MB."""
+"""In all sessions together: about 100 MB."""
 UNKNOWN = -1
 
 
@@ -57,7 +57,7 @@ class FetchTarget:
 
     def __init__(self, topic: str, topic_id: UUID, wanted: FetchPartition) -> None:
         self.topic = topic
-        """The name; empty if the id is unknown here."""
+        """Its name; empty if this broker does not know the id."""
         self.topic_id = topic_id
         self.index = wanted.partition
         self.sent_high_watermark = UNKNOWN
@@ -73,7 +73,7 @@ class FetchTarget:
         self.known_high_watermark = wanted.high_watermark
 
     def is_news(self, data: PartitionData) -> bool:
-        """Whether the client learns something from `data`; remembers what it was told."""
+        """Whether `data` tells the client something new; it is remembered as sent."""
         changed = (
             bool(data.records)
             or data.error_code != 0
@@ -81,7 +81,7 @@ class FetchTarget:
             or data.high_watermark != self.sent_high_watermark
             or data.log_start_offset != self.sent_log_start_offset
         )
-        # An error is news until it is gone.
+        # An error is sent again until it is gone.
         self.sent_high_watermark = UNKNOWN if data.error_code else data.high_watermark
         self.sent_log_start_offset = data.log_start_offset
         return changed
@@ -97,14 +97,14 @@ class _Session:
     def __init__(self, session_id: int, now: float) -> None:
         self.session_id = session_id
         self.epoch = 1
-        """What the client's next request must carry."""
+        """The epoch that the client's next request must carry."""
         self.last_used = now
         self.targets: OrderedDict[_Key, FetchTarget] = OrderedDict()
 
 
 @final
 class FetchPlan:
-    """What one request reads, and how its answer is cut down."""
+    """What one request reads, and which session shortens its answer."""
 
     __slots__ = ("_session", "incremental", "session_id", "targets")
 
@@ -115,7 +115,7 @@ class FetchPlan:
         self._session = session
 
     def answered_with_data(self, target: FetchTarget) -> None:
-        """In a session, who got data goes to the end of the queue: no partition starves others."""
+        """In a session the next fetch reads this partition last, so that it starves no other."""
         if self._session is not None:
             key = (target.topic, target.topic_id, target.index)
             if key in self._session.targets:
@@ -131,7 +131,7 @@ class FetchSessions:
         self._sessions_max = sessions_max
         self._sessions: OrderedDict[int, _Session] = OrderedDict()
         self._partitions = 0
-        """Of all sessions together."""
+        """In all sessions together."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -145,13 +145,13 @@ class FetchSessions:
         targets = list(_targets(request, names))
         if epoch != INITIAL_EPOCH or len(targets) > PARTITIONS_PER_SESSION_MAX:
             return FetchPlan(targets, None, full=True)
-        session = self._open(len(targets), now)
+        session = self._try_open(len(targets), now)
         if session is not None:
             session.targets.update(((t.topic, t.topic_id, t.index), t) for t in targets)
             self._partitions += len(session.targets)
         return FetchPlan(targets, session, full=True)
 
-    def _open(self, partitions: int, now: float) -> _Session | None:
+    def _try_open(self, partitions: int, now: float) -> _Session | None:
         if len(self._sessions) >= self._sessions_max:
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now - oldest.last_used < IDLE_BEFORE_EVICTION_S:
@@ -179,7 +179,7 @@ class FetchSessions:
         self._partitions += len(session.targets) - before
         too_large = len(session.targets) > PARTITIONS_PER_SESSION_MAX
         if too_large or self._partitions > SESSION_PARTITIONS_MAX:
-            self._drop(session.session_id)  # the client goes on without a session
+            self._drop(session.session_id)  # the client continues without a session
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions")
         return FetchPlan(list(session.targets.values()), session, full=False)
 
@@ -197,7 +197,7 @@ def _targets(request: FetchRequest, names: Mapping[UUID, str]) -> Iterable[Fetch
 
 
 def _update(session: _Session, request: FetchRequest, names: Mapping[UUID, str]) -> None:
-    """The differences: partitions added or changed, and partitions forgotten."""
+    """Apply the differences: partitions forgotten, changed and added."""
     for gone in request.forgotten_topics_data:
         name = gone.topic or names.get(gone.topic_id, "")
         for index in gone.partitions:

@@ -1,1 +1,1 @@
-"""One request from its header to its answer: dispatch, context, authorization, shared services."""
+"""One request from its header to its answer: dispatch, context, authorization, services by room."""

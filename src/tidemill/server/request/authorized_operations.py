@@ -1,4 +1,4 @@
-"""The bit set of operations that the asker may do, where a request wants to know (KIP-430, T20)."""
+"""The bit set of operations that a client is allowed, for requests that want it (KIP-430, T20)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _POSSIBLE = {
 
 
 def authorized_operations(context: AnyContext, resource: Resource, wanted: bool) -> int:
-    """One bit per allowed operation; the int32 minimum when nobody asked."""
+    """One bit per allowed operation; the int32 minimum if the request does not want them."""
     if not wanted:
         return NOT_REQUESTED
     return sum(

@@ -1,6 +1,6 @@
-"""Who may do what: the seam. Every handler names the operation and the resource it needs.
+"""The seam for access control. Every handler names the operation and the resource that it needs.
 
-Only the answer "yes" exists so far; access lists will be another implementation of `Authorizer`.
+So far everything is allowed; access lists will be another implementation of `Authorizer`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ResourceType(Enum):
 
 
 class Resource(NamedTuple):
-    """Something that can be allowed or denied."""
+    """The object of an operation that is allowed or denied."""
 
     type: ResourceType
     name: str
@@ -67,14 +67,14 @@ def cluster() -> Resource:
 
 
 class Authorizer(Protocol):
-    """Decides; knows nothing about requests."""
+    """Decides by principal, operation and resource; knows nothing about requests."""
 
     def allows(self, principal: str, operation: Operation, resource: Resource) -> bool: ...
 
 
 @final
 class AllowAll:
-    """No access control: everyone may do everything."""
+    """No access control: every client may do everything."""
 
     def allows(self, principal: str, operation: Operation, resource: Resource) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""One request's own facts: who asks, how, and through what the handler may work."""
+"""The facts of one request: its sender, its version, and the services that its handler may use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FORBIDDEN = {
 
 
 class Peer(Protocol):
-    """The connection, as far as a handler may care."""
+    """The connection, as far as handlers need it."""
 
     @property
     def principal(self) -> str: ...
@@ -54,7 +54,7 @@ class Peer(Protocol):
 
     @property
     def server_endpoint(self) -> Endpoint:
-        """The address the client connected to: what a wildcard listener advertises (T19)."""
+        """The address that the client connected to; a wildcard listener advertises it (T19)."""
         ...
 
 
@@ -76,22 +76,22 @@ class RequestContext(Generic[S_co]):
         return self.services.cluster.image
 
     def endpoint_of(self, broker: BrokerImage) -> Endpoint:
-        """Where clients reach a broker; if it listens everywhere, where this client came in."""
+        """Where clients reach a broker; if it listens everywhere, where this client reached it."""
         if broker.host in ANY_ADDRESS and broker.broker_id == self.services.config.node_id:
             return self.peer.server_endpoint
         return Endpoint(broker.host, broker.port)
 
     def allows(self, operation: Operation, resource: Resource) -> bool:
-        """Whether whoever asks may do this; each handler names what it needs."""
+        """Whether the client may do this."""
         return self.services.authorizer.allows(self.peer.principal, operation, resource)
 
     def require(self, operation: Operation, resource: Resource) -> None:
-        """KafkaError unless whoever asks may do this."""
+        """KafkaError unless the client may do this."""
         if not self.allows(operation, resource):
             raise KafkaError(_FORBIDDEN[resource.type])
 
     def missing_partition(self, topic: str, index: int) -> KafkaError:
-        """Why a partition is not here: it is elsewhere, it does not exist, or it cannot (T16)."""
+        """Why a partition is not here: led elsewhere, unknown, or with an illegal name (T16)."""
         if not is_legal_topic_name(topic):
             return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         if self.image.partition(topic, index) is not None:

@@ -1,4 +1,4 @@
-"""A request that only the controller can serve, sent there by this broker on its own behalf."""
+"""Sends the broker's own requests to the controller, where only the controller can serve them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_S = 5.0
 async def ask_controller(
     net: Net, image: MetadataImage, request: Message, response_type: type[R]
 ) -> R:
-    """The controller's answer; KafkaError NOT_CONTROLLER if there is none or it is silent."""
+    """The controller's answer; KafkaError NOT_CONTROLLER if there is none or it does not answer."""
     controller = image.brokers.get(image.controller_broker_id)
     if controller is None:
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "there is no controller at present")

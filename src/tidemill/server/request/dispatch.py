@@ -1,4 +1,4 @@
-"""From a request's header to its handler, and from a refusal to an answer: the one place for it.
+"""Finds the handler of a request, runs it, and turns its refusal into an answer.
 
 HOT PATH: `find`, `start` and `encode` run once per request.
 """
@@ -49,7 +49,7 @@ class BoundHandler:
             return self.handler.refuse(request, error)
 
     def encode(self, response: Message, version: int, correlation_id: int) -> list[Buffer]:
-        """The whole frame; record payloads stay the views they are."""
+        """The whole frame; record payloads are not copied."""
         if self._fast is not None:
             frame = self._fast.try_encode(response, version, correlation_id)
             if frame is not None:
@@ -68,7 +68,7 @@ class Dispatcher:
         self._bound: dict[int, BoundHandler] = {}
 
     def find(self, header: RequestHeader) -> BoundHandler:
-        """Who serves this request; UnsupportedVersion if nobody does."""
+        """The handler of this request; UnsupportedVersion if there is none for its version."""
         api_key = header.api_key
         bound = self._bound.get(api_key)
         if bound is None and api_key in self._handlers:
@@ -78,7 +78,7 @@ class Dispatcher:
         return bound
 
     def bound(self, api_key: ApiKey) -> BoundHandler:
-        """The handler of an API that is served."""
+        """The handler of an API that this broker serves."""
         bound = self._bound.get(api_key)
         if bound is None:
             bound = self._bound[api_key] = BoundHandler(self._handlers[api_key])

@@ -1,13 +1,12 @@
-"""What a handler is: one API, its versions, and what to do with a request.
+"""A handler serves one API: its versions, and what to do with a request.
 
-A handler's `handle` is the request's first stage. It runs strictly in the order in which requests
-came and never suspends. It returns one of
-- the response: it leaves at once;
-- a `Deferred` response (Produce waiting for its acknowledgement, Fetch for more bytes): later
-  requests
-  of the connection are started meanwhile, but answers leave in order;
-- a coroutine, for the rare requests that talk to the coordination store: the connection's next
-  request starts only after it ended;
+`handle` starts a request. It never suspends, and the requests of a connection are started strictly
+in the order in which they came. It returns one of
+- the response, which leaves at once;
+- a `Deferred` response (Produce waits for its acknowledgement, Fetch for more bytes): later
+  requests of the connection start meanwhile, but answers leave in order;
+- a coroutine, for requests that talk to the coordination store or work in slices: the connection's
+  next request starts after it has ended;
 - None: no answer at all (Produce with acks=0).
 """
 
@@ -30,13 +29,13 @@ Answer = Message | Deferred[Any] | Coroutine[Any, Any, Message] | None
 
 
 class Handle(Protocol):
-    """The first stage of one API."""
+    """Starts a request of one API."""
 
     def __call__(self, context: RequestContext[Services], request: Any, /) -> Answer: ...  # noqa: ANN401
 
 
 def refuse_with_error_code(response: type[Message]) -> Callable[[Any, KafkaError], Message]:
-    """For the many responses that have an error code (and perhaps a message) at the top."""
+    """For the many responses that have an error code, and perhaps a message, at the top."""
 
     def refuse(_request: object, error: KafkaError) -> Message:
         answer: Any = response()
@@ -51,7 +50,7 @@ def refuse_with_error_code(response: type[Message]) -> Callable[[Any, KafkaError
 @final
 @dataclass(frozen=True, slots=True)
 class FastCodec:
-    """A hand-written codec for an API's commonest shape; None means: take the generated one."""
+    """A hand-written codec for the most common shape of an API; None: use the generated one."""
 
     try_read: Callable[[memoryview, int, int], Any]
     try_encode: Callable[[Any, int, int], bytes | None]
@@ -60,19 +59,19 @@ class FastCodec:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """One API as this broker serves it; the list of all of them is in handlers/__init__.py."""
+    """One API as this broker serves it; `handlers/__init__.py` lists all of them."""
 
     api_key: ApiKey
     versions: tuple[int, int]
-    """The first and the last version that are understood."""
+    """The first and the last version that it understands."""
     handle: Handle
     refuse: Callable[[Any, KafkaError], Message]
     """The answer when the whole request is refused."""
     advertised_min: int | None = None
-    """Where it must differ from the first version (T3)."""
+    """The first version in the ApiVersions answer, if that must be another one (T3)."""
     fast: FastCodec | None = None
     tail_bytes_max: int = 0
-    """Bytes after the last field that are overlooked because a stock client leaves them."""
+    """Bytes after the last field that are ignored, because a stock client leaves them there."""
 
     def understands(self, version: int) -> bool:
         return self.versions[0] <= version <= self.versions[1]

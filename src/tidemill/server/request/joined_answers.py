@@ -1,7 +1,7 @@
-"""One answer made of several that come at different times.
+"""Joins answers that come at different times into one.
 
-Some requests name many groups, each in a shard of its own, and each shard answers when what it
-knows is committed. A few groups are asked at once; many are asked in slices, so that others get
+Some requests name many groups. Each group is in a shard, and each shard answers when its state is
+committed. A few groups are asked at once; many are asked in slices, so that other requests get
 their turns of the loop (S11).
 """
 
@@ -34,7 +34,7 @@ def answer_each(
     refuse: Callable[[T, KafkaError], R],
     combine: Callable[[list[R]], Message],
 ) -> Answer:
-    """Ask for each name, turn each KafkaError into its refusal, and combine what came."""
+    """Ask for each name, turn each KafkaError into its refusal, and combine the answers."""
 
     def attempt(name: T) -> R | Deferred[R]:
         try:
@@ -66,7 +66,7 @@ async def _value_of(answer: Deferred[Message]) -> Message:
     future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
 
     def settle(value: Message) -> None:
-        if not future.done():  # the connection may have gone
+        if not future.done():  # the connection may be gone
             future.set_result(value)
 
     answer.then(settle)

@@ -2,11 +2,12 @@
 
 v1 as v0; v2 flexible.
 
-Offset -1 stands for the high watermark. Beyond it nothing can be deleted, since it is not yet
-agreed upon: OFFSET_OUT_OF_RANGE, and nothing happens (S45). An offset below the log start changes
-nothing. The answer tells the log start offset. The topics of the broker's own state are refused.
+Offset -1 stands for the high watermark. Records above it are not committed yet and cannot be
+deleted: such an offset is refused with OFFSET_OUT_OF_RANGE (S45). An offset below the log start
+changes nothing. The answer holds the log start offset. Topics that hold the broker's own state are
+refused.
 
-Left out: waiting until the followers have deleted as well; they learn of it with their next fetch.
+Left out: waiting until the followers have deleted too; their next fetch tells them.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ async def _delete(context: DataContext, request: DeleteRecordsRequest) -> Delete
 
 
 async def _make_durable(context: DataContext, response: DeleteRecordsResponse) -> None:
-    """What was answered as deleted must not come back after a crash (I9)."""
+    """Records that were answered as deleted must not come back after a crash (I9)."""
     try:
         await context.services.checkpoint()
     except (KafkaError, StorageFault) as error:

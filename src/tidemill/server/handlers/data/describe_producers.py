@@ -1,8 +1,8 @@
 """DescribeProducers (61), version 0: the idempotent producers that a partition remembers.
 
-For finding transactions that hang. The leader answers, with each producer's epoch, its last
-sequence, and when it last wrote. There are no transactions yet: none has an open one, or a
-coordinator.
+It helps to find transactions that hang. The leader answers with each producer's epoch, its last
+sequence and the time of its last write. There are no transactions yet, so no producer has an open
+transaction or a coordinator.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tidemill.wire.generated.describe_producers import (
 __all__ = ["HANDLER"]
 
 PARTITIONS_PER_SLICE = 1
-"""A partition may remember ten thousand producers: others get a turn after each one (S11)."""
+"""A partition may remember ten thousand producers, so each one is a slice of its own (S11)."""
 PRODUCERS_PER_ANSWER_MAX = 100_000
-"""About 30 MB while the answer is being made."""
+"""About 30 MB while the answer is built."""
 NO_COORDINATOR = -1
 
 

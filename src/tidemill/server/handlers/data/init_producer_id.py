@@ -1,17 +1,17 @@
 """InitProducerId (22), versions 0..5: the identity that makes a producer's retries harmless (T30).
 
-v2 flexible; v3 a producer may go on with its id in a new epoch; v4 and v5 differ in error codes of
-transactions only.
+v2 flexible; v3 a producer may keep its id in a new epoch; v4 and v5 differ only in error codes of
+transactions.
 
-Without a transactional id any broker answers. A fresh id comes from a block that this broker
+Without a transactional id any broker answers. A fresh id comes from a block that this broker has
 reserved; the coordination store is asked only when the block is used up. A producer that names its
-id and epoch gets the same id with the next epoch, or a fresh id when epochs run out. Nothing is
-remembered: each log checks the epochs it sees, and a client that asks again after a lost answer
-gets the same one.
+id and epoch gets the same id with the next epoch, or a fresh id when the epochs run out. Nothing is
+remembered: each log checks the epochs that it sees, and a client that asks again after a lost
+answer gets the same one.
 
 Left out: transactions. A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-the one code at which the Java client and librdkafka both stop: others make one of them try for
-ever.
+the only code that stops both the Java client and librdkafka; with any other, one of them retries
+for ever.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["HANDLER"]
 
 NONE_YET = -1
 EPOCH_MAX = 2**15 - 2
-"""The last epoch that is given out: one below what the field holds, as Kafka does."""
+"""The last epoch that is given out: one below what the field can hold, as in Kafka."""
 
 
 def handle(context: DataContext, request: InitProducerIdRequest) -> Answer:
@@ -47,7 +47,7 @@ def handle(context: DataContext, request: InitProducerIdRequest) -> Answer:
 
 
 def _check_identity(request: InitProducerIdRequest) -> None:
-    """Both numbers or neither of them."""
+    """KafkaError unless both numbers are given, or neither."""
     absent = request.producer_id == NONE_YET and request.producer_epoch == NONE_YET
     present = request.producer_id >= 0 and request.producer_epoch >= 0
     if not (absent or present):
@@ -58,7 +58,7 @@ async def _fetch_fresh(context: DataContext) -> InitProducerIdResponse:
     try:
         fresh = await context.services.producer_ids.next()
     except StoreUnavailable:
-        # Clients without transactions simply ask again after this one.
+        # Clients without transactions retry after this code.
         error = KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         context.services.telemetry.count_error(error.code)
         return _refuse(None, error)

@@ -4,14 +4,15 @@ v1 one offset and its time; v2 isolation level; v4 leader epochs; v5 OFFSET_NOT_
 LEADER_NOT_AVAILABLE before; v6 flexible; v7 the greatest timestamp (-3); v8 earliest local (-4); v9
 latest tiered (-5); v10 a timeout; v11 earliest pending upload (-6).
 
-"Latest" is the high watermark, for read_committed the last stable offset; a follower that asks gets
-the log end. A new leader may know a lower high watermark than its predecessor told: until it has
-caught up with its own beginning it does not name an end, so that no offset ever goes back
-(KIP-207).
+"Latest" is the high watermark, or the last stable offset for read_committed; a follower gets the
+log end. A new leader may know a lower high watermark than its predecessor announced. Until its
+watermark has reached the start of its own epoch it does not name an end, so that no offset ever
+goes back (KIP-207).
 
-A time is looked for record by record, in a thread: batches may have to be read and opened.
+The search for a time goes record by record and may read and decompress batches, so it runs in a
+thread.
 
-There is no tiered storage: "earliest local" is the log start, the other two are not known (T39).
+There is no tiered storage: "earliest local" is the log start, the other two are unknown (T39).
 Left out: the timeout, which is for remote storage; asking a follower (replica id -2).
 """
 
@@ -49,8 +50,8 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
 
-class Special(IntEnum):
-    """Timestamps that are none."""
+class SpecialTimestamp(IntEnum):
+    """Negative timestamps that name a place in the log."""
 
     LATEST = -1
     EARLIEST = -2
@@ -61,12 +62,12 @@ class Special(IntEnum):
 
 
 _FIRST_VERSION: dict[int, int] = {
-    Special.LATEST: 1,
-    Special.EARLIEST: 1,
-    Special.MAX_TIMESTAMP: 7,
-    Special.EARLIEST_LOCAL: 8,
-    Special.LATEST_TIERED: 9,
-    Special.EARLIEST_PENDING_UPLOAD: 11,
+    SpecialTimestamp.LATEST: 1,
+    SpecialTimestamp.EARLIEST: 1,
+    SpecialTimestamp.MAX_TIMESTAMP: 7,
+    SpecialTimestamp.EARLIEST_LOCAL: 8,
+    SpecialTimestamp.LATEST_TIERED: 9,
+    SpecialTimestamp.EARLIEST_PENDING_UPLOAD: 11,
 }
 
 
@@ -89,7 +90,7 @@ async def _list_offsets(context: DataContext, request: ListOffsetsRequest) -> Li
             entry = ListOffsetsPartitionResponse(partition_index=wanted.partition_index)
             answered.partitions.append(entry)
             try:
-                found = await _find(context, request, wanted_topic.name, wanted)
+                found = await _try_find(context, request, wanted_topic.name, wanted)
             except (KafkaError, StorageFault) as error:
                 entry.error_code = count_refusal(context, error)
             else:
@@ -106,10 +107,10 @@ def _fill(entry: ListOffsetsPartitionResponse, found: TimedOffset | None, versio
         entry.leader_epoch = found.leader_epoch
 
 
-async def _find(
+async def _try_find(
     context: DataContext, request: ListOffsetsRequest, name: str, wanted: ListOffsetsPartition
 ) -> TimedOffset | None:
-    """The offset that was asked for; None where there is none, which is no error."""
+    """The offset that was asked for; None if there is no such record, which is not an error."""
     timestamp, version = wanted.timestamp, context.version
     if timestamp < 0 and version < _FIRST_VERSION.get(timestamp, version + 1):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
@@ -118,15 +119,15 @@ async def _find(
     log = partition.log
     end_offset = _end_offset(partition, request)
     match timestamp:
-        case Special.EARLIEST | Special.EARLIEST_LOCAL:
+        case SpecialTimestamp.EARLIEST | SpecialTimestamp.EARLIEST_LOCAL:
             start = log.log_start_offset
             return TimedOffset(start, NO_TIMESTAMP, log.epochs.epoch_at(start))
-        case Special.LATEST_TIERED | Special.EARLIEST_PENDING_UPLOAD:
+        case SpecialTimestamp.LATEST_TIERED | SpecialTimestamp.EARLIEST_PENDING_UPLOAD:
             return None
-        case Special.LATEST:
+        case SpecialTimestamp.LATEST:
             _check_end_known(partition, request, version)
             return TimedOffset(end_offset, NO_TIMESTAMP, partition.leader_epoch)
-        case Special.MAX_TIMESTAMP:
+        case SpecialTimestamp.MAX_TIMESTAMP:
             _check_end_known(partition, request, version)
             return await context.services.disk.run(
                 partial(log.max_timestamp, end_offset=end_offset)
@@ -148,7 +149,7 @@ def _end_offset(partition: Partition, request: ListOffsetsRequest) -> int:
 
 
 def _check_end_known(partition: Partition, request: ListOffsetsRequest, version: int) -> None:
-    """The end may be named: the marks have reached what the leader before us may have told."""
+    """KafkaError while the last leader may have announced a higher end than we know."""
     if request.replica_id >= 0 or partition.high_watermark >= partition.epoch_start_offset:
         return
     if version >= FIRST_WITH_OFFSET_NOT_AVAILABLE:

@@ -1,9 +1,9 @@
-"""OffsetForLeaderEpoch (23), versions 2..4: where an epoch ended, the test for lost records (T37).
+"""OffsetForLeaderEpoch (23), versions 2..4: where an epoch ended, to detect lost records (T37).
 
-v2 the asker's own epoch is checked (T36); v3 the replica that asks; v4 flexible.
+v2 the client's own epoch is checked (T36); v3 the id of the replica that asks; v4 flexible.
 
-Answered by the leader only, with the largest epoch that is not above the one asked for and the
-offset behind its last record; (-1, -1) where none is known.
+Only the leader answers: with the largest epoch up to the one asked for, and the offset after its
+last record; (-1, -1) if it knows no such epoch.
 """
 
 from __future__ import annotations
