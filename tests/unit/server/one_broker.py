@@ -1,6 +1,6 @@
 """One broker without sockets and files: real services over a store and logs in memory.
 
-A request goes the whole way that bytes go: encoded, parsed, dispatched, answered, encoded, decoded.
+A request takes its whole path as bytes: encoded, parsed, dispatched, answered, encoded, decoded.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class ManualClock:
 
 
 class MemoryLogs:
-    """A `LogStore` that has every log that it is asked for, empty; or none, while `withheld`."""
+    """A `LogStore` that has an empty log for every partition, or none while `withheld`."""
 
     def __init__(self):
         self.withheld = False
@@ -74,7 +74,7 @@ class MemoryLogs:
 
 
 class NoFlushes:
-    """Logs in memory count as flushed: nobody has to ask for it."""
+    """Logs in memory count as flushed, so requests for a flush are ignored."""
 
     def appended(self, log, size_bytes):
         pass
@@ -91,7 +91,7 @@ class Peer:
 
 
 class Permissions:
-    """Everything but what `deny` named, on every resource or on one by its name."""
+    """Allows everything that `deny` has not named, for all resources or for one."""
 
     def __init__(self):
         self._denied = set()
@@ -104,7 +104,7 @@ class Permissions:
 
 
 def value_of(answer):
-    """What a deferred answer was resolved with; it must have been."""
+    """The value of a deferred answer, which must be resolved."""
     assert answer.resolved
     values = []
     answer.then(values.append)
@@ -112,7 +112,7 @@ def value_of(answer):
 
 
 class OneBroker:
-    """Broker 1 of a cluster; a loop of its own runs whatever has to be awaited."""
+    """Broker 1 of a cluster, with an event loop of its own."""
 
     def __init__(self, **values):
         self.loop = asyncio.new_event_loop()
@@ -155,7 +155,7 @@ class OneBroker:
             config=self.config,
             clock=self.clock,
             rng=rng,
-            net=None,  # nobody is talked to
+            net=None,  # no other broker is called
             disk=self.disk,
             cluster=self.cluster,
             replicas=self.replicas,
@@ -185,7 +185,7 @@ class OneBroker:
         self.checkpoints += 1
 
     def call(self, request, version):
-        """The answer to a request, both as bytes in between."""
+        """The answer to a request; both pass through their bytes."""
         answer, bound = self.start(request, version)
         if isinstance(answer, Coroutine):
             answer = self.run(answer)
@@ -203,9 +203,9 @@ class OneBroker:
         return response
 
     def start(self, request, version):
-        """The first stage's own answer, for tests of how an answer comes; and who gave it.
+        """What `handle` returned, for tests of how an answer comes, and the bound handler.
 
-        The turn of the loop that it came in is over, unless the test itself runs on the loop.
+        The turn of the loop has ended, unless the test itself runs on the loop.
         """
         if self.loop.is_running():
             return self._start(request, version)
@@ -232,16 +232,12 @@ class OneBroker:
         return answer, bound
 
     def start_deferred(self, request, version):
-        """The answer to a request that has to wait, on a loop that can keep its deadline."""
-
-        async def start():
-            answer, _ = self._start(request, version)
-            return answer
-
-        return self.run(start())
+        """The deferred answer to a request."""
+        answer, _ = self.start(request, version)
+        return answer
 
     def turns_of(self, request, version):
-        """How often others get a turn of the loop while a request is worked on."""
+        """How often other work gets a turn of the loop while a request is served."""
         answer, _ = self.start(request, version)
 
         async def count():
@@ -272,7 +268,7 @@ class OneBroker:
         return self.replicas.find(name, index)
 
     def join_broker(self, node_id):
-        """Another broker comes into the cluster; it answers nothing. Its session."""
+        """Register another broker, which answers no requests; its session."""
         config = broker_config(values={"node.id": node_id})
         session = self.store.session()
         other = Cluster(session, config, SeededRng(node_id))
@@ -281,18 +277,18 @@ class OneBroker:
         return session
 
     def depose(self):
-        """The controller is somebody else from now on."""
+        """Make another broker the controller."""
         self.store.expire(self.session)
         self.join_broker(9)
 
-    def lead_anew(self, name, index=0):
-        """The same broker leads in the next epoch, as after a restart."""
+    def lead_again(self, name, index=0):
+        """Lead the partition in the next epoch, as after a restart."""
         partition = self.partition(name, index)
         image = replace(partition.image, leader_epoch=partition.leader_epoch + 1)
         partition.become_leader(image, now=self.clock.monotonic())
 
     def append(self, name, *timestamps, index=0, codec=0, **producer):
-        """One batch with a record per timestamp; its base offset."""
+        """Append one batch with a record per timestamp; its base offset."""
         records = [Record(b"value", timestamp=timestamp) for timestamp in timestamps]
         batch = build_batch(records, codec=codec, **producer)
         appended = self.partition(name, index).append(

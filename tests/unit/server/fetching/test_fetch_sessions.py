@@ -1,4 +1,4 @@
-"""Incremental fetch sessions, by the table in fetch_sessions.py."""
+"""Incremental fetch sessions, case by case as in the table of `fetch_sessions.py`."""
 
 from __future__ import annotations
 

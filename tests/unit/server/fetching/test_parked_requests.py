@@ -14,7 +14,7 @@ from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.limits.memory_pool import MemoryPool
 
 WAIT_MS = 500
-READY, FINISHED = "looked at", "finished"
+LOOKED_AT, FINISHED = "looked at", "finished"
 
 
 class Timers:
@@ -57,7 +57,7 @@ class Parking:
                 raise error
 
         def look():
-            note(READY)
+            note(LOOKED_AT)
             return is_ready
 
         def finish():
@@ -93,7 +93,7 @@ def test_a_request_that_is_woken_twice_is_looked_at_once_after_the_turn(parking)
     parked.wake(1)
     assert parking.seen == []
     parking.run_turn()
-    assert parking.seen == [("a", READY), ("a", FINISHED)]
+    assert parking.seen == [("a", LOOKED_AT), ("a", FINISHED)]
     assert parked.values == ["answer of a"]
     assert parking.scheduled == []
 
@@ -103,7 +103,7 @@ def test_a_request_that_is_not_ready_stays_parked_and_can_be_woken_again(parking
     for _ in range(2):
         parked.wake()
         parking.run_turn()
-    assert parking.seen == [("a", READY), ("a", READY)]
+    assert parking.seen == [("a", LOOKED_AT), ("a", LOOKED_AT)]
     assert len(parking.requests) == 1
 
 
@@ -204,7 +204,7 @@ def test_a_bug_in_one_request_closes_its_connection_and_the_others_are_looked_at
     broken.wake()
     sound.wake()
     parking.run_turn()
-    assert parking.seen == [("a", READY), ("b", READY)]
+    assert parking.seen == [("a", LOOKED_AT), ("b", LOOKED_AT)]
     assert broken.values == [None]
     assert (len(parking.requests), broken.watched) == (1, [{}])
     assert len(caplog.records) == 1

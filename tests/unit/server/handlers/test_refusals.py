@@ -174,7 +174,7 @@ CASES = [
 
 
 def refused(handler, request, version):
-    """What the client gets, after a way over the wire."""
+    """The answer as the client decodes it."""
     bound = BoundHandler(handler)
     frame = b"".join(bound.encode(handler.refuse(request, ERROR), version, 1))[4:]
     spec = API_SPECS[handler.api_key]
@@ -192,7 +192,7 @@ def test_a_refused_request_tells_the_code_in_every_version(module, request_, ent
     handler = module.HANDLER
     first, last = handler.versions
     if handler is describe_log_dirs.HANDLER:
-        first = FIRST_LOG_DIRS_WITH_ERROR  # before, an empty list is all that can be said
+        first = FIRST_LOG_DIRS_WITH_ERROR  # older versions have only an empty list
     for version in range(first, last + 1):
         entry = entry_of(refused(handler, request_, version))
         assert entry.error_code == ERROR.code

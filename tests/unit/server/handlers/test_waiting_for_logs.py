@@ -1,4 +1,4 @@
-"""Topics are answered for when their logs are there: clients use them at once."""
+"""The answer waits until the logs of a topic are there, since clients use them at once."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_T22_an_answer_does_not_wait_for_a_log_that_cannot_be_made(broker):
     assert made.error_code == ErrorCode.NONE
 
 
-def test_who_comes_while_the_offsets_topic_is_made_waits_as_the_first_one_did(broker):
+def test_a_request_that_comes_while_the_offsets_topic_is_created_waits_too(broker):
     async def ask():
         first, _ = broker.start(*REQUESTS["FindCoordinator"])
         asking = [asyncio.ensure_future(first)]

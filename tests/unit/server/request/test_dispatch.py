@@ -1,4 +1,4 @@
-"""From a header to a handler, and from a refusal to an answer."""
+"""Dispatch finds the handler of a request and turns a refusal into an answer."""
 
 from __future__ import annotations
 

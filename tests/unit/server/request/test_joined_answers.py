@@ -10,7 +10,7 @@ from tidemill.server.request.joined_answers import ASKED_PER_SLICE, answer_each
 
 
 class Context:
-    """As much of a request's context as joining uses."""
+    """The part of a request's context that joining uses."""
 
     class Services:
         telemetry = Telemetry()
@@ -23,7 +23,7 @@ def test_answers_that_are_all_there_are_combined_at_once():
     assert join_deferred([], list) == []
 
 
-def test_the_joint_answer_comes_with_the_last_one_in_the_order_of_asking():
+def test_the_joined_answer_comes_with_the_last_one_in_the_order_of_asking():
     first, second = Deferred(), Deferred()
     joint = join_deferred([first, "b", second], "".join)
     second.resolve("c")
@@ -71,7 +71,7 @@ def test_S11_many_names_are_asked_for_in_slices():
     assert asyncio.run(scenario()) == list(names)
 
 
-def test_a_late_answer_for_someone_who_has_gone_is_dropped():
+def test_a_late_answer_for_a_lost_connection_is_dropped():
     waiting = Deferred()
 
     async def scenario():

@@ -50,7 +50,7 @@ def test_S45_offsets_out_of_range_delete_nothing(three_records, offset):
     assert three_records.partition("t").log.log_start_offset == 0
 
 
-def test_S45_what_is_not_agreed_upon_yet_cannot_be_deleted(broker):
+def test_S45_records_that_are_not_committed_cannot_be_deleted(broker):
     broker.join_broker(2)
     broker.make_topic("t", -1, assignments={0: [1, 2]})
     broker.append("t", 1000)
@@ -70,7 +70,7 @@ def test_the_brokers_own_topics_are_refused(broker):
     assert broker.partition("__consumer_offsets").log.log_start_offset == 0
 
 
-def test_deleting_needs_the_right_to(three_records):
+def test_deleting_needs_permission(three_records):
     three_records.permissions.deny(Operation.DELETE, "t")
     answer = delete(three_records, -1)
     assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -43,7 +43,7 @@ def test_partitions_are_refused_one_by_one(broker):
     assert bad.error_message
 
 
-def test_reading_the_topic_is_what_it_takes(broker):
+def test_it_needs_permission_to_read_the_topic(broker):
     broker.make_topic("t")
     broker.permissions.deny(Operation.READ, "t")
     assert describe(broker)[0].error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,4 +1,4 @@
-"""Fetch: whole batches below the mark, at once or when there is enough, by session or without."""
+"""Fetch: whole batches below the mark, now or when there is enough, in a session or without."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_F79_consumers_see_only_what_every_replica_has(broker):
 def test_T35_a_session_repeats_only_what_changed(orders, version):
     first = orders.call(_request(orders, version, 0, session_epoch=0), version)
     assert first.session_id != 0
-    # The client read everything, says so, and then hears nothing until there is news.
+    # The client has read everything and says so; then its answers are empty until there is news.
     moved = _request(orders, version, 6, session_id=first.session_id, session_epoch=1)
     orders.call(moved, version)
     quiet = _request(orders, version, session_id=first.session_id, session_epoch=2)
@@ -128,7 +128,7 @@ def test_T35_errors_of_a_session_come_at_the_top(orders):
 
 @pytest.mark.parametrize("version", range(9, 19))
 def test_T36_another_leader_epoch_is_refused(orders, version):
-    orders.lead_anew("orders")
+    orders.lead_again("orders")
     current = orders.partition("orders").leader_epoch
 
     def code(epoch):
@@ -143,7 +143,7 @@ def test_T36_another_leader_epoch_is_refused(orders, version):
 
 def test_T36_a_reader_from_a_lost_tail_is_told_where_its_epoch_ended(orders):
     epoch = orders.partition("orders").leader_epoch
-    orders.lead_anew("orders")
+    orders.lead_again("orders")
     orders.append("orders", NOW_MS)
     ahead = FetchPartition(partition=0, fetch_offset=7, last_fetched_epoch=epoch)
     data = orders.call(_request(orders, 12, ahead), 12).responses[0].partitions[0]
@@ -201,7 +201,7 @@ def _parked(broker, offset, **fields):
 
 
 def _turn(broker):
-    """Let the loop look at parked fetches that were poked."""
+    """Let the loop look at parked fetches that were woken."""
 
     async def nothing():
         pass
@@ -234,7 +234,7 @@ def test_F49_a_fetch_waits_for_the_minimum_of_bytes(orders):
     assert _bases(heard[0].responses[0].partitions[0]) == [6, 8]
 
 
-def test_a_parked_fetch_hears_that_its_topic_is_gone(orders):
+def test_a_parked_fetch_is_told_that_its_topic_is_gone(orders):
     heard = []
     _parked(orders, 6).then(heard.append)
     orders.run(orders.cluster.delete_topics(["orders"]))
@@ -252,7 +252,7 @@ def test_an_error_is_answered_at_once_however_long_the_client_would_wait(orders)
 
 @pytest.fixture
 def many(broker, monkeypatch):
-    """A topic of which each partition has a batch, and a broker that takes it for a large one."""
+    """A topic with a batch in each partition, and a broker that counts it as very many."""
     monkeypatch.setattr(fetch, "LONG_FETCH_PARTITIONS", MANY)
     broker.make_topic("orders", MANY)
     for index in range(MANY):
@@ -285,7 +285,7 @@ def test_S11_the_limit_of_bytes_holds_over_all_turns(many):
     assert sum(len(data.records) for data in answer.responses[0].partitions) == limit
 
 
-def test_S11_who_names_very_many_partitions_without_news_is_told_to_wait(many):
+def test_S11_a_client_of_very_many_partitions_without_news_is_told_to_wait(many):
     answer = many.call(_of_many(many, 1, max_wait_ms=300), 12)
     assert answer.throttle_time_ms == 300
     assert many.call(_of_many(many, 0, max_wait_ms=300), 12).throttle_time_ms == 0

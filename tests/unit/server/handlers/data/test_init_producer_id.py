@@ -67,7 +67,7 @@ def test_a_transactional_id_is_refused_for_good(broker, version):
     assert not code.retriable
 
 
-def test_who_may_not_write_idempotently_gets_no_id(broker):
+def test_a_client_that_may_not_write_idempotently_gets_no_id(broker):
     broker.permissions.deny(Operation.IDEMPOTENT_WRITE)
     assert ask(broker).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 

@@ -51,7 +51,7 @@ def wait_for_follower(broker):
     broker.join_broker(2)
     broker.make_topic("t", -1, assignments={0: [1, 2]})
     broker.append("t", 1000, 1001, 1002)
-    broker.lead_anew("t")
+    broker.lead_again("t")
     partition = broker.partition("t")
     assert partition.high_watermark < partition.epoch_start_offset
     return partition
@@ -73,7 +73,7 @@ def test_T39_latest_is_the_high_watermark_and_earliest_the_log_start(broker, ver
 def test_leader_epochs_are_told_from_version_4_on(broker, version):
     broker.make_topic("t")
     broker.append("t", 1000)
-    broker.lead_anew("t")
+    broker.lead_again("t")
     epoch = broker.partition("t").leader_epoch
 
     told = [ask(broker, wanted, version).leader_epoch for wanted in (LATEST, EARLIEST)]
@@ -190,9 +190,9 @@ def test_a_new_leader_names_its_beginning_at_once(broker):
     ("difference", "code"),
     [(-1, ErrorCode.FENCED_LEADER_EPOCH), (0, ErrorCode.NONE), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_T36_the_askers_epoch_must_be_ours(broker, difference, code):
+def test_T36_the_clients_epoch_must_be_ours(broker, difference, code):
     broker.make_topic("t")
-    broker.lead_anew("t")
+    broker.lead_again("t")
     epoch = broker.partition("t").leader_epoch + difference
     assert ask(broker, LATEST, epoch=epoch).error_code == code
 
@@ -211,7 +211,7 @@ def test_S45_partitions_that_do_not_exist_are_refused_one_by_one(broker, name, i
     assert ask(broker, LATEST, name=name, index=index).error_code == code
 
 
-def test_a_partition_that_somebody_else_leads_is_refused(broker):
+def test_a_partition_that_another_broker_leads_is_refused(broker):
     broker.join_broker(2)
     broker.make_topic("t", -1, assignments={0: [2]})
     assert ask(broker, LATEST).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -224,7 +224,7 @@ def test_a_follower_of_the_partition_refuses(broker):
     assert ask(broker, LATEST).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_who_may_not_describe_a_topic_learns_no_offsets(broker):
+def test_a_client_that_may_not_describe_a_topic_learns_no_offsets(broker):
     broker.make_topic("t")
     broker.permissions.deny(Operation.DESCRIBE, "t")
     assert ask(broker, LATEST).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

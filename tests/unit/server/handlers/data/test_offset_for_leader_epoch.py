@@ -24,8 +24,8 @@ def epochs_with_a_gap(broker):
     broker.make_topic("t")
     first = broker.partition("t").leader_epoch
     broker.append("t", 1000, 1001)
-    broker.lead_anew("t")
-    broker.lead_anew("t")
+    broker.lead_again("t")
+    broker.lead_again("t")
     broker.append("t", 1002)
     return first
 
@@ -48,7 +48,7 @@ def test_T37_an_epoch_before_all_that_is_known_is_undefined(broker):
     ("difference", "code"),
     [(-1, ErrorCode.FENCED_LEADER_EPOCH), (0, ErrorCode.NONE), (1, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_T36_the_askers_epoch_must_be_ours(broker, difference, code):
+def test_T36_the_clients_epoch_must_be_ours(broker, difference, code):
     epochs_with_a_gap(broker)
     current = broker.partition("t").leader_epoch + difference
     assert ask(broker, 0, current=current).error_code == code

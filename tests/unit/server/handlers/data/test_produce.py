@@ -1,4 +1,4 @@
-"""Produce: one batch per partition, checked, appended, answered by what acks asks for."""
+"""Produce: one batch per partition is checked, appended, and answered as acks demands."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_T27_an_error_has_no_offset(orders):
 
 
 @pytest.mark.parametrize("version", [10, 12, 13])
-def test_T28_who_does_not_lead_says_who_does(broker, version):
+def test_T28_a_broker_that_does_not_lead_names_the_leader(broker, version):
     broker.join_broker(2)
     broker.make_topic("orders", -1, assignments={0: [2]})
     request = _request(broker, version, _batch())
@@ -150,7 +150,7 @@ def test_T28_who_does_not_lead_says_who_does(broker, version):
     assert [(e.node_id, e.host) for e in response.node_endpoints] == [(2, "other.example")]
 
 
-def test_T28_nobody_is_named_where_nothing_is_wrong(orders):
+def test_T28_no_leader_is_named_without_an_error(orders):
     response = orders.call(_request(orders, 12, _batch()), 12)
     assert response.node_endpoints == []
     assert response.responses[0].partition_responses[0].current_leader is None
