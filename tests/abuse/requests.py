@@ -1,4 +1,4 @@
-"""The few requests that abuse needs, with short names."""
+"""The requests of the abuse tests, with short names."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def create(name, partitions=1):
 
 
 def code_of(produced):
-    """The error code of the only partition in an answer to Produce."""
+    """The error code of the only partition in a Produce answer."""
     return produced.responses[0].partition_responses[0].error_code
 
 

@@ -1,4 +1,4 @@
-"""A client that does what it likes: raw bytes, or requests and their answers, on one socket."""
+"""A client without rules: raw bytes, or requests and their answers, on one socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SPECS = {f"{spec.name}Request": spec for spec in API_SPECS.values()}
 
 
 class Stranger:
-    """One connection. `source` is its address: every 127.x.y.z is this machine and another peer."""
+    """One connection. `source` is its address: each 127.x.y.z counts as another peer."""
 
     def __init__(self, bootstrap, source="127.0.0.1", timeout_s=DEADLINE_S):
         host, _, port = bootstrap.rpartition(":")
@@ -45,7 +45,7 @@ class Stranger:
         self.socket.sendall(data)
 
     def try_send(self, data):
-        """How much the broker's end took within a moment; it may have stopped reading."""
+        """Send until the broker stops reading; returns the number of bytes sent."""
         self.socket.settimeout(0.05)
         sent = 0
         try:
@@ -101,7 +101,7 @@ class Stranger:
         return response
 
     def is_closed(self, within_s=DEADLINE_S):
-        """Whether the broker closes, without a byte, within the time."""
+        """Whether the broker closes the connection within the time, without sending a byte."""
         self.socket.settimeout(within_s)
         try:
             return self.socket.recv(1) == b""
@@ -114,7 +114,7 @@ class Stranger:
 
 
 def wait_until(condition: Callable[[], bool], what: str, within_s: float = DEADLINE_S) -> None:
-    """Look again and again; for what another process does there is nothing to wait on."""
+    """Poll `condition`: another process offers no event to wait on."""
     ends_at = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > ends_at:

@@ -1,4 +1,4 @@
-"""Connections that stall, pipeline or come in floods (S9, S10, S12, S13), on live sockets."""
+"""Connections that stall, pipeline or flood (S9, S10, S12, S13), on live sockets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tidemill.wire.generated.produce import ProduceRequest
 
 
 class HastyBroker:
-    """A broker in this process whose deadlines are over in a moment."""
+    """A broker in this process with very short deadlines."""
 
     def __init__(self, running):
         self.running = running
@@ -52,11 +52,11 @@ class HastyBroker:
         loop.call_soon_threadsafe(self.running.broker.serving.listener.sweep)
 
     def wait_until_dropped(self):
-        def nobody_is_left():
+        def all_are_dropped():
             self.sweep()
             return not self.resources.admission.connections
 
-        wait_until(nobody_is_left, "the connection is dropped")
+        wait_until(all_are_dropped, "the connection is dropped")
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_S10_T8_ten_thousand_pipelined_requests_are_answered_in_order(victim):
         for number in range(1, 10_001):
             assert struct.unpack_from(">i", stranger.read_frame())[0] == number
             if number % 2500 == 0:
-                victim.sing()
+                victim.check_canary()
         sender.join()
 
 
@@ -133,7 +133,7 @@ def test_S10_T8_requests_that_wait_for_the_disk_are_answered_in_order(victim):
         sender.join()
 
 
-def test_S10_T8_a_parked_fetch_holds_back_what_was_asked_later(victim):
+def test_S10_T8_a_parked_fetch_holds_back_later_answers(victim):
     with victim.connect() as stranger:
         end = victim.end_offset("canary")
         stranger.send(
@@ -141,12 +141,12 @@ def test_S10_T8_a_parked_fetch_holds_back_what_was_asked_later(victim):
             + stranger.frame(ApiVersionsRequest(), 0)
         )
         assert not stranger.is_closed(within_s=0.05)
-        victim.sing()
+        victim.check_canary()
         assert struct.unpack_from(">i", stranger.read_frame())[0] == 1
         assert struct.unpack_from(">i", stranger.read_frame())[0] == 2
 
 
-def test_T9_acks_0_that_fails_closes_and_one_that_does_not_is_silent(victim):
+def test_T9_a_failed_acks_0_closes_the_connection_and_a_good_one_is_silent(victim):
     with victim.connect() as stranger:
         stranger.send(stranger.frame(produce("canary", batch(b"x"), acks=0), PRODUCE))
         assert code_of(stranger.call(produce("canary", batch(b"y")), PRODUCE)) == 0
@@ -191,7 +191,7 @@ def test_S12_connections_beyond_the_limit_are_closed_and_room_comes_back(caplog)
     assert len(caplog.records) == 1
 
 
-def test_S12_one_address_gets_its_share_and_no_more():
+def test_S12_the_connections_of_one_address_are_limited():
     with broker(max_connections=20, max_connections_per_ip=5) as running:
         sources = ["127.0.0.1"] * 30 + ["127.0.0.2"] * 3
         with _flood(running.bootstrap, sources) as strangers:
@@ -217,7 +217,7 @@ def test_S13_without_descriptors_connections_are_refused_and_the_others_served(v
         finally:
             resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
     wait_until(lambda: victim.gauges()["tidemill_connections"] == 0, "they are gone")
-    victim.sing()
+    victim.check_canary()
 
 
 def _config(tmp_path):
@@ -240,6 +240,6 @@ def test_S13_connections_leave_descriptors_for_files(tmp_path):
     assert asyncio.run(run()) == 400 - 100 - 256
 
 
-def test_S13_a_limit_that_leaves_no_room_is_told_before_anything_starts(tmp_path):
+def test_S13_a_descriptor_limit_that_is_too_low_is_reported_before_anything_starts(tmp_path):
     with pytest.raises(UserError, match="ulimit"):
         Broker(_config(tmp_path), descriptors_max=300)

@@ -1,4 +1,4 @@
-"""Requests that are legal and made to cost: S11, S38, S39 and S40, on live sockets."""
+"""Legal requests that are made costly (S11, S38, S39, S40), on live sockets."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ COSTLY = {
 }
 
 
-def _ask_again_and_again(stranger, frame, stop):
-    """Keep three requests in flight until told to stop."""
+def _keep_asking(stranger, frame, stop):
+    """Keep three requests in flight until `stop` is set."""
     try:
         stranger.send(frame * 3)
         while not stop.is_set():
@@ -102,19 +102,19 @@ def test_S11_costly_requests_in_a_loop_do_not_keep_others_waiting(victim, wide, 
         for _ in range(4):
             stranger = stack.enter_context(victim.connect())
             frame = stranger.frame(make(wide), version)
-            asking = threading.Thread(target=_ask_again_and_again, args=(stranger, frame, stop))
+            asking = threading.Thread(target=_keep_asking, args=(stranger, frame, stop))
             asking.start()
             stack.callback(asking.join)
         stack.callback(stop.set)
         for _ in range(10):
-            victim.sing()
+            victim.check_canary()
 
 
 # --- S38: maps -----------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_S38_only_so_many_fetch_sessions_are_kept_and_the_others_are_declined(victim):
+def test_S38_fetch_sessions_are_limited_and_more_are_declined(victim):
     opening = fetch("canary")
     opening.session_epoch = 0
     with victim.connect() as stranger:
@@ -124,7 +124,7 @@ def test_S38_only_so_many_fetch_sessions_are_kept_and_the_others_are_declined(vi
 
 
 @pytest.mark.slow
-def test_S38_client_ids_without_number_leave_nothing_behind(victim):
+def test_S38_many_client_ids_leave_nothing_behind(victim):
     before = victim.metrics().keys()
     with victim.connect() as stranger:
         for number in range(3_000):
@@ -134,7 +134,7 @@ def test_S38_client_ids_without_number_leave_nothing_behind(victim):
     }
 
 
-def test_S38_producer_ids_are_handed_out_by_the_thousand_and_not_remembered(victim):
+def test_S38_thousands_of_producer_ids_are_handed_out_and_not_remembered(victim):
     request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
     with victim.connect() as stranger:
         ids = [stranger.call(request, 2).producer_id for _ in range(1_200)]
@@ -156,7 +156,7 @@ def test_S39_auto_creation_is_a_burst_and_then_ten_topics_a_second():
     assert made <= AUTO_CREATE_BURST + AUTO_CREATE_TOPICS_PER_S * elapsed_s + 1
 
 
-def test_S39_partitions_beyond_the_cap_are_refused_and_none_is_made():
+def test_S39_partitions_beyond_the_limit_are_refused_and_none_is_created():
     with broker(partitions_per_broker_max=20) as running, Stranger(running.bootstrap) as stranger:
         (large,) = stranger.call(create("large", 100_000), CREATE_TOPICS).topics
         assert large.error_code != 0
@@ -173,7 +173,7 @@ def test_S39_partitions_beyond_the_cap_are_refused_and_none_is_made():
 
 @pytest.fixture(scope="module")
 def fat(one_victim):
-    """A topic with one record that is copied, not mapped, into every answer."""
+    """A topic with one record that every answer copies instead of mapping it."""
     with one_victim.connect() as stranger:
         stranger.call(create("fat"), CREATE_TOPICS)
         assert code_of(stranger.call(produce("fat", batch(b"v" * 31_000)), PRODUCE)) == 0
@@ -185,7 +185,7 @@ def _greedy(topic, **options):
 
 
 @pytest.mark.slow
-def test_S40_answers_that_nobody_reads_are_bounded_and_small_fetches_are_served(victim, fat):
+def test_S40_unread_answers_are_bounded_and_small_fetches_are_served(victim, fat):
     before = victim.memory_bytes()
     with ExitStack() as stack:
         for _ in range(40):
@@ -193,11 +193,11 @@ def test_S40_answers_that_nobody_reads_are_bounded_and_small_fetches_are_served(
             stranger.try_send(stranger.frame(_greedy(fat), FETCH) * 2)
         assert victim.peak_memory_bytes() - before < RESPONSE_MEMORY_BYTES + 40 * MIB
         assert victim.gauges()["tidemill_response_memory_bytes"] < RESPONSE_MEMORY_BYTES + 9 * MIB
-        victim.sing()
+        victim.check_canary()
 
 
 @pytest.mark.slow
-def test_S40_a_fetch_that_found_no_memory_is_answered_when_it_comes_back(victim, fat):
+def test_S40_a_fetch_that_found_no_memory_is_answered_when_memory_is_given_back(victim, fat):
     with victim.connect() as honest, ExitStack() as stack:
         for _ in range(10):
             stranger = stack.enter_context(victim.connect())
@@ -211,7 +211,7 @@ def test_S40_a_fetch_that_found_no_memory_is_answered_when_it_comes_back(victim,
         assert len(partition_of(answer).records) > 31_000
 
 
-def test_S40_fetches_that_wait_for_the_impossible_are_gone_with_their_connections(victim):
+def test_S40_fetches_that_can_never_be_satisfied_end_with_their_connections(victim):
     end = victim.end_offset("canary")
     with ExitStack() as stack:
         for _ in range(50):
@@ -220,7 +220,7 @@ def test_S40_fetches_that_wait_for_the_impossible_are_gone_with_their_connection
             stranger.send(stranger.frame(waiting, FETCH) * 4)
         parked = "tidemill_parked_fetches"
         wait_until(lambda: victim.gauges()[parked] == 200, "they are parked")
-        victim.sing()
+        victim.check_canary()
     wait_until(lambda: victim.gauges()[parked] == 0, "they are forgotten", within_s=1.0)
 
 
@@ -231,7 +231,7 @@ def test_S40_an_answer_is_no_longer_than_the_broker_allows(victim, fat):
         assert 7 * MIB < size <= 8 * MIB
 
 
-# --- I36: what nobody notices --------------------------------------------------------------------
+# --- I36: idle connections -----------------------------------------------------------------------
 
 IDLE_BYTES_MAX = 12 * 1024
 

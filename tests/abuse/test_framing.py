@@ -1,4 +1,4 @@
-"""Bytes that are no Kafka request (S1 to S8), on a live socket."""
+"""Bytes that are not a Kafka request (S1 to S8), on a live socket."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def framed(body):
     ],
     ids=["http", "tls", "negative", "zero", "largest", "one_too_many"],
 )
-def test_S1_T10_no_request_begins_like_this(victim, start, hint):
+def test_S1_T10_bytes_that_cannot_begin_a_request_close_the_connection(victim, start, hint):
     peer = victim.new_peer()
     for _ in range(3):
         with victim.connect(peer) as stranger:
@@ -53,7 +53,7 @@ def test_S1_T10_no_request_begins_like_this(victim, start, hint):
     assert hint in line
 
 
-def test_S2_much_announced_and_little_sent_on_many_connections(victim):
+def test_S2_large_lengths_with_few_bytes_on_many_connections_take_bounded_memory(victim):
     before = victim.memory_bytes()
     strangers = [victim.connect() for _ in range(60)]
     try:
@@ -62,13 +62,13 @@ def test_S2_much_announced_and_little_sent_on_many_connections(victim):
             stranger.try_send(b"x" * MIB)
         peak = victim.peak_memory_bytes()
         assert peak - before < REQUEST_MEMORY_BYTES + 16 * MIB
-        victim.sing()
+        victim.check_canary()
     finally:
         for stranger in strangers:
             stranger.close()
 
 
-def test_S2_reading_goes_on_when_memory_comes_back(victim):
+def test_S2_reading_continues_when_memory_is_given_back(victim):
     strangers = [victim.connect() for _ in range(40)]
     with victim.connect() as honest:
         for stranger in strangers:

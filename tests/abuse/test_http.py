@@ -1,4 +1,4 @@
-"""The page for machines under abuse (S50, S51), on live sockets."""
+"""The monitoring page under attack (S50, S51), on live sockets."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def _answer(victim, data):
 def test_S50_S51_requests_of_all_kinds_get_one_answer(victim, data, status):
     received = _answer(victim, data)
     assert not received or received.split()[1] == status
-    assert received or len(data) > 50_000  # cut off while it still sent: the answer may be lost
+    assert received or len(data) > 50_000  # closed while still sending: the answer may be lost
 
 
-def test_S51_idle_connections_do_not_shut_others_out_for_long(victim):
+def test_S51_idle_connections_do_not_shut_others_out(victim):
     with ExitStack() as stack:
         for _ in range(63):
             stack.enter_context(_connect(victim))

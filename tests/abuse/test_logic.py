@@ -1,4 +1,4 @@
-"""Values that make no sense (S45) and text that is meant for the log (S52), on live sockets."""
+"""Senseless values (S45) and text aimed at the log (S52), on live sockets."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def test_S45_records_beyond_the_high_watermark_cannot_be_deleted(victim, offset)
 
 
 @pytest.mark.parametrize("size", [0, -1, INT32_MIN])
-def test_S45_sizes_and_waits_below_zero_end_in_an_answer(victim, size):
+def test_S45_negative_sizes_and_waits_are_answered(victim, size):
     with victim.connect() as stranger:
         asked = fetch("canary", max_bytes=size, min_bytes=size, max_wait_ms=size)
         assert partition_of(stranger.call(asked, FETCH)).error_code == 0
 
 
 @pytest.mark.parametrize("epoch", [INT32_MIN, 5, INT32_MAX])
-def test_S45_leader_epochs_that_never_were_are_refused(victim, epoch):
+def test_S45_unknown_leader_epochs_are_refused(victim, epoch):
     asked = fetch("canary")
     asked.topics[0].partitions[0].current_leader_epoch = epoch
     with victim.connect() as stranger:
@@ -125,7 +125,7 @@ INJECTIONS = [
 
 
 @pytest.mark.parametrize("text", INJECTIONS, ids=lambda text: ascii(text[:12]))
-def test_S52_what_a_client_calls_itself_or_asks_for_cannot_forge_lines(victim, text):
+def test_S52_client_ids_and_topic_names_cannot_forge_log_lines(victim, text):
     before = len(victim.log_lines())
     peer = victim.new_peer()
     with victim.connect(peer) as stranger:
@@ -141,7 +141,7 @@ def test_S52_what_a_client_calls_itself_or_asks_for_cannot_forge_lines(victim, t
     assert len(added[0]) < 1000
 
 
-def test_S52_a_megabyte_of_client_id_is_no_request(victim):
+def test_S52_a_client_id_of_a_megabyte_is_refused(victim):
     body = struct.pack(">hhih", 18, 0, 1, -2) + b"x" * (1 << 20)
     peer = victim.new_peer()
     with victim.connect(peer) as stranger:
@@ -151,7 +151,7 @@ def test_S52_a_megabyte_of_client_id_is_no_request(victim):
     assert len(victim.lines_about(peer)[0]) < 1000
 
 
-def test_S52_every_line_of_the_log_is_a_line_of_ours(victim):
+def test_S52_every_log_line_has_our_format(victim):
     shape = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ tidemill\.[a-z_.]+ ")
     assert all(shape.match(line) for line in victim.log_lines())
 
@@ -159,7 +159,7 @@ def test_S52_every_line_of_the_log_is_a_line_of_ours(victim):
 # --- S47: the data directory ---------------------------------------------------------------------
 
 
-def test_S47_nobody_else_can_look_into_the_data_directory(victim):
+def test_S47_no_other_user_can_read_the_data_directory(victim):
     paths = [victim.process.data_dir, *victim.process.data_dir.rglob("*")]
     modes = {stat.filemode(path.lstat().st_mode) for path in paths if path.is_dir()}
     assert modes == {"drwx------"}

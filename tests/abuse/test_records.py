@@ -1,4 +1,4 @@
-"""Record batches that lie, explode or are damaged (S18 to S24), produced on a live socket."""
+"""Record batches that are false, damaged or bombs (S18 to S24), produced on a live socket."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INVALID = (ErrorCode.INVALID_RECORD, ErrorCode.CORRUPT_MESSAGE)
 
 
 def sealed(data):
-    """With a checksum that is right: the damage is somewhere else."""
+    """Set a correct length and checksum: the damage is elsewhere."""
     data = bytearray(data)
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">I", data, 17, crc32c.crc32c(bytes(data[ATTRIBUTES_AT:])))
@@ -78,7 +78,7 @@ BOMBS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BOMBS)
-def test_S18_S20_S21_S22_a_bomb_is_refused_before_it_unfolds(victim, name):
+def test_S18_S20_S21_S22_a_decompression_bomb_is_refused_with_little_memory(victim, name):
     data = BOMBS[name]()
     end = victim.end_offset("canary")
     before = victim.memory_bytes()
@@ -89,7 +89,7 @@ def test_S18_S20_S21_S22_a_bomb_is_refused_before_it_unfolds(victim, name):
     assert victim.end_offset("canary") == end
 
 
-LIES = {
+FALSE_BATCHES = {
     "S23_wrong_checksum": lambda: batch(b"x")[:-1] + b"\xff",
     "S23_magic_0": lambda: _patched(16, b"\x00"),
     "S23_magic_1": lambda: _patched(16, b"\x01"),
@@ -113,7 +113,7 @@ LIES = {
 }
 
 
-def test_S24_a_maximum_that_the_records_do_not_have_is_not_believed(victim):
+def test_S24_a_false_maximum_timestamp_is_corrected(victim):
     with victim.connect() as stranger:
         lie = with_field(MAX_TIMESTAMP_AT, ">q", 2**63 - 1)
         produced = stranger.call(produce("canary", lie), PRODUCE)
@@ -128,11 +128,11 @@ def _patched(at, data):
     return good[:at] + data + good[at + len(data) :]
 
 
-@pytest.mark.parametrize("name", LIES)
-def test_S23_S24_a_batch_that_lies_is_refused_and_nothing_is_appended(victim, name):
+@pytest.mark.parametrize("name", FALSE_BATCHES)
+def test_S23_S24_a_false_batch_is_refused_and_nothing_is_appended(victim, name):
     end = victim.end_offset("canary")
     with victim.connect() as stranger:
-        code = code_of(stranger.call(produce("canary", LIES[name]()), PRODUCE))
+        code = code_of(stranger.call(produce("canary", FALSE_BATCHES[name]()), PRODUCE))
     allowed = {*INVALID, ErrorCode.INVALID_TIMESTAMP, ErrorCode.UNSUPPORTED_COMPRESSION_TYPE}
     allowed.add(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     assert code in allowed

@@ -1,4 +1,4 @@
-"""SIGTERM while clients wait: everybody is answered, and it ends in time (L4)."""
+"""SIGTERM while clients wait: every client is answered, and the broker ends in time (L4)."""
 
 from __future__ import annotations
 

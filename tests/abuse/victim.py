@@ -1,4 +1,4 @@
-"""A broker under abuse, seen from outside: what it holds, what it logs, and whether it serves."""
+"""A broker under attack, seen from outside: its memory, its log, and whether it serves."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ REQUEST_MEMORY_BYTES = 16 * MIB
 RESPONSE_MEMORY_BYTES = 16 * MIB
 
 CANARY_S = 3.0
-"""Hundreds of times what it takes: it catches a broker that hangs, not a machine that is busy."""
-DEADLINE_OF_A_HANG_S = 5.0
+"""Hundreds of times the usual time: it catches a broker that hangs, not a busy machine."""
+HANG_DEADLINE_S = 5.0
 BACK_TO_BASELINE_S = 10.0
 MEMORY_KEPT_BYTES = 88 * MIB
-"""Heap that the process keeps on purpose (64 MiB), spare buffers, and caches that fill."""
+"""Heap that the process keeps on purpose (64 MiB), spare buffers, and caches."""
 DESCRIPTOR_SLACK = 8
-"""Log files that were opened on the way."""
+"""Log files opened during a test."""
 
 _FINE = re.compile(r" (INFO|WARNING) ")
 
@@ -66,9 +66,9 @@ class Victim:
         self.process.start()
         with self.connect() as stranger:
             assert stranger.call(create("canary"), CREATE_TOPICS).topics[0].error_code == 0
-            # The first group makes fifty logs; a test that is the first must not look like a leak.
+            # The first group creates fifty logs, which must not look like a leak of the first test.
             assert stranger.call(FindCoordinatorRequest(key="any"), 3).error_code == 0
-        self.sing()
+        self.check_canary()
         wait_until(lambda: self.gauges() == dict.fromkeys(GAUGES, 0), "it is idle")
         self.memory_bytes_at_start = self.memory_bytes()
         return self
@@ -81,18 +81,18 @@ class Victim:
         return Stranger(self.bootstrap, source or self.new_peer(), **options)
 
     def new_peer(self):
-        """An address that no other test uses: lines are counted by it."""
+        """An address that no other test uses, so that its log lines can be counted."""
         return next(self._addresses)
 
-    # --- what it holds ---------------------------------------------------------------------------
+    # --- resources -------------------------------------------------------------------------------
 
     def memory_bytes(self):
-        """Memory of its own, mapped files not counted."""
+        """Anonymous memory of the process, without mapped files."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) * 1024
 
     def peak_memory_bytes(self, during_s=0.5):
-        """The most that it holds within a moment."""
+        """The maximum of `memory_bytes` within `during_s`."""
         ends_at, peak = time.monotonic() + during_s, 0
         while time.monotonic() < ends_at:
             peak = max(peak, self.memory_bytes())
@@ -108,17 +108,17 @@ class Victim:
     def metrics(self):
         """Name and labels -> value."""
         (url,) = re.findall(r"metrics on (\S+)", self.process.log_path.read_text())
-        with urllib.request.urlopen(url, timeout=DEADLINE_OF_A_HANG_S) as page:
+        with urllib.request.urlopen(url, timeout=HANG_DEADLINE_S) as page:
             lines = page.read().decode().splitlines()
         samples = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in samples}
 
     def gauges(self):
-        """What clients make it hold at the moment."""
+        """The gauges of resources that clients hold."""
         metrics = self.metrics()
         return {name: metrics[name] for name in GAUGES}
 
-    # --- what it says ----------------------------------------------------------------------------
+    # --- log and offsets -------------------------------------------------------------------------
 
     def log_lines(self):
         return self.process.log_path.read_text().splitlines()
@@ -127,17 +127,17 @@ class Victim:
         return [line for line in self.log_lines() if f'"{peer}"' in line]
 
     def end_offset(self, topic):
-        """Where the only partition ends."""
+        """The end of the only partition."""
         with self.connect("127.0.0.1") as stranger:
             return partition_of(stranger.call(fetch(topic), FETCH)).high_watermark
 
-    # --- whether it serves -----------------------------------------------------------------------
+    # --- the canary ------------------------------------------------------------------------------
 
-    def sing(self, within_s=CANARY_S):
+    def check_canary(self, within_s=CANARY_S):
         """Produce and fetch one record on a new connection."""
         value = b"canary %d" % next(self._canaries)
         started = time.monotonic()
-        with self.connect("127.0.0.1", timeout_s=DEADLINE_OF_A_HANG_S) as stranger:
+        with self.connect("127.0.0.1", timeout_s=HANG_DEADLINE_S) as stranger:
             produced = stranger.call(produce("canary", batch(value)), PRODUCE)
             assert code_of(produced) == 0
             offset = produced.responses[0].partition_responses[0].base_offset
@@ -147,7 +147,7 @@ class Victim:
 
 
 class Baseline:
-    """What the broker held before; afterwards it must be no more."""
+    """The resources in use before a test; after it there must be no more."""
 
     def __init__(self, victim: Victim) -> None:
         self.victim = victim
@@ -157,7 +157,7 @@ class Baseline:
 
     def assert_restored(self) -> None:
         victim = self.victim
-        victim.sing()
+        victim.check_canary()
         wait_until(
             lambda: victim.descriptors() <= self.descriptors + DESCRIPTOR_SLACK,
             "descriptors are given back",

@@ -1,6 +1,6 @@
-"""A connection without a socket: the server's end is real, the network and the handlers are not.
+"""A connection without a socket: the server's end is real, the network and the handlers are fakes.
 
-Runs on a simulated loop, so time passes only where a test lets it pass.
+Runs on a simulated loop, so time passes only when a test sleeps.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ API_VERSIONS = next(one for one in HANDLERS if one.api_key is ApiKey.API_VERSION
 
 
 class MemoryTransport(asyncio.Transport):
-    """The kernel takes `window` bytes that the client has not read; the rest waits here."""
+    """The kernel accepts `window` bytes that the client has not read; the rest waits here."""
 
     def __init__(self, address="192.0.2.1", window=1 << 40):
         super().__init__({"peername": (address, 40000), "sockname": ("192.0.2.9", 9092)})
@@ -83,7 +83,7 @@ class MemoryTransport(asyncio.Transport):
         self.write(b"".join(chunks))
 
     def take(self, count):
-        """The client reads: so much more room in the kernel."""
+        """The client reads `count` bytes, which makes room in the kernel."""
         self.window += count
         self.pump()
 
@@ -122,7 +122,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class Server:
-    """What one listener's connections share, and handlers that do as the test says.
+    """The resources of one listener, and handlers that a test controls.
 
     Heartbeat waits until the test answers it, or is parked among `watchers` if there are any;
     ListGroups runs in steps until the test lets it end;
@@ -244,7 +244,7 @@ def _handler(api_key, handle, response):
 
 
 class Client:
-    """The other end: sends frames, reads answers in order."""
+    """The client's end: sends frames, reads answers in order."""
 
     def __init__(self, server, transport):
         self.server = server
@@ -260,7 +260,7 @@ class Client:
     # --- sending ---------------------------------------------------------------------------------
 
     def send(self, data):
-        """Bytes arrive at the server, as far as it reads them."""
+        """Send bytes; they arrive as far as the server reads."""
         self.unread += data
         self.deliver()
 
@@ -268,7 +268,7 @@ class Client:
         transport, connection = self.transport, self.connection
         while self.unread and transport.reading and not transport.closing:
             space = connection.get_buffer(-1)
-            assert len(space) > 0, "it reads without room"
+            assert len(space) > 0, "the server reads without space"
             count = min(len(space), len(self.unread))
             space[:count] = self.unread[:count]
             del self.unread[:count]
@@ -304,7 +304,7 @@ class Client:
     # --- reading ---------------------------------------------------------------------------------
 
     def answers(self):
-        """Correlation ids of the answers that came since the last call."""
+        """Correlation ids of the answers since the last call."""
         found = []
         data = self.transport.received
         while self._read + 4 <= len(data):
@@ -332,6 +332,6 @@ def simulated(test):
 
 
 async def settle():
-    """Let everything run that is ready."""
+    """Let all ready callbacks and tasks run."""
     for _ in range(10):
         await asyncio.sleep(0)

@@ -6,7 +6,7 @@ from tidemill.storage.log.interface import LogSlice
 
 
 class ColdLog:
-    """Another log, but for its reads: they say how much there is, and `load` brings it."""
+    """Wraps a log; a read returns the size at once, and `load` returns the bytes later."""
 
     def __init__(self, log, load, *, size_bytes):
         self._log = log

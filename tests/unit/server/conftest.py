@@ -1,4 +1,4 @@
-"""What tests of the server may use."""
+"""Fixtures of the server tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests about groups to one broker, and what of their answers tests look at."""
+"""Group requests to one broker, and the parts of their answers that tests check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FIRST_WITH_GROUPS = 8
 
 
 def commit_request(broker, offset=5, version=9, *, group_id="g", names=("t",), index=0, **fields):
-    """For the same partition of each topic; by id where the version wants it."""
+    """The same partition of each topic; topics by id from the version that has ids."""
     topics = []
     for name in names:
         part = OffsetCommitRequestPartition(
@@ -42,13 +42,13 @@ def commit_request(broker, offset=5, version=9, *, group_id="g", names=("t",), i
 
 
 def commit(broker, offset=5, version=9, **fields):
-    """The error codes, one per topic."""
+    """Commit; returns the error codes, one per topic."""
     response = broker.call(commit_request(broker, offset, version, **fields), version)
     return [ErrorCode(topic.partitions[0].error_code) for topic in response.topics]
 
 
 def fetch_request(broker, version=9, *, groups=("g",), names=("t",), **fields):
-    """The first partition of each topic; of all topics if `names` is None."""
+    """The first partition of each topic; all topics if `names` is None."""
     if version < FIRST_WITH_GROUPS:
         topics = names and [
             OffsetFetchRequestTopic(name=name, partition_indexes=[0]) for name in names
@@ -73,7 +73,7 @@ def _topics(broker, version, names):
 
 
 def fetch(broker, version=9, **fields):
-    """Offset, metadata and error code of the first group, one per topic."""
+    """Fetch; returns offset, metadata and error code of the first group, one per topic."""
     response = broker.call(fetch_request(broker, version, **fields), version)
     answer = response.groups[0] if version >= FIRST_WITH_GROUPS else response
     return [
@@ -95,7 +95,7 @@ def list_groups(broker, version=5, **filters):
 
 
 def with_two_groups(broker):
-    """Groups "a" and "b" have committed, in a broker with several shards."""
+    """A broker with several shards in which groups "a" and "b" have committed."""
     broker.make_topic(OFFSETS_TOPIC, 4)
     broker.make_topic("t")
     commit(broker, 5, group_id="a")

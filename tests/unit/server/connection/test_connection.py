@@ -1,4 +1,4 @@
-"""Requests start in order, answers leave in order, whatever becomes of the connection."""
+"""Requests start in order and answers leave in order; a lost connection gives all memory back."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_T2_T8_the_answer_for_an_unknown_version_waits_for_older_ones():
 
 
 @pytest.mark.parametrize(("api_key", "version"), [(12, 99), (999, 0), (-1, 0), (0, 9), (12, -1)])
-def test_S7_T7_an_unknown_api_or_version_closes(api_key, version):
+def test_S7_T7_an_unknown_api_or_version_closes_the_connection(api_key, version):
     @simulated
     async def run():
         server = Server()
@@ -134,7 +134,7 @@ def test_S7_T7_an_unknown_api_or_version_closes(api_key, version):
 
 
 @simulated
-async def test_S7_bytes_after_the_last_field_close():
+async def test_S7_bytes_after_the_last_field_close_the_connection():
     server = Server()
     client = server.connect()
     frame = bytearray(client.quick() + b"\0")
@@ -161,7 +161,7 @@ async def test_a_refusal_is_an_answer():
 
 
 @simulated
-async def test_T9_no_answer_but_a_closed_connection_for_a_failed_request_that_wants_none():
+async def test_T9_a_failed_request_that_wants_no_answer_closes_the_connection():
     server = Server()
     client = server.connect()
     client.send(client.waiting() + client.quick())
@@ -170,7 +170,7 @@ async def test_T9_no_answer_but_a_closed_connection_for_a_failed_request_that_wa
     assert client.answers() == []
 
 
-def test_S52_one_line_per_peer_and_minute_whatever_it_does(caplog):
+def test_S52_a_peer_gets_one_log_line_per_minute(caplog):
     @simulated
     async def run():
         server = Server()
@@ -225,7 +225,7 @@ async def test_S40_a_lost_connection_gives_the_memory_of_its_answers_back():
 
 
 @simulated
-async def test_S40_who_takes_no_answers_is_dropped_sooner_when_memory_for_them_is_short():
+async def test_S40_a_client_that_reads_no_answers_is_dropped_sooner_when_memory_for_them_is_short():
     server = Server()
     server.services.response_memory = pool = MemoryPool(MIB)
     server.group_ids = ["x" * 30_000] * 10
@@ -243,7 +243,7 @@ async def test_S40_who_takes_no_answers_is_dropped_sooner_when_memory_for_them_i
 
 
 @simulated
-async def test_S40_a_lost_connection_takes_its_parked_fetches_along():
+async def test_S40_a_lost_connection_abandons_its_parked_fetches():
     server = Server()
     parked = server.services.parked
     client = server.connect()
@@ -308,7 +308,7 @@ def test_a_bug_in_a_handler_costs_one_connection_and_one_line(caplog):
 
 
 @simulated
-async def test_an_answer_that_cannot_be_written_closes_and_spares_whoever_resolved_it():
+async def test_an_answer_that_cannot_be_encoded_closes_the_connection_and_nothing_else():
     server = Server()
     client = server.connect()
     client.send(client.waiting())

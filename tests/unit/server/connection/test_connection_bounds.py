@@ -1,4 +1,4 @@
-"""What a client can make the broker do or keep is bounded, and others get their turn."""
+"""The work and memory that one client can cause are bounded, and other clients are served."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_S10_greedy_clients_share_one_slice_of_each_turn():
 
 
 @simulated
-async def test_S11_of_clients_with_costly_requests_one_is_served_in_a_turn():
+async def test_S11_a_turn_serves_one_client_with_a_costly_request():
     server = Server()
     server.handler_cost_s = 0.1
     clients = [server.connect(address=f"192.0.2.{n}") for n in range(10)]
@@ -108,7 +108,7 @@ async def test_S11_of_clients_with_costly_requests_one_is_served_in_a_turn():
 
 
 @simulated
-async def test_S11_of_long_requests_one_is_served_in_a_turn():
+async def test_S11_a_turn_serves_one_long_request():
     server = Server()
     server.handler_cost_s = 0.1
     clients = [server.connect(address=f"192.0.2.{n}") for n in range(10)]
@@ -154,7 +154,7 @@ async def test_S10_answers_behind_a_waiting_one_are_bounded_in_bytes():
 
 
 @simulated
-async def test_S11_only_so_many_requests_in_several_steps_run_at_once():
+async def test_S11_the_number_of_requests_in_several_steps_at_once_is_limited():
     server = Server()
     clients = [server.connect() for _ in range(SLOW_REQUESTS_MAX + 8)]
     for client in clients:
@@ -186,7 +186,7 @@ def _large(size, sent):
 
 
 @simulated
-async def test_S2_a_client_without_memory_is_not_read_until_there_is_some():
+async def test_S2_a_client_without_memory_is_read_again_when_there_is_some():
     server = Server()
     pool = server.resources.request_memory
     pool.take(pool.limit_bytes)
@@ -213,7 +213,7 @@ async def test_S2_small_requests_are_served_while_the_memory_is_used_up():
 
 
 @simulated
-async def test_S2_of_clients_that_starve_each_other_one_goes_on_and_then_the_next():
+async def test_S2_clients_that_starve_each_other_make_progress_one_after_the_other():
     server = Server()
     server.resources.request_memory.limit_bytes = MIB
     one, other = server.connect(), server.connect()

@@ -1,4 +1,4 @@
-"""Clients that take too long are dropped, those that ask too much are throttled."""
+"""Clients that exceed a deadline are dropped; throttled ones are not read."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_S9_a_closed_connection_whose_client_does_not_read_is_aborted():
     server.group_ids = ["x" * 30_000] * 10
     client = server.connect(window=0)
     client.send(client.quick())
-    client.transport.take(299_000)  # the rest is little enough to go on
+    client.transport.take(299_000)  # the rest is below the low water mark
     client.send(struct.pack(">i", -1))
     assert client.is_closed
     assert not client.transport.aborted
@@ -125,7 +125,7 @@ async def test_S9_a_closed_connection_whose_client_does_not_read_is_aborted():
     assert not server.resources.admission.connections
 
 
-def test_an_idle_client_is_closed_without_a_line(caplog):
+def test_an_idle_client_is_closed_without_a_log_line(caplog):
     @simulated
     async def run():
         server = Server(deadlines=Deadlines(idle_s=600.0))
@@ -178,7 +178,7 @@ async def test_T11_a_shorter_throttle_does_not_end_a_longer_one():
 
 
 @simulated
-async def test_T11_nobody_is_throttled_for_longer_than_30_seconds():
+async def test_T11_no_client_is_throttled_for_longer_than_30_seconds():
     server = Server()
     client = server.connect()
     server.throttle_ms = 10**9

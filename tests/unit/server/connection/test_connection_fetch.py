@@ -1,4 +1,4 @@
-"""Fetches that wait: what they hold on to, and when they let go."""
+"""Parked fetches on a connection: what they hold, and when they release it."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def reading(broker):
 
 
 def inside(reading, work):
-    """Do something on the broker's loop and let it settle."""
+    """Run `work` on the broker's loop and let it settle."""
 
     async def run():
         work()
@@ -120,7 +120,7 @@ def test_S40_a_lost_connection_unregisters_its_parked_fetches_at_once(reading):
     assert reading.broker.services.parked.parked_partitions == 0
 
 
-def test_stopping_answers_a_parked_fetch_with_what_there_is(reading):
+def test_stopping_answers_a_parked_fetch_with_the_data_so_far(reading):
     inside(reading, reading.fetch)
     inside(reading, reading.broker.services.parked.stop)
     assert reading.answer().responses[0].partitions[0].error_code == 0
@@ -168,7 +168,7 @@ def test_S40_without_memory_a_fetch_that_does_not_wait_is_answered_with_nothing(
 
 @pytest.fixture
 def cold(reading, monkeypatch):
-    """Reading a partition needs the disk; what it brings, a test says."""
+    """A partition that must be read from disk; the test chooses the result of the read."""
 
     def with_load(load):
         reading.broker.append("t", 1000)
@@ -195,7 +195,7 @@ def test_S40_memory_is_accounted_for_while_the_disk_is_read(reading, cold):
     assert reading.broker.services.response_memory.used_bytes == 0
 
 
-def test_damage_on_the_disk_is_an_answer_and_not_the_end_of_the_broker(reading, cold):
+def test_damage_on_the_disk_is_an_error_code_and_does_not_stop_the_broker(reading, cold):
     def damaged():
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
 

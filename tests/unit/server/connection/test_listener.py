@@ -1,4 +1,4 @@
-"""Who is admitted, who is dropped, and how a listener ends."""
+"""Which connections a listener admits and drops, and how it stops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidemill.wire.generated.heartbeat import HeartbeatResponse
 
 
 class MemoryNet:
-    """Listens nowhere; a test connects through the factory."""
+    """Has no sockets; a test connects through the factory."""
 
     def __init__(self, error=None):
         self.error = error
@@ -46,7 +46,7 @@ async def listening(server):
 
 
 @simulated
-async def test_S12_connections_beyond_the_limit_are_turned_away():
+async def test_S12_connections_beyond_the_limit_are_refused():
     server = Server(connections_max=3)
     clients = [server.connect(address=f"192.0.2.{n}") for n in range(5)]
     assert [client.is_closed for client in clients] == [False, False, False, True, True]
@@ -54,7 +54,7 @@ async def test_S12_connections_beyond_the_limit_are_turned_away():
 
 
 @simulated
-async def test_S12_one_address_gets_only_so_many_connections():
+async def test_S12_the_connections_of_one_address_are_limited():
     server = Server(**{"max.connections.per.ip": 2})
     mine = [server.connect(address="192.0.2.1") for _ in range(4)]
     assert [client.is_closed for client in mine] == [False, False, True, True]
@@ -62,7 +62,7 @@ async def test_S12_one_address_gets_only_so_many_connections():
 
 
 @simulated
-async def test_S12_a_connection_that_goes_makes_room_for_another():
+async def test_S12_a_lost_connection_makes_room_for_another():
     server = Server(connections_max=2, **{"max.connections.per.ip": 1})
     first = server.connect(address="192.0.2.1")
     first.transport.abort()
@@ -75,7 +75,7 @@ RATE = {"max.connection.creation.rate.per.ip": 2}
 
 
 @simulated
-async def test_S12_an_address_that_connects_too_often_is_turned_away_and_counted():
+async def test_S12_an_address_that_connects_too_often_is_refused_and_counted():
     server = Server(**RATE)
     mine = [server.connect(address="192.0.2.1") for _ in range(4)]
     assert [client.is_closed for client in mine] == [False, False, True, True]
@@ -109,7 +109,7 @@ async def test_a_closed_connection_does_not_give_its_token_back():
     assert server.connect(address="192.0.2.1").is_closed
 
 
-def test_S12_a_flood_from_one_address_is_one_line(caplog):
+def test_S12_a_flood_from_one_address_is_one_log_line(caplog):
     @simulated
     async def run():
         server = Server(connections_max=1)
@@ -121,7 +121,7 @@ def test_S12_a_flood_from_one_address_is_one_line(caplog):
 
 
 @simulated
-async def test_S9_the_listener_looks_for_stalled_clients_by_itself():
+async def test_S9_the_listener_drops_stalled_clients():
     server = Server()
     listener, _ = await listening(server)
     server.services.supervisor.spawn("listener", listener.run())
@@ -133,13 +133,13 @@ async def test_S9_the_listener_looks_for_stalled_clients_by_itself():
 
 
 @simulated
-async def test_an_address_in_use_is_told_to_the_user():
+async def test_an_address_in_use_is_a_user_error():
     listener = Listener(MemoryNet(OSError(errno.EADDRINUSE, "Address already in use")))
     with pytest.raises(UserError, match="the port is in use"):
         await listener.bind(Endpoint("192.0.2.9", 9092))
 
 
-def test_stopping_answers_what_was_started_and_says_nothing(caplog):
+def test_stopping_answers_what_was_started_and_logs_nothing(caplog):
     @simulated
     async def run():
         server = Server()
@@ -214,7 +214,7 @@ async def _answer_for_ever(server):
 
 
 @simulated
-async def test_a_connection_that_comes_while_stopping_is_turned_away():
+async def test_a_connection_that_arrives_while_stopping_is_refused():
     server = Server()
     listener, _ = await listening(server)
     await listener.stop()

@@ -1,4 +1,4 @@
-"""Requests come out whole, however their bytes arrive, and memory follows what really came."""
+"""Requests come out whole however their bytes arrive; memory grows only with received bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _buffer(pool: MemoryPool | None = None) -> ReceiveBuffer:
 
 
 def _feed(buffer: ReceiveBuffer, data: bytes) -> list[bytes]:
-    """What a connection does with the bytes of one or more reads."""
+    """Treat the bytes of one or more reads as a connection does."""
     requests = []
     while data:
         space = buffer.space()

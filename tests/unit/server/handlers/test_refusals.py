@@ -188,7 +188,7 @@ def refused(handler, request, version):
 @pytest.mark.parametrize(
     ("module", "request_", "entry_of"), CASES, ids=[type(case[1]).__name__ for case in CASES]
 )
-def test_a_refused_request_tells_the_code_in_every_version(module, request_, entry_of):
+def test_a_refused_request_gets_the_error_code_in_every_version(module, request_, entry_of):
     handler = module.HANDLER
     first, last = handler.versions
     if handler is describe_log_dirs.HANDLER:

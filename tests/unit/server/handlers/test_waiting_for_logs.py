@@ -62,7 +62,7 @@ def make_logs(broker):
 
 
 @pytest.mark.parametrize("api", REQUESTS)
-def test_T22_the_answer_waits_until_the_logs_are_made(broker, api):
+def test_T22_the_answer_waits_until_the_logs_are_created(broker, api):
     async def ask():
         answer, _ = broker.start(*REQUESTS[api])
         asking = asyncio.ensure_future(answer)
@@ -77,7 +77,7 @@ def test_T22_the_answer_waits_until_the_logs_are_made(broker, api):
     assert len(broker.replicas.pending_logs) == 0
 
 
-def test_T22_an_answer_does_not_wait_for_a_log_that_cannot_be_made(broker):
+def test_T22_an_answer_does_not_wait_for_a_log_that_cannot_be_created(broker):
     async def ask():
         answer, _ = broker.start(*REQUESTS["CreateTopics"])
         asking = asyncio.ensure_future(answer)
@@ -108,7 +108,7 @@ def test_a_request_that_comes_while_the_offsets_topic_is_created_waits_too(broke
     assert broker.run(ask()) == [False, False]
 
 
-def test_T16_a_partition_whose_log_is_still_made_is_refused_with_a_code_to_retry(broker):
+def test_T16_a_partition_whose_log_is_being_created_is_refused_with_a_retriable_error(broker):
     broker.make_topic("new")
     wanted = ListOffsetsTopic(
         name="new", partitions=[ListOffsetsPartition(partition_index=0, timestamp=-1)]

@@ -1,4 +1,4 @@
-"""A pool counts bytes, says no, and calls back who has to wait."""
+"""A pool counts bytes, refuses more than its limit, and calls back when there are some again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_S2_what_does_not_fit_is_refused():
     assert pool.free_bytes == 0
 
 
-def test_S2_one_owner_at_a_time_may_take_more_than_there_is():
+def test_S2_one_owner_at_a_time_may_exceed_the_limit():
     pool = MemoryPool(100, lends=True)
     assert pool.try_take(90, "a")
     assert pool.try_take(90, "b")
@@ -26,7 +26,7 @@ def test_S2_one_owner_at_a_time_may_take_more_than_there_is():
     assert pool.try_take(20, "a")
 
 
-def test_S2_when_the_debtor_is_done_the_next_one_goes_on_though_there_is_no_room():
+def test_S2_when_the_debtor_is_done_the_next_owner_may_exceed_the_limit():
     pool, called = MemoryPool(100, lends=True), []
     pool.take(100)
     assert pool.try_take(10, "debtor")
@@ -40,13 +40,13 @@ def test_S2_when_the_debtor_is_done_the_next_one_goes_on_though_there_is_no_room
     assert called == [("second", True)]
 
 
-def test_bytes_that_are_there_already_are_counted_beyond_the_limit():
+def test_bytes_in_memory_are_counted_beyond_the_limit():
     pool = MemoryPool(100)
     pool.take(150)
     assert (pool.used_bytes, pool.free_bytes, pool.is_exhausted) == (150, 0, True)
 
 
-def test_S2_who_waits_is_called_in_order_when_bytes_come_back():
+def test_S2_waiting_callbacks_are_called_in_order_when_bytes_come_back():
     pool, called = MemoryPool(100), []
     pool.take(100)
     pool.wait(lambda: called.append("first"))
@@ -55,7 +55,7 @@ def test_S2_who_waits_is_called_in_order_when_bytes_come_back():
     assert called == ["first", "second"]
 
 
-def test_S2_calling_ends_when_the_pool_is_used_up_again():
+def test_S2_no_more_callbacks_are_called_when_the_pool_is_used_up_again():
     pool, called = MemoryPool(100), []
 
     def greedy():
@@ -71,7 +71,7 @@ def test_S2_calling_ends_when_the_pool_is_used_up_again():
     assert called == ["greedy", "second"]
 
 
-def test_nobody_is_called_while_more_than_the_limit_is_used():
+def test_no_callback_is_called_while_more_than_the_limit_is_used():
     pool, called = MemoryPool(100), []
     pool.take(150)
     pool.wait(lambda: called.append(1))
@@ -94,7 +94,7 @@ def test_S2_waiting_twice_is_waiting_once():
     assert called == [1]
 
 
-def test_who_waits_again_from_its_call_is_called_the_next_time():
+def test_a_callback_that_waits_again_is_called_the_next_time():
     pool, called = MemoryPool(100), []
 
     def again():
@@ -109,7 +109,7 @@ def test_who_waits_again_from_its_call_is_called_the_next_time():
     assert called == [1, 1]
 
 
-def test_who_gave_up_is_not_called():
+def test_a_forgotten_callback_is_not_called():
     pool, called = MemoryPool(100), []
 
     def note():

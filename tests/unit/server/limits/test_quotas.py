@@ -1,4 +1,4 @@
-"""How many topics a client may have made by merely asking for them."""
+"""How many topics a client may create by asking for their metadata."""
 
 from __future__ import annotations
 

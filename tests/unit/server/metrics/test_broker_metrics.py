@@ -1,4 +1,4 @@
-"""The metrics page is what Prometheus reads, exact and with labels from closed sets only."""
+"""The metrics page parses as Prometheus text; values are exact, labels from closed sets."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class NoGroups:
 
 
 class WalkedShard:
-    """A shard with one committed offset, which knows how often it was gone through."""
+    """A shard with one committed offset; counts how often it was walked."""
 
     offset_count = 1
     rebalances = 0
@@ -110,7 +110,7 @@ async def test_a_histogram_rises_to_its_count_and_its_bounds_are_exact():
 
 
 @simulated
-async def test_committed_offsets_are_gone_through_once_for_each_scrape():
+async def test_committed_offsets_are_walked_once_per_scrape():
     server = Server()
     shard = WalkedShard()
     server.services.replicas = NoLogs()
@@ -121,7 +121,7 @@ async def test_committed_offsets_are_gone_through_once_for_each_scrape():
 
 
 @simulated
-async def test_S38_nothing_that_a_client_says_becomes_a_label():
+async def test_S38_no_text_from_a_client_becomes_a_label():
     server = Server()
     server.group_ids = ['evil"} 1\n']
     client = server.connect()

@@ -1,4 +1,4 @@
-"""The numbers about groups on the metrics page."""
+"""The metrics of consumer groups."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def test_groups_are_counted_by_state(broker):
     assert count_rebalances(broker.services) == 0
 
 
-def test_lag_is_what_a_group_has_yet_to_read(broker):
+def test_lag_is_the_number_of_records_that_a_group_has_not_read(broker):
     prepare(broker)
     commit(broker, 5, group_id="a")
     commit(broker, 0, group_id="b")
     assert measure_lag(broker.services) == Lag(records_max=7, records_sum=9)
 
 
-def test_an_offset_beyond_the_end_is_no_negative_lag(broker):
+def test_an_offset_beyond_the_end_has_no_lag(broker):
     prepare(broker)
     commit(broker, 100)
     assert measure_lag(broker.services) == Lag(0, 0)
 
 
-def test_S38_too_many_offsets_are_not_looked_at_in_one_go(broker, monkeypatch):
+def test_S38_too_many_offsets_are_not_compared(broker, monkeypatch):
     prepare(broker)
     commit(broker, 5)
     monkeypatch.setattr(group_metrics, "OFFSETS_MAX", 0)

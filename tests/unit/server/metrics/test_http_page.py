@@ -1,4 +1,4 @@
-"""The page for machines: three paths, two methods, and ten seconds for everybody."""
+"""The monitoring page: three paths, two methods, ten seconds per connection."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ async def test_S51_a_body_is_not_waited_for():
 
 
 @simulated
-async def test_S51_a_client_that_dawdles_is_dropped():
+async def test_S51_a_client_that_sends_slowly_is_dropped():
     _, net = await served()
     client = Client(net)
     for byte in request("/metrics")[:9]:
@@ -181,7 +181,7 @@ async def test_S51_a_client_that_does_not_read_is_dropped():
 
 
 @simulated
-async def test_S12_there_is_room_for_so_many_connections_and_again_when_they_go():
+async def test_S12_connections_are_limited_and_closed_ones_make_room():
     _, net = await served()
     clients = [Client(net) for _ in range(CONNECTIONS_MAX)]
     assert Client(net).transport.aborted
@@ -191,7 +191,7 @@ async def test_S12_there_is_room_for_so_many_connections_and_again_when_they_go(
 
 
 @simulated
-async def test_stopping_closes_the_door_and_drops_who_is_there():
+async def test_stopping_closes_the_listener_and_drops_its_connections():
     page, net = await served()
     client = Client(net)
     page.stop()

@@ -1,4 +1,4 @@
-"""ApiVersions: what is served, from the list of handlers."""
+"""ApiVersions: the served APIs, from the list of handlers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_T4_versions_without_client_software_are_not_checked(broker):
 
 
 def test_T12_the_offered_set_is_coherent_with_kafka_4(broker):
-    """kafka-python tells a broker's age by these."""
+    """kafka-python derives the version of a broker from these."""
     ranges = _ranges(broker)
     assert ranges[ApiKey.PRODUCE][1] == 13
     assert ranges[ApiKey.LIST_OFFSETS][1] == 11
@@ -47,13 +47,13 @@ def test_T12_the_offered_set_is_coherent_with_kafka_4(broker):
         assert last <= API_SPECS[key].version_max
 
 
-def test_T13_no_feature_is_claimed_that_would_switch_clients_to_what_is_not_served(broker):
+def test_T13_no_feature_is_advertised_that_makes_clients_use_apis_that_are_not_served(broker):
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     answer = broker.call(request, 4)
     assert answer.supported_features == []
     assert answer.finalized_features == []
 
 
-def test_transactions_and_share_groups_stay_out_until_they_work(broker):
+def test_transactions_and_share_groups_are_not_advertised_until_they_work(broker):
     later = {ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN, ApiKey.SHARE_FETCH}
     assert not later & set(_ranges(broker))

@@ -25,7 +25,7 @@ def test_T20_brokers_controller_and_cluster_id(broker, version):
     assert not any(one.is_fenced for one in answer.brokers)
 
 
-def test_a_rack_is_told_and_an_empty_one_is_null(broker):
+def test_the_answer_names_the_rack_and_an_empty_one_is_null(broker):
     racked = OneBroker(**{"broker.rack": "north"})
     racks = [one.call(DescribeClusterRequest(), 2).brokers[0].rack for one in (racked, broker)]
     racked.close()
@@ -33,7 +33,7 @@ def test_a_rack_is_told_and_an_empty_one_is_null(broker):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T20_authorized_operations_only_when_asked_for(broker, version):
+def test_T20_authorized_operations_are_sent_only_on_request(broker, version):
     broker.permissions.deny(Operation.ALTER)
     silent = broker.call(DescribeClusterRequest(), version)
     asked = broker.call(DescribeClusterRequest(include_cluster_authorized_operations=True), version)

@@ -45,7 +45,7 @@ def test_every_partition_of_this_broker_is_listed_with_its_size(broker, version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_total_and_usable_bytes_are_told_from_version_4_on(broker, version):
+def test_total_and_usable_bytes_are_sent_from_version_4_on(broker, version):
     used = 1_000
     broker.disk.open("/data/file", create=True).pwrite([b"x" * used], 0)
     result = describe(broker, version=version)
@@ -53,26 +53,26 @@ def test_total_and_usable_bytes_are_told_from_version_4_on(broker, version):
     assert (result.total_bytes, result.usable_bytes) == told
 
 
-def test_only_what_was_asked_for_and_is_here_is_listed(broker):
+def test_only_requested_partitions_on_this_broker_are_listed(broker):
     broker.make_topic("t", 2)
     broker.make_topic("a")
     result = describe(broker, {"t": [1, 1, 7], "nowhere": [0]})
     assert sizes(result) == {("t", 1): 0}
 
 
-def test_no_topics_asked_for_means_none(broker):
+def test_an_empty_list_of_topics_means_none(broker):
     broker.make_topic("t")
     assert describe(broker, {}).topics == []
 
 
-def test_a_replica_that_is_behind_the_high_watermark_tells_its_lag(broker):
+def test_a_replica_behind_the_high_watermark_reports_its_lag(broker):
     broker.make_topic("t")
     broker.append("t", 1000)
     broker.partition("t").high_watermark = 5
     assert describe(broker).topics[0].partitions[0].offset_lag == 4
 
 
-def test_a_directory_that_failed_says_so_and_nothing_else(broker):
+def test_a_failed_directory_reports_only_its_error(broker):
     broker.make_topic("t")
     broker.replicas.go_offline()
     result = describe(broker)
@@ -87,7 +87,7 @@ def test_a_directory_that_cannot_be_read_is_a_storage_error():
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_who_may_not_describe_the_cluster_gets_no_directories(broker, version):
+def test_a_client_that_may_not_describe_the_cluster_gets_no_directories(broker, version):
     broker.permissions.deny(Operation.DESCRIBE)
     answer = broker.call(DescribeLogDirsRequest(topics=None), version)
     assert answer.results == []

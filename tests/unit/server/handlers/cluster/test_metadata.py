@@ -47,7 +47,7 @@ def test_T14_null_means_all_topics_and_empty_means_none(broker, version):
 
 
 @pytest.mark.parametrize("version", range(4, 14))
-def test_T15_a_named_topic_is_made_unless_the_client_forbids_it(broker, version):
+def test_T15_a_named_topic_is_created_unless_the_client_forbids_it(broker, version):
     forbidden = _named("new", allow_auto_topic_creation=False)
     refused = _topics(broker.call(forbidden, version))["new"]
     assert refused.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -56,19 +56,19 @@ def test_T15_a_named_topic_is_made_unless_the_client_forbids_it(broker, version)
     assert len(made.partitions) == 4
 
 
-def test_T15_asking_for_all_topics_makes_none(broker):
+def test_T15_a_request_for_all_topics_creates_none(broker):
     broker.call(MetadataRequest(topics=None), 12)
     assert not broker.image.topics
 
 
 @pytest.mark.parametrize("name", [".", "..", "a/b", "x" * 250, "new line\n"])
-def test_T16_an_illegal_name_is_refused_and_not_made(broker, name):
+def test_T16_an_illegal_name_is_refused_and_not_created(broker, name):
     answer = broker.call(_named(name), 12)
     assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert not broker.image.topics
 
 
-def test_T17_a_topic_is_found_by_its_id_and_an_unknown_id_is_named(broker):
+def test_T17_a_topic_is_found_by_its_id_and_an_unknown_id_is_an_error(broker):
     made = broker.make_topic("orders")
     known = MetadataRequest(topics=[MetadataRequestTopic(topic_id=made.topic_id, name=None)])
     assert broker.call(known, 12).topics[0].name == "orders"
@@ -80,7 +80,7 @@ def test_T18_the_controller_is_the_live_broker(broker):
     assert broker.call(MetadataRequest(topics=[]), 12).controller_id == NODE_ID
 
 
-def test_T22_a_topic_is_readable_right_after_it_was_made(broker):
+def test_T22_a_topic_is_readable_right_after_its_creation(broker):
     broker.make_topic("t")
     assert _topics(broker.call(_named("t"), 12))["t"].error_code == ErrorCode.NONE
 
@@ -94,7 +94,7 @@ def test_T61_hidden_topics_are_left_out_of_all_but_refused_by_name(broker):
     assert named.partitions == []
 
 
-def test_S39_one_client_cannot_have_topics_made_without_end(broker):
+def test_S39_the_topics_that_one_client_creates_by_asking_are_limited(broker):
     made = 0
     for start in range(0, 300, 50):
         names = [f"storm-{start + n}" for n in range(50)]

@@ -28,19 +28,19 @@ def test_an_empty_group_is_described(groups, version):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_group_that_is_not_there_is_dead_before_version_6(groups, version):
-    _, described = describe(groups, "a", "nobody's", version=version)
+def test_an_unknown_group_is_dead_before_version_6(groups, version):
+    _, described = describe(groups, "a", "unknown", version=version)
     assert (described.group_state, described.error_code) == ("Dead", ErrorCode.NONE)
 
 
-def test_a_group_that_is_not_there_is_not_found_from_version_6_on(groups):
-    (described,) = describe(groups, "nobody's")
+def test_an_unknown_group_is_not_found_from_version_6_on(groups):
+    (described,) = describe(groups, "unknown")
     assert (described.group_state, described.error_code) == ("Dead", ErrorCode.GROUP_ID_NOT_FOUND)
-    assert "nobody's" in described.error_message
+    assert "unknown" in described.error_message
 
 
 @pytest.mark.parametrize("version", range(3, 7))
-def test_operations_are_told_to_who_asks_for_them(groups, version):
+def test_authorized_operations_are_sent_only_on_request(groups, version):
     groups.permissions.deny(Operation.DESCRIBE_CONFIGS, "a")
     (asked,) = describe(groups, "a", version=version, include_authorized_operations=True)
     operations = (Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.ALTER_CONFIGS)
@@ -57,6 +57,6 @@ def test_a_group_that_may_not_be_described_is_refused(groups, version):
     assert described.error_code == ErrorCode.NONE
 
 
-def test_S11_very_many_groups_leave_others_their_turns(groups):
+def test_S11_many_groups_are_asked_in_slices(groups):
     request = DescribeGroupsRequest(groups=[f"group-{number}" for number in range(1_000)])
     assert groups.turns_of(request, 6) >= 3

@@ -19,12 +19,12 @@ def test_F54_a_group_is_coordinated_by_the_leader_of_its_partition(broker, versi
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-def test_F54_several_groups_are_asked_for_at_once(broker, version):
+def test_F54_one_request_may_name_several_groups(broker, version):
     answer = broker.call(FindCoordinatorRequest(coordinator_keys=["a", "b"]), version)
     assert [(one.key, one.node_id) for one in answer.coordinators] == [("a", 1), ("b", 1)]
 
 
-def test_the_first_question_makes_the_topic_of_the_offsets(broker):
+def test_the_first_request_creates_the_offsets_topic(broker):
     assert OFFSETS_TOPIC not in broker.image.topics
     broker.call(FindCoordinatorRequest(key="group"), 3)
     topic = broker.image.topics[OFFSETS_TOPIC]
@@ -48,7 +48,7 @@ def test_F54_names_hash_as_in_java_without_the_sign(text, expected):
     assert java_hash(text) == expected
 
 
-def test_a_partition_without_a_leader_is_a_reason_to_ask_again(broker):
+def test_a_partition_without_a_leader_gets_a_retriable_error(broker):
     other = broker.join_broker(9)
     broker.make_topic(OFFSETS_TOPIC, -1, assignments={0: [9]})
     assert broker.call(FindCoordinatorRequest(key="group"), 3).node_id == 9
@@ -67,7 +67,7 @@ def test_a_group_that_may_not_be_described_is_refused(broker):
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-def test_a_transaction_is_refused_for_good_with_the_reason(broker, version):
+def test_a_transaction_is_refused_with_a_final_error_and_a_reason(broker, version):
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
     answer = broker.call(request, version)
     codes = {one.key: ErrorCode(one.error_code) for one in answer.coordinators}

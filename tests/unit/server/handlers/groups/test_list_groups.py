@@ -14,14 +14,14 @@ def groups(broker):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_groups_of_all_shards_are_list_groups(groups, version):
+def test_the_groups_of_all_shards_are_listed(groups, version):
     found = list_groups(groups, version)
     assert found.keys() == {"a", "b"}
     assert found["a"].group_state == ("Empty" if version >= 4 else "")
     assert found["a"].group_type == ("classic" if version >= 5 else "")
 
 
-def test_filters_disregard_case(groups):
+def test_filters_ignore_case(groups):
     assert list_groups(groups, states_filter=["EMPTY"], types_filter=["Classic"]).keys() == {
         "a",
         "b",
@@ -30,7 +30,7 @@ def test_filters_disregard_case(groups):
     assert list_groups(groups, types_filter=["consumer", "no such type"]) == {}
 
 
-def test_who_may_not_describe_the_cluster_sees_what_it_may_describe(groups):
+def test_a_client_that_may_not_describe_the_cluster_sees_the_groups_it_may_describe(groups):
     groups.permissions.deny(Operation.DESCRIBE, "kafka-cluster")
     groups.permissions.deny(Operation.DESCRIBE, "a")
     assert list_groups(groups).keys() == {"b"}
@@ -40,7 +40,7 @@ def test_a_broker_without_groups_has_an_empty_list(broker):
     assert list_groups(broker) == {}
 
 
-def test_there_is_no_list_while_a_part_of_the_groups_is_being_loaded(groups):
+def test_the_list_is_refused_while_some_groups_are_being_loaded(groups):
     partition = next(
         one
         for index in range(4)

@@ -56,7 +56,7 @@ def test_T46_a_refused_group_is_an_error_for_each_partition(groups):
     assert codes == [ErrorCode.ILLEGAL_GENERATION] * 2
 
 
-def test_without_the_offsets_topic_nobody_coordinates(broker):
+def test_without_the_offsets_topic_there_is_no_coordinator(broker):
     broker.make_topic("t")
     assert commit(broker) == [ErrorCode.NOT_COORDINATOR]
 
@@ -81,7 +81,7 @@ def test_topics_that_may_not_be_read_are_refused_alone(groups, version):
 
 @pytest.fixture
 def slow(broker):
-    """The other replica of the offsets has yet to fetch: nothing is committed."""
+    """The other replica of the offsets topic has not fetched: nothing is committed."""
     broker.join_broker(2)
     broker.make_topic(OFFSETS_TOPIC, -1, assignments={0: [1, 2]})
     broker.make_topic("t", -1, assignments={0: [1]})
@@ -93,7 +93,7 @@ def test_T46_the_answer_waits_until_the_offset_is_committed(slow):
     assert not answer.resolved
 
 
-def test_I28_an_offset_that_may_yet_be_lost_is_not_shown(slow):
+def test_I28_an_offset_that_is_not_committed_is_not_shown(slow):
     slow.start_deferred(commit_request(slow, 5), 9)
     answer = slow.start_deferred(fetch_request(slow), 9)
     assert not answer.resolved

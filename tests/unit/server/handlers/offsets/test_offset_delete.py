@@ -35,12 +35,12 @@ def test_an_offset_is_deleted(groups):
     assert fetch(groups, groups=("b",))[0][0] == 6
 
 
-def test_offsets_of_a_group_that_is_not_there_are_refused(groups):
-    answer = delete_offsets(groups, "t", group_id="nobody's")
+def test_offsets_of_an_unknown_group_are_refused(groups):
+    answer = delete_offsets(groups, "t", group_id="unknown")
     assert answer.error_code == ErrorCode.GROUP_ID_NOT_FOUND
 
 
-def test_offsets_may_be_deleted_by_who_may_delete_the_group_and_read_the_topic(groups):
+def test_deleting_offsets_takes_the_right_to_delete_the_group_and_to_read_the_topic(groups):
     groups.make_topic("secret")
     groups.permissions.deny(Operation.READ, "secret")
     assert codes_of(delete_offsets(groups, "secret", "t")) == {

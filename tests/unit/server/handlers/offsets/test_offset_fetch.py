@@ -25,25 +25,25 @@ def groups(broker):
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_T45_what_was_committed_is_told_in_every_version(groups, version):
+def test_T45_a_committed_offset_is_sent_in_every_version(groups, version):
     commit(groups, 5)
     assert fetch(groups, version) == [(5, "m", ErrorCode.NONE)]
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_T45_what_was_never_committed_is_no_error(groups, version):
+def test_T45_a_partition_without_an_offset_is_not_an_error(groups, version):
     assert fetch(groups, version) == [NOTHING]
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_T45_null_topics_are_all_topics(groups, version):
+def test_T45_null_means_all_topics(groups, version):
     groups.make_topic("u")
     commit(groups, 5)
     assert fetch(groups, version, names=None) == [(5, "m", ErrorCode.NONE)]
 
 
 @pytest.mark.parametrize("version", [7, 9])
-def test_T45_stable_offsets_are_all_there_are(groups, version):
+def test_T45_every_offset_is_stable(groups, version):
     commit(groups, 5)
     assert fetch(groups, version, require_stable=True) == [(5, "m", ErrorCode.NONE)]
 
@@ -57,13 +57,13 @@ def test_several_groups_are_answered_together(groups):
     assert found == {name: number for number, name in enumerate(names)}
 
 
-def test_S11_very_many_groups_leave_others_their_turns(groups):
+def test_S11_many_groups_are_asked_in_slices(groups):
     request = fetch_request(groups, groups=[f"group-{number}" for number in range(1_000)])
     assert groups.turns_of(request, 9) >= 3
 
 
 @pytest.mark.parametrize("version", FETCH_VERSIONS)
-def test_a_broker_that_does_not_coordinate_says_so(broker, version):
+def test_a_broker_that_is_not_the_coordinator_refuses(broker, version):
     broker.make_topic("t")
     response = broker.call(fetch_request(broker, version), version)
     if version >= FIRST_WITH_GROUPS:
@@ -93,7 +93,7 @@ def test_topics_that_may_not_be_described_are_refused_or_left_out(groups, versio
     assert fetch(groups, version, names=None) == [(5, "m", ErrorCode.NONE)]
 
 
-def test_I34_a_topic_made_anew_starts_without_offsets(groups):
+def test_I34_a_recreated_topic_has_no_offsets(groups):
     commit(groups, 5)
     groups.run(groups.cluster.delete_topics([groups.image.topic("t").topic_id]))
     groups.make_topic("t")

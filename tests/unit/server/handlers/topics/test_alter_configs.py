@@ -77,7 +77,7 @@ def test_T57_lists_grow_and_shrink(broker):
     assert overrides(broker) == {key: "0:1,2:1"}
 
 
-def test_T22_a_partition_obeys_when_the_answer_is_there(broker):
+def test_T22_a_partition_has_its_new_configuration_when_the_answer_leaves(broker):
     broker.make_topic("t")
     alter(broker, ("retention.ms", SET, "7"))
     assert broker.partition("t").log.config.retention_ms == 7
@@ -112,7 +112,7 @@ def test_validation_changes_nothing(broker):
     assert overrides(broker) == {}
 
 
-def test_each_resource_stands_for_itself_in_the_order_of_the_request(broker):
+def test_each_resource_has_its_own_result_in_the_order_of_the_request(broker):
     broker.make_topic("t")
     change = [("retention.ms", SET, "7")]
     answers = alter_all(
@@ -164,14 +164,14 @@ def test_S35_nothing_but_topics_changes_at_run_time(broker, kind, code):
         (BROKER, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
     ],
 )
-def test_each_kind_of_resource_has_its_right_and_its_error(broker, kind, code):
+def test_each_type_of_resource_has_its_own_permission_and_error(broker, kind, code):
     broker.make_topic("t")
     broker.permissions.deny(Operation.ALTER_CONFIGS)
     assert alter(broker, ("retention.ms", SET, "7"), kind=kind).error_code == code
     assert overrides(broker) == {}
 
 
-def test_T18_a_broker_that_is_not_the_controller_says_so(broker):
+def test_T18_a_broker_that_is_not_the_controller_refuses(broker):
     broker.make_topic("t")
     broker.depose()
     answers = [alter(broker, ("retention.ms", SET, "7")), replace_all(broker, {})]

@@ -26,7 +26,7 @@ def create(broker, *topics, version=3, validate_only=False):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T22_new_partitions_are_there_when_the_answer_is(broker, version):
+def test_T22_new_partitions_exist_when_the_answer_leaves(broker, version):
     broker.make_topic("t")
     (answer,) = create(broker, grow("t", 3), version=version)
     assert (answer.name, answer.error_code) == ("t", ErrorCode.NONE)
@@ -73,7 +73,7 @@ def test_a_topic_that_is_named_twice_stays_as_it_is(broker):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T18_a_broker_that_is_not_the_controller_says_so(broker, version):
+def test_T18_a_broker_that_is_not_the_controller_refuses(broker, version):
     broker.make_topic("t")
     broker.depose()
     (answer,) = create(broker, grow("t", 2), version=version)

@@ -39,7 +39,7 @@ def create(broker, *topics, version=7, validate_only=False):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T22_a_topic_is_there_when_the_answer_is(broker, version):
+def test_T22_a_topic_exists_when_the_answer_leaves(broker, version):
     (answer,) = create(broker, topic("t", 3, retention_ms="60000"), version=version)
 
     assert (answer.name, answer.error_code) == ("t", ErrorCode.NONE)
@@ -86,7 +86,7 @@ def test_T21_results_come_in_the_order_of_the_request(broker):
     assert sorted(broker.image.topics) == ["b", "d", "z"]
 
 
-def test_T21_validation_makes_nothing(broker):
+def test_T21_validation_creates_nothing(broker):
     good, bad = create(broker, topic("t", 2), topic("u", 0), validate_only=True)
     assert (good.error_code, good.num_partitions) == (ErrorCode.NONE, 2)
     assert good.topic_id == ZERO_UUID
@@ -101,7 +101,7 @@ def test_T21_an_unknown_key_is_refused_with_a_reason(broker):
     assert broker.image.topics == {}
 
 
-def test_T21_the_configuration_is_hidden_from_who_may_not_see_it(broker):
+def test_T21_the_configuration_is_hidden_from_a_client_that_may_not_describe_it(broker):
     broker.permissions.deny(Operation.DESCRIBE_CONFIGS, "t")
     (answer,) = create(broker, topic("t"))
     assert (answer.error_code, answer.configs) == (ErrorCode.NONE, None)
@@ -109,7 +109,7 @@ def test_T21_the_configuration_is_hidden_from_who_may_not_see_it(broker):
     assert (answer.num_partitions, answer.replication_factor) == (-1, -1)
 
 
-def test_a_name_that_occurs_twice_makes_no_topic(broker):
+def test_a_name_that_occurs_twice_creates_no_topic(broker):
     answers = create(broker, topic("t"), topic("u"), topic("t", 2))
     assert [one.error_code for one in answers] == [
         ErrorCode.INVALID_REQUEST,
@@ -137,13 +137,13 @@ def test_S39_a_request_for_too_many_partitions_is_refused(broker):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T18_a_broker_that_is_not_the_controller_says_so_for_every_topic(broker, version):
+def test_T18_a_broker_that_is_not_the_controller_refuses_every_topic(broker, version):
     broker.depose()
     answers = create(broker, topic("t"), topic("u"), topic("u"), version=version)
     assert [one.error_code for one in answers] == [ErrorCode.NOT_CONTROLLER] * 3
 
 
-def test_a_store_that_fails_on_the_way_leaves_the_outcome_open(broker):
+def test_a_store_that_fails_during_the_change_leaves_the_outcome_open(broker):
     async def fail(ops):
         raise StoreUnavailable("the connection broke")
 
@@ -156,6 +156,6 @@ def test_a_store_that_fails_on_the_way_leaves_the_outcome_open(broker):
     ]
 
 
-def test_S11_a_long_list_gives_others_a_turn_after_every_slice(broker):
+def test_S11_a_long_list_is_answered_in_slices(broker):
     many = [topic("no/name")] * (3 * ENTRIES_PER_SLICE)
     assert broker.turns_of(CreateTopicsRequest(topics=many), 7) >= 3

@@ -10,7 +10,7 @@ from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
 VERSIONS = range(1, 7)
-NOBODY = UUID(int=77)
+UNKNOWN_ID = UUID(int=77)
 
 
 def delete(broker, *names, version=6):
@@ -27,7 +27,7 @@ def delete_ids(broker, *topic_ids):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T22_a_topic_is_gone_when_the_answer_is_there(broker, version):
+def test_T22_a_topic_is_gone_when_the_answer_leaves(broker, version):
     broker.make_topic("t")
     (answer,) = delete(broker, "t", version=version)
     assert (answer.name, answer.error_code) == ("t", ErrorCode.NONE)
@@ -42,7 +42,7 @@ def test_T17_a_topic_is_deleted_by_its_id(broker):
     assert broker.image.topics == {}
 
 
-def test_T17_the_id_of_a_topic_that_was_made_anew_is_unknown(broker):
+def test_T17_the_old_id_of_a_recreated_topic_is_unknown(broker):
     old_id = broker.make_topic("t").topic_id
     delete(broker, "t")
     broker.make_topic("t")
@@ -68,7 +68,7 @@ def test_results_come_in_the_order_of_the_request(broker, version):
 
 
 def test_several_unknown_ids_are_each_unknown(broker):
-    answers = delete_ids(broker, NOBODY, UUID(int=78))
+    answers = delete_ids(broker, UNKNOWN_ID, UUID(int=78))
     assert [one.error_code for one in answers] == [ErrorCode.UNKNOWN_TOPIC_ID] * 2
 
 
@@ -83,18 +83,18 @@ def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(broker):
 @pytest.mark.parametrize(
     "wanted",
     [
-        DeleteTopicState(name="t", topic_id=NOBODY),
+        DeleteTopicState(name="t", topic_id=UNKNOWN_ID),
         DeleteTopicState(name=None, topic_id=ZERO_UUID),
     ],
 )
-def test_a_topic_has_one_of_name_and_id(broker, wanted):
+def test_a_topic_is_named_by_either_name_or_id(broker, wanted):
     broker.make_topic("t")
     (answer,) = broker.call(DeleteTopicsRequest(topics=[wanted]), 6).responses
     assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert list(broker.image.topics) == ["t"]
 
 
-def test_an_id_does_not_betray_the_name_of_a_hidden_topic(broker):
+def test_an_id_does_not_reveal_the_name_of_a_hidden_topic(broker):
     topic_id = broker.make_topic("secret").topic_id
     broker.permissions.deny(Operation.DELETE, "secret")
     broker.permissions.deny(Operation.DESCRIBE, "secret")
@@ -103,7 +103,7 @@ def test_an_id_does_not_betray_the_name_of_a_hidden_topic(broker):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T18_a_broker_that_is_not_the_controller_says_so(broker, version):
+def test_T18_a_broker_that_is_not_the_controller_refuses(broker, version):
     broker.make_topic("t")
     broker.depose()
     (answer,) = delete(broker, "t", version=version)

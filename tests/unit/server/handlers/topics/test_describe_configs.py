@@ -58,14 +58,14 @@ def test_T56_types_and_documentation_come_from_version_3_on(broker, version):
         assert not key.config_type
 
 
-def test_T56_documentation_and_synonyms_only_when_asked_for(broker):
+def test_T56_documentation_and_synonyms_are_sent_only_on_request(broker):
     broker.make_topic("t")
     key = by_name(describe(broker, TOPIC, "t"))["retention.ms"]
     assert (key.documentation, key.synonyms) == (None, [])
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T56_synonyms_tell_what_would_hold_otherwise(version):
+def test_T56_synonyms_show_the_values_that_would_apply_otherwise(version):
     broker = OneBroker(**{"log.retention.ms": 5000})
     broker.make_topic("t", overrides={"retention.ms": "60000"})
     key = by_name(describe(broker, TOPIC, "t", version, synonyms=True))["retention.ms"]
@@ -77,13 +77,13 @@ def test_T56_synonyms_tell_what_would_hold_otherwise(version):
     ]
 
 
-def test_only_the_keys_asked_for_are_described(broker):
+def test_only_the_requested_keys_are_described(broker):
     broker.make_topic("t")
     keys = ["retention.ms", "no.such.key"]
     assert list(by_name(describe(broker, TOPIC, "t", keys=keys))) == ["retention.ms"]
 
 
-def test_an_empty_list_of_keys_stands_for_all(broker):
+def test_an_empty_list_of_keys_means_all(broker):
     broker.make_topic("t")
     assert len(describe(broker, TOPIC, "t", keys=[]).configs) == len(TOPIC_KEYS)
 
@@ -111,7 +111,7 @@ def test_T56_a_broker_describes_itself(version):
 
 
 @pytest.mark.parametrize("name", ["2", "one", "01"])
-def test_T56_a_broker_describes_nobody_else(broker, name):
+def test_T56_a_broker_describes_no_other_broker(broker, name):
     assert describe(broker, BROKER, name).error_code == ErrorCode.INVALID_REQUEST
 
 
@@ -119,7 +119,7 @@ def test_the_defaults_of_all_brokers_are_empty(broker):
     assert by_name(describe(broker, BROKER, "")) == {}
 
 
-def test_T56_sensitive_values_are_never_told(broker, monkeypatch):
+def test_T56_sensitive_values_are_never_sent(broker, monkeypatch):
     secret = Option(
         key="a.secret", type=OptionType.PASSWORD, default="hidden", doc="", sensitive=True
     )
@@ -130,8 +130,8 @@ def test_T56_sensitive_values_are_never_told(broker, monkeypatch):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T56_an_unknown_group_is_no_error(broker, version):
-    assert by_name(describe(broker, GROUP, "nobody", version)) == {}
+def test_T56_an_unknown_group_is_not_an_error(broker, version):
+    assert by_name(describe(broker, GROUP, "unknown", version)) == {}
 
 
 def test_other_resources_are_refused_with_a_reason(broker):
@@ -148,13 +148,13 @@ def test_other_resources_are_refused_with_a_reason(broker):
         (BROKER, "1", ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
     ],
 )
-def test_each_kind_of_resource_has_its_right_and_its_error(broker, kind, name, code):
+def test_each_type_of_resource_has_its_own_permission_and_error(broker, kind, name, code):
     broker.make_topic("t")
     broker.permissions.deny(Operation.DESCRIBE_CONFIGS)
     assert describe(broker, kind, name).error_code == code
 
 
-def test_S11_an_answer_is_bounded_and_says_so(broker, monkeypatch):
+def test_S11_an_answer_is_bounded_and_resources_beyond_it_are_refused(broker, monkeypatch):
     broker.make_topic("t")
     monkeypatch.setattr(describe_configs, "KEYS_PER_ANSWER_MAX", len(TOPIC_KEYS) + 1)
     wanted = DescribeConfigsResource(
@@ -174,7 +174,7 @@ def test_S11_an_answer_is_bounded_and_says_so(broker, monkeypatch):
     ]
 
 
-def test_S11_a_long_list_gives_others_a_turn_after_every_slice(broker):
+def test_S11_a_long_list_is_answered_in_slices(broker):
     wanted = DescribeConfigsResource(resource_type=TOPIC, resource_name="t")
     count = 4 * describe_configs.RESOURCES_PER_SLICE
     assert broker.turns_of(DescribeConfigsRequest(resources=[wanted] * count), 4) >= 4
