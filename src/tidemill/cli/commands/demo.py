@@ -46,12 +46,14 @@ _BROKER_RATE = 20_000
     help="Where results stay.  [default: a new temporary directory]",
 )
 @click.option("--without-spark", is_flag=True, help="Only the broker: lines in, lines out.")
+@click.option("--verbose", is_flag=True, help="Also show what Spark and its JVM print.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def demo(
     seconds: float | None,
     rate: int | None,
     directory: Path | None,
     without_spark: bool,
+    verbose: bool,
     as_json: bool,
 ) -> None:
     """Start a broker, send web-server log lines through it, and count them.
@@ -65,7 +67,13 @@ def demo(
             click.echo(f"{missing}; the demo goes on without Spark", err=True)
         _without_spark(seconds or _BROKER_SECONDS, rate or _BROKER_RATE, as_json=as_json)
         return
-    _with_spark(seconds or _SPARK_SECONDS, rate or _SPARK_RATE, directory, as_json=as_json)
+    _with_spark(
+        seconds or _SPARK_SECONDS,
+        rate or _SPARK_RATE,
+        directory,
+        verbose=verbose,
+        as_json=as_json,
+    )
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
@@ -89,12 +97,14 @@ def _missing() -> str | None:
     return missing_for_spark()
 
 
-def _with_spark(seconds: float, rate: int, directory: Path | None, *, as_json: bool) -> None:
+def _with_spark(
+    seconds: float, rate: int, directory: Path | None, *, verbose: bool, as_json: bool
+) -> None:
     from tidemill.cli.demo.pipeline_demo import run_pipeline, summary_text
 
     kept = directory or Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
     kept.mkdir(parents=True, exist_ok=True)
-    result = _run(run_pipeline(kept, seconds=seconds, rate=rate))
+    result = _run(run_pipeline(kept, seconds=seconds, rate=rate, verbose=verbose))
     if as_json:
         print_json({name: getattr(result, name) for name in type(result).__slots__})
         return

@@ -98,10 +98,16 @@ def init(name: str, directory: Path) -> None:
 @click.argument("name", metavar="NAME|FILE")
 @_config_option
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
-@click.option("--once", is_flag=True, help="Do what is there now, and end.")
+@click.option("--once", is_flag=True, help="Process what is in the topics now, then end.")
+@click.option("--verbose", is_flag=True, help="Also show what Spark and its JVM print.")
 @_set_option
 def run(
-    name: str, config_file: str | None, master: str | None, once: bool, settings: tuple[str, ...]
+    name: str,
+    config_file: str | None,
+    master: str | None,
+    once: bool,
+    verbose: bool,
+    settings: tuple[str, ...],
 ) -> None:
     """Run a pipeline until Ctrl-C or SIGTERM.
 
@@ -117,7 +123,7 @@ def run(
     from tidemill.spark.pipelines.framework.execution import execute
 
     try:
-        execute(configured, screen, clock, once=once)
+        execute(configured, screen, clock, once=once, verbose=verbose)
     finally:
         screen.close()
     found = configured.pipeline.report()
@@ -192,12 +198,12 @@ class _Screen:
         self._said_at: float | None = None
         self._width = 0
 
-    def said(self, line: str) -> None:
+    def show(self, line: str) -> None:
         self._clear()
         click.echo(f"{self._name}: {escape(line)}", err=True)
 
     def started(self, stages: Sequence[str]) -> None:
-        self.said(f"running ({', '.join(stages)})")
+        self.show(f"running ({', '.join(stages)})")
 
     def progressed(self, stages: Sequence[StageProgress]) -> None:
         from tidemill.spark.pipelines.framework.progress import progress_line
@@ -214,7 +220,7 @@ class _Screen:
             click.echo(line, err=True)
 
     def failed(self, reason: str, pause_s: float) -> None:
-        self.said(f"failed: {reason}; starts again in {pause_s:g} s")
+        self.show(f"failed: {reason}; starts again in {pause_s:g} s")
 
     def close(self) -> None:
         self._clear()

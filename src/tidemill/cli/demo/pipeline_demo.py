@@ -1,8 +1,8 @@
 """The demo with Spark: broker, traffic and the pipeline `logs`, each in its own process.
 
-The lines are stamped as if the last twenty minutes were happening again, twenty times faster: so
-minutes finish every few seconds, and the table, which is fed by the pipeline's result topic, grows
-while one looks at it. In the end every line that was sent must be an event or a dead letter.
+The log plays twenty times faster than real time. A minute of it ends every three seconds, so the
+table grows while the user watches; it shows the records of the pipeline's result topic. At the end,
+every line sent must be an event or a dead letter.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _WINDOW_MS = 60_000
 @final
 @dataclass(frozen=True, slots=True)
 class PipelineResult:
-    """What came out of it."""
+    """What the demo counted."""
 
     sent: int
     events: int
@@ -68,7 +68,7 @@ class PipelineResult:
 
 
 def summary_text(result: PipelineResult, directory: Path) -> str:
-    """What happened, and what to do next."""
+    """The result, and commands to look further."""
     program = Path(sys.executable).parent / "tidemill"
     tidemill = str(program) if program.exists() else "tidemill"
     events = directory / "logs-output" / "events"
@@ -86,42 +86,46 @@ def summary_text(result: PipelineResult, directory: Path) -> str:
     )
 
 
-async def run_pipeline(directory: Path, *, seconds: float, rate: int) -> PipelineResult:
-    """The whole demo; results stay in `directory`, which is there."""
+async def run_pipeline(
+    directory: Path, *, seconds: float, rate: int, verbose: bool
+) -> PipelineResult:
+    """The whole demo; results stay in `directory`, which must exist."""
     clock = SystemClock()
     started = clock.monotonic()
     async with own_broker() as endpoint, ClusterClient(AsyncioNet(), [endpoint]) as cluster:
         for topic, partitions in ((TOPIC, PARTITIONS), (MINUTES_TOPIC, 1), (DEAD_TOPIC, 1)):
             await Admin(cluster).create_topic(topic, partitions=partitions)
         click.echo(f"broker on {endpoint}; starting Spark (about ten seconds)", err=True)
-        with _pipeline(endpoint, directory) as process:
-            await _wait_running(process, clock)
+        with _pipeline(endpoint, directory, verbose=verbose) as process:
+            log = _PipelineLog(process, shown=verbose)
+            await _wait_running(process, log, clock)
             click.echo(
                 f"Spark runs. The log of {seconds * SPEED / 60:.0f} minutes is played in "
                 f"{seconds:.0f} s: {SPEED} times faster than life.",
                 err=True,
             )
-            show = _Show(cluster, directory, process, clock, seconds=seconds, rate=rate)
-            with growing_table() as table:
-                sent, events, dead = await show.play(table)
-        if process.exit_code != 0:
-            raise TidemillError(
-                f"the pipeline ended with {process.exit_code}: {_last_line(process)}"
+            playback = _Playback(
+                cluster, directory, process, log, clock, seconds=seconds, rate=rate
             )
+            with growing_table() as table:
+                sent, events, dead = await playback.play(table)
+        if process.exit_code != 0:
+            raise TidemillError(f"the pipeline ended with {process.exit_code}: {log.last_line()}")
     report = directory / "logs-output" / "report.html"
     took_s = clock.monotonic() - started
-    return PipelineResult(sent, events, dead, show.windows, took_s, str(report))
+    return PipelineResult(sent, events, dead, playback.windows, took_s, str(report))
 
 
 @final
-class _Show:
-    """Traffic in, finished minutes out, until everything sent is accounted for."""
+class _Playback:
+    """Sends the traffic and collects finished minutes until every line is accounted for."""
 
     def __init__(
         self,
         cluster: ClusterClient,
         directory: Path,
         process: ChildProcess,
+        log: _PipelineLog,
         clock: Clock,
         *,
         seconds: float,
@@ -130,6 +134,7 @@ class _Show:
         self._cluster = cluster
         self._events = str(directory / "logs-output" / "events")
         self._process = process
+        self._pipeline_log = log
         self._clock = clock
         self._seconds = seconds
         self._rate = rate
@@ -148,7 +153,7 @@ class _Show:
             while (now := self._clock.monotonic()) - started < self._seconds:
                 await self._send(producer, (now - started) / self._seconds, now - before)
                 before = now
-                await self._take(minutes, table)
+                await self._take_minutes(minutes, table)
                 table.say(f"{self._sent:,} lines sent")
             await producer.flush()
         return await self._drain(minutes, table)
@@ -163,21 +168,22 @@ class _Show:
             await producer.send(TOPIC, value, key=key)
         self._sent += count
 
-    async def _take(self, minutes: Consumer, table: GrowingTable) -> None:
+    async def _take_minutes(self, minutes: Consumer, table: GrowingTable) -> None:
+        self._pipeline_log.show_new()
         if self._process.exit_code is not None:
-            raise TidemillError(f"the pipeline has ended: {_last_line(self._process)}")
+            raise TidemillError(f"the pipeline has ended: {self._pipeline_log.last_line()}")
         for fetched in await minutes.poll(_POLL_S):
             for record in fetched.records:
                 table.add(_minute(record.value))
                 self.windows += 1
 
     async def _drain(self, minutes: Consumer, table: GrowingTable) -> tuple[int, int, int]:
-        """Wait until all lines are accounted for, and all windows that can close have."""
+        """Wait until every line is accounted for and every window that can close has closed."""
         last_ms = self._began_ms + int(self._seconds * SPEED * 1000) - _LATE_S * 1000
         expected = last_ms // _WINDOW_MS - self._began_ms // _WINDOW_MS
         deadline = self._clock.monotonic() + _DRAIN_S
         while True:
-            await self._take(minutes, table)
+            await self._take_minutes(minutes, table)
             events, dead = count_events(self._events), await self._dead()
             table.say(f"{self._sent:,} lines sent, {events + dead:,} processed")
             if events + dead == self._sent and self.windows >= expected - 1:
@@ -185,7 +191,7 @@ class _Show:
             if self._clock.monotonic() > deadline:
                 raise TidemillError(
                     f"of {self._sent} lines {events} became events and {dead} dead letters; "
-                    f"{self.windows} of {expected} windows: {_last_line(self._process)}"
+                    f"{self.windows} of {expected} windows: {self._pipeline_log.last_line()}"
                 )
 
     async def _dead(self) -> int:
@@ -199,11 +205,12 @@ def _minute(value: bytes | memoryview | None) -> Minute:
 
 
 @contextlib.contextmanager
-def _pipeline(broker: Endpoint, directory: Path) -> Iterator[ChildProcess]:
+def _pipeline(broker: Endpoint, directory: Path, *, verbose: bool) -> Iterator[ChildProcess]:
     """`tidemill pipeline run`, as a user would start it; ended by SIGTERM."""
     config = directory / "logs.toml"
     config.write_text(_config(broker, directory), encoding="utf-8")
-    command = (*TIDEMILL, "pipeline", "run", str(config))
+    command = [*TIDEMILL, "pipeline", "run", str(config), *(["--verbose"] if verbose else [])]
+    # In a session of its own: Ctrl-C reaches only this process, which ends the pipeline.
     process = ChildProcess(command, directory / "pipeline.log", new_session=True)
     process.spawn()
     try:
@@ -224,7 +231,7 @@ def _config(broker: Endpoint, directory: Path) -> str:
         "output.dir": str(directory / "logs-output"),
         "checkpoint.dir": str(directory / "checkpoints"),
     }
-    # A minute is too short for Java's second compiler to pay for itself.
+    # The run is too short to repay the work of Java's second compiler.
     values["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"
     numbers = {"trigger.s": 2, "window.late.s": _LATE_S, "state.partitions": 2}
     lines = [f"{key} = {json.dumps(value)}\n" for key, value in (values | numbers).items()]
@@ -233,13 +240,29 @@ def _config(broker: Endpoint, directory: Path) -> str:
     )
 
 
-async def _wait_running(process: ChildProcess, clock: Clock) -> None:
+async def _wait_running(process: ChildProcess, log: _PipelineLog, clock: Clock) -> None:
     deadline = clock.monotonic() + _SPARK_START_S
     while "logs: running" not in process.output():
+        log.show_new()
         if process.exit_code is not None or clock.monotonic() > deadline:
-            raise TidemillError(f"the pipeline did not start: {_last_line(process)}")
+            raise TidemillError(f"the pipeline did not start: {log.last_line()}")
         await asyncio.sleep(_POLL_S)
 
 
-def _last_line(process: ChildProcess) -> str:
-    return f"{process.last_line()} (see {process.log_path})"
+@final
+class _PipelineLog:
+    """The output of the pipeline's process; `shown` copies it to standard error as it grows."""
+
+    def __init__(self, process: ChildProcess, *, shown: bool) -> None:
+        self._process = process
+        self._shown = shown
+        self._shown_chars = 0
+
+    def show_new(self) -> None:
+        if self._shown:
+            text = self._process.output()
+            click.echo(text[self._shown_chars :], err=True, nl=False)
+            self._shown_chars = len(text)
+
+    def last_line(self) -> str:
+        return f"{self._process.last_line()} (see {self._process.log_path})"

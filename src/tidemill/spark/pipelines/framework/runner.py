@@ -16,7 +16,7 @@ import asyncio
 import contextlib
 import re
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol, final
 
@@ -70,12 +70,14 @@ class Runner:
         clock: Clock,
         *,
         once: bool,
+        between_polls: Callable[[], None] = lambda: None,
     ) -> None:
         self._configured = configured
         self._run = configured.run
         self._listener = listener
         self._clock = clock
         self._once = once
+        self._between_polls = between_polls
         self._job = Job(configured.kind.name, spark, configured.run)
         self._queries: dict[str, StreamingQuery] = {}
         self._seen: dict[str, int] = {}
@@ -131,10 +133,11 @@ class Runner:
             if len(active) < len(self._queries):
                 self._raise_failure()
             if not active:
-                self._tell()
+                self._report_progress()
                 return
             active[0].awaitTermination(_POLL_S)
-            self._tell()
+            self._report_progress()
+            self._between_polls()
 
     def _raise_failure(self) -> None:
         for query in self._queries.values():
@@ -142,7 +145,7 @@ class Runner:
             if error is not None:
                 raise error
 
-    def _tell(self) -> None:
+    def _report_progress(self) -> None:
         found = [stage_progress(name, query) for name, query in self._queries.items()]
         stages = [stage for stage in found if stage is not None]
         fresh = {s.name: s.batch_id for s in stages if self._seen.get(s.name) != s.batch_id}
