@@ -54,12 +54,12 @@ def test_an_own_batch_gets_the_next_offsets_and_the_leader_epoch() -> None:
     assert [header.partition_leader_epoch for header in headers] == [4, 4]
 
 
-def test_an_own_batch_pokes_parked_followers() -> None:
+def test_an_own_batch_wakes_parked_followers() -> None:
     part = leader(isr=(OWN, SECOND))
     watcher = Watcher()
     part.replica_watchers[watcher] = None
     part.append_own(own_batch(), now_ms=NOW_MS)
-    assert watcher.pokes == 1
+    assert watcher.wakes == 1
 
 
 def test_an_own_batch_is_held_to_the_size_limits_of_the_topic() -> None:

@@ -76,7 +76,7 @@ class MemoryLogs:
 class NoFlushes:
     """Logs in memory count as flushed, so requests for a flush are ignored."""
 
-    def appended(self, log, size_bytes):
+    def appended(self, log, size_bytes, *, ack_waits):
         pass
 
     def request(self, log):
