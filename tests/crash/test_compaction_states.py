@@ -8,9 +8,9 @@ from functools import partial
 import pytest
 
 from tidemill.core.rng import SeededRng
-from tidemill.storage.compaction import segment_sift
+from tidemill.storage.compaction import segment_rewriter
 from tidemill.storage.compaction.cleaning import Compaction
-from tidemill.storage.compaction.segment_sift import SegmentSift
+from tidemill.storage.compaction.segment_rewriter import SegmentRewriter
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.recovery import segment_files
@@ -78,7 +78,7 @@ def test_I35_what_a_power_loss_may_take_replaces_nothing() -> None:
 
 
 def test_mutant_renamed_before_it_is_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SegmentSift, "sync", lambda _sift: None)
+    monkeypatch.setattr(SegmentRewriter, "sync", lambda _sift: None)
     assert is_found()
 
 
@@ -104,13 +104,13 @@ def test_mutant_old_segments_go_before_the_new_one_is_durable_is_found(
 def test_mutant_tombstones_go_before_their_horizon_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sift = segment_sift.sift_records
+    sift = segment_rewriter.sift_records
 
     def sift_records(*arguments: object) -> tuple[int, int, int, int]:
         *head, _is_expired, shift, out = arguments
         return sift(*head, True, shift, out)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(segment_sift, "sift_records", sift_records)
+    monkeypatch.setattr(segment_rewriter, "sift_records", sift_records)
     assert is_found()
 
 
@@ -130,5 +130,5 @@ def test_mutant_a_decided_swap_is_not_finished_by_the_next_start_is_found(
 
 
 def test_mutant_the_last_batch_of_a_segment_goes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SegmentSift, "_keep_last_batch", lambda *_arguments: None)
+    monkeypatch.setattr(SegmentRewriter, "_keep_last_batch", lambda *_arguments: None)
     assert is_found()

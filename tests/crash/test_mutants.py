@@ -16,9 +16,9 @@ from tidemill.core.rng import SeededRng
 from tidemill.storage.directory import checkpoint, log_directory
 from tidemill.storage.directory.log_creation import LogCreation
 from tidemill.storage.directory.log_loading import LogLoader
-from tidemill.storage.log.unflushed import FlushWork
+from tidemill.storage.log.unflushed_changes import FlushWork
 from tidemill.storage.recovery import log_recovery as recovery
-from tidemill.storage.recovery.log_recovery import Remembered
+from tidemill.storage.recovery.log_recovery import CheckpointedLog
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.testing.crash.crash_states import CrashExplorer
 from tidemill.testing.crash.crash_workloads import (
@@ -136,31 +136,31 @@ def test_mutant_no_directory_sync_after_a_roll_is_found(monkeypatch: pytest.Monk
 
 
 def test_mutant_producer_snapshot_ignored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerSnapshots, "newest_at", lambda _snapshots, _offset: None)
+    monkeypatch.setattr(ProducerSnapshots, "try_load_newest", lambda _snapshots, _offset: None)
     assert finds_by_chance()
 
 
 def test_mutant_cut_at_the_first_bad_checksum_anywhere_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LogLoader, "_remembered", lambda *_arguments: Remembered())
+    monkeypatch.setattr(LogLoader, "_checkpointed", lambda *_arguments: CheckpointedLog())
     assert finds(damage_workload)
 
 
 def test_mutant_recovered_tail_is_only_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failed sync of the process before, its pages are clean and not on disk."""
 
-    def make_durable(work: recovery._Recovery, place: int, _position: int) -> None:
-        for piece in work._row[place:]:
-            work._files.get(piece.path).sync()
+    def only_sync(work: recovery._Recovery, place: int, _position: int) -> None:
+        for segment in work._segments[place:]:
+            work._files.get(segment.path).sync()
         work._disk.sync_directory(work._directory)
 
-    monkeypatch.setattr(recovery._Recovery, "_make_durable", make_durable)
+    monkeypatch.setattr(recovery._Recovery, "_rewrite_and_sync", only_sync)
     assert finds(failing_disk_workload)
 
 
 def test_mutant_recovered_tail_counts_as_flushed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recovery._Recovery, "_make_durable", lambda *_arguments: None)
+    monkeypatch.setattr(recovery._Recovery, "_rewrite_and_sync", lambda *_arguments: None)
     assert finds(kill_workload)
 
 
@@ -172,12 +172,12 @@ def test_mutant_truncation_leaves_the_recovery_point_is_found(
 
 
 def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_directory, "take_clean_mark", lambda *_arguments: 1 << 40)
+    monkeypatch.setattr(log_directory, "try_take_clean_mark", lambda *_arguments: 1 << 40)
     take = checkpoint.read_newest
 
     def read_newest(disk: SimDisk, path: str) -> checkpoint.Checkpoint:
         found = take(disk, path)
-        monkeypatch.setattr(log_directory, "take_clean_mark", lambda *_: found.sequence)
+        monkeypatch.setattr(log_directory, "try_take_clean_mark", lambda *_: found.sequence)
         return found
 
     monkeypatch.setattr(log_directory, "read_newest", read_newest)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tests.support.batches import NOW_MS, drain, flush
-from tidemill.storage.compaction.cleanable import look_for_dirt
+from tidemill.storage.compaction.cleanable import try_find_cleanable
 from tidemill.storage.compaction.cleaning import Compaction
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.recovery.log_recovery import Remembered, recover
+from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover
 from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers, read_header
 from tidemill.wire.records import Record, build_batch, iter_records
@@ -86,7 +86,7 @@ def clean(
 ) -> Compaction | None:
     """One whole cleaning; None where nothing is dirty."""
     end = log.log_end_offset if end_offset is None else end_offset
-    found = look_for_dirt(log, end, now_ms=now_ms)
+    found = try_find_cleanable(log, end, now_ms=now_ms)
     if found is None or not found.is_due:
         return None
     job = Compaction(
@@ -128,7 +128,7 @@ def reopened(disk: Disk, log: FilePartitionLog, recovery_point: int = 0) -> File
         disk,
         files,
         PATH,
-        Remembered(recovery_point=recovery_point),
+        CheckpointedLog(recovery_point=recovery_point),
         index_interval_bytes=200,
         now_ms=NOW_MS,
     )

@@ -15,9 +15,9 @@ from tidemill.wire.batch import (
     read_header,
     rebuild,
     recompress,
-    seal,
     stamp_append_time,
     verify,
+    write_checksum,
 )
 from tidemill.wire.produced_batch import (
     BatchPolicy,
@@ -66,7 +66,7 @@ def with_fields(data: bytearray, *, sealed: bool = True, **fields: int) -> memor
         position, layout = FIELDS[name]
         struct.pack_into(layout, data, position, value)
     if sealed:
-        seal(data)
+        write_checksum(data)
     return memoryview(data)
 
 
@@ -447,7 +447,7 @@ def test_an_emptied_batch_is_a_header_that_speaks_for_its_producer():
 def test_S23_a_client_cannot_set_a_delete_horizon():
     data = make()
     data[22] |= 0x40
-    seal(data)
+    write_checksum(data)
     with pytest.raises(KafkaError) as refused:
         validate_produced(memoryview(data), BatchPolicy(), NOW_MS)
     assert refused.value.code is ErrorCode.INVALID_RECORD

@@ -1,8 +1,8 @@
-"""Columns of variable size as Arrow lays them out in memory, read in place.
+"""Columns of variable size in Arrow's memory layout, read in place.
 
-A column is a buffer of end offsets (32 bits), a validity bitmap (least significant bit first, a 0
-is a null; none: nothing is null) and what the offsets point into: the bytes of all cells, or the
-child column of a list. `first` is where a slice of a longer array begins.
+A column is a buffer of end offsets (32 bits), a validity bitmap (least significant bit first, 0 for
+null; no bitmap: nothing is null) and the data that the offsets point into: the bytes of all cells,
+or the child column of a list. `first` is where a slice of a longer array begins.
 
 The buffers come from another process: each cell is checked against them before it is used.
 """
@@ -39,11 +39,11 @@ class Cells:
         self.validity = b"" if validity is None else validity
 
     def start(self, row: int) -> int:
-        """Where the cell begins; meaningful once `size` has checked it."""
+        """Where the cell begins; valid only after `size` has checked the cell."""
         return self.offsets[self.first + row]
 
     def size(self, row: int) -> int:
-        """How long the cell is, -1 when it is null; ValueError when the offsets lie."""
+        """The size of the cell, -1 if it is null; ValueError if the offsets are inconsistent."""
         if not 0 <= row < self.count:
             raise ValueError("no such row")
         at = self.first + row

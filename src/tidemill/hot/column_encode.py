@@ -1,10 +1,10 @@
 """Encodes rows of Arrow columns into record batches, without a Python object per record.
 
 Theory of operation. An `OpenBatch` is the batch of one partition while it fills: a bytearray that
-begins with room for the batch header, then records. `append` takes rows by their numbers, first
-measures how many of them still fit, then grows the bytearray once and writes. What is written is
-what `record_encode.encode` writes for the same records: offsets count on from 0, timestamps from
-the first record's.
+begins with room for the batch header, followed by records. `append` takes rows by their numbers,
+first measures how many of them fit, then grows the bytearray once and writes. The bytes are the
+same that `record_encode.encode` writes for these records: offsets count from 0, timestamps from the
+first record's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RECORDS_MAX = 0x7FFF_FFFF
 
 
 class OversizedRecord(ValueError):
-    """A row makes a larger record than is allowed."""
+    """The record for a row is larger than allowed."""
 
     def __init__(self, row: int, size_bytes: int) -> None:
         super().__init__(f"row {row} makes a record of {size_bytes} bytes")
@@ -54,7 +54,7 @@ class RowColumns:
 
 
 class OpenBatch:
-    """A batch that takes rows; `buffer` begins with `head_bytes` that are left to the caller."""
+    """A batch that takes rows; the caller fills the first `head_bytes` of `buffer`."""
 
     def __init__(self, head_bytes: int) -> None:
         self.buffer = bytearray(head_bytes)
@@ -72,11 +72,11 @@ def append(
     batch_bytes_max: int,
     record_bytes_max: int,
 ) -> int:
-    """Append the rows order[start:stop] until the batch is full; the place of the first left out.
+    """Append the rows order[start:stop] until the batch is full; the index of the first left out.
 
     The first row of an empty batch always fits. OversizedRecord for a record of more than
-    `record_bytes_max`, ValueError when a header has no name or a column is damaged, OverflowError
-    for a timestamp beyond 2^62; the batch is as before then.
+    `record_bytes_max`, ValueError if a header has no name or a column is damaged, OverflowError
+    for a timestamp beyond 2^62; the batch is unchanged then.
     """
     if not 0 <= start <= stop <= len(order):
         raise ValueError("range outside the order")
@@ -115,7 +115,7 @@ def _measure(
     record_bytes_max: int,
     sizes: array[int],
 ) -> int:
-    """Fill `sizes` for the rows that fit; where they end."""
+    """Fill `sizes` for the rows that fit; returns where they end."""
     total = filled_bytes
     for at in range(start, stop):
         row = order[at]
@@ -123,7 +123,7 @@ def _measure(
         whole = size + varint_bytes(size)
         if whole > record_bytes_max:
             if at > start:
-                return at  # what came before it goes out first
+                return at  # the rows before it are sent first
             raise OversizedRecord(row, whole)
         if count > 0 and (total + whole > batch_bytes_max or count >= _RECORDS_MAX):
             return at
@@ -143,7 +143,7 @@ def _timestamp(columns: RowColumns, row: int) -> int:
 
 
 def _record_bytes(columns: RowColumns, row: int, timestamp_delta: int, offset_delta: int) -> int:
-    """Bytes of one record behind its length."""
+    """Bytes of one record after its length."""
     size = 1 + varint_bytes(timestamp_delta) + varint_bytes(offset_delta)
     size += _field_bytes(columns.keys, row) + _field_bytes(columns.values, row)
     if columns.headers is None or columns.header_names is None:

@@ -1,13 +1,13 @@
-"""The newest offset of each key, in a table of fixed size: what compaction goes by (D14, I35).
+"""The newest offset of each key, in a table of fixed size, for compaction (I35).
 
-A key is kept as 128 bits of its SipHash-2-4 under a secret, beside its offset: three 64-bit words
-in an open-addressed table that is filled to three quarters, 32 bytes per key whatever its length.
-128 MiB hold 4.2 million keys. Two keys of one log that hash alike would cost a record: by chance
-that takes 2^64 keys, and without the secret nobody can look for such a pair. The secret belongs to
-one table; no hash is ever stored.
+A key is stored as 128 bits of its SipHash-2-4 under a secret, with its offset: three 64-bit words
+in an open-addressed table that is filled to three quarters, 32 bytes per key of any length. 128 MiB
+hold 4.2 million keys. Two keys of one log with the same hash would cost a record: by chance that
+takes 2^64 keys, and without the secret nobody can construct such a pair. Each table has its own
+secret; no hash is ever stored.
 
 Entering a new key of 16 bytes takes 0.36 us compiled, in a table of 128 MiB that is touched for the
-first time; uncompiled 25 us.
+first time; interpreted 25 us.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KeyOffsets:
     """Keys and offsets; `key_count` of at most `key_count_max`."""
 
     def __init__(self, room: bytearray, secret: int) -> None:
-        """`room` is zeros, a multiple of `SLOT_BYTES` of them; `secret` has 128 bits."""
+        """`room` is zeros, a multiple of `SLOT_BYTES`; `secret` has 128 bits."""
         slot_count = len(room) // SLOT_BYTES
         if slot_count < 4:
             raise ValueError("a table has at least four slots")
@@ -43,7 +43,7 @@ class KeyOffsets:
         self.low = 0
 
     def put(self, buf: bytes | bytearray | memoryview, start: int, size: int, offset: int) -> bool:
-        """Remember the offset unless a newer one is known; False where there is no room."""
+        """Remember the offset unless a newer one is known; False if there is no room."""
         at = self._find(buf, start, size)
         if self.slots[at + 2] == 0:
             if self.key_count >= self.key_count_max:
@@ -62,7 +62,7 @@ class KeyOffsets:
         return self.slots[at + 2] - 1
 
     def _find(self, buf: bytes | bytearray | memoryview, start: int, size: int) -> int:
-        """Where the key's slot begins, or the free one that it would get."""
+        """Where the key's slot begins, or the free slot that it would get."""
         self.digest(buf, start, size)
         at = self.low % self.slot_count * 3
         end = self.slot_count * 3
@@ -83,7 +83,7 @@ class KeyOffsets:
         v2 = self.secret_low ^ _INIT_2
         v3 = self.secret_high ^ _INIT_3
         words = size // 8 + 1
-        # Each word is mixed in by two rounds; four rounds more give each half of the hash.
+        # Each word is mixed in by two rounds; four more rounds produce each half of the hash.
         for step in range(words + 2):
             word = 0
             rounds = 4

@@ -1,14 +1,14 @@
 """Decodes batches into columns of Arrow's layout, without a Python object per record.
 
-Theory of operation. `RecordColumns` fills while batch after batch is appended; its buffers are what
-`pyarrow.Array.from_buffers` takes: int64 values, and for bytes a validity bitmap (least significant
-bit first), int32 end offsets and the bytes themselves. The buffers are longer than what is used and
-grow by doubling. Records are found by `record_walk.index`, a chunk at a time; each column is then
-filled by one loop over that table. A chunk that does not fit (2 GiB of int32 offsets) or is damaged
-raises before any column has grown.
+Theory of operation. `RecordColumns` fills as batch after batch is appended; `pyarrow`'s
+`Array.from_buffers` takes its buffers: int64 values, and for bytes a validity bitmap (least
+significant bit first), int32 end offsets and the bytes themselves. The buffers are longer than what
+is used and grow by doubling. `record_walk.index` finds the records, a chunk at a time; one loop
+over that table then fills each column. A chunk that does not fit (2 GiB of int32 offsets) or is
+damaged raises before any column has grown.
 
-`append` stops after the chunk that brings the columns to `bytes_max` and says where it is: the
-caller makes an Arrow batch of what there is and goes on with fresh columns.
+`append` stops after the chunk that brings the columns to `bytes_max` and returns its position: the
+caller makes an Arrow batch of the columns and continues with new ones.
 
 Headers are Arrow's `list<struct<key, value>>`: a record without headers has null there, as in
 Spark's Kafka source.
@@ -28,7 +28,7 @@ Buffer = bytes | bytearray | memoryview
 
 _CHUNK_RECORDS = 512
 _CHUNK_BYTES = 256 * 1024
-"""Few large records make a small chunk, so that `bytes_max` is not passed by much."""
+"""A few large records make a small chunk, so `bytes_max` is not exceeded by much."""
 _ROW_FIELDS = 9
 _DATA_BYTES_MAX = 0x7FFF_FFFF
 _INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
@@ -47,11 +47,11 @@ class BinaryColumn:
         self.data = bytearray(data_bytes)
         self.validity = bytearray((rows + 7) // 8)
         self.data_bytes = 0
-        """What is used of `data`."""
+        """Used bytes of `data`."""
         self.null_count = 0
 
     def reserve(self, rows: int, data_bytes: int) -> None:
-        """Make room for so many rows in all, and so many more bytes."""
+        """Make room for this many rows in total, and this many more bytes."""
         if data_bytes > _DATA_BYTES_MAX - self.data_bytes:
             raise OverflowError("a column of bytes holds at most 2 GiB")
         _grow_array(self.offsets, rows + 1)
@@ -91,9 +91,9 @@ class HeaderColumn:
 
 @final
 class RecordColumns:
-    """What was read from one partition, column by column; all have `row_count` rows.
+    """What was read from one partition, column by column; all columns have `row_count` rows.
 
-    Columns that nobody wants are None and cost nothing. `rows` and `data_bytes` are guesses.
+    Columns that are not wanted are None and cost nothing. `rows` and `data_bytes` are estimates.
     """
 
     __slots__ = (
@@ -122,11 +122,11 @@ class RecordColumns:
         self.values = BinaryColumn(rows, data_bytes) if values else None
         self.headers = HeaderColumn() if headers else None
         self.table = array("q", bytes(8 * _ROW_FIELDS * _CHUNK_RECORDS))
-        """Scratch: what `record_walk.index` says of a chunk."""
+        """Scratch: the table of a chunk from `record_walk.index`."""
 
     @property
     def size_bytes(self) -> int:
-        """What the rows weigh so far: keys, values and headers, offsets and timestamps."""
+        """The size of the rows so far: keys, values and headers, offsets and timestamps."""
         total = 16 * self.row_count
         for column in (self.keys, self.values):
             total += column.data_bytes if column is not None else 0
@@ -150,12 +150,12 @@ def append(
     first: int = 0,
     bytes_max: int = _INT64_MAX,
 ) -> tuple[int, int]:
-    """Append records `first`..`count`-1 of a records section, those with offsets low..high-1.
+    """Append records `first`..`count`-1 of a records section that have offsets low..high-1.
 
-    Record `first` begins at `start`, the last one ends at `end`. Returns (where it stopped, the
-    number of the next record): `end` and `count`, unless `bytes_max` was reached. With
-    `append_time` every record has that timestamp. ValueError when the section is damaged or a
-    number leaves its range, OverflowError when a column would pass 2 GiB.
+    Record `first` begins at `start`, the last one ends at `end`. Returns where it stopped and the
+    index of the next record: `end` and `count`, unless `bytes_max` was reached. With `append_time`
+    every record has that timestamp. ValueError if the section is damaged or a number is out of
+    range, OverflowError if a column would exceed 2 GiB.
     """
     if not 0 <= base_offset <= _INT64_MAX - 0x8000_0000:
         raise ValueError("base offset leaves 64 bits")
@@ -179,7 +179,7 @@ def append(
 
 
 def _chunk_records(section_bytes: int, count: int) -> int:
-    """So many records that a chunk holds about `_CHUNK_BYTES`, at least one."""
+    """The number of records that make about `_CHUNK_BYTES`, at least one."""
     if section_bytes <= 0:
         return _CHUNK_RECORDS
     return min(_CHUNK_RECORDS, max(1, _CHUNK_BYTES * count // section_bytes))
@@ -218,7 +218,7 @@ def _append_chunk(
 
 
 def _reserve(columns: RecordColumns, buf: Buffer, table: array[int], kept: int) -> None:
-    """Room in every column, or an exception before any of them has changed its content."""
+    """Make room in every column, or raise before any of them has changed its content."""
     rows = columns.row_count + kept
     if columns.keys is not None:
         columns.keys.reserve(rows, _sum_sizes(table, kept, _ROW_FIELDS, 3))
@@ -249,7 +249,7 @@ def _grow_array(cells: array[int], count: int) -> None:
 
 
 def _keep(table: array[int], count: int, base_offset: int, low: int, high: int) -> int:
-    """Move the wanted rows to the front; how many they are."""
+    """Move the wanted rows to the front; returns how many there are."""
     kept = 0
     for row in range(0, count * 9, 9):
         offset = base_offset + table[row]
@@ -302,7 +302,7 @@ def _put_binary(
     stride: int,
     field: int,
 ) -> None:
-    """Put the bytes that (field, field + 1) of the table point at."""
+    """Put the bytes that (field, field + 1) of the table point to."""
     data = memoryview(column.data)
     ends = memoryview(column.offsets)
     validity = memoryview(column.validity)
@@ -345,7 +345,7 @@ def _index_headers(buf: Buffer, table: array[int], count: int, entries: array[in
 
 
 def _length(buf: Buffer, position: int) -> tuple[int, int]:
-    """A varint and where it ends. `index` has checked that it is whole and what it measures."""
+    """A varint and where it ends. `index` has checked that it is whole and in bounds."""
     raw = 0
     shift = 0
     byte = 0x80
@@ -377,7 +377,7 @@ def _put_lists(
     count: int,
     entry: int,
 ) -> int:
-    """Put the bounds of each row's list; how many rows have none."""
+    """Put the bounds of each row's list; returns how many rows have none."""
     ends = memoryview(offsets)
     validity = memoryview(validity_bits)
     nulls = 0

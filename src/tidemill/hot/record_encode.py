@@ -20,7 +20,7 @@ Row = tuple[int, int, bytes | None, bytes | None, list[Header]]
 def encode(rows: list[Row]) -> bytearray:
     """The section for `rows` of (offset delta, timestamp delta, key, value, headers).
 
-    Raises OverflowError when a delta does not fit its type.
+    Raises OverflowError if a delta does not fit its type.
     """
     count = len(rows)
     sizes = array("q", bytes(8 * count))
@@ -38,7 +38,7 @@ def encode(rows: list[Row]) -> bytearray:
 
 
 def _record_bytes(row: Row) -> int:
-    """Bytes of one record behind its length."""
+    """Bytes of one record after its length."""
     offset_delta, timestamp_delta, key, value, headers = row
     if not -0x8000_0000 <= offset_delta <= 0x7FFF_FFFF:
         raise OverflowError("offset delta does not fit 32 bits")

@@ -1,21 +1,21 @@
-"""Compaction's two walks over stored batches: noting keys, and keeping what is newest (I35).
+"""Compaction's two walks over stored batches: noting keys, and keeping the newest records (I35).
 
 Theory of operation. `note_batches` enters the key and offset of every record into a `KeyOffsets`.
-`sift_batches` then copies what survives. Both take a window of a segment, go from batch to batch
-without making an object per batch, check each batch's checksum, and hand back to their caller,
-with `OTHER`, the batch that needs more than a look: it is compressed, or some of its records go
-and some stay, or it must stay though it is empty. For those there are `note_records` and
-`sift_records`, which work on a records section.
+`sift_batches` then copies the surviving batches. Both take a window of a segment, go from batch to
+batch without creating an object per batch, and verify each batch's checksum. They return `OTHER`
+for a batch that the caller must handle: it is compressed, or only some of its records survive, or
+it must be kept although it is empty. For those batches there are `note_records` and `sift_records`,
+which work on a records section.
 
-A record below `clean_end` goes when a newer one of its key was noted. A tombstone (a null value)
-that is the newest of its key goes when its batch's delete horizon has passed. The horizon is the
-batch's base timestamp when attribute bit 6 is set (KIP-534); a batch with a tombstone that was
-noted in this cleaning and has no horizon is `OTHER`, so that it gets one. Records of transactions
-are not noted, since nobody here knows whether they count, and control batches are copied as they
-are. A record without a key stays.
+A record below `clean_end` is dropped if a newer one of its key was noted. A tombstone (a null
+value) that is the newest of its key is dropped once its batch's delete horizon has passed. The
+horizon is the batch's base timestamp if attribute bit 6 is set (KIP-534); a batch with a tombstone
+that was noted in this cleaning and has no horizon is `OTHER`, so that it gets one. Records of
+transactions are not noted, because this code cannot know whether they were committed, and control
+batches are copied unchanged. A record without a key is kept.
 
-Errors are ValueError; callers give them a code. `checksum` is CRC32C, handed in because this
-package imports nothing.
+Errors are ValueError; callers give them a code. `checksum` is CRC32C, passed as an argument because
+this package imports nothing.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ __all__ = [
 Buffer = bytes | bytearray | memoryview
 
 # What ended a walk.
-DONE = 0  # no whole batch begins here any more
-OTHER = 1  # the batch at the position is the caller's to handle
+DONE = 0  # no further whole batch begins here
+OTHER = 1  # the caller must handle the batch at the position
 FULL = 2  # the table has no room for the record at the returned offset
 
 # Attribute bits and bounds of a batch of magic 2; the header has 61 bytes.
@@ -59,14 +59,14 @@ _SIGN_64 = 0x8000_0000_0000_0000
 _INT64_MIN = -0x8000_0000_0000_0000
 _INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 
-# What becomes of a record.
+# What happens to a record.
 _GOES = 0
 _STAYS = 1
 _STAYS_AS_TOMBSTONE = 2
 
 
 class Sift:
-    """What a cleaning keeps; and what the latest `sift_batches` copied without a change."""
+    """What a cleaning keeps, and what the latest `sift_batches` copied unchanged."""
 
     def __init__(self, keys: KeyOffsets, noted_from: int, clean_end: int, now_ms: int) -> None:
         self.keys = keys
@@ -74,7 +74,7 @@ class Sift:
         self.clean_end = clean_end
         self.now_ms = now_ms
         self.kept: frozenset[int] = frozenset()
-        """Base offsets of batches that stay even when they are empty."""
+        """Base offsets of batches that are kept even if they are empty."""
         self.next_offset = 0
         self.records_dropped = 0
         self.copied_offset = -1
@@ -93,7 +93,7 @@ def note_batches(
 ) -> tuple[int, int, int]:
     """Enter the records of whole batches in `view[start:end]`: (position, next offset, outcome).
 
-    Those below `from_offset` were noted before, and would only take up room.
+    Records below `from_offset` were noted before and would only take up room.
     """
     if not 0 <= start <= end <= len(view):
         raise ValueError("range outside the buffer")
@@ -165,10 +165,11 @@ def sift_batches(
     out_at: int,
     checksum: Callable[[memoryview], int],
 ) -> tuple[int, int, int]:
-    """Copy the batches of `view[start:end]` that stay as they are: (position, out_at, outcome).
+    """Copy the batches of `view[start:end]` that are kept unchanged: (position, out_at, outcome).
 
-    No batch is begun at `stop` or behind it. `sift.copied_offset` is the first copied one's base,
-    -1 if none was, and `sift.copied_timestamp` the greatest of their max timestamps.
+    No batch that begins at or after `stop` is copied. `sift.copied_offset` is the base offset of
+    the first copied batch, -1 if there is none, and `sift.copied_timestamp` the greatest of their
+    max timestamps.
     """
     if not 0 <= start <= end <= len(view) or not 0 <= out_at <= len(out):
         raise ValueError("range outside the buffer")
@@ -231,9 +232,9 @@ def sift_records(
     timestamp_shift: int,
     out: bytearray,
 ) -> tuple[int, int, int, int]:
-    """Copy the records of one batch that stay into `out`, which has room for them.
+    """Copy the surviving records of one batch into `out`, which has room for them.
 
-    `timestamp_shift` is added to their timestamp deltas. Returns how many stayed, the bytes they
+    `timestamp_shift` is added to their timestamp deltas. Returns how many survived, the bytes they
     take, their highest timestamp delta before the shift, and how many of them are tombstones.
     """
     target = memoryview(out)
@@ -273,7 +274,7 @@ def sift_records(
 def _put_shifted(
     out: bytearray, out_at: int, buf: Buffer, record_at: int, record_end: int, delta: int
 ) -> int:
-    """One record with another timestamp delta; where it ends."""
+    """Write one record with another timestamp delta; returns where it ends."""
     target = memoryview(out)
     attributes_at = _behind_varint(buf, record_at)
     rest_at = _behind_varint(buf, attributes_at + 1)
@@ -292,7 +293,7 @@ def _shifted(delta: int, shift: int) -> int:
 
 
 def _behind_varint(buf: Buffer, position: int) -> int:
-    """The first byte behind the integer here, which was read before."""
+    """The position after the varint here, which was read before."""
     while buf[position] >= 0x80:
         position += 1
     return position + 1
@@ -301,7 +302,7 @@ def _behind_varint(buf: Buffer, position: int) -> int:
 def _count(
     sift: Sift, buf: Buffer, start: int, end: int, count: int, base_offset: int, is_expired: bool
 ) -> tuple[int, int]:
-    """How many records of a batch stay, and how many of those are tombstones."""
+    """How many records of a batch survive, and how many of those are tombstones."""
     rows = sift.table
     stayed = 0
     marks = 0
@@ -340,7 +341,7 @@ def _fate(
 
 
 def _check_batch(buf: Buffer, position: int, size: int, next_offset: int) -> int:
-    """The base offset of what can be a batch here, `size` bytes of it."""
+    """The base offset of the batch of `size` bytes here, after checks of its header."""
     base_offset = _int64(buf, position)
     if size < 61 or buf[position + 16] != 2 or _int32(buf, position + 23) < 0:
         raise ValueError(f"no batch header at byte {position}")

@@ -1,4 +1,4 @@
-"""Walks the records section of a batch of magic 2: the only parser of records there is.
+"""Walks the records section of a batch of magic 2: the only parser of records in Tidemill.
 
     record  = length varint | attributes i8 | timestamp_delta varlong | offset_delta varint
             | key_length varint (-1: null) | key | value_length varint (-1: null) | value
@@ -6,15 +6,15 @@
     header  = key_length varint | key | value_length varint (-1: null) | value
 
 Theory of operation. `_scan` is one straight loop over records that trusts nothing: each length is
-compared with the bytes that are left before it is used, a record must end exactly where its length
-says, and a varint longer than its type is refused as Java's reader refuses it. `walk` checks a
-whole section that way and keeps no record. What needs single records asks for `index`: a table of
-positions, `ROW_FIELDS` 64-bit numbers per record, a bounded number of records at a time, so that a
-batch with millions of tiny records never becomes millions of objects at once.
+compared with the remaining bytes before it is used, a record must end exactly where its length
+says, and a varint longer than its type is refused, as Java's reader does. `walk` checks a whole
+section this way and keeps no record. Code that needs single records uses `index`: a table of
+positions, `ROW_FIELDS` 64-bit numbers per record, for a bounded number of records at a time, so
+that a batch with millions of tiny records never becomes millions of objects at once.
 
 Errors are ValueError with the record's index in the text; callers in `wire` give them a code.
-`_varint` is not `varint.read`: compiled, a call inside one module takes 2.6 ns and one across two
-modules 10 ns, six times per record.
+`_varint` does not use `varint.read`: compiled, a call inside one module takes 2.6 ns and a call
+across two modules 10 ns, six times per record.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ RECORD_END = 8
 ROW_FIELDS = 9
 
 _CHUNK_RECORDS = 512
-"""Records per table where this module makes one: 36 KB."""
+"""Records per table where this module creates one: 36 KB."""
 _INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 _INT64_MIN = -0x8000_0000_0000_0000
 
@@ -137,10 +137,10 @@ def timestamps_outside(
     high: int,
     limit: int,
 ) -> list[int]:
-    """Indexes of the first `limit` records whose timestamp is not in low..high, nor -1 (unset)."""
+    """Indexes of the first `limit` records with a timestamp neither in low..high nor -1 (unset)."""
     found: list[int] = []
     _check_range(len(buf), start, end, count)
-    # Deltas are compared, not sums, which may leave 64 bits. Bounds that no delta can reach put
+    # Deltas are compared, not sums, which may exceed 64 bits. Bounds that no delta can reach put
     # every record outside.
     low_delta = _INT64_MAX
     high_delta = _INT64_MIN
@@ -185,7 +185,7 @@ def rows(data: bytes, start: int, end: int, first: int, count: int) -> tuple[int
 
 
 def read_headers(data: bytes, start: int, end: int, count: int) -> list[Header]:
-    """The `count` headers that a row of the table points at."""
+    """The `count` headers that a row of the table points to."""
     _check_range(len(data), start, end, count)
     headers: list[Header] = []
     position = start
@@ -206,7 +206,7 @@ def read_headers(data: bytes, start: int, end: int, count: int) -> list[Header]:
 
 
 def _check_range(length: int, start: int, end: int, count: int) -> None:
-    """A negative index would wrap silently in C: nothing gets past here but 0 <= start <= end."""
+    """A negative index would wrap silently in C: everything must satisfy 0 <= start <= end."""
     if not 0 <= start <= end <= length:
         raise ValueError("range outside the buffer")
     if count < 0 or count > end - start:
@@ -297,7 +297,7 @@ def _scan(
 
 
 def _varint(buf: Buffer, position: int, end: int, bits: int) -> tuple[int, int]:
-    """Value and next position; a position of -1 says cut or overlong, and goes through as it is."""
+    """Value and next position; the position is -1 for a cut or overlong varint, or if it was -1."""
     if 0 <= position < end and buf[position] < 0x80:
         return (buf[position] >> 1) ^ -(buf[position] & 1), position + 1
     return _long_varint(buf, position, end, bits)

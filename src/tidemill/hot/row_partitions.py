@@ -1,7 +1,7 @@
-"""Which partition each row of a chunk goes to, and the rows in the order of their partitions.
+"""Which partition each row of a chunk goes to, and the rows ordered by partition.
 
-Rows with a key go where Java's default partitioner puts that key. Rows without one stay together:
-they fill one partition until it has got about a batch, then the next one (KIP-480).
+Rows with a key go where Java's default partitioner puts that key. Rows without a key stay together:
+they fill one partition with about a batch, then the next one (KIP-480).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNDECIDED = -1
 
 
 def by_key(partitions: array[int], keys: Cells, partition_count: int) -> None:
-    """Decide for the undecided rows that have a key."""
+    """Choose a partition for the undecided rows that have a key."""
     if partition_count < 1 or len(partitions) != keys.count:
         raise ValueError("one partition at least, and one key for each row")
     chosen = memoryview(partitions)
@@ -39,9 +39,9 @@ def spread(
     filled_bytes: int,
     batch_bytes: int,
 ) -> tuple[int, int]:
-    """Give the undecided rows to `current` and, batch by batch, to the partitions behind it.
+    """Give the undecided rows to `current` and, batch by batch, to the partitions after it.
 
-    `filled_bytes` is what `current` has got already. Returns both as they are afterwards.
+    `filled_bytes` is what `current` already has. Returns the new values of both.
     """
     if partition_count < 1 or len(partitions) != values.count or current < 0:
         raise ValueError("one partition at least, and one value for each row")
@@ -75,7 +75,7 @@ def grouped(partitions: array[int], partition_count: int) -> tuple[array[int], a
 def _sort(
     partitions: array[int], partition_count: int, ends: array[int], order: array[int]
 ) -> None:
-    """A counting sort; leaves in `ends` where each partition's rows end."""
+    """A counting sort; afterwards `ends` has where each partition's rows end."""
     count = len(partitions)
     for row in range(count):
         partition = partitions[row]
@@ -84,7 +84,7 @@ def _sort(
         ends[partition + 1] += 1
     for partition in range(partition_count):
         ends[partition + 1] += ends[partition]
-    # Now ends[p] is where p begins: it becomes its end while its rows are placed.
+    # Now ends[p] is where p begins; it becomes p's end as p's rows are placed.
     for row in range(count):
         partition = partitions[row]
         order[ends[partition]] = row

@@ -15,7 +15,7 @@ _INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 def read(buf: bytes | bytearray | memoryview, start: int, end: int, bits: int) -> tuple[int, int]:
     """Read an integer of `bits` (32 or 64) from `buf[start:end]`: its value and where it ends.
 
-    Raises ValueError when it is cut, or longer than such an integer can be.
+    Raises ValueError if it is cut, or longer than such an integer can be.
     """
     if not 0 <= start <= end <= len(buf) or not 0 < bits <= 64:
         raise ValueError("range outside the buffer")
@@ -50,7 +50,7 @@ def size(value: int) -> int:
 def write(out: bytearray, position: int, value: int) -> int:
     """Write `value` into `out` at `position`; returns where it ends.
 
-    The room was measured by `size` before: IndexError when it is not there.
+    The caller has made room for `size(value)` bytes: IndexError if it has not.
     """
     if not _INT64_MIN <= value <= _INT64_MAX:
         raise OverflowError("value does not fit 64 bits")

@@ -23,7 +23,7 @@ from tidemill.core.errors import DiskFull, KafkaError, StorageFault
 from tidemill.core.rng import Rng
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.storage.compaction.cleanable import Cleanable, look_for_dirt
+from tidemill.storage.compaction.cleanable import Cleanable, try_find_cleanable
 from tidemill.storage.compaction.cleaning import Compaction, LogChanged
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
@@ -104,7 +104,7 @@ class Cleaner:
         found = []
         for log_, end_offset in candidates:
             try:
-                one = look_for_dirt(log_, end_offset, now_ms=now_ms)
+                one = try_find_cleanable(log_, end_offset, now_ms=now_ms)
             except StorageFault:
                 continue
             if one is not None:

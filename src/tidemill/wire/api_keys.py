@@ -1,7 +1,7 @@
-"""Which APIs there are, in which versions, and where their messages live.
+"""Which APIs exist, in which versions, and where their messages are.
 
 The table comes from the generated registry. A module of messages is imported on first use: all of
-them together would be most of the broker's start-up time, and a client needs a dozen.
+them together would be most of the broker's start-up time, and a client needs only a dozen.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ApiSpec:
         return 2 if version >= self.flexible_from else 1
 
     def response_header_version(self, version: int) -> int:
-        """ApiVersions is answered before the client knows what we speak: always header 0 (T1)."""
+        """ApiVersions is answered before the client knows our versions: always header 0 (T1)."""
         return 1 if version >= self.flexible_from and self.key is not ApiKey.API_VERSIONS else 0
 
 
@@ -47,7 +47,7 @@ def _specs() -> dict[int, ApiSpec]:
 
 
 API_SPECS: dict[int, ApiSpec] = _specs()
-"""By number, so that a number off the wire can be looked up as it is."""
+"""By number, so that a number from the wire can be looked up directly."""
 
 
 @cache

@@ -1,6 +1,6 @@
-"""HOT PATH. The record batch of magic 2: the unit of produce, storage, replication, fetch (D2).
+"""HOT PATH. The record batch of magic 2: the unit of produce, storage, replication and fetch.
 
-Budget: a one-record batch in 4 us, checksum apart; `bench/hot_walk.py` prints it. Layout,
+Budget: a one-record batch in 4 us, without the checksum; `bench/hot_walk.py` prints it. Layout,
 big-endian, 61 bytes before the records:
 
      0 base_offset i64       8 batch_length i32     12 partition_leader_epoch i32
@@ -9,10 +9,9 @@ big-endian, 61 bytes before the records:
     35 max_timestamp i64    43 producer_id i64      51 producer_epoch i16
     53 base_sequence i32    57 record_count i32     61 records
 
-Theory of operation. The checksum covers everything from the attributes on, so that a leader may
-write base offset and leader epoch into a client's bytes and keep the client's checksum (T24).
-A client's batch goes through the gate of `produced_batch`; for one that is stored `read_header` and
-`verify` suffice.
+Theory of operation. The checksum covers everything from the attributes on, so a leader can write
+base offset and leader epoch into a client's bytes and keep the client's checksum (T24). A client's
+batch is validated by `produced_batch`; for a stored one `read_header` and `verify` suffice.
 """
 
 from __future__ import annotations
@@ -45,28 +44,28 @@ __all__ = [
     "CorruptBatch",
     "assign_offsets",
     "attributes_of",
+    "correct_max_timestamp",
     "iter_headers",
-    "mend_max_timestamp",
     "read_header",
     "rebuild",
     "recompress",
     "records_section",
-    "seal",
     "stamp_append_time",
     "verify",
+    "write_checksum",
     "write_header",
 ]
 
 HEADER = Struct(
     ">"
     "q"  # base_offset: of the first record
-    "i"  # batch_length: bytes behind this field
+    "i"  # batch_length: bytes after this field
     "i"  # partition_leader_epoch: of the leader that appended it
     "b"  # magic: always 2
     "I"  # crc: CRC32C of everything from the attributes on
     "h"  # attributes: codec, timestamp type, transactional, control, delete horizon
     "i"  # last_offset_delta: stays when compaction removes records
-    "q"  # base_timestamp: what the records' deltas count from; the delete horizon where one is set
+    "q"  # base_timestamp: the base of the records' deltas; the delete horizon if one is set
     "q"  # max_timestamp: the highest of the records, or the append time
     "q"  # producer_id: -1 without idempotence
     "h"  # producer_epoch
@@ -75,7 +74,7 @@ HEADER = Struct(
 )
 HEADER_BYTES = HEADER.size
 LOG_OVERHEAD_BYTES = 12
-"""base_offset and batch_length: what `batch_length` does not count."""
+"""base_offset and batch_length, which `batch_length` does not count."""
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1
@@ -108,7 +107,7 @@ _SEQUENCES = 1 << 31
 
 @final
 class CorruptBatch(KafkaError):
-    """Bytes that are not a batch, or no longer the batch they were."""
+    """Bytes that are not a batch, or no longer the batch that was written."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(ErrorCode.CORRUPT_MESSAGE, detail)
@@ -201,9 +200,9 @@ class BatchHeader:
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """From when on compaction may drop the batch's tombstones; None: not yet known (KIP-534).
+        """When compaction may drop the batch's tombstones; None if not yet known (KIP-534).
 
-        It stands in the place of the base timestamp: a record's time is still base plus delta.
+        It replaces the base timestamp: a record's time is still base plus delta.
         """
         return self.base_timestamp if self.attributes & _HAS_HORIZON else None
 
@@ -220,7 +219,7 @@ class BatchHeader:
 
 
 def read_header(buf: bytes | bytearray | memoryview, position: int = 0) -> BatchHeader:
-    """The header at `position`; CorruptBatch when it is cut or cannot be a batch's.
+    """The header at `position`; CorruptBatch if it is cut or cannot be a batch header.
 
     The batch itself may reach beyond `buf`: compare `size_bytes`.
     """
@@ -243,8 +242,8 @@ def iter_headers(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each whole batch in `buf[start:end]`.
 
-    A cut last batch ends the iteration quietly, as fetched data may end so (T31); what is not a
-    batch raises CorruptBatch.
+    A cut last batch ends the iteration without an error, because fetched data may end that way
+    (T31); bytes that are not a batch raise CorruptBatch.
     """
     stop = len(buf) if end is None else min(end, len(buf))
     position = start
@@ -267,14 +266,14 @@ def verify(view: memoryview, header: BatchHeader) -> None:
 
 
 def records_section(view: memoryview, header: BatchHeader) -> bytes | bytearray | memoryview:
-    """The records of a batch, decompressed under the cap where they are compressed."""
+    """The records of a batch, decompressed under the cap if they are compressed."""
     section = view[HEADER_BYTES : header.size_bytes]
     codec = header.attributes & CODEC_MASK
     return section if codec == compression.NONE else compression.decompress(codec, section)
 
 
 def assign_offsets(view: memoryview | bytearray, base_offset: int, leader_epoch: int) -> None:
-    """Write what the leader decides into a validated batch; the checksum does not cover it."""
+    """Write the leader's values into a validated batch; the checksum does not cover them."""
     _OFFSET.pack_into(view, 0, base_offset)
     _LEADER_EPOCH.pack_into(view, _LEADER_EPOCH_AT, leader_epoch)
 
@@ -284,14 +283,14 @@ def stamp_append_time(view: memoryview | bytearray, now_ms: int) -> None:
     attributes = _ATTRIBUTES.unpack_from(view, ATTRIBUTES_AT)[0]
     _ATTRIBUTES.pack_into(view, ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     _TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, now_ms)
-    seal(view)
+    write_checksum(view)
 
 
-def mend_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> None:
-    """Write what the records say into a header that says something else."""
+def correct_max_timestamp(view: memoryview, header: BatchHeader, max_timestamp: int) -> None:
+    """Replace a header's max timestamp that the records contradict."""
     _TIMESTAMP.pack_into(view, _MAX_TIMESTAMP_AT, max_timestamp)
     header.max_timestamp = max_timestamp
-    header.crc = seal(view)
+    header.crc = write_checksum(view)
 
 
 def attributes_of(codec: int, *, transactional: bool, control: bool) -> int:
@@ -299,7 +298,7 @@ def attributes_of(codec: int, *, transactional: bool, control: bool) -> int:
     return codec | (TRANSACTIONAL if transactional else 0) | (CONTROL if control else 0)
 
 
-def seal(view: memoryview | bytearray) -> int:
+def write_checksum(view: memoryview | bytearray) -> int:
     """Compute and write the checksum of the one batch in `view`."""
     crc = crc32c(memoryview(view)[ATTRIBUTES_AT:])
     _CRC.pack_into(view, _CRC_AT, crc)
@@ -320,7 +319,7 @@ def write_header(
     producer_epoch: int = NO_PRODUCER_EPOCH,
     base_sequence: int = NO_SEQUENCE,
 ) -> None:
-    """Make a whole batch of the records in `out[HEADER_BYTES:]`, the checksum included."""
+    """Complete the batch whose records are in `out[HEADER_BYTES:]`, including its checksum."""
     HEADER.pack_into(
         out,
         0,
@@ -338,7 +337,7 @@ def write_header(
         base_sequence,
         record_count,
     )
-    seal(out)
+    write_checksum(out)
 
 
 def rebuild(
@@ -349,10 +348,10 @@ def rebuild(
     max_timestamp: int,
     delete_horizon_ms: int | None,
 ) -> bytearray:
-    """The batch with only these records, their deltas counted from the horizon where one is given.
+    """The batch with only these records; their deltas are relative to the horizon if one is given.
 
-    Offsets, leader epoch, producer and codec are the same: what was removed leaves gaps. A batch
-    that is left without records still speaks for its producer and its epoch, and has no time.
+    Offsets, leader epoch, producer and codec stay the same: removed records leave gaps. A batch
+    without records still carries its producer and its epoch, and has no timestamp.
     """
     codec = header.codec if record_count else compression.NONE
     packed = compression.compress(codec, records)
@@ -388,5 +387,5 @@ def recompress(view: memoryview, codec: int) -> bytearray:
     out[HEADER_BYTES:] = packed
     _BATCH_LENGTH.pack_into(out, _BATCH_LENGTH_AT, len(out) - LOG_OVERHEAD_BYTES)
     _ATTRIBUTES.pack_into(out, ATTRIBUTES_AT, (header.attributes & ~CODEC_MASK) | codec)
-    seal(out)
+    write_checksum(out)
     return out

@@ -1,14 +1,14 @@
-"""The four codecs of a record batch, each under a cap that holds (S18-S22, T62).
+"""The four codecs of a record batch, each under a cap that cannot be exceeded (S18-S22, T62).
 
-Theory of operation. A compressed batch comes from a stranger: it may say that it holds a terabyte,
-or hold one. Nothing here allocates what a header claims. gzip, lz4 and zstd are decompressed in
-slices of `SLICE_BYTES` until the stream ends or the cap is passed; snappy, which has no streaming
-form, has its claimed length compared with the cap and with what its ratio of 64:3 can yield before
-the output is allocated. What has a cost per block or member and not per byte (empty gzip members,
-tiny snappy blocks) has a bound of its own. Damage and excess are both INVALID_RECORD: the checksum
-of the batch was right, so that sending it again cannot help.
+Theory of operation. A compressed batch comes from an untrusted client: it may claim to hold a
+terabyte, or hold one. Nothing here allocates what a header claims. gzip, lz4 and zstd are
+decompressed in slices of `DECOMPRESSION_SLICE_BYTES` until the stream ends or the cap is exceeded.
+snappy has no streaming form: its claimed length is compared with the cap and with what its ratio of
+64:3 can yield before the output is allocated. Costs per block or member rather than per byte (empty
+gzip members, tiny snappy blocks) have bounds of their own. Damage and excess are both
+INVALID_RECORD: the batch's checksum was right, so sending it again cannot help.
 
-Each library is imported when its codec is first used. ADR 0002 has the choice and the numbers.
+Each library is imported when its codec is first used. ADR 0002 explains the choice, with numbers.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _XERIAL_VERSION = 1
 _XERIAL_BLOCK_BYTES = 32 * 1024  # what snappy-java writes
 _BLOCK_LENGTH = struct.Struct(">i")
 _SNAPPY_RATIO_MAX = 22
-"""Snappy's best element copies 64 bytes for 3: a longer claim than this times its input lies."""
+"""Snappy's best element copies 64 bytes for 3: no block yields more than this times its input."""
 _IDLE_DECOMPRESSORS_MAX = 4
 _ZSTD_LEVEL = 3
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -77,7 +77,7 @@ def is_known(codec: int) -> bool:
 def decompress(
     codec: int, data: bytes | memoryview, bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
 ) -> bytes | bytearray:
-    """`data` without its compression; KafkaError when damaged or beyond `bytes_max`."""
+    """`data` decompressed; KafkaError if it is damaged or exceeds `bytes_max`."""
     opener = _DECOMPRESS.get(codec)
     if opener is None:
         raise _unknown(codec)
@@ -98,7 +98,7 @@ def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes | bytear
 
 
 def _open_gzip(data: bytes | memoryview, bytes_max: int) -> bytes:
-    """All members, one after the other: RFC 1952 allows several, and Java reads them (T62)."""
+    """All members in turn: RFC 1952 allows several, and Java reads them (T62)."""
     slices: list[bytes] = []
     left = bytes_max
     rest: bytes | memoryview = data
@@ -147,7 +147,7 @@ def _open_snappy(data: bytes | memoryview, bytes_max: int) -> bytearray:
 
 
 def _xerial_blocks(data: memoryview) -> list[memoryview]:
-    """The raw blocks of snappy-java's framing: a length of 32 bits before each."""
+    """The raw blocks of snappy-java's framing: a 32-bit length before each."""
     blocks: list[memoryview] = []
     position = _XERIAL_HEADER.size
     end = len(data)
@@ -168,7 +168,7 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
 
 
 def _snappy_size(block: memoryview) -> int:
-    """What the block says it holds, if that can be: the decoder would allocate it unseen (S21)."""
+    """The block's claimed size, if plausible: the decoder would allocate it unchecked (S21)."""
     from cramjam import DecompressionError, snappy
 
     try:
@@ -237,7 +237,7 @@ def _open_lz4(data: bytes | memoryview, bytes_max: int) -> bytes:
 
 
 def _write_lz4(data: bytes | bytearray | memoryview) -> bytes:
-    """Independent blocks of 64 KiB: the only kind of frame that Java's reader takes."""
+    """Independent blocks of 64 KiB: the only kind of frame that Java's reader accepts."""
     from lz4 import frame
 
     packed: bytes = frame.compress(
@@ -248,7 +248,7 @@ def _write_lz4(data: bytes | bytearray | memoryview) -> bytes:
 
 # --- zstd ----------------------------------------------------------------------------------------
 
-# A decompressor takes 15 us to make and must not be shared by two threads: the idle ones wait here.
+# A decompressor takes 15 us to make and must not be shared by two threads: idle ones are kept here.
 _idle_decompressors: list[ZstdDecompressor] = []
 
 
@@ -269,9 +269,9 @@ def _open_zstd(data: bytes | memoryview, bytes_max: int) -> bytes:
 
 
 def _check_zstd_frames(data: bytes | memoryview) -> None:
-    """Every frame is there to its end, by the lengths of its blocks: the reader would not say so.
+    """Check by the lengths of its blocks that every frame is complete: the reader does not.
 
-    Java's reader fails on a cut frame, so that to store one would stop its consumers.
+    Java's reader fails on a cut frame, so storing one would stop its consumers.
     """
     position = 0
     frames = 0
@@ -289,7 +289,7 @@ def _check_zstd_frames(data: bytes | memoryview) -> None:
 def _zstd_frame_end(data: bytes | memoryview, start: int) -> tuple[int, int]:
     """Where the frame at `start` ends (beyond `data` if cut), and its number of blocks (RFC 8878).
 
-    A block has 3 bytes, least significant first: last one, kind (2 bits), size (21 bits).
+    A block header has 3 bytes, least significant first: last block (1 bit), kind (2), size (21).
     """
     from zstandard import frame_header_size
 
@@ -310,7 +310,7 @@ def _zstd_frame_end(data: bytes | memoryview, start: int) -> tuple[int, int]:
 
 
 def _zstd_slices(context: ZstdDecompressor, data: bytes | memoryview, bytes_max: int) -> bytes:
-    """By a reader and not `decompress`, which allocates what the frame claims to hold (S20)."""
+    """Uses a reader, not `decompress`, which allocates what the frame claims to hold (S20)."""
     _check_zstd_frames(data)
     reader = context.stream_reader(data, read_across_frames=True)
     slices: list[bytes] = []

@@ -1,9 +1,9 @@
-"""HOT PATH: frames, the int32 length and that many bytes in which everything travels.
+"""HOT PATH: frames. Everything travels as an int32 length and that many bytes.
 
-The length is the first thing a stranger says, so it is judged before a byte is buffered (S1, T10).
-The server's connections keep their own buffers and use `parse_frame_length`; `FrameDecoder` is for
-clients and tests. It holds what it was fed and nothing ahead of that: a peer that announces a huge
-frame and sends nothing costs four bytes (S2).
+The length is the first thing an untrusted peer sends, so it is checked before a byte is buffered
+(S1, T10). The server's connections keep their own buffers and use `parse_frame_length`;
+`FrameDecoder` is for clients and tests. It holds only the bytes it was fed: a peer that announces a
+huge frame and sends nothing costs four bytes (S2).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TLS_HANDSHAKE = b"\x16\x03"
 def parse_frame_length(
     prefix: Buffer, bytes_max: int, bytes_min: int = REQUEST_HEADER_BYTES_MIN
 ) -> int:
-    """Bytes that follow the four of `prefix`; too few for a header or too many is a violation."""
+    """The number of bytes after the four of `prefix`; too few or too many is a violation."""
     length: int = _LENGTH.unpack(prefix)[0]
     if bytes_min <= length <= bytes_max:
         return length
@@ -65,22 +65,22 @@ class FrameDecoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of frames that are not whole yet."""
+        """Bytes of frames that are not complete yet."""
         return len(self._buf)
 
     def feed(self, chunk: Buffer) -> list[memoryview]:
-        """The frames that `chunk` completes, without their lengths, each in memory of its own."""
+        """The frames that `chunk` completes, without their lengths, each in its own memory."""
         self._buf += chunk
         frames: list[memoryview] = []
         start = 0
         with memoryview(self._buf) as view:
-            while (end := self._frame_end(view, start)) is not None:
+            while (end := self._try_frame_end(view, start)) is not None:
                 frames.append(memoryview(bytes(view[start + FRAME_LENGTH_BYTES : end])))
                 start = end
         del self._buf[:start]
         return frames
 
-    def _frame_end(self, view: memoryview, start: int) -> int | None:
+    def _try_frame_end(self, view: memoryview, start: int) -> int | None:
         body = start + FRAME_LENGTH_BYTES
         if len(view) < body:
             return None

@@ -42,9 +42,9 @@ RESPONSE_HEADER_BYTES_MIN = 4
 
 
 class UnsupportedVersion(ProtocolViolation):
-    """A request that we cannot read further than this.
+    """A request that cannot be read further than its header.
 
-    ApiVersions is answered all the same, with a version 0 body (T2); for anything else the
+    ApiVersions is answered all the same, with a version 0 body (T2); for any other API the
     connection is closed (T7).
     """
 
@@ -57,7 +57,7 @@ class UnsupportedVersion(ProtocolViolation):
 
 @final
 class RequestHeader:
-    """What a request says about itself; its body starts at `body_offset` of the frame."""
+    """The fields of a request's header; the body starts at `body_offset` of the frame."""
 
     __slots__ = ("api_version", "body_offset", "client_id", "correlation_id", "spec")
 
@@ -81,7 +81,7 @@ class RequestHeader:
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:
-    """Parse the start of a frame (without its length); `UnsupportedVersion` if we cannot go on."""
+    """Parse the start of a frame (without its length); raises `UnsupportedVersion`."""
     try:
         api_key, version, correlation_id, length = _REQUEST_HEAD.unpack_from(frame)
     except StructError:
@@ -106,7 +106,7 @@ def encode_request(
     if version >= spec.flexible_from:
         w.buf.append(0)
     request.write(w, version)
-    return _finished(w)
+    return _finish_frame(w)
 
 
 def parse_response_header(frame: Buffer, *, spec: ApiSpec, version: int) -> tuple[int, int]:
@@ -127,10 +127,10 @@ def encode_response(
     if spec.response_header_version(version):
         w.buf.append(0)
     response.write(w, version)
-    return _finished(w)
+    return _finish_frame(w)
 
 
-def _finished(w: Writer) -> list[Buffer]:
-    # The length is patched into room left at the start: no chunk, and no copy, of its own.
+def _finish_frame(w: Writer) -> list[Buffer]:
+    # The length goes into room left at the start: no extra chunk and no copy.
     _FRAME_LENGTH.pack_into(w.buf, 0, w.size - _FRAME_LENGTH.size)
     return w.chunks()

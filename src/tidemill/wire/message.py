@@ -9,7 +9,7 @@ from tidemill.wire.primitives import Reader, Writer
 __all__ = ["UNSET", "Message", "not_null", "unsupported", "unwritable"]
 
 UNSET: Any = ()
-"""Stands for "a new empty list or struct" in argument lists, where None may mean null."""
+"""Means "a new empty list or struct" in argument lists, where None may mean null."""
 
 _T = TypeVar("_T")
 _REPR_BYTES_MAX = 32

@@ -1,9 +1,8 @@
-"""HOT PATH. OffsetCommit requests and answers of the commonest shape, in one piece.
+"""HOT PATH. OffsetCommit requests and answers of the most common shape, in one piece.
 
 A consumer commits the partitions of one topic, without metadata, every few seconds; some do it
-after every batch. As with `produce_fast`, the functions here know that one shape, in the flexible
-versions, and answer None for any other: then the generated codec does the work. Tests hold both
-against each other.
+after every batch. As in `produce_fast`, the functions here know that one shape, in the flexible
+versions, and return None for any other: then the generated codec does the work. Tests compare both.
 
     group | generation i32 | member | instance or null | 1 topic | name or id | n partitions
     | index i32, offset i64, leader epoch i32, no metadata, no tags (n times) | 2 empty tag sections
@@ -31,7 +30,7 @@ FIRST_WITH_TOPIC_IDS = 10
 
 _ONE = 2  # a compact array's count is stored plus one
 _SHORT = 0x80  # lengths below take one byte
-_BODY_BYTES_MAX = 4096  # more than the one shape takes
+_BODY_BYTES_MAX = 4096  # more than this shape takes
 _NO_TAGS_TWICE = b"\0\0"
 
 _GENERATION = Struct(">i")
@@ -42,10 +41,10 @@ _ANSWER_ONE = Struct(">Bihxxx")  # the only partition: count, index, error code,
 
 
 def try_read_request(frame: memoryview, position: int, version: int) -> OffsetCommitRequest | None:
-    """The request whose body starts at `position`, if it has the one shape."""
+    """The request whose body starts at `position`, if it has this shape."""
     if version < FIRST_FLEXIBLE or len(frame) - position > _BODY_BYTES_MAX:
         return None
-    body = bytes(frame[position:])  # of which slices are cheaper than of a view
+    body = bytes(frame[position:])  # slices of bytes are cheaper than slices of a view
     try:
         group_id, position = _text(body, 0)
         (generation,) = _GENERATION.unpack_from(body, position)
@@ -76,7 +75,7 @@ def _text(body: bytes, position: int) -> tuple[str, int]:
     size = body[position]
     end = position + size
     if not 0 < size < _SHORT or end > len(body):
-        raise ValueError("not a string of the one shape")
+        raise ValueError("not a string of the common shape")
     return body[position + 1 : end].decode(), end
 
 
@@ -128,7 +127,7 @@ def try_encode_response(
 
 
 def _answered_partitions(partitions: list[OffsetCommitResponsePartition]) -> bytes:
-    """Their count, themselves, and the tag sections behind the topic and the whole."""
+    """The count, the partitions, and the tag sections after the topic and the response."""
     if len(partitions) == 1:
         return _ANSWER_ONE.pack(_ONE, partitions[0].partition_index, partitions[0].error_code)
     pack = _ANSWER_PARTITION.pack

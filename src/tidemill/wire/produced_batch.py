@@ -1,10 +1,10 @@
-"""HOT PATH. The gate for a client's batch: what passes may be stored and handed to any consumer.
+"""HOT PATH. Validates a client's batch: a batch that passes may be stored and sent to any consumer.
 
-Budget: a one-record batch in 4 us, checksum apart; `bench/hot_walk.py` prints it.
+Budget: a one-record batch in 4 us, without the checksum; `bench/hot_walk.py` prints it.
 
-The header's max timestamp must be what the records say, because time index, retention and
-ListOffsets believe it. Some clients leave it at its initial value, so a wrong one is not refused:
-it is put right, with a new checksum, as Kafka does.
+The header's max timestamp must agree with the records, because time index, retention and
+ListOffsets rely on it. Some clients leave it at its initial value, so a wrong one is not refused:
+it is corrected, with a new checksum, as Kafka does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tidemill.wire.batch import (
     TRANSACTIONAL,
     BatchHeader,
     CorruptBatch,
-    mend_max_timestamp,
+    correct_max_timestamp,
     read_header,
     recompress,
     stamp_append_time,
@@ -59,7 +59,7 @@ class InvalidRecords(KafkaError):
 
 @final
 class BatchPolicy:
-    """What a topic's configuration says about batches; built once per configuration."""
+    """The rules of a topic's configuration for batches; built once per configuration."""
 
     __slots__ = (
         "compression",
@@ -91,9 +91,9 @@ class BatchPolicy:
 def prepare_produced(
     view: memoryview, policy: BatchPolicy, now_ms: int
 ) -> tuple[memoryview, BatchHeader]:
-    """Validate a client's batch and bring it into the form that the topic stores.
+    """Validate a client's batch and convert it to the form that the topic stores.
 
-    The view is the same one, patched, unless the topic asks for another codec.
+    Returns the same view, patched, unless the topic requires another codec.
     """
     return _stored_form(view, validate_produced(view, policy, now_ms), policy, now_ms)
 
@@ -128,10 +128,10 @@ def _stored_form(
 
 
 def validate_produced(view: memoryview, policy: BatchPolicy, now_ms: int) -> BatchHeader:
-    """Everything a leader must know about a client's batch before it appends it (S23).
+    """Make all checks that a leader needs before it appends a client's batch (S23).
 
-    `view` holds exactly one batch (T23) and is writable: a wrong max timestamp is mended in it.
-    Raises KafkaError; nothing has been changed then.
+    `view` holds exactly one batch (T23) and is writable: a wrong max timestamp is corrected in it.
+    Raises KafkaError; then nothing has been changed.
     """
     header = _parse_produced(view)
     size = header.size_bytes
@@ -163,7 +163,7 @@ def validate_produced(view: memoryview, policy: BatchPolicy, now_ms: int) -> Bat
         if min_timestamp < low or max_timestamp > high:
             _check_timestamps(section, start, header, low=low, high=high)
         if max_timestamp != header.max_timestamp:
-            mend_max_timestamp(view, header, max_timestamp)
+            correct_max_timestamp(view, header, max_timestamp)
     return header
 
 
@@ -182,7 +182,7 @@ def _parse_produced(view: memoryview) -> BatchHeader:
 
 
 def _check_produced_fields(header: BatchHeader) -> None:
-    """What the checksum does not show: fields that contradict each other or are not a client's."""
+    """Refuse fields that contradict each other or that no client may set, checksum or not."""
     attributes = header.attributes
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         detail = f"{header.record_count} records with last delta {header.last_offset_delta}"
@@ -227,7 +227,7 @@ def _keyless_records(
 def _check_timestamps(
     section: bytes | bytearray | memoryview, start: int, header: BatchHeader, *, low: int, high: int
 ) -> None:
-    """The slow look at each record: a timestamp of -1 means none, and is allowed (S24)."""
+    """The slow check of each record: a timestamp of -1 means none, and is allowed (S24)."""
     indexes = timestamps_outside(
         section,
         start,

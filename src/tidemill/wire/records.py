@@ -1,7 +1,8 @@
-"""Single records, for the code that must open batches: tools, coordinators, compaction, our client.
+"""Single records, for code that must open batches: tools, coordinators, compaction, our client.
 
-The plain path never comes here (D2). A batch is opened some records at a time, so that one batch
-with millions of tiny records does not become millions of objects at once.
+Produce, fetch and replication never use this: they handle whole batches. A batch is opened some
+records at a time, so a batch with millions of tiny records does not become millions of objects at
+once.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ __all__ = [
     "Record",
     "build_batch",
     "build_pair_batch",
-    "find_timestamp",
     "iter_records",
+    "try_find_timestamp",
 ]
 
 Header = tuple[str, bytes | None]
 
 _CHUNK_RECORDS = 256
-"""Records that are Python objects at the same time while a batch is iterated."""
+"""Records that exist as Python objects at the same time while a batch is iterated."""
 
 
 @final
 class Record:
-    """One record. In `build_batch` its offset counts from the batch's base when that is not 0."""
+    """One record. In `build_batch`, an offset that is set must be at least the batch's base."""
 
     __slots__ = ("headers", "key", "offset", "timestamp", "value")
 
@@ -67,8 +68,8 @@ def iter_records(
 ) -> Iterator[Record]:
     """The records of the batch that `view` starts with, in order.
 
-    KafkaError when the batch is damaged, INVALID_RECORD also when it is larger than the cap.
-    The checksum is the caller's to check (`batch.verify`).
+    KafkaError if the batch is damaged, INVALID_RECORD also if it is larger than the cap. The caller
+    verifies the checksum (`batch.verify`).
     """
     view = memoryview(view)
     header = batches.read_header(view) if header is None else header
@@ -97,7 +98,7 @@ def iter_records(
         raise KafkaError(ErrorCode.INVALID_RECORD, "bytes after the last record")
 
 
-def find_timestamp(
+def try_find_timestamp(
     view: memoryview, header: batches.BatchHeader, target_ms: int
 ) -> tuple[int, int] | None:
     """Offset and timestamp of the batch's first record at `target_ms` or later (T39)."""
@@ -127,9 +128,9 @@ def build_batch(
     transactional: bool = False,
     control: bool = False,
 ) -> bytearray:
-    """One whole batch. A record's own offset counts when set, else they number on from the base.
+    """One whole batch. Records without an offset are numbered on from the one before.
 
-    Records may have gaps between their offsets (compaction) but must come in order.
+    Offsets may have gaps (compaction) but must rise.
     """
     rows: list[record_encode.Row] = []
     base_timestamp: int | None = None
@@ -168,7 +169,7 @@ def build_batch(
 def build_pair_batch(
     pairs: Sequence[tuple[bytes | None, bytes | None]], timestamp: int
 ) -> bytearray:
-    """Keys and values of one time as one plain batch: half of what `build_batch` takes."""
+    """Keys and values with one timestamp as one plain batch: half the cost of `build_batch`."""
     rows: list[record_encode.Row] = [
         (delta, 0, key, value, []) for delta, (key, value) in enumerate(pairs)
     ]

@@ -6,7 +6,7 @@ from crc32c import crc32c
 from tests.support.flavours import FLAVOURS, load
 from tidemill.hot.key_offsets import KeyOffsets
 from tidemill.wire import compression
-from tidemill.wire.batch import HEADER_BYTES, iter_headers, read_header, seal
+from tidemill.wire.batch import HEADER_BYTES, iter_headers, read_header, write_checksum
 from tidemill.wire.records import Record, build_batch, iter_records
 
 NOW_MS = 1_000
@@ -106,7 +106,7 @@ def test_what_is_no_batch_is_refused(hot, keys, at, value):
     data = bytearray(batch(0, (b"a", b"1")))
     data[at] = value
     if at > 20:
-        seal(data)
+        write_checksum(data)
     with pytest.raises(ValueError, match=r"header|count"):
         note(hot, keys, bytes(data))
 
@@ -153,7 +153,7 @@ def test_an_empty_batch_that_must_stay_is_made_by_the_caller_once(hot, keys):
     empty = bytearray(data[:HEADER_BYTES])
     empty[8:12] = (HEADER_BYTES - 12).to_bytes(4, "big")
     empty[57:61] = bytes(4)
-    seal(empty)
+    write_checksum(empty)
     assert sift(hot, keys, bytes(empty), kept=[0])[1] == empty
     assert sift(hot, keys, bytes(empty))[1] == b""
 
@@ -181,7 +181,7 @@ def with_horizon(data, horizon_ms):
     made = bytearray(data)
     made[22] |= 0x40
     made[27:35] = horizon_ms.to_bytes(8, "big")
-    seal(made)
+    write_checksum(made)
     return bytes(made)
 
 

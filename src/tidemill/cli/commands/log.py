@@ -13,10 +13,10 @@ from tidemill.cli.record_format import bytes_fact
 from tidemill.cli.session import json_option
 from tidemill.cli.text import escape, escape_bytes, print_json, print_table
 from tidemill.core.errors import StorageFault, UserError
-from tidemill.storage.directory.directory_meta import partition_of_name
+from tidemill.storage.directory.directory_meta import try_parse_partition
 from tidemill.storage.files.disk import Disk, DiskFile, OsDisk
 from tidemill.storage.files.log_file_names import LOG_SUFFIX, try_parse_offset
-from tidemill.storage.recovery.checked_scan import CheckedScan, FoundBatch, find_batch_behind
+from tidemill.storage.recovery.checked_scan import CheckedScan, FoundBatch, try_find_batch_behind
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.compression import CODEC_NAMES
 from tidemill.wire.records import Record, iter_records
@@ -58,7 +58,7 @@ class _SegmentWalk:
             if scan.damage is None:
                 return
             self.damage.append(_Damage(self.path, scan.position, scan.next_offset, scan.damage))
-            found = find_batch_behind(
+            found = try_find_batch_behind(
                 self.file, position=scan.position, end=end, next_offset=scan.next_offset
             )
             if found is None:
@@ -133,7 +133,7 @@ def _partition_directories(directory: str) -> list[Path]:
         for place in places
         if place.is_dir()
         for path in sorted(place.iterdir())
-        if path.is_dir() and partition_of_name(path.name) is not None
+        if path.is_dir() and try_parse_partition(path.name) is not None
     ]
     if not found:
         raise UserError(f"{directory} holds no log: name a data directory or a partition's own")

@@ -1,7 +1,7 @@
-"""What of a compacted log is worth cleaning, and how urgently.
+"""Which part of a compacted log is worth cleaning, and how urgently.
 
-Only closed segments below the given offset, and with `min.compaction.lag.ms` only those whose
-records are all old enough. A log is due when the share of bytes behind its clean point is at least
+Only closed segments below the given offset count, and with `min.compaction.lag.ms` only those whose
+records are all old enough. A log is due when the share of bytes after its clean point is at least
 `min.cleanable.dirty.ratio`, or when its first dirty segment is older than `max.compaction.lag.ms`.
 """
 
@@ -16,13 +16,13 @@ from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
 from tidemill.wire.batch import NO_TIMESTAMP
 
-__all__ = ["Cleanable", "look_for_dirt"]
+__all__ = ["Cleanable", "try_find_cleanable"]
 
 
 @final
 @dataclass(slots=True)
 class Cleanable:
-    """One log with something dirty in it."""
+    """One log with dirty segments."""
 
     log: FilePartitionLog
     segments: Sequence[Segment]
@@ -30,8 +30,8 @@ class Cleanable:
     is_due: bool
 
 
-def look_for_dirt(log: FilePartitionLog, end_offset: int, *, now_ms: int) -> Cleanable | None:
-    """What could be cleaned below `end_offset`; None: nothing. May have to wait for the disk."""
+def try_find_cleanable(log: FilePartitionLog, end_offset: int, *, now_ms: int) -> Cleanable | None:
+    """What can be cleaned below `end_offset`; None if nothing. May wait for the disk."""
     segments = _old_enough(log, log.compactable_segments(end_offset), now_ms)
     point = log.clean_point.offset
     dirty = [segment for segment in segments if segment.next_offset > point]

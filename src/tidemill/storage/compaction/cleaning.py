@@ -1,29 +1,29 @@
-"""One cleaning of one compacted log: of each key only the newest record stays (F26, I35).
+"""One cleaning of one compacted log: only the newest record of each key stays (F26, I35).
 
-Theory of operation. A cleaning takes the closed segments that nobody can take back any more and
-divides them at the clean point:
+Theory of operation. A cleaning takes the closed segments that can no longer be truncated. The clean
+point divides them:
 
     |--- clean: noted by an earlier cleaning ---|--- dirty: noted now ---|--- later, active ---|
     oldest segment                              noted_from               clean_end
 
 First it walks the dirty part and notes the newest offset of each key, as far as its table has room
-(`hot.key_offsets`): that is where the clean end lies. Then it writes everything from the oldest
-segment up to the clean end anew, neighbours together up to the size of a segment, without the
-records of which a newer one is known, and puts each result in the place of its sources. Offsets,
-timestamps, headers, epochs and order stay what they were; a batch that loses nothing keeps its
-bytes. At the end the clean point moves.
+(`hot.key_offsets`); the clean end is where that stops. Then it rewrites everything from the oldest
+segment up to the clean end, merging neighbours up to the size of a segment and leaving out records
+for which a newer one is known, and swaps each result in for its sources. Offsets, timestamps,
+headers, epochs and order stay the same; a batch that loses nothing keeps its bytes. At the end the
+clean point moves.
 
 Tombstones. A batch with a tombstone gets a *delete horizon* when it is first cleaned: now plus
-`delete.retention.ms`, in the place of the base timestamp, marked by attribute bit 6 as Kafka does.
-Once it has passed, the tombstone goes too. By then no older record of its key is in the log: the
-cleaning that set the horizon had noted the tombstone, and segments are written oldest first.
+`delete.retention.ms`, stored in place of the base timestamp and marked by attribute bit 6, as Kafka
+does. After the horizon the tombstone is dropped too. By then the log has no older record of its
+key: the cleaning that set the horizon had noted the tombstone, and it writes oldest segments first.
 
-Batches that stay although they are empty: those of which producers may still send a retry, the
-first of each leader epoch, and the last of each written segment, so that segments still follow each
-other without a gap, which recovery would take for a loss.
+Some batches stay although they are empty: those that a producer may still retry, the first of each
+leader epoch, and the last of each written segment. The last one keeps segments adjacent; recovery
+would take a gap for a loss.
 
-`steps` is a generator. What it yields is to be run in a thread; what it does between two yields
-happens on the loop and takes no longer than a few renames. It may be given up after any step.
+`steps` is a generator. Run each callable it yields in a thread; the code between two yields runs on
+the loop and takes no longer than a few renames. It may be abandoned after any step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from typing import final
 from tidemill.core.limits import COMPACTED_SEGMENTS_MAX
 from tidemill.hot.key_offsets import SLOT_BYTES
 from tidemill.hot.record_sift import Sift
-from tidemill.storage.compaction.segment_sift import KeyNotes, SegmentSift
+from tidemill.storage.compaction.key_collector import KeyCollector
+from tidemill.storage.compaction.segment_rewriter import SegmentRewriter
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import Segment
@@ -55,7 +56,7 @@ class LogChanged(Exception):
 
 @final
 class Compaction:
-    """One cleaning; see the module's head."""
+    """One cleaning of one log."""
 
     def __init__(
         self,
@@ -83,30 +84,30 @@ class Compaction:
         self.records_dropped = 0
 
     def steps(self) -> Generator[Step, None, None]:
-        """Raises LogChanged, StorageFault, and KafkaError where the log is damaged.
+        """Raises LogChanged, StorageFault, and KafkaError if the log is damaged.
 
-        So may what is yielded; see `log_has_changed`.
+        The yielded callables may raise the same; see `log_has_changed`.
         """
         log, segments = self._log, self._segments
         point = max(log.clean_point.offset, segments[0].base_offset)
-        notes = KeyNotes(
+        collector = KeyCollector(
             slot_count=self._slot_count(segments[-1].next_offset - point),
             secret=self._secret,
             from_offset=point,
         )
-        yield notes.allocate
+        yield collector.allocate
         for segment in segments:
-            if segment.next_offset > point and not notes.is_full:
-                yield from self._note(notes, segment)
-        sift = Sift(notes.keys, notes.noted_from, notes.next_offset, self._now_ms)
+            if segment.next_offset > point and not collector.is_full:
+                yield from self._note(collector, segment)
+        sift = Sift(collector.keys, collector.noted_from, collector.next_offset, self._now_ms)
         kept = log.kept_batches()
-        for group in self._groups(notes.next_offset):
-            yield from self._write_anew(sift, group, kept)
-        yield from self._move_point(notes.next_offset)
+        for group in self._groups(collector.next_offset):
+            yield from self._rewrite(sift, group, kept)
+        yield from self._move_point(collector.next_offset)
 
     @property
     def log_has_changed(self) -> bool:
-        """The log was cut or closed: a fault then only says that files are gone."""
+        """The log was cut or closed: a fault then only means that files are gone."""
         return self._log.cuts != self._cuts
 
     def _slot_count(self, offsets: int) -> int:
@@ -114,12 +115,12 @@ class Compaction:
         room = self._dedupe_buffer_bytes // SLOT_BYTES
         return max(_SLOTS_MIN, min(room, offsets * 4 // 3 + 4))
 
-    def _note(self, notes: KeyNotes, segment: Segment) -> Iterator[Step]:
-        yield partial(notes.enter, segment)
-        while notes.is_inside and not notes.is_full:
-            before = notes.position
-            yield notes.run_slice
-            self.bytes_read += notes.position - before
+    def _note(self, collector: KeyCollector, segment: Segment) -> Iterator[Step]:
+        yield partial(collector.enter, segment)
+        while collector.is_inside and not collector.is_full:
+            before = collector.position
+            yield collector.run_slice
+            self.bytes_read += collector.position - before
             self._check_unchanged()
 
     def _groups(self, clean_end: int) -> Iterator[list[Segment]]:
@@ -144,10 +145,10 @@ class Compaction:
             and len(group) < COMPACTED_SEGMENTS_MAX
         )
 
-    def _write_anew(
+    def _rewrite(
         self, sift: Sift, group: Sequence[Segment], kept: frozenset[int]
     ) -> Iterator[Step]:
-        work = SegmentSift(
+        work = SegmentRewriter(
             self._disk,
             sift,
             group,
@@ -173,9 +174,9 @@ class Compaction:
         finally:
             work.discard()
 
-    def _swap(self, work: SegmentSift, group: Sequence[Segment]) -> Iterator[Step]:
+    def _swap(self, work: SegmentRewriter, group: Sequence[Segment]) -> Iterator[Step]:
         log, sync = self._log, partial(self._disk.sync_directory, self._log.directory)
-        if not log.segments.holds(group):
+        if not log.segments.has_adjacent(group):
             raise LogChanged
         self.bytes_written += work.size_bytes
         swap = log.begin_swap(group, work.take_segment(log))

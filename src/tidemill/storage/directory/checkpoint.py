@@ -1,14 +1,14 @@
-"""What a data directory remembers of its logs from one start to the next.
+"""What a data directory remembers about its logs from one start to the next.
 
-One file for all partitions: up to where each log is known to be on disk (its *recovery point*),
-where it starts, and its high watermark. Two generations are kept, written in turn and numbered: a
-checkpoint that is lost or damaged costs a longer scan, never an answer. Every number is a lower
-bound of the truth, except that a truncation makes a recovery point too high: then the cap file of
-the partition, written before the log is cut, lowers it in every checkpoint that was older.
+One file for all partitions: up to which offset each log is known to be on disk (its *recovery
+point*), where it starts, and its high watermark. Two generations are kept, written in turn and
+numbered: a lost or damaged checkpoint costs a longer scan, never a wrong answer. Every number is a
+lower bound, with one exception: a truncation can leave a recovery point too high. For that the
+partition has a cap file, written before the log is cut; it lowers the point in older checkpoints.
 
     checkpoint.0, checkpoint.1   checked JSON: [sequence, [[topic, partition, id, numbers...]...]]
-    clean-shutdown               the sequence of the checkpoint that a clean end wrote last
-    <partition>/recovery-cap     (sequence, offset): checkpoints up to `sequence` know too much
+    clean-shutdown               the sequence of the last checkpoint of a clean shutdown
+    <partition>/recovery-cap     (sequence, offset): checkpoints up to `sequence` claim too much
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ from uuid import UUID
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.storage.files.checked_file import DamagedFile, decode_checked, encode_checked
+from tidemill.storage.files.checked_file import (
+    DamagedFile,
+    decode_checked,
+    encode_checked,
+    read_checked,
+)
 from tidemill.storage.files.disk import Disk
 
 __all__ = [
@@ -33,9 +38,9 @@ __all__ = [
     "Checkpoint",
     "CheckpointEntry",
     "mark_clean",
-    "read_cap",
     "read_newest",
-    "take_clean_mark",
+    "try_read_cap",
+    "try_take_clean_mark",
     "write_cap",
     "write_generation",
 ]
@@ -55,14 +60,14 @@ _CAP = Struct(">qq")  # sequence of the newest checkpoint it corrects, the offse
 @final
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """What is remembered of one log."""
+    """What is remembered about one log."""
 
     topic_id: TopicId
     recovery_point: int
     log_start_offset: int
     high_watermark: int
     size_bytes: int
-    """Of all segments, and below it, the number of producers: a clean start compares them."""
+    """Of all segments. A clean start compares it, and the number of producers below."""
     producers: int
 
 
@@ -93,7 +98,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes, *, name: str) -> Checkpoint:
-        """Read back what `encode` wrote. Raises DamagedFile, UserError."""
+        """Read what `encode` wrote. Raises DamagedFile, UserError."""
         payload = decode_checked(data, kind=_CHECKPOINT_KIND, version=_VERSION, name=name)
         try:
             sequence, rows = json.loads(bytes(payload))
@@ -109,7 +114,7 @@ class Checkpoint:
 
 
 def read_newest(disk: Disk, path: str) -> Checkpoint:
-    """The newest generation that can be read; an empty one if there is none."""
+    """The newest readable generation; an empty one if there is none."""
     found = [Checkpoint()]
     for name in CHECKPOINT_NAMES:
         file_path = f"{path}/{name}"
@@ -123,26 +128,24 @@ def read_newest(disk: Disk, path: str) -> Checkpoint:
 
 
 def write_generation(disk: Disk, path: str, checkpoint: Checkpoint) -> None:
-    """Replace the older generation; the newer one stays readable all the time."""
+    """Replace the older generation; the newer one stays readable throughout."""
     name = CHECKPOINT_NAMES[checkpoint.sequence % len(CHECKPOINT_NAMES)]
     disk.write_file_atomically(f"{path}/{name}", checkpoint.encode())
 
 
 def mark_clean(disk: Disk, path: str, sequence: int) -> None:
-    """The last act of a clean end."""
+    """The last step of a clean shutdown."""
     data = encode_checked(_CLEAN_KIND, _VERSION, _SEQUENCE.pack(sequence))
     disk.write_file_atomically(f"{path}/{CLEAN_NAME}", data)
 
 
-def take_clean_mark(disk: Disk, path: str) -> int | None:
-    """The first act of a start: the mark's sequence, and the mark is gone for good."""
+def try_take_clean_mark(disk: Disk, path: str) -> int | None:
+    """The first step of a start: remove the mark for good and return its sequence."""
     file_path = f"{path}/{CLEAN_NAME}"
     if not disk.exists(file_path):
         return None
     try:
-        payload = decode_checked(
-            disk.read_file(file_path), kind=_CLEAN_KIND, version=_VERSION, name=file_path
-        )
+        payload = read_checked(disk, file_path, kind=_CLEAN_KIND, version=_VERSION)
         sequence: int | None = _SEQUENCE.unpack(payload)[0]
     except (StorageFault, StructError):
         sequence = None
@@ -157,15 +160,13 @@ def write_cap(disk: Disk, partition_path: str, *, sequence: int, offset: int) ->
     disk.write_file_atomically(f"{partition_path}/{CAP_NAME}", data)
 
 
-def read_cap(disk: Disk, partition_path: str, *, sequence: int) -> int | None:
-    """The offset that a checkpoint of this sequence is capped at; None: it holds as it is."""
+def try_read_cap(disk: Disk, partition_path: str, *, sequence: int) -> int | None:
+    """The offset that caps a checkpoint of this sequence; None if the checkpoint holds as it is."""
     file_path = f"{partition_path}/{CAP_NAME}"
     if not disk.exists(file_path):
         return None
     try:
-        payload = decode_checked(
-            disk.read_file(file_path), kind=_CAP_KIND, version=_VERSION, name=file_path
-        )
+        payload = read_checked(disk, file_path, kind=_CAP_KIND, version=_VERSION)
         cap_sequence, offset = _CAP.unpack(payload)
     except (StorageFault, StructError):
         return 0  # nothing is known: no checkpoint counts for this log

@@ -1,9 +1,9 @@
-"""Whose data directory this is, and whose partition: small files that are checked before use.
+"""Which broker a data directory belongs to, and which topic a partition directory belongs to.
 
-`meta` names the cluster, the broker and the directory itself: a disk that was put into another
-machine, or a directory that another cluster's broker is started on, is refused (S47). `partition`
-lies in each partition's directory and names the topic id: the files of a deleted topic are never
-served under a re-created name (I34).
+`meta` names the cluster, the broker and the directory itself: a disk that was moved to another
+machine, or the directory of another cluster, is refused (S47). `partition` in each partition's
+directory names the topic id: the files of a deleted topic are never served under a re-created name
+(I34).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicId, TopicPartition, is_legal_topic_name
 from tidemill.core.rng import Rng
-from tidemill.storage.files.checked_file import DamagedFile, decode_checked, encode_checked
+from tidemill.storage.files.checked_file import DamagedFile, encode_checked, read_checked
 from tidemill.storage.files.disk import Disk, DiskFile
 
 __all__ = [
@@ -25,9 +25,9 @@ __all__ = [
     "DirectoryMeta",
     "claim_directory",
     "create_topic_id",
-    "partition_of_name",
     "read_meta",
-    "read_topic_id",
+    "try_parse_partition",
+    "try_read_topic_id",
     "write_topic_id",
 ]
 
@@ -52,13 +52,13 @@ class DirectoryMeta:
 def claim_directory(
     disk: Disk, path: str, *, cluster_id: str, broker_id: int, rng: Rng
 ) -> DirectoryMeta:
-    """Check that a directory is ours, or make a fresh one ours."""
+    """Check that a directory is this broker's, or claim a new one."""
     meta_path = f"{path}/{META_NAME}"
     if disk.exists(meta_path):
         meta = read_meta(disk, path)
         _check_owner(meta, path, cluster_id, broker_id)
         return meta
-    foreign = [name for name in disk.list_names(path) if not _may_lie_in_a_fresh_one(name)]
+    foreign = [name for name in disk.list_names(path) if not _is_expected_in_new_directory(name)]
     if foreign:
         raise UserError(
             f"{path} has no {META_NAME} file but is not empty (it has {foreign[0]}): "
@@ -70,12 +70,10 @@ def claim_directory(
 
 
 def read_meta(disk: Disk, path: str) -> DirectoryMeta:
-    """The directory's `meta`. Raises UserError: without it nobody knows whose data this is."""
+    """The directory's `meta`. Raises UserError: without it the data's owner is unknown."""
     meta_path = f"{path}/{META_NAME}"
     try:
-        payload = decode_checked(
-            disk.read_file(meta_path), kind=_META_KIND, version=_VERSION, name=meta_path
-        )
+        payload = read_checked(disk, meta_path, kind=_META_KIND, version=_VERSION)
         fields = json.loads(bytes(payload))
         return DirectoryMeta(
             cluster_id=str(fields["cluster_id"]),
@@ -87,32 +85,30 @@ def read_meta(disk: Disk, path: str) -> DirectoryMeta:
 
 
 def write_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> None:
-    """Name the topic of a partition's directory, which may have had a name already."""
+    """Write the topic id of a partition's directory, which may already have one."""
     disk.write_file_atomically(f"{directory}/{PARTITION_NAME}", _encode_topic_id(topic_id))
 
 
 def create_topic_id(disk: Disk, directory: str, topic_id: TopicId) -> DiskFile:
-    """Name the topic of a new directory; the file is open and not synced yet."""
+    """Write the topic id of a new directory; the file is open and not synced yet."""
     file = disk.open(f"{directory}/{PARTITION_NAME}", create=True)
     file.pwrite([_encode_topic_id(topic_id)], 0)
     return file
 
 
-def read_topic_id(disk: Disk, directory: str) -> TopicId | None:
-    """Whose files these are; None where the file is missing or damaged."""
+def try_read_topic_id(disk: Disk, directory: str) -> TopicId | None:
+    """The topic that these files belong to; None if the file is missing or damaged."""
     path = f"{directory}/{PARTITION_NAME}"
     if not disk.exists(path):
         return None
     try:
-        payload = decode_checked(
-            disk.read_file(path), kind=_PARTITION_KIND, version=_VERSION, name=path
-        )
+        payload = read_checked(disk, path, kind=_PARTITION_KIND, version=_VERSION)
         return TopicId(UUID(bytes=bytes(payload)))
     except (DamagedFile, ValueError):
         return None
 
 
-def partition_of_name(name: str) -> TopicPartition | None:
+def try_parse_partition(name: str) -> TopicPartition | None:
     """`orders-3` is partition 3 of `orders`; None for any other kind of name."""
     topic, _, number = name.rpartition("-")
     if not number.isascii() or not number.isdecimal() or str(int(number)) != number:
@@ -120,8 +116,8 @@ def partition_of_name(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(number)) if is_legal_topic_name(topic) else None
 
 
-def _may_lie_in_a_fresh_one(name: str) -> bool:
-    """What our own first start leaves behind when it is cut short, and what a new volume has."""
+def _is_expected_in_new_directory(name: str) -> bool:
+    """What an interrupted first start leaves behind, and what a new volume contains."""
     return name.startswith(".") or name == f"{META_NAME}.tmp" or name == "lost+found"
 
 

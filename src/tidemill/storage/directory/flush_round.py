@@ -1,15 +1,15 @@
-"""Group commit: which logs a flush round covers, and what its outcome does.
+"""Group commit (ADR 0003): which logs a flush round covers, and what its outcome does.
 
 Theory of operation. A data directory runs one round at a time. `DirtyLogs` knows every log of the
 directory with bytes that may not be on disk, and which of them want a flush *now*: because an
 acknowledgement waits (`request`), or by the log's own rules: `flush.messages`, `flush.ms`, and a
-bound on the unflushed tail, which is what recovery would have to scan. `collect` freezes one round:
-for each wanted log the point up to which it was written at that moment. The round is synced away
-from the event loop; meanwhile appends go on and belong to the next round.
+bound on the unflushed tail, which recovery would have to scan. `collect` freezes one round: for
+each wanted log the point up to which it was written at that moment. The round is synced off the
+event loop; appends that arrive meanwhile belong to the next round.
 
 The outcome is applied on the loop, all or nothing. If one sync failed, no log of the round moves,
-the directory goes offline, and nobody syncs again: the kernel has already called the lost pages
-clean, so a second sync would succeed and prove nothing.
+the directory goes offline, and no further sync is tried: the kernel has already marked the lost
+pages clean, so a second sync would succeed and prove nothing.
 
 A log that is deleted while its round runs is forgotten: its files may be closed under the sync, and
 that error says nothing about the disk.
@@ -32,25 +32,25 @@ HEAP_SLACK = 64
 
 
 def is_due_by_size(config: LogConfig, *, unflushed_records: int, unflushed_bytes: int) -> bool:
-    """Whether count or size alone ask for a flush, though no acknowledgement waits."""
+    """Whether count or size alone require a flush, without a waiting acknowledgement."""
     by_count = config.flush_messages != FOREVER and unflushed_records >= config.flush_messages
     return by_count or unflushed_bytes >= UNFLUSHED_TAIL_BYTES_MAX
 
 
 @final
 @dataclass(slots=True, eq=False)
-class _Tail:
-    """What one log has appended since the last round that took it."""
+class _UnflushedTail:
+    """What one log has appended since the last round that covered it."""
 
     log: PartitionLog
     due_ms: int | None
-    """When `flush.ms` asks for a flush; None: never by time."""
+    """When `flush.ms` requires a flush; None: never by time."""
     size_bytes: int = 0
 
 
 @final
 @dataclass(slots=True, eq=False)
-class _Covered:
+class _CoveredLog:
     """One log's share of a round."""
 
     log: PartitionLog
@@ -70,7 +70,7 @@ class FlushRound:
     """What one round covers. `sync` in a thread, then `apply` or `fail` on the loop, once."""
 
     def __init__(
-        self, covered: Sequence[_Covered], on_end: Callable[[StorageFault | None], None]
+        self, covered: Sequence[_CoveredLog], on_end: Callable[[StorageFault | None], None]
     ) -> None:
         self._covered = covered
         self._on_end = on_end
@@ -88,16 +88,16 @@ class FlushRound:
         self._is_synced = True
 
     def sync_parts(self, ways: int) -> list[Callable[[], None]]:
-        """The same work for up to `ways` threads; call `synced` when all of them ended well."""
+        """The same work for up to `ways` threads; call `synced` when all of them succeeded."""
         shares = [self._covered[start::ways] for start in range(min(ways, len(self._covered)))]
         return [_sync_of(share) for share in shares]
 
     def synced(self) -> None:
-        """All parts ended well."""
+        """All parts succeeded."""
         self._is_synced = True
 
     def apply(self) -> None:
-        """The sync ended well: every log moves its flushed offset up to its point."""
+        """The sync succeeded: every log raises its flushed offset to its point."""
         invariant(self._is_synced, "a flush round was applied before its sync ended well")
         self._end(None)
         for covered in self._covered:
@@ -112,7 +112,7 @@ class FlushRound:
         return any(covered.log is log for covered in self._covered)
 
     def forget(self, log: PartitionLog) -> None:
-        """The log is going away: its share can no longer fail the round."""
+        """The log is being removed: its share can no longer fail the round."""
         for covered in self._covered:
             if covered.log is log:
                 covered.is_forgotten = True
@@ -123,7 +123,7 @@ class FlushRound:
         self._on_end(error)
 
 
-def _sync_of(share: Sequence[_Covered]) -> Callable[[], None]:
+def _sync_of(share: Sequence[_CoveredLog]) -> Callable[[], None]:
     def sync() -> None:
         for covered in share:
             covered.sync()
@@ -133,28 +133,28 @@ def _sync_of(share: Sequence[_Covered]) -> Callable[[], None]:
 
 @final
 class DirtyLogs:
-    """The logs of one data directory that have something unflushed.
+    """The logs of one data directory that have unflushed bytes.
 
     `now_ms` is monotonic time throughout: a jump of the wall clock must not delay a flush.
     """
 
     def __init__(self, *, on_failure: Callable[[StorageFault], None]) -> None:
         self._on_failure = on_failure
-        self._tails: dict[PartitionLog, _Tail] = {}
+        self._tails: dict[PartitionLog, _UnflushedTail] = {}
         self._wanted: dict[PartitionLog, None] = {}
-        self._by_time: list[tuple[int, int, _Tail]] = []
+        self._by_time: list[tuple[int, int, _UnflushedTail]] = []
         self._sequence = 0
         self._round: FlushRound | None = None
         self._has_failed = False
-        """No round begins any more: a sync after a failed one proves nothing."""
+        """No further round starts: a sync after a failed one proves nothing."""
 
     def __len__(self) -> int:
         return len(self._tails)
 
     def grew(self, log: PartitionLog, size_bytes: int) -> bool:
-        """Count more bytes of a log that is dirty already; False if `appended` must look closer.
+        """Count more bytes of a log that is already dirty; False if `appended` must look closer.
 
-        HOT PATH: all that an append costs here, unless its log is newly dirty or nearly due.
+        HOT PATH: the whole cost of an append here, unless its log is newly dirty or nearly due.
         """
         tail, config = self._tails.get(log), log.config
         if tail is None or config.flush_messages != FOREVER or config.flush_ms != FOREVER:
@@ -166,7 +166,7 @@ class DirtyLogs:
         return True
 
     def appended(self, log: PartitionLog, size_bytes: int, *, now_ms: int) -> None:
-        """The log grew; it is flushed when someone asks, or when its own rules do."""
+        """The log grew; it is flushed on request, or when its own rules require it."""
         tail = self._tails.get(log)
         if tail is None:
             tail = self._tails[log] = self._new_tail(log, now_ms)
@@ -178,45 +178,45 @@ class DirtyLogs:
             self._wanted[log] = None
 
     def request(self, log: PartitionLog) -> None:
-        """An acknowledgement waits until all that this log holds now is durable."""
+        """An acknowledgement waits until everything that this log holds now is durable."""
         self._wanted[log] = None
 
     def request_all(self) -> None:
-        """Flush whatever is dirty (before a checkpoint, at the end)."""
+        """Flush all dirty logs (before a checkpoint, at shutdown)."""
         self._wanted.update(dict.fromkeys(self._tails))
 
     def collect(self, *, now_ms: int) -> FlushRound | None:
-        """The next round; None when nothing wants one, the last one runs on, or one failed."""
+        """The next round; None if no log wants one, a round is running, or one has failed."""
         if self._round is not None or self._has_failed:
             return None
-        self._want_what_is_due(now_ms)
+        self._want_due_logs(now_ms)
         points = []
         for log in list(self._wanted):
             point = log.take_flush_point()
             if point is not None:
                 points.append((log, point))
             else:
-                self._settle(log)
+                self._discard_pending(log)
         return self.begin_round(points)
 
     def begin_round(self, points: Sequence[tuple[PartitionLog, FlushPoint]]) -> FlushRound | None:
-        """A round of these points, taken just now; None where there are none."""
+        """A round of these points, taken just now; None if there are none."""
         invariant(self._round is None, "flush rounds run one at a time")
         invariant(not self._has_failed, "no flush is tried after a failed one")
         for log, _ in points:
-            self._settle(log)
+            self._discard_pending(log)
         if points:
-            self._round = FlushRound([_Covered(*point) for point in points], self._round_ended)
+            self._round = FlushRound([_CoveredLog(*point) for point in points], self._round_ended)
         return self._round
 
     @property
     def wants_round(self) -> bool:
-        """Whether somebody waits for a round, or a log's own rules ask for one."""
+        """Whether an acknowledgement waits for a round, or a log's own rules require one."""
         return bool(self._wanted)
 
     @property
     def running(self) -> FlushRound | None:
-        """The round that has not ended. What it covers must not be cut or created anew."""
+        """The round that has not ended. Its logs must not be cut or created again."""
         return self._round
 
     def next_due_ms(self) -> int | None:
@@ -227,30 +227,30 @@ class DirtyLogs:
 
     def forget(self, log: PartitionLog) -> None:
         """The log is being deleted or closed: no later round touches it."""
-        self._settle(log)
+        self._discard_pending(log)
         if self._round is not None:
             self._round.forget(log)
 
-    def _settle(self, log: PartitionLog) -> None:
-        """Nothing of this log waits for a later round."""
+    def _discard_pending(self, log: PartitionLog) -> None:
+        """Forget what this log has pending: a round covers it, or nothing is left to flush."""
         self._tails.pop(log, None)
         self._wanted.pop(log, None)
 
-    def _new_tail(self, log: PartitionLog, now_ms: int) -> _Tail:
+    def _new_tail(self, log: PartitionLog, now_ms: int) -> _UnflushedTail:
         flush_ms = log.config.flush_ms
         if flush_ms == FOREVER:
-            return _Tail(log, None)
-        tail = _Tail(log, now_ms + flush_ms)
+            return _UnflushedTail(log, None)
+        tail = _UnflushedTail(log, now_ms + flush_ms)
         self._drop_stale_times()
         self._sequence += 1
         heapq.heappush(self._by_time, (now_ms + flush_ms, self._sequence, tail))
         return tail
 
-    def _want_what_is_due(self, now_ms: int) -> None:
+    def _want_due_logs(self, now_ms: int) -> None:
         while (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
             self._wanted[heapq.heappop(self._by_time)[2].log] = None
 
-    def _is_stale(self, tail: _Tail) -> bool:
+    def _is_stale(self, tail: _UnflushedTail) -> bool:
         return self._tails.get(tail.log) is not tail
 
     def _drop_stale_times(self) -> None:

@@ -1,16 +1,16 @@
-"""Making new logs, many at a time: a topic may want hundreds of them at once.
+"""Creates new logs, many at a time: a topic may need hundreds at once.
 
-Theory of operation. A creation is put together on the loop, made in a thread, and its logs are
-taken into service on the loop (`LogDirectory.begin_creation`, `adopt`). The steps of `make`:
+Theory of operation. A creation is prepared on the loop, made in a thread, and its logs are put into
+service on the loop (`LogDirectory.begin_creation`, `adopt`). The steps of `make`:
 
-    each log   what lies under its name is put aside; its directory, its first segment and its
-               file `partition` are made
-    each log   `partition` is synced, then the log's directory: whose it is
-    once       the data directory is synced: all the names in it
+    each log   files that have its name are put aside; its directory, its first segment and its
+               file `partition` are created
+    each log   `partition` is synced, then the log's directory: the log's topic id is durable
+    once       the data directory is synced: all the names in it are durable
 
-All names before the first sync, because that sync then carries most of them with it. A log is
-served after the last step only. A crash before that leaves any part of it, but never a batch: the
-next start puts aside what does not say whose it is, and takes the rest for the empty logs they are.
+All names are created before the first sync, because that sync then carries most of them. A log is
+served only after the last step. A crash before that may leave any part of it, but never a batch:
+the next start puts aside logs without a topic id and takes the others for the empty logs they are.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["LogCreation", "WantedLog"]
 @final
 @dataclass(slots=True)
 class WantedLog:
-    """A log that is to be made."""
+    """A log to create."""
 
     partition: TopicPartition
     topic_id: TopicId
@@ -44,7 +44,7 @@ class WantedLog:
 
 @final
 class LogCreation:
-    """Some new logs on their way. `make` in a thread, everything else on the loop."""
+    """New logs being created. `make` runs in a thread, everything else on the loop."""
 
     def __init__(
         self,
@@ -55,22 +55,22 @@ class LogCreation:
         put_aside: Callable[[str], str],
         before_cut: Callable[[TopicPartition, int], None],
     ) -> None:
-        """`put_aside` gives a directory another name, which it returns."""
+        """`put_aside` gives a directory another name and returns that name."""
         self._disk = disk
         self._files = files
         self._root = root
         self._put_aside = put_aside
         self._before_cut = before_cut
         self._wanted: dict[TopicPartition, WantedLog] = {}
-        self._begun: set[TopicPartition] = set()
-        """What lies under these names is ours."""
+        self._started: set[TopicPartition] = set()
+        """Directories that this creation made."""
         self._unsynced: dict[TopicPartition, DiskFile] = {}
-        """The file `partition` of each log that was begun."""
+        """The file `partition` of each log that was started."""
         self.made: dict[TopicPartition, FilePartitionLog] = {}
         self.failed: dict[TopicPartition, KafkaError | StorageFault] = {}
-        """What was refused before or could not be made; nothing of it is left behind."""
+        """Logs that were refused or could not be made; nothing of them is left behind."""
         self.put_aside: list[str] = []
-        """Where things went that lay in the way."""
+        """New paths of directories that were in the way."""
 
     def add(self, wanted: WantedLog) -> None:
         self._wanted[wanted.partition] = wanted
@@ -79,13 +79,13 @@ class LogCreation:
         return self._wanted[partition].topic_id
 
     def make(self) -> None:
-        """Make them all, durably. Raises nothing: each log stands for itself in `failed`."""
+        """Make them all, durably. Raises nothing: `failed` has the outcome of each log."""
         for partition, wanted in self._wanted.items():
             with self._noting_faults(partition):
-                self._begin(wanted)
+                self._make_log(wanted)
         for partition, file in self._unsynced.items():
             with self._noting_faults(partition):
-                self._settle(partition, file)
+                self._sync_log(partition, file)
         self._unsynced.clear()
         try:
             self._disk.sync_directory(self._root)
@@ -93,11 +93,11 @@ class LogCreation:
             for partition in list(self.made):
                 self._give_up(partition, fault)
 
-    def _begin(self, wanted: WantedLog) -> None:
+    def _make_log(self, wanted: WantedLog) -> None:
         partition, path = wanted.partition, self._path(wanted.partition)
         if self._disk.exists(path):
             self.put_aside.append(self._put_aside(path))
-        self._begun.add(partition)
+        self._started.add(partition)
         self.made[partition] = FilePartitionLog.create(
             self._disk,
             self._files,
@@ -107,7 +107,7 @@ class LogCreation:
         )
         self._unsynced[partition] = create_topic_id(self._disk, path, wanted.topic_id)
 
-    def _settle(self, partition: TopicPartition, file: DiskFile) -> None:
+    def _sync_log(self, partition: TopicPartition, file: DiskFile) -> None:
         try:
             file.sync()
         finally:
@@ -122,12 +122,12 @@ class LogCreation:
             self._give_up(partition, fault)
 
     def _give_up(self, partition: TopicPartition, fault: StorageFault) -> None:
-        """It will be tried again: litter would gather, on a disk that may be full."""
+        """Remove what was made: the creation is retried, and the disk may be full."""
         self.failed[partition] = fault
         log = self.made.pop(partition, None)
         if log is not None:
             log.close()
-        if partition in self._begun:
+        if partition in self._started:
             with suppress(StorageFault):
                 self._remove(self._path(partition))
 

@@ -1,20 +1,21 @@
-"""A data directory: the logs in it, who may use it, and what it remembers from start to start.
+"""A data directory: its logs, who may use it, and what it remembers from start to start.
 
     .lock             held while a broker runs here
     meta              cluster, broker and directory id
     checkpoint.0, .1  recovery point, log start and high watermark of every log
-    clean-shutdown    there between a clean end and the next start
+    clean-shutdown    exists between a clean shutdown and the next start
     TOPIC-PARTITION/  one log; its file `partition` names the topic id
-    UUID.deleted/     a log on its way out
+    UUID.deleted/     a removed log whose files wait to be unlinked
 
-Theory of operation. A directory serves until the first fault of its disk: a failed flush means that
-nobody knows what is on it, so it goes offline for good (`fail`), and its owner answers every
-partition of it with KAFKA_STORAGE_ERROR. A full disk is no such fault: it refuses the append.
+Theory of operation. A directory serves until the first fault of its disk: after a failed flush it
+is unknown what is on the disk, so the directory goes offline for good (`fail`), and its owner
+answers every partition in it with KAFKA_STORAGE_ERROR. A full disk is not such a fault: it refuses
+the append.
 
-The checkpoint only ever promises what was flushed. Whatever makes a promise too high, which is
-cutting a log, first caps it on disk. A clean end flushes everything, writes a last checkpoint and,
-as its very last act, the mark; the next start takes the mark away before anything else. So the mark
-means: the files are exactly what the checkpoint says.
+The checkpoint only promises what was flushed. Cutting a log makes a promise too high, so the cut
+first caps it on disk. A clean shutdown flushes everything, writes a last checkpoint and, as its
+very last step, the mark; the next start removes the mark before anything else. So the mark means:
+the files are exactly what the checkpoint says.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from tidemill.storage.directory.checkpoint import (
     CheckpointEntry,
     mark_clean,
     read_newest,
-    take_clean_mark,
+    try_take_clean_mark,
     write_cap,
     write_generation,
 )
 from tidemill.storage.directory.directory_meta import (
     DirectoryMeta,
     claim_directory,
-    partition_of_name,
+    try_parse_partition,
 )
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
@@ -64,8 +65,8 @@ ConfigOf = Callable[[TopicPartition], LogConfig]
 
 @final
 @dataclass(slots=True)
-class _Hosted:
-    """One log and what the directory knows beside it."""
+class _HostedLog:
+    """One log and what the directory knows about it."""
 
     log: FilePartitionLog
     topic_id: TopicId
@@ -90,27 +91,27 @@ class LogDirectory:
         self._rng = rng
         self._lock = lock
         self._files = FileCache(disk, files_max=files_max)
-        self._hosted: dict[TopicPartition, _Hosted] = {}
+        self._hosted: dict[TopicPartition, _HostedLog] = {}
         self._unloaded: dict[TopicPartition, CheckpointEntry] = {}
-        """What the checkpoint says of logs that could not be loaded: it must not be forgotten."""
+        """Checkpoint entries of logs that could not be loaded: they must not be forgotten."""
         self._checkpoint = Checkpoint()
         self._sequence = 0
-        """Of the newest checkpoint, written or still being written."""
+        """Of the newest checkpoint, written or being written."""
         self._purgeable: deque[str] = deque()
-        """Deleted logs whose files are still there."""
+        """Removed logs whose files still exist."""
         self._removed: deque[str] = deque()
-        """Deleted logs whose new names are not durable yet."""
+        """Removed logs whose new names are not durable yet."""
         self._busy: dict[str, FlushRound] = {}
-        """Paths of deleted logs that a running flush round may still write to."""
+        """Paths of removed logs that a running flush round may still write to."""
         self.path = path
         self.meta: DirectoryMeta
         self.dirty = DirtyLogs(on_failure=self.fail)
         self.report = RecoveryReport()
         self.started_clean = False
-        """False: what was not flushed may be lost, and leaders must take new epochs (D8)."""
+        """False: unflushed records may be lost, and leaders must take new epochs (ADR 0003)."""
         self.failure: StorageFault | None = None
         self.on_failure: Callable[[StorageFault], None] | None = None
-        """Told once when the directory goes offline."""
+        """Called once when the directory goes offline."""
 
     @classmethod
     def open(
@@ -125,9 +126,9 @@ class LogDirectory:
         config_of: ConfigOf = _default_config,
         files_max: int = OPEN_FILES_MAX,
     ) -> LogDirectory:
-        """Lock the directory, check whose it is, and bring back every log in it.
+        """Lock the directory, check whose it is, and load every log in it.
 
-        Raises UserError where the directory is not ours to use, StorageFault where its disk fails.
+        Raises UserError if the directory belongs to another broker, StorageFault if its disk fails.
         Call it through `Disk.run`: after an unclean end it reads every log's unflushed tail.
         """
         if not disk.exists(path):
@@ -148,13 +149,13 @@ class LogDirectory:
     # --- the logs ---------------------------------------------------------------------------------
 
     def logs(self) -> dict[TopicPartition, FilePartitionLog]:
-        """Every log that is served from here, in no particular order but always the same one."""
+        """Every log that is served from here, always in the same order."""
         return {partition: hosted.log for partition, hosted in self._hosted.items()}
 
     def get(
         self, partition: TopicPartition, topic_id: TopicId | None = None
     ) -> FilePartitionLog | None:
-        """The log of this partition; with a topic id, only if it is that topic's (I34)."""
+        """The log of this partition; with a topic id, only if it belongs to that topic (I34)."""
         hosted = self._hosted.get(partition)
         if hosted is None or (topic_id is not None and hosted.topic_id != topic_id):
             return None
@@ -165,15 +166,15 @@ class LogDirectory:
         return hosted.topic_id if hosted is not None else None
 
     def high_watermark(self, partition: TopicPartition) -> int:
-        """What the last checkpoint knew; a lower bound."""
+        """From the last checkpoint; a lower bound."""
         return self._hosted[partition].high_watermark
 
     def paths(self) -> list[tuple[TopicPartition, str]]:
-        """Every log and the directory it is in, for the scrub."""
+        """Every log and its directory, for the scrub."""
         return [(partition, hosted.path) for partition, hosted in self._hosted.items()]
 
     def begin_creation(self, wanted: Iterable[WantedLog]) -> LogCreation:
-        """Logs of these partitions, new and empty: `make` them through `Disk.run`, then `adopt`.
+        """Prepare new, empty logs: `make` them through `Disk.run`, then `adopt` them.
 
         One creation at a time. Files that another topic left under a name are put aside (I34).
         """
@@ -186,31 +187,33 @@ class LogDirectory:
         )
         for one in wanted:
             try:
-                self._make_room(one.partition)
+                self._clear_path(one.partition)
             except KafkaError as error:
                 creation.failed[one.partition] = error
             else:
                 creation.add(one)
         return creation
 
-    def _make_room(self, partition: TopicPartition) -> None:
+    def _clear_path(self, partition: TopicPartition) -> None:
         self._check_online()
         self._check_loaded(partition)
         self.delete_log(partition)
         self._check_not_busy(f"{self.path}/{partition}")
 
     def adopt(self, creation: LogCreation) -> None:
-        """Serve what was made. KafkaError if the disk failed meanwhile: nothing is served then."""
+        """Serve the new logs. KafkaError if the disk failed meanwhile: then none is served."""
         self._check_online()
         self._purgeable.extend(creation.put_aside)
         for partition, log in creation.made.items():
             topic_id = creation.topic_id(partition)
-            self._hosted[partition] = _Hosted(log, topic_id, log.directory, 0, stored_end_offset=0)
+            self._hosted[partition] = _HostedLog(
+                log, topic_id, log.directory, 0, stored_end_offset=0
+            )
 
     def create_log(
         self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
     ) -> FilePartitionLog:
-        """The log of this partition, made on the spot unless it is there: who calls it waits."""
+        """The log of this partition, created in this call if it does not exist; blocks."""
         self._check_online()
         log = self.get(partition, topic_id)
         if log is not None:
@@ -225,7 +228,7 @@ class LogDirectory:
     def delete_log(self, partition: TopicPartition) -> None:
         """Take the log out of service; durably with the next `settle_removals`.
 
-        Its files go later (`purge_slice`).
+        `purge_slice` unlinks its files later.
         """
         hosted = self._hosted.pop(partition, None)
         if hosted is None:
@@ -242,27 +245,27 @@ class LogDirectory:
         return bool(self._removed)
 
     def settle_removals(self) -> None:
-        """Make all deletions until now durable, with one sync: for `Disk.run`.
+        """Make all removals so far durable, with one sync: for `Disk.run`.
 
-        Only then may their files go. A log that comes back without some of them would be taken for
-        damage, one that comes back whole for what it is: the log of a topic that is no more.
+        Only then may their files be unlinked. A log that came back without some of its files would
+        look damaged; one that comes back whole is recognised as the log of a deleted topic.
         """
         settled = tuple(self._removed)
         if settled:
             self._disk.sync_directory(self.path)
         for path in settled:
-            with suppress(ValueError):  # the end may come while a thread does the same
+            with suppress(ValueError):  # `close` may run while a thread does the same
                 self._removed.remove(path)
                 self._purgeable.append(path)
 
     def apply_retention(
         self, partition: TopicPartition, *, now_ms: int, high_watermark: int
     ) -> int:
-        """Let old segments of one log go; the number dropped.
+        """Drop old segments of one log; the number dropped.
 
-        A segment goes only when all that must outlive it is on disk: the name of the segment that
-        follows it, and the producers that only it knew. For closed segments a flush behind the last
-        roll has seen to that, for the last one a checkpoint; until then they stay.
+        A segment is dropped only when everything that must outlive it is on disk: the name of the
+        segment after it, and the producers that only it knew. For closed segments a flush after the
+        last roll has stored these, for the last segment a checkpoint; until then they stay.
         """
         hosted = self._hosted[partition]
         log, running = hosted.log, self.dirty.running
@@ -274,7 +277,7 @@ class LogDirectory:
         return log.apply_retention(now_ms=now_ms, high_watermark=limit)
 
     def purge_slice(self, files_max: int) -> bool:
-        """Unlink up to so many files of deleted logs; True when none is left."""
+        """Unlink up to this many files of removed logs; True when none is left."""
         while self._purgeable and files_max > 0:
             path = self._purgeable[0]
             names = self._disk.list_names(path) if self._disk.exists(path) else []
@@ -289,9 +292,9 @@ class LogDirectory:
     # --- checkpoints ------------------------------------------------------------------------------
 
     def collect_checkpoint(self, logs_max: int) -> FlushRound | None:
-        """A round for up to so many changed logs that stores what makes the next start short.
+        """A round for up to this many changed logs that stores what makes the next start short.
 
-        To be run like any other round. None when nothing has changed, or a round is running.
+        Run it like any other round. None if nothing has changed, or a round is running.
         """
         if self.dirty.running is not None or self.failure is not None:
             return None
@@ -307,7 +310,7 @@ class LogDirectory:
     def take_checkpoint(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> Callable[[], None]:
-        """What is flushed now, and a function that writes it: for `Disk.run`, one at a time."""
+        """Capture what is flushed now; returns the function that writes it: for `Disk.run`."""
         self._check_online()
         self._sequence += 1
         entries = dict(self._unloaded)
@@ -328,13 +331,13 @@ class LogDirectory:
         return partial(write_generation, self._disk, self.path, self._checkpoint)
 
     def write_checkpoint(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """`take_checkpoint` and write it. After this the log starts in it never go back (I9)."""
+        """`take_checkpoint` and write it. After this its log start offsets never go back (I9)."""
         self.take_checkpoint(high_watermarks)()
 
-    # --- the end ----------------------------------------------------------------------------------
+    # --- failure and shutdown ---------------------------------------------------------------------
 
     def fail(self, error: StorageFault) -> None:
-        """The disk failed: offline for good, until an operator restarts the broker."""
+        """The disk failed: offline until an operator restarts the broker."""
         if self.failure is None:
             self.failure = error
             if self.on_failure is not None:
@@ -345,11 +348,11 @@ class LogDirectory:
         self._lock.close()
 
     def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Flush everything and leave the mark of a clean end; nothing of it if the disk failed."""
+        """Flush everything and leave the mark of a clean shutdown; neither if the disk failed."""
         invariant(self.dirty.running is None, "a flush round outlived the broker")
         try:
             if self.failure is None:
-                self._store_everything(high_watermarks)
+                self._flush_everything(high_watermarks)
         except StorageFault as error:
             self.fail(error)
         finally:
@@ -357,7 +360,7 @@ class LogDirectory:
                 hosted.log.close()
             self._lock.close()
 
-    def _store_everything(self, high_watermarks: Mapping[TopicPartition, int] | None) -> None:
+    def _flush_everything(self, high_watermarks: Mapping[TopicPartition, int] | None) -> None:
         self.settle_removals()
         for hosted in self._hosted.values():
             hosted.log.settle_swap()
@@ -380,7 +383,7 @@ class LogDirectory:
     def _load(self, config_of: ConfigOf, now_ms: int) -> None:
         self._checkpoint = read_newest(self._disk, self.path)
         self._sequence = self._checkpoint.sequence
-        mark = take_clean_mark(self._disk, self.path)
+        mark = try_take_clean_mark(self._disk, self.path)
         self.started_clean = self.report.was_clean = mark is not None and mark == self._sequence
         loader = LogLoader(
             self._disk,
@@ -390,7 +393,7 @@ class LogDirectory:
             now_ms=now_ms,
         )
         for name in self._disk.list_names(self.path):
-            partition = partition_of_name(name)
+            partition = try_parse_partition(name)
             if name.endswith(DELETED_SUFFIX):
                 self._purgeable.append(f"{self.path}/{name}")
             elif partition is not None:
@@ -412,7 +415,7 @@ class LogDirectory:
             self._removed.append(self._rename_aside(path))
             return
         self.report.add(partition, loaded.report)
-        self._hosted[partition] = _Hosted(
+        self._hosted[partition] = _HostedLog(
             loaded.log,
             loaded.topic_id,
             path,
@@ -429,7 +432,7 @@ class LogDirectory:
         write_cap(self._disk, hosted.path, sequence=self._sequence, offset=kept_end)
 
     def _rename_aside(self, path: str) -> str:
-        """Give a directory a name that nobody looks for; that one."""
+        """Give a directory an unused name; the new path."""
         target = f"{self.path}/{self._rng.uuid().hex}{DELETED_SUFFIX}"
         self._disk.rename(path, target)
         return target
@@ -441,7 +444,7 @@ class LogDirectory:
             )
 
     def _check_loaded(self, partition: TopicPartition) -> None:
-        """What is there but could not be read must not be taken for nothing."""
+        """A log that could not be loaded must not be replaced by an empty one."""
         why = self.report.failed.get(partition)
         if why is not None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} was not loaded: {why}")
@@ -459,7 +462,7 @@ class LogDirectory:
 
 
 def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
-    """Where the batch begins that holds `offset`: a cut takes all of it."""
+    """The base offset of the batch that holds `offset`: a cut removes the whole batch."""
     start = log.log_start_offset
     if not start < offset < log.log_end_offset:
         return offset

@@ -1,8 +1,8 @@
-"""How a start brings back each log of a data directory.
+"""How a start loads each log of a data directory.
 
-After a clean end the checkpoint says what the files are; the log is built from it and two small
-files, and nothing else is opened: eight thousand logs make a start. Whatever does not fit sends the
-log through recovery, as does an end that was not clean.
+After a clean shutdown the checkpoint says what the files are. The log is built from it and two
+small files; nothing else is opened, because a start may load eight thousand logs. A log that does
+not match the checkpoint goes through recovery, as do all logs after an unclean end.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import final
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.storage.directory.checkpoint import Checkpoint, CheckpointEntry, read_cap
-from tidemill.storage.directory.directory_meta import read_topic_id, write_topic_id
+from tidemill.storage.directory.checkpoint import Checkpoint, CheckpointEntry, try_read_cap
+from tidemill.storage.directory.directory_meta import try_read_topic_id, write_topic_id
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import LOG_SUFFIX
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog, LoadedState
-from tidemill.storage.recovery.log_recovery import Remembered, recover, try_load_clean
+from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover, try_load_clean
 from tidemill.storage.recovery.recovery_report import PartitionReport
 
 __all__ = ["LoadedLog", "LogLoader"]
@@ -29,13 +29,13 @@ __all__ = ["LoadedLog", "LogLoader"]
 @final
 @dataclass(slots=True)
 class LoadedLog:
-    """A log that is ready to serve, and what is known beside it."""
+    """A log that is ready to serve, and what the start knows about it."""
 
     log: FilePartitionLog
     topic_id: TopicId
     high_watermark: int
     is_stored: bool
-    """Its snapshot and index are up to date, so that the next checkpoint can pass it by."""
+    """Its snapshot and index are up to date, so the next checkpoint can skip it."""
     report: PartitionReport
 
 
@@ -59,9 +59,9 @@ class LogLoader:
         config: LogConfig,
         before_cut: Callable[[int], None],
     ) -> LoadedLog | None:
-        """The log in this directory; None where its creation never got anywhere.
+        """The log in this directory; None if its creation did not finish.
 
-        Raises StorageFault where it cannot be read, or nobody knows whose it is.
+        Raises StorageFault if it cannot be read, or if its topic is unknown.
         """
         entry = self._checkpoint.entries.get(partition)
         topic_id = self._identify(path, entry)
@@ -81,10 +81,10 @@ class LogLoader:
         )
 
     def _identify(self, path: str, entry: CheckpointEntry | None) -> TopicId | None:
-        """Whose files these are; None: there is nothing in them."""
+        """The topic that these files belong to; None if they are empty."""
         if self._is_clean and entry is not None:
             return entry.topic_id
-        topic_id = read_topic_id(self._disk, path)
+        topic_id = try_read_topic_id(self._disk, path)
         if topic_id is not None:
             return topic_id
         if entry is not None:
@@ -92,17 +92,17 @@ class LogLoader:
             return entry.topic_id
         names = self._disk.list_names(path)
         if any(name.endswith(LOG_SUFFIX) and self._disk.size(f"{path}/{name}") for name in names):
-            raise StorageFault("its file 'partition' is lost, so nobody knows whose data this is")
+            raise StorageFault("its file 'partition' is lost, so its topic is unknown")
         return None
 
     def _load_state(
         self, path: str, entry: CheckpointEntry | None, config: LogConfig
     ) -> tuple[LoadedState, PartitionReport]:
-        remembered = self._remembered(path, entry)
+        checkpointed = self._checkpointed(path, entry)
         interval_bytes = config.index_interval_bytes
         if self._is_clean and entry is not None:
             state = try_load_clean(
-                self._disk, self._files, path, remembered, index_interval_bytes=interval_bytes
+                self._disk, self._files, path, checkpointed, index_interval_bytes=interval_bytes
             )
             if state is not None:
                 return state, PartitionReport()
@@ -110,18 +110,18 @@ class LogLoader:
             self._disk,
             self._files,
             path,
-            remembered,
+            checkpointed,
             index_interval_bytes=interval_bytes,
             now_ms=self._now_ms,
         )
 
-    def _remembered(self, path: str, entry: CheckpointEntry | None) -> Remembered:
-        """What the checkpoint says of a log, and what a cut since then took back."""
+    def _checkpointed(self, path: str, entry: CheckpointEntry | None) -> CheckpointedLog:
+        """What the checkpoint says about a log, lowered by a cut since then."""
         if entry is None:
-            return Remembered()
+            return CheckpointedLog()
         cap = None if self._is_clean else self._read_cap(path)
         floor = entry.recovery_point if cap is None else cap
-        return Remembered(
+        return CheckpointedLog(
             recovery_point=min(entry.recovery_point, floor),
             log_start_offset=min(entry.log_start_offset, floor),
             size_bytes=entry.size_bytes,
@@ -130,7 +130,7 @@ class LogLoader:
         )
 
     def _read_cap(self, path: str) -> int | None:
-        return read_cap(self._disk, path, sequence=self._checkpoint.sequence)
+        return try_read_cap(self._disk, path, sequence=self._checkpoint.sequence)
 
 
 def _is_stored(state: LoadedState, report: PartitionReport) -> bool:

@@ -1,8 +1,8 @@
-"""Letting go of old data: a walk over all logs of a directory, a few at a time.
+"""Drops old data: a walk over all logs of a directory, a few at a time.
 
-Eight thousand logs cannot be looked at in one go on the event loop. A pass takes them in slices,
-starts anew when it reached the end, and meets logs that were created or deleted meanwhile at its
-next round. What was deleted as a whole is unlinked in slices too.
+Eight thousand logs are too many for one turn of the event loop. A pass takes them in slices, starts
+again after the last one, and finds logs that were created or deleted meanwhile in its next round.
+The files of deleted logs are unlinked in slices too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RetentionPass:
         self.segments_dropped = 0
 
     def run_slice(self, now_ms: int, budget: int) -> bool:
-        """Look at up to `budget` logs; True when this slice ended a pass over all of them."""
+        """Look at up to `budget` logs; True if this slice completed a pass over all of them."""
         if not self._left:
             self._left.extend(self._directory.logs())
         for _ in range(min(budget, len(self._left))):
@@ -38,7 +38,7 @@ class RetentionPass:
         return not self._left
 
     def purge_slice(self, files_max: int) -> bool:
-        """Unlink up to so many files of deleted logs; True when there is nothing left of them."""
+        """Unlink up to this many files of deleted logs; True when none is left."""
         return self._directory.purge_slice(files_max)
 
     def _apply(self, partition: TopicPartition, now_ms: int) -> None:

@@ -1,6 +1,6 @@
-"""The slow check of everything at rest: closed segments are read and their checksums compared.
+"""The slow check of all data at rest: reads closed segments and verifies their checksums.
 
-A disk that loses bits does so where nobody looks. Scrubbing looks everywhere once per period, in
+A disk loses bits unnoticed where data is not read. The scrub reads everything once per period, in
 small slices and within a byte rate, so that damage is found while another replica still has a good
 copy. It only reports: a slice changes no file.
 
@@ -8,7 +8,7 @@ copy. It only reports: a slice changes no file.
     slice.run()                                                   in a thread
     finish(slice, now_ms)                                         on the loop
 
-The last segment of a log is left out: it still grows, and recovery looks after it.
+The last segment of a log is left out: it still grows, and recovery checks it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MIB, SCRUB_EVENTS_MAX
 from tidemill.storage.files.disk import Disk, DiskFile
-from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path, try_parse_offset
-from tidemill.storage.recovery.checked_scan import CheckedScan, find_batch_behind
+from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
+from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_behind
+from tidemill.storage.recovery.segment_files import offsets_in
 
 __all__ = ["WEEK_MS", "DamageFound", "Scrub", "ScrubSlice"]
 
@@ -65,7 +66,7 @@ class ScrubSlice:
         """Found by the latest `run`."""
 
     def run(self) -> None:
-        """Check the next bytes. A segment that is gone (retention, truncation) is done."""
+        """Check the next bytes. A segment that no longer exists (retention, truncation) is done."""
         self.damage, self.checked_bytes = [], 0
         try:
             self._check_some()
@@ -78,7 +79,7 @@ class ScrubSlice:
 
     def _check_some(self) -> None:
         file = self._file or self._disk.open(self._path)
-        self._file = file  # kept: compaction may put another file under the path
+        self._file = file  # kept open: compaction may put another file under the path
         scan = self._scan
         if scan is None:
             self._size_bytes = file.size()
@@ -96,7 +97,7 @@ class ScrubSlice:
         self.is_last = self.is_last or scan.position >= self._size_bytes
 
     def _skip_damage(self, scan: CheckedScan, file: DiskFile) -> None:
-        found = find_batch_behind(
+        found = try_find_batch_behind(
             file, position=scan.position, end=self._size_bytes, next_offset=scan.next_offset
         )
         if found is None:
@@ -135,10 +136,10 @@ class Scrub:
         self.bytes_checked = 0
         self.damages_found = 0
         self.events: deque[DamageFound] = deque(maxlen=SCRUB_EVENTS_MAX)
-        """The latest damage; the counters know all."""
+        """The latest damage; the counters include all of it."""
 
     def next_slice(self, now_ms: int) -> ScrubSlice | None:
-        """What to check now; None while a slice runs, the rate is used up, or all is fresh."""
+        """What to check now; None while a slice runs, the rate is used up, or nothing is due."""
         if self._in_flight or now_ms < self._slice_due_ms:
             return None
         self._maybe_begin_cycle(now_ms)
@@ -150,7 +151,7 @@ class Scrub:
         return self._segments_left[0]
 
     def finish(self, part: ScrubSlice, now_ms: int) -> list[DamageFound]:
-        """The slice ran: count it, and say what it found."""
+        """The slice ran: count it, and return the damage it found."""
         self._in_flight = False
         self._slice_due_ms = now_ms + part.checked_bytes * 1000 // self._bytes_per_second
         self.bytes_checked += part.checked_bytes
@@ -166,7 +167,7 @@ class Scrub:
             return
         if self._cycle_due_ms is None:
             self._cycle_due_ms = now_ms + self._period_ms
-            return  # a broker that just started has better things to do
+            return  # a broker that just started has more urgent work
         if now_ms >= self._cycle_due_ms:
             self._cycle_due_ms = now_ms + self._period_ms
             self._partitions_left.extend(self._partitions())
@@ -176,8 +177,7 @@ class Scrub:
             names = self._disk.list_names(directory)
         except StorageFault:
             return []  # deleted since the cycle began
-        offsets = [try_parse_offset(name, LOG_SUFFIX) for name in names]
-        bases = sorted(offset for offset in offsets if offset is not None)
+        bases = offsets_in(names, LOG_SUFFIX)
         return [
             ScrubSlice(self._disk, partition, offset_path(directory, base, LOG_SUFFIX), base)
             for base in bases[:-1]

@@ -1,4 +1,4 @@
-"""The format of small files: damage is seen, and a newer version is refused, never guessed at.
+"""The format of small files: damage is detected, and a newer version is refused, never guessed.
 
     offset  size  field
     0       4     magic, "TMCF"
@@ -9,8 +9,8 @@
     16      n     payload
     16+n    4     CRC32C of everything before it
 
-A file that grows by appending (an index) is a sequence of such blocks; reading it stops at the
-first one that is not whole. All numbers are big-endian.
+A file that grows by appending (an index) is a sequence of such blocks; reading stops at the first
+block that is not whole. All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from struct import Struct
 from crc32c import crc32c
 
 from tidemill.core.errors import StorageFault, UserError
-from tidemill.storage.files.disk import Buffer
+from tidemill.storage.files.disk import Buffer, Disk
 
-__all__ = ["DamagedFile", "decode_checked", "encode_checked", "iter_blocks"]
+__all__ = ["DamagedFile", "decode_checked", "encode_checked", "iter_blocks", "read_checked"]
 
 _MAGIC = b"TMCF"
 _HEADER = Struct(">4s4sHHI")
@@ -43,9 +43,9 @@ def encode_checked(kind: bytes, version: int, payload: Buffer) -> bytes:
 
 
 def decode_checked(data: Buffer, *, kind: bytes, version: int, name: str) -> memoryview:
-    """The payload of a file that is one block. `name` is for the error's reader.
+    """The payload of a file that is one block. `name` appears in errors.
 
-    Raises DamagedFile, and UserError where a newer Tidemill wrote the file.
+    Raises DamagedFile, and UserError if a newer Tidemill wrote the file.
     """
     view = memoryview(data)
     payload, size = _decode_block(view, kind=kind, version=version, name=name)
@@ -54,10 +54,15 @@ def decode_checked(data: Buffer, *, kind: bytes, version: int, name: str) -> mem
     return payload
 
 
+def read_checked(disk: Disk, path: str, *, kind: bytes, version: int) -> memoryview:
+    """The payload of a small file. Raises as `decode_checked`, and StorageFault."""
+    return decode_checked(disk.read_file(path), kind=kind, version=version, name=path)
+
+
 def iter_blocks(
     data: Buffer, *, kind: bytes, version: int, name: str
 ) -> Iterator[tuple[memoryview, int]]:
-    """The whole blocks at the beginning of `data`: payload, and size with its frame."""
+    """The whole blocks at the start of `data`: payload, and size with its frame."""
     view = memoryview(data)
     while len(view) > 0:
         try:

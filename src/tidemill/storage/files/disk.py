@@ -1,13 +1,13 @@
-"""The Disk seam: every operating-system call on files is made here.
+"""The Disk seam: all operating-system calls on files are made here.
 
 Storage is synchronous. Its callers decide what may run on the event loop (a write into the page
 cache, a read of resident pages) and what goes through `Disk.run` into a thread (fsync, cold reads,
 scans). Faults come out as `StorageFault`, a full disk as `DiskFull`, never as `OSError`.
 
 What a crash may do, and what a simulated disk must model:
-- bytes written but not synced may be kept, lost or torn, page by page (4 KiB), each for itself;
+- bytes written but not synced may be kept, lost or torn, each page (4 KiB) independently;
 - a created, renamed or unlinked name is durable only after its directory was synced;
-- after a failed sync the pages count as clean: a second sync proves nothing, so nobody retries.
+- after a failed sync the pages count as clean: a second sync proves nothing, so none is tried.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DiskSpace:
 
     total_bytes: int
     usable_bytes: int
-    """What is left for us; the rest of the free space may be reserved."""
+    """What this process may still use; part of the free space may be reserved."""
 
 
 class DiskFile(Protocol):
@@ -50,17 +50,17 @@ class DiskFile(Protocol):
     def path(self) -> str: ...
 
     def pread(self, size: int, position: int) -> bytes:
-        """Up to `size` bytes; shorter only at the end of the file."""
+        """Up to `size` bytes; fewer only at the end of the file."""
         ...
 
     def pwrite(self, chunks: Sequence[Buffer], position: int) -> int:
-        """Write all chunks, one after the other, from `position` on; all or an error."""
+        """Write all chunks in order from `position` on; all of them or an error."""
         ...
 
     def size(self) -> int: ...
 
     def truncate(self, size: int) -> None:
-        """Cut or extend. Bytes that a view was ever given of are never cut (SIGBUS)."""
+        """Cut or extend. Bytes that a view was given of are never cut (SIGBUS)."""
         ...
 
     def sync(self) -> None:
@@ -68,10 +68,10 @@ class DiskFile(Protocol):
         ...
 
     def try_resident_view(self, position: int, size: int) -> memoryview | None:
-        """A read-only view of these bytes without a copy, or None where that would not be safe.
+        """A read-only view of these bytes without a copy, or None if that would not be safe.
 
         Safe means: mapped, wholly inside the file, and in memory now (a page fault on the event
-        loop stalls everyone). The view keeps its map alive; nobody closes it.
+        loop stalls every connection). The view keeps its map alive; it is never closed.
         """
         ...
 
@@ -79,7 +79,7 @@ class DiskFile(Protocol):
 
 
 class Disk(Protocol):
-    """A file system, as far as storage needs one. Paths are absolute or relative strings."""
+    """The part of a file system that storage needs. Paths are absolute or relative strings."""
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         """Open for reading and writing; with `create` the file must not exist yet."""
@@ -90,7 +90,7 @@ class Disk(Protocol):
     def size(self, path: str) -> int: ...
 
     def changed_ms(self, path: str) -> int:
-        """When a file's content or name last changed, by the wall clock."""
+        """When a file's content or name last changed, in wall-clock time."""
         ...
 
     def list_names(self, path: str) -> list[str]:
@@ -100,21 +100,21 @@ class Disk(Protocol):
     def make_directories(self, path: str) -> None: ...
 
     def read_file(self, path: str) -> bytes:
-        """A small file's whole content."""
+        """The whole content of a small file."""
         ...
 
     def write_file_atomically(self, path: str, data: Buffer) -> None:
-        """Temporary file, sync, rename, sync of the directory: old or new, never half."""
+        """Temporary file, sync, rename, directory sync: the old content or the new, never half."""
         ...
 
     def rename(self, source: str, target: str) -> None: ...
 
     def unlink(self, path: str) -> None:
-        """Remove a file; no error when it is gone already."""
+        """Remove a file; no error if it does not exist."""
         ...
 
     def remove_directory(self, path: str) -> None:
-        """Remove an empty directory; no error when it is gone already."""
+        """Remove an empty directory; no error if it does not exist."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -122,15 +122,15 @@ class Disk(Protocol):
         ...
 
     def space(self, path: str) -> DiskSpace:
-        """How large the volume of this path is, and how much of it we may still use."""
+        """The size of this path's volume, and how much of it may still be used."""
         ...
 
     def lock(self, path: str) -> DiskFile:
-        """Take an exclusive lock on a file, or raise UserError naming who may hold it."""
+        """Take an exclusive lock on a file, or raise UserError naming the process that holds it."""
         ...
 
     async def run(self, operation: Callable[[], T]) -> T:
-        """Do something slow away from the event loop (the one door to threads)."""
+        """Run a slow operation off the event loop: the only way into a thread."""
         ...
 
 
@@ -201,7 +201,7 @@ class _Map:
         self._address = _address_of(mapped)
 
     def try_view(self, position: int, end: int) -> memoryview | None:
-        """The bytes, where every page of them is in memory (19 us per MB)."""
+        """The bytes, if every page of them is in memory (19 us per MB)."""
         first = position - position % mmap.PAGESIZE
         pages = ctypes.create_string_buffer((end - first + mmap.PAGESIZE - 1) // mmap.PAGESIZE)
         if _mincore(self._address + first, end - first, pages) != 0 or b"\0" in pages.raw:
@@ -211,11 +211,11 @@ class _Map:
 
 @final
 class _OsFile:
-    """A descriptor that lives as long as someone holds the object.
+    """A file descriptor that stays open as long as anything holds this object.
 
-    A cache may forget a file while a thread still syncs it or reads from it. Closing with the last
-    reference keeps the number from being reused under that thread, where an explicit `close`
-    could sync a stranger's file and call it durable.
+    A cache may forget a file while a thread still syncs or reads it. Closing with the last
+    reference keeps the descriptor's number from being reused under that thread; an explicit
+    `close` could make it sync an unrelated file and call that durable.
     """
 
     __slots__ = ("_descriptor", "_map", "_path", "_size_at_miss")
@@ -290,7 +290,7 @@ class _OsFile:
             os.close(self._descriptor)
 
     def _try_remap(self, end: int) -> _Map | None:
-        """Map the file anew once it has grown enough, or has stopped growing."""
+        """Map the file again once it has grown enough, or has stopped growing."""
         size = self.size()
         mapped_bytes = self._map.size if self._map is not None else 0
         at_rest = size == self._size_at_miss
@@ -302,7 +302,7 @@ class _OsFile:
         return self._map
 
     def _write_rest(self, chunks: Sequence[Buffer], position: int, written: int) -> None:
-        """After a short write: the rest, chunk by chunk."""
+        """After a short write: write the rest, chunk by chunk."""
         skip = written
         for chunk in chunks:
             view = memoryview(chunk)[skip:]
@@ -402,7 +402,7 @@ class OsDisk:
         return await asyncio.get_running_loop().run_in_executor(self._threads, operation)
 
     def close(self) -> None:
-        """Wait for what runs and end the threads."""
+        """Wait for running operations and end the threads."""
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None

@@ -1,11 +1,11 @@
-"""What storage keeps open and in memory, bounded: thousands of logs share one set of descriptors.
+"""Open files and loaded indexes, bounded: thousands of logs share one set of file descriptors.
 
-A file is opened when it is first used, and the one that was not used for longest is let go when
-there are too many. Letting go is dropping the reference: a thread that still reads or syncs the
-file keeps it open (see `disk`). The same holds for the indexes of closed segments.
+A file is opened on first use, and the least recently used one is dropped when there are too many.
+Dropping only removes the reference: a thread that still reads or syncs the file keeps it open (see
+`disk`). The indexes of closed segments are handled the same way.
 
-All of it may be called from a thread of `Disk.run`: every step is one atomic operation, and two
-threads that open the same file at once merely open it twice.
+Threads of `Disk.run` may call all of it: every step is one atomic operation, and two threads that
+open the same file at once merely open it twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class IndexHolder(Protocol):
 
 @final
 class FileCache:
-    """Open files by path, and the segments whose index is in memory; least recently used go."""
+    """Open files by path, and segments with a loaded index; drops the least recently used."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class FileCache:
         return len(self._files)
 
     def get(self, path: str) -> DiskFile:
-        """The open file; hold on to it only as long as the work at hand takes."""
+        """The open file; keep it only for the work at hand."""
         file = self._files.get(path)
         if file is None:
             file = self._disk.open(path)
@@ -65,11 +65,11 @@ class FileCache:
                 self._files.popitem(last=False)
 
     def drop(self, path: str) -> None:
-        """The path names another file now, or none."""
+        """The path now names another file, or none."""
         self._files.pop(path, None)
 
     def use_index(self, holder: IndexHolder) -> None:
-        """This segment's index is, or will be, in memory; another one's may have to go."""
+        """This segment's index is loaded, or will be; another index may be dropped for it."""
         self._indexes[holder] = None
         with suppress(KeyError):
             self._indexes.move_to_end(holder)
@@ -77,5 +77,5 @@ class FileCache:
             self._indexes.popitem(last=False)[0].drop_index()
 
     def forget_index(self, holder: IndexHolder) -> None:
-        """The segment is gone."""
+        """The segment no longer exists, or is active."""
         self._indexes.pop(holder, None)

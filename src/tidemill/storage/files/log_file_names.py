@@ -3,12 +3,12 @@
 NNNNNNNNNNNNNNNNNNNN.log         batches, from offset N on
 NNNNNNNNNNNNNNNNNNNN.index       offset -> position, sparse; may be lost
 NNNNNNNNNNNNNNNNNNNN.timeindex   time -> entry of the offset index; may be lost
-NNNNNNNNNNNNNNNNNNNN.snapshot    the producers after everything below offset N
+NNNNNNNNNNNNNNNNNNNN.snapshot    the producers' state after all records below offset N
 leader-epochs                    which epoch began at which offset
 clean-point                      compaction has seen everything below this offset; may be lost
-N-M.swap                         takes the place of the segments from N up to M (`segment_swap`)
+N-M.swap                         replaces the segments from N up to M (`segment_swap`)
 *.cleaned                        compaction had not finished it; of no value
-*.deleted                        on its way out; never read again
+*.deleted                        removed from the log, waits to be unlinked; never read again
 *.tmp                            half written when the process ended; of no value
 """
 
@@ -46,17 +46,17 @@ _DIGITS = 20
 
 
 def offset_path(directory: str, offset: int, suffix: str) -> str:
-    """The path of the file that is named after `offset`."""
+    """The path of the file named after `offset`."""
     return f"{directory}/{offset:0{_DIGITS}d}{suffix}"
 
 
 def swap_path(directory: str, base_offset: int, next_offset: int) -> str:
-    """The path of a file that takes the place of all segments between the two offsets."""
+    """The path of a file that replaces all segments between the two offsets."""
     return f"{directory}/{base_offset:0{_DIGITS}d}-{next_offset:0{_DIGITS}d}{SWAP_SUFFIX}"
 
 
 def try_parse_swap(name: str) -> tuple[int, int] | None:
-    """The two offsets in the name of a swap file, or None where it is not one."""
+    """The two offsets in the name of a swap file, or None for any other name."""
     first, _, second = name.removesuffix(SWAP_SUFFIX).partition("-")
     if not name.endswith(SWAP_SUFFIX):
         return None
@@ -65,7 +65,7 @@ def try_parse_swap(name: str) -> tuple[int, int] | None:
 
 
 def try_parse_offset(name: str, suffix: str) -> int | None:
-    """The offset in a file's name, or None where the name is not one of this kind."""
+    """The offset in a file's name, or None if the name is not of this kind."""
     stem = name.removesuffix(suffix)
     is_one = name.endswith(suffix) and len(stem) == _DIGITS and stem.isascii() and stem.isdigit()
     return int(stem) if is_one else None

@@ -1,7 +1,7 @@
 """Walks the headers of a segment's batches from a known position on, without their records.
 
-For finding batches: what it walks over was checked when it was appended or recovered, so only the
-header itself is looked at. Bytes that are not a header are damage, and raise CorruptBatch.
+For finding batches: append or recovery has checked them, so only the header is read. Bytes that are
+not a header are damage and raise CorruptBatch.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from tidemill.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_he
 __all__ = ["NotResident", "ResidentRange", "Source", "walk_headers"]
 
 _WALK_BYTES = 8 * 1024
-"""Read at a time: two default index intervals."""
+"""Bytes per read: two default index intervals."""
 
 
 class Source(Protocol):
-    """Where the bytes come from: a file, or a view of a part of one."""
+    """Where the bytes come from: a file, or a view of part of one."""
 
     def pread(self, size: int, position: int) -> Buffer: ...
 
 
 class NotResident(Exception):
-    """A search left the view it was given; the same search on the file itself will do."""
+    """A search left its view; repeat the same search on the file."""
 
 
 @final
 class ResidentRange:
-    """A view of a file's bytes from `origin` on, read as if it were the file."""
+    """A view of a file's bytes from `origin` on, readable like the file."""
 
     __slots__ = ("_origin", "_view")
 

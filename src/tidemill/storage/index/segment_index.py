@@ -1,9 +1,9 @@
-"""Both indexes of a segment, kept in step, and how they get to disk and back.
+"""Both indexes of a segment, kept in step, and how they are stored and loaded.
 
 Entry i says: before `positions[i]`, where the batch at `offsets[i]` begins, no batch reaches that
-offset and none has a timestamp above `timestamps[i]`. So the segment can be taken up at any entry:
-loading reads what the files still hold, drops it all if it does not fit the segment, and walks the
-segment's headers from the last entry on to make up the rest.
+offset and none has a timestamp above `timestamps[i]`. So indexing can resume at any entry: loading
+reads what the files hold, drops all of it if it does not fit the segment, and walks the segment's
+headers from the last entry on to add the rest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidemill.wire.batch import HEADER_BYTES, NO_TIMESTAMP, CorruptBatch, read_h
 __all__ = ["IndexBlock", "SegmentIndex", "index_paths", "unlink_index_files"]
 
 IndexBlock = tuple[str, int, bytes]
-"""A file's path, the position, and the bytes to write there."""
+"""A file's path, a position, and the bytes to write there."""
 
 
 @final
@@ -43,9 +43,9 @@ class SegmentIndex:
         self.times = times
         self._interval_bytes = interval_bytes
         self._stored = (0, 0, 0)
-        """Entries in the files, and the size of either file."""
+        """Entries in the files, and the size of each file."""
         self.fault: CorruptBatch | None = None
-        """Damage in the segment: there are no entries behind it, and `max_timestamp` is unknown."""
+        """Damage in the segment: no entries follow it, and `max_timestamp` is unknown."""
         last = offsets.positions[-1] if len(offsets) else 0
         self.max_timestamp = times.timestamps[-1] if len(times) else NO_TIMESTAMP
         self._next_entry_at = last + interval_bytes
@@ -66,7 +66,7 @@ class SegmentIndex:
         size_bytes: int,
         interval_bytes: int,
     ) -> SegmentIndex:
-        """From the files as far as they hold, the rest from the segment itself."""
+        """From the files as far as they are valid, the rest from the segment itself."""
         index = _try_read(disk, directory, base_offset, interval_bytes)
         if index is None or not index._fits(file, size_bytes):
             unlink_index_files(disk, directory, base_offset)
@@ -75,7 +75,7 @@ class SegmentIndex:
         return index
 
     def note(self, base_offset: int, max_timestamp: int, position: int) -> None:
-        """A batch, or several at once, were appended at `position`."""
+        """A batch, or several at once, was appended at `position`."""
         if position >= self._next_entry_at:
             self.times.add(self.max_timestamp)
             self.offsets.add(base_offset, position)
@@ -84,7 +84,7 @@ class SegmentIndex:
             self.max_timestamp = max_timestamp
 
     def cut(self, file: DiskFile, size_bytes: int) -> SegmentIndex:
-        """The index of the segment cut to `size_bytes`, its index files gone.
+        """The index of the segment cut to `size_bytes`, after its index files were unlinked.
 
         A new object: a reader in a thread may still use this one.
         """
@@ -95,11 +95,11 @@ class SegmentIndex:
         return index
 
     def take_blocks(self, directory: str) -> list[IndexBlock]:
-        """What the files lack. The bytes it speaks of must be synced before it is written."""
+        """The entries that the files lack. Sync the bytes they describe before writing them."""
         entries, offset_bytes, time_bytes = self._stored
         if entries == len(self.offsets):
             return []
-        base_offset = self.offsets.base_offset
+        offset_name, time_name = index_paths(directory, self.offsets.base_offset)
         offset_block = self.offsets.encode_from(entries)
         time_block = self.times.encode_from(entries)
         self._stored = (
@@ -107,10 +107,7 @@ class SegmentIndex:
             offset_bytes + len(offset_block),
             time_bytes + len(time_block),
         )
-        return [
-            (offset_path(directory, base_offset, INDEX_SUFFIX), offset_bytes, offset_block),
-            (offset_path(directory, base_offset, TIME_INDEX_SUFFIX), time_bytes, time_block),
-        ]
+        return [(offset_name, offset_bytes, offset_block), (time_name, time_bytes, time_block)]
 
     def _fits(self, file: DiskFile, size_bytes: int) -> bool:
         """Whether the last entry names a batch: a file from another history would not."""
@@ -138,8 +135,7 @@ class SegmentIndex:
 def _try_read(
     disk: Disk, directory: str, base_offset: int, interval_bytes: int
 ) -> SegmentIndex | None:
-    offset_name = offset_path(directory, base_offset, INDEX_SUFFIX)
-    time_name = offset_path(directory, base_offset, TIME_INDEX_SUFFIX)
+    offset_name, time_name = index_paths(directory, base_offset)
     try:
         offset_data, time_data = disk.read_file(offset_name), disk.read_file(time_name)
     except StorageFault:
@@ -156,7 +152,7 @@ def _try_read(
 
 
 def index_paths(directory: str, base_offset: int) -> tuple[str, str]:
-    """Where the two index files of a segment are, if they are."""
+    """The paths of a segment's two index files, which may be missing."""
     return (
         offset_path(directory, base_offset, INDEX_SUFFIX),
         offset_path(directory, base_offset, TIME_INDEX_SUFFIX),
@@ -164,6 +160,6 @@ def index_paths(directory: str, base_offset: int) -> tuple[str, str]:
 
 
 def unlink_index_files(disk: Disk, directory: str, base_offset: int) -> None:
-    """Before a segment is cut or goes: an index that claims too much is worse than none."""
+    """Before a segment is cut or removed: an index that claims too much is worse than none."""
     for path in index_paths(directory, base_offset):
         disk.unlink(path)

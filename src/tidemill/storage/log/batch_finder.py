@@ -1,8 +1,8 @@
 """Finds batches in a segment by offset, by size and by time.
 
-A finder is a snapshot: the segment as long as it was when the search began. It reads through a
-`Source`, so the same search runs on a view of resident pages on the loop or on the file in a
-thread. Every step is a bisection in the index and a walk over at most one index interval.
+A finder works on a snapshot: the segment at the size it had when the search began. It reads through
+a `Source`, so the same search runs on the loop over a view of resident pages, or in a thread over
+the file. Every step is a bisection in the index and a walk over at most one index interval.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tidemill.storage.index.header_walk import Source, walk_headers
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import TimedOffset
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
-from tidemill.wire.records import find_timestamp, iter_records
+from tidemill.wire.records import iter_records, try_find_timestamp
 
 __all__ = ["BatchFinder", "first_record_at_time"]
 
@@ -27,7 +27,7 @@ def first_record_at_time(
     start_offset: int,
     end_offset: int,
 ) -> TimedOffset | None:
-    """The batch's first record with this time or later between the two offsets."""
+    """The batch's first record between the two offsets with this timestamp or a later one."""
     epoch = header.partition_leader_epoch
     is_compacted = header.record_count <= header.last_offset_delta
     if start_offset > header.base_offset or is_compacted:
@@ -35,7 +35,7 @@ def first_record_at_time(
             if record.timestamp >= timestamp_ms and start_offset <= record.offset < end_offset:
                 return TimedOffset(record.offset, record.timestamp, epoch)
         return None
-    found = find_timestamp(batch, header, timestamp_ms)
+    found = try_find_timestamp(batch, header, timestamp_ms)
     if found is None or found[0] >= end_offset:
         return None
     return TimedOffset(found[0], found[1], epoch)
@@ -64,7 +64,7 @@ class BatchFinder:
         return self._size_bytes, None
 
     def end_before(self, position: int) -> int:
-        """The offset behind the batch that ends at `position`; the segment's base at its start."""
+        """The offset after the batch that ends at `position`; the base offset for position 0."""
         offsets = self._index.offsets
         entry = offsets.entry_at_position(position - 1)
         start = offsets.positions[entry] if entry >= 0 else 0
@@ -76,7 +76,7 @@ class BatchFinder:
     def find_range(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool
     ) -> tuple[int, int]:
-        """Where the batches begin and end that `PartitionLog.read` would return."""
+        """Start and end of the batches that `PartitionLog.read` would return."""
         start, first = self.locate(offset)
         if first is None or first.last_offset >= end_offset:
             return start, start
@@ -97,7 +97,7 @@ class BatchFinder:
     def first_at_time(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int
     ) -> TimedOffset | None:
-        """The first record with this time or later between the two offsets."""
+        """The first record between the two offsets with this timestamp or a later one."""
         entry = self._index.times.entry_before(timestamp_ms)
         start = self._index.offsets.positions[entry] if entry >= 0 else 0
         for position, header in self._walk(start):
@@ -114,7 +114,7 @@ class BatchFinder:
         return None
 
     def max_timestamp(self, *, start_offset: int, end_offset: int) -> int:
-        """The greatest timestamp of the batches that reach into this range; -1: none has one."""
+        """The greatest timestamp of the batches that reach into this range; -1 if none has one."""
         offsets, times = self._index.offsets, self._index.times
         if start_offset > offsets.base_offset:
             start, greatest = offsets.position_before(start_offset), NO_TIMESTAMP
@@ -132,10 +132,10 @@ class BatchFinder:
         return greatest
 
     def _cut_at(self, start: int, limit: int) -> int:
-        """The end of a batch at `limit` or before it.
+        """The end of a batch at or before `limit`.
 
-        An index entry is such an end. It may lie an interval too early, which only matters where
-        little was asked for; then the headers decide.
+        An index entry is such an end, but up to one interval early. Where that would give less
+        than half of what was asked for, the headers decide.
         """
         entry = self._index.offsets.entry_at_position(limit)
         cut = self._index.offsets.positions[entry] if entry >= 0 else 0

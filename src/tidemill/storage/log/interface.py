@@ -1,12 +1,12 @@
-"""What one partition's log looks like from outside.
+"""The interface of one partition's log.
 
 A log is a sequence of record batches with rising offsets. It assigns nothing and decides nothing:
-its owner (the leader or the follower of the partition) hands it batches that already carry their
-offsets and leader epochs. It keeps them, finds them again, and knows which of them are on disk.
+its owner (the partition's leader or follower) passes batches that already carry their offsets and
+leader epochs. The log stores them, finds them again, and knows which of them are on disk.
 
     log_start_offset <= flushed_offset <= log_end_offset
 
-`flushed_offset` moves only when a flush round that covered those bytes has ended well.
+`flushed_offset` moves only after a flush round that covered those bytes has succeeded.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidemill.wire.batch import BatchHeader
 __all__ = ["FlushPoint", "LogConfig", "LogSlice", "PartitionLog", "TimedOffset"]
 
 FOREVER = -1
-"""For retention and flush settings: never by this rule."""
+"""In retention, lag and flush settings: no limit."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """The topic keys that the log itself obeys."""
+    """The topic settings that the log itself applies."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * 24 * 3600 * 1000
@@ -40,7 +40,7 @@ class LogConfig:
     deletes: bool = True
     """cleanup.policy has `delete`: age and size drop segments."""
     compacts: bool = False
-    """cleanup.policy has `compact`: of each key only the newest record is kept."""
+    """cleanup.policy has `compact`: only the newest record of each key is kept."""
     min_cleanable_dirty_ratio: float = 0.5
     delete_retention_ms: int = 24 * 3600 * 1000
     min_compaction_lag_ms: int = 0
@@ -52,23 +52,23 @@ class LogConfig:
 @final
 @dataclass(slots=True)
 class LogSlice:
-    """Whole stored batches, found but perhaps not yet read.
+    """Whole stored batches, located but perhaps not yet read.
 
-    `chunks` is filled when the bytes could be had at once (mapped views, or a short read at the
+    `chunks` is filled if the bytes were available at once (mapped views, or a short read at the
     growing end). Otherwise it is empty and `load` finds and reads them: call it through `Disk.run`.
-    `load` checks checksums, since these bytes come from the medium: KafkaError CORRUPT_MESSAGE.
+    `load` verifies checksums because these bytes come from the medium: KafkaError CORRUPT_MESSAGE.
     """
 
     chunks: Sequence[Buffer]
     size_bytes: int
-    """The chunks' size; before `load` the most that it brings, unless one batch alone is larger."""
+    """The chunks' size. Before `load`: the most it returns, unless a single batch is larger."""
     load: Callable[[], Sequence[Buffer]] | None = None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TimedOffset:
-    """A record found by its time."""
+    """A record found by its timestamp."""
 
     offset: int
     timestamp_ms: int
@@ -78,29 +78,29 @@ class TimedOffset:
 @final
 @dataclass(slots=True)
 class FlushPoint:
-    """What one flush of one log covers: taken on the loop, synced in a thread, then reported."""
+    """What one flush of one log covers. Taken on the loop, synced in a thread, then reported."""
 
     log_end_offset: int
     sync: Callable[[], None]
-    """Sync every dirty file and the directory where a file is new. Raises StorageFault."""
+    """Sync every dirty file, and the directory if it has a new file. Raises StorageFault."""
     token: object = None
-    """The log's own note of what it handed out."""
+    """The log's own record of what this point covers."""
 
 
 class PartitionLog(Protocol):
-    """One partition's batches; a file and a memory implementation, one contract test."""
+    """One partition's batches. The file and the memory implementation share one contract test."""
 
     @property
     def log_start_offset(self) -> int: ...
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next batch gets."""
+        """The offset of the next batch."""
         ...
 
     @property
     def flushed_offset(self) -> int:
-        """All below it is on disk."""
+        """Everything below it is on disk."""
         ...
 
     @property
@@ -120,10 +120,10 @@ class PartitionLog(Protocol):
     def append(
         self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader], *, now_ms: int
     ) -> None:
-        """Append batches that carry their offsets, one write for all of them.
+        """Append batches that carry their offsets, in one write.
 
-        The headers describe the chunks' batches in order, the first starting at or behind
-        `log_end_offset`. Epochs, producers and indexes follow. On an error nothing was appended.
+        The headers describe the batches in order; the first starts at or after `log_end_offset`.
+        Epochs, producers and indexes are updated too. On an error nothing was appended.
         Chunks are views of single bytes: `len` is their size.
         """
         ...
@@ -131,40 +131,39 @@ class PartitionLog(Protocol):
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
     ) -> LogSlice:
-        """Whole batches from the one that holds `offset`, none with records at or past
-        `end_offset`.
+        """Whole batches from the one that holds `offset`, without records from `end_offset` on.
 
-        At most `max_bytes`, but the first batch whole if `at_least_one`. KafkaError
-        OFFSET_OUT_OF_RANGE outside [log_start_offset, log_end_offset].
+        At most `max_bytes`; with `at_least_one` the first batch is returned whole even if it is
+        larger. KafkaError OFFSET_OUT_OF_RANGE outside [log_start_offset, log_end_offset].
         """
         ...
 
     def offset_by_time(self, timestamp_ms: int, *, end_offset: int) -> TimedOffset | None:
-        """The first record with this time or later (per record, not per batch).
+        """The first record with this timestamp or a later one (per record, not per batch).
 
-        It only reads and may have to wait for the disk: call it through `Disk.run`.
+        It only reads, but may wait for the disk: call it through `Disk.run`.
         """
         ...
 
     def max_timestamp(self, *, end_offset: int) -> TimedOffset | None:
-        """The record with the greatest timestamp; the first of them if there are several.
+        """The record with the greatest timestamp; the first one if several have it.
 
-        As `offset_by_time`: through `Disk.run`.
+        Like `offset_by_time`, call it through `Disk.run`.
         """
         ...
 
     def truncate_to(self, offset: int) -> None:
-        """Drop everything at `offset` and behind it (a follower that diverged).
+        """Drop every batch that reaches `offset` (for a follower that diverged).
 
-        A batch that only reaches over `offset` goes as a whole, and the log then ends where its
-        last batch does, which may be earlier still: compaction leaves gaps. If the end goes back
-        behind the log's start, the start goes with it; the owner raises it again when it has
-        fetched what lies between anew.
+        A batch that spans `offset` is dropped whole. The log then ends where its last batch ends,
+        which may be earlier still, because compaction leaves gaps. If the end falls below the log's
+        start, the start moves with it; the owner raises it again after it has fetched the offsets
+        in between a second time.
         """
         ...
 
     def restart_at(self, offset: int) -> None:
-        """Drop everything and begin anew at `offset` (a follower too far behind)."""
+        """Drop everything and continue at `offset` (for a follower too far behind)."""
         ...
 
     def advance_start(self, offset: int) -> None:
@@ -172,15 +171,15 @@ class PartitionLog(Protocol):
         ...
 
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
-        """Drop whole segments that time, size or start offset allow; the number dropped."""
+        """Drop whole segments that age, size or log start allow; the number dropped."""
         ...
 
     def take_flush_point(self) -> FlushPoint | None:
-        """What must be synced so that all appended until now is durable; None when all is."""
+        """What must be synced to make everything appended so far durable; None if it is."""
         ...
 
     def flushed(self, point: FlushPoint) -> None:
-        """`point.sync` ended well: move `flushed_offset` up to what it covered."""
+        """`point.sync` succeeded: raise `flushed_offset` to what it covered."""
         ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
 """One partition's log in memory: for topics that may be lost with the process, and for tests.
 
-The same contract as the file log, with a batch in the place of a segment: retention drops batch by
-batch. There is nothing to flush, so all that is appended counts as flushed. It is not compacted:
+It follows the file log's contract, with a batch in index of a segment: retention drops batch by
+batch. Nothing needs a flush, so everything appended counts as flushed. It is not compacted:
 compaction works on the files of closed segments, and a log in memory has neither.
 """
 
@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import final
 
-from tidemill.core.errors import ErrorCode, KafkaError, invariant
+from tidemill.core.errors import invariant
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.batch_finder import first_record_at_time
 from tidemill.storage.log.interface import FlushPoint, LogConfig, LogSlice, TimedOffset
+from tidemill.storage.log.log_checks import check_order, check_readable, check_start
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
@@ -22,7 +23,7 @@ from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
 __all__ = ["MemoryPartitionLog"]
 
 _Stored = tuple[BatchHeader, bytes, int]
-"""Header, batch, and when it was appended."""
+"""Header, batch, and append time."""
 
 
 @final
@@ -73,13 +74,10 @@ class MemoryPartitionLog:
         self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader], *, now_ms: int
     ) -> None:
         data = memoryview(b"".join(chunks))
-        next_offset, epoch, position = self._log_end_offset, self._epochs.latest, 0
-        for header in headers:
-            invariant(header.base_offset >= next_offset, "offsets of appended batches must rise")
-            invariant(header.partition_leader_epoch >= epoch, "leader epochs must not fall")
-            next_offset, epoch = header.next_offset, header.partition_leader_epoch
-            position += header.size_bytes
-        invariant(position == len(data), "the headers do not describe the bytes appended")
+        size_bytes = check_order(
+            headers, next_offset=self._log_end_offset, leader_epoch=self._epochs.latest
+        )
+        invariant(size_bytes == len(data), "the headers do not describe the bytes appended")
         position = 0
         for header in headers:
             batch = bytes(data[position : position + header.size_bytes])
@@ -88,20 +86,18 @@ class MemoryPartitionLog:
             self._epochs.assign(header.partition_leader_epoch, header.base_offset)
             self._producers.update(header, now_ms)
         self._size_bytes += len(data)
-        self._log_end_offset = next_offset
+        self._log_end_offset = headers[-1].next_offset
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
     ) -> LogSlice:
-        if not self._log_start_offset <= offset <= self._log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{offset} is not in {self._log_start_offset}..{self._log_end_offset}",
-            )
+        check_readable(
+            offset, log_start_offset=self._log_start_offset, log_end_offset=self._log_end_offset
+        )
         chunks: list[bytes] = []
         size_bytes = 0
-        for place in range(self._place_of(offset), len(self._batches)):
-            header, batch, _ = self._batches[place]
+        for index in range(self._index_of(offset), len(self._batches)):
+            header, batch, _ = self._batches[index]
             fits = size_bytes + len(batch) <= max_bytes or (at_least_one and not chunks)
             if not fits or header.last_offset >= end_offset:
                 break
@@ -139,13 +135,13 @@ class MemoryPartitionLog:
         if offset <= self._log_start_offset:
             self.restart_at(offset)
             return
-        place = self._place_of(offset)
-        cut = self._batches[place:]
+        index = self._index_of(offset)
+        cut = self._batches[index:]
         start = min([self._log_start_offset, *(header.base_offset for header, _, _ in cut)])
-        self._log_end_offset = self._batches[place - 1][0].next_offset if place else start
+        self._log_end_offset = self._batches[index - 1][0].next_offset if index else start
         self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
         self._size_bytes -= sum(len(batch) for _, batch, _ in cut)
-        del self._batches[place:]
+        del self._batches[index:]
         self._epochs.truncate_from_end(self._log_end_offset)
         self._producers = ProducerStates()
         for header, _, appended_ms in self._batches:
@@ -159,14 +155,11 @@ class MemoryPartitionLog:
         self._producers.clear()
 
     def advance_start(self, offset: int) -> None:
-        if offset > self._log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is behind {self._log_end_offset}"
-            )
+        check_start(offset, log_end_offset=self._log_end_offset)
         if offset > self._log_start_offset:
             self._log_start_offset = offset
             self._epochs.truncate_from_start(offset)
-            self._drop_first(self._place_of(offset))
+            self._drop_first(self._index_of(offset))
 
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
         count, left_bytes = 0, self._size_bytes
@@ -192,7 +185,7 @@ class MemoryPartitionLog:
     def close(self) -> None:
         self._batches.clear()
 
-    def _place_of(self, offset: int) -> int:
+    def _index_of(self, offset: int) -> int:
         """The first batch that reaches `offset`."""
         return bisect_left(self._batches, offset, key=_last_offset)
 

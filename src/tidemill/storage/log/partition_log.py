@@ -1,21 +1,21 @@
-"""HOT PATH. One partition's log in a directory of its own: a row of segments, the last one growing.
+"""HOT PATH. One partition's log in its own directory: a list of segments, the last one growing.
 
-Budget: an append takes 8 us and a tail read 10 us beside their one system call each.
+Budget: an append takes 8 us and a tail read 10 us, besides one system call each.
 
 Theory of operation. Everything here runs on the event loop, except what is handed out to be run by
 `Disk.run`: a slice's `load`, a flush point's `sync`, and the searches by time, which only read.
 
-Bytes reach the page cache by `append` and the disk by a flush (see `unflushed`).
+Bytes reach the page cache by `append` and the disk by a flush (see `unflushed_changes`).
 
 What a crash may leave, and recovery must expect:
-- behind the recovery point anything; behind a gap between two segments nothing counts;
-- producer snapshots and epoch entries at or behind the end of the log: from before a truncation;
-- index files that are missing or short; they never speak of bytes that were not synced;
+- anything after the recovery point; after a gap between two segments nothing counts;
+- producer snapshots and epoch entries at or after the log's end, from before a truncation;
+- index files that are missing or short; they never describe bytes that were not synced;
 - files ending in .deleted, .tmp or .cleaned, which have no value, and .swap, which does.
 
-Truncation below the flushed offset, and a new beginning, first tell the owner (`before_cut`), which
-makes durable that its recovery point is no higher. Compaction works beside the log (`compaction`)
-and comes back to put its result in place (`begin_swap`); whatever cuts the log settles that first.
+Before a truncation below the flushed offset, and before a restart, the log calls its owner
+(`before_cut`), which makes durable that its recovery point is no higher. Compaction works beside
+the log (`compaction`) and installs its result through `begin_swap`; every cut settles that first.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from tidemill.core.errors import ErrorCode, KafkaError, invariant
+from tidemill.core.errors import invariant
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, LogSlice, TimedOffset
+from tidemill.storage.log.log_checks import check_order, check_readable, check_start
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.log.segment_swap import SegmentSwap
 from tidemill.storage.log.segments import Segments
-from tidemill.storage.log.unflushed import FlushWork, Unflushed
+from tidemill.storage.log.unflushed_changes import FlushWork, UnflushedChanges
 from tidemill.storage.state.clean_point import CleanPoint
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.storage.state.producer_state import ProducerStates
-from tidemill.wire.batch import LOG_OVERHEAD_BYTES, NO_TIMESTAMP, BatchHeader
+from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
 
 __all__ = ["FilePartitionLog", "LoadedState"]
 
 _RELATIVE_OFFSET_MAX = 2**31 - 1
-"""Offsets in a segment, counted from its base."""
+"""The greatest offset in a segment, relative to the segment's base offset."""
 
 BeforeCut = Callable[[int], None]
 
@@ -50,7 +51,7 @@ BeforeCut = Callable[[int], None]
 @final
 @dataclass(slots=True, kw_only=True)
 class LoadedState:
-    """What recovery found out about a log; at least one segment, the last one not closed."""
+    """What recovery found: at least one segment, of which only the last is not closed."""
 
     segments: Sequence[Segment]
     log_start_offset: int
@@ -86,18 +87,18 @@ class FilePartitionLog:
         self._flushed_offset = state.flushed_offset
         self._size_bytes = self._segments.size_bytes()
         self._epochs = state.epochs
-        self._unflushed = Unflushed(disk, directory, epochs_version=state.epochs.version)
+        self._unflushed = UnflushedChanges(disk, directory, epochs_version=state.epochs.version)
         self._producers = state.producers
         self._snapshots = ProducerSnapshots(disk, directory, state.snapshot_offsets)
         self._active_since_ms = NO_TIMESTAMP
-        """When the active segment got its first batch; decides when it rolls by time."""
+        """When the active segment got its first batch; decides when the segment rolls by time."""
         self._last_append_ms = 0
         self._deleted: list[tuple[int, str]] = []
-        """Files that left the log: when to unlink them, and their path."""
+        """Files that left the log: when to unlink each, and its path."""
         self._swap: SegmentSwap | None = None
         self.clean_point = CleanPoint(disk, directory)
         self.cuts = 0
-        """Rises when the log is cut or closed: what was found out before may not hold any more."""
+        """Rises when the log is cut or closed: facts gathered before that may no longer hold."""
 
     @classmethod
     def create(
@@ -110,7 +111,7 @@ class FilePartitionLog:
         base_offset: int = 0,
         before_cut: BeforeCut | None = None,
     ) -> FilePartitionLog:
-        """A new, empty log; its directory is made where it is missing."""
+        """A new, empty log. Creates the directory if it is missing."""
         disk.make_directories(directory)
         segment = Segment.create(
             disk,
@@ -130,7 +131,7 @@ class FilePartitionLog:
         log._unflushed.note_created()
         return log
 
-    # --- what it is ------------------------------------------------------------------------------
+    # --- properties ------------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
@@ -177,7 +178,9 @@ class FilePartitionLog:
     def append(
         self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader], *, now_ms: int
     ) -> None:
-        size_bytes = self._check_order(headers)
+        size_bytes = check_order(
+            headers, next_offset=self._log_end_offset, leader_epoch=self._epochs.latest
+        )
         invariant(
             sum(map(len, chunks)) == size_bytes, "the headers do not describe the bytes appended"
         )
@@ -199,17 +202,6 @@ class FilePartitionLog:
             if header.producer_id >= 0:
                 producers.update(header, now_ms)
 
-    def _check_order(self, headers: Sequence[BatchHeader]) -> int:
-        """The batches' size; what is out of order would make the log unreadable."""
-        next_offset, epoch, size_bytes = self._log_end_offset, self._epochs.latest, 0
-        for header in headers:
-            invariant(header.base_offset >= next_offset, "offsets of appended batches must rise")
-            invariant(header.partition_leader_epoch >= epoch, "leader epochs must not fall")
-            next_offset = header.base_offset + header.last_offset_delta + 1
-            epoch = header.partition_leader_epoch
-            size_bytes += LOG_OVERHEAD_BYTES + header.batch_length
-        return size_bytes
-
     def _must_roll(self, size_bytes: int, next_offset: int, now_ms: int) -> bool:
         segment, config = self._segments.active, self._config
         if segment.size_bytes + size_bytes > config.segment_bytes:
@@ -221,12 +213,12 @@ class FilePartitionLog:
         return next_offset - segment.base_offset > _RELATIVE_OFFSET_MAX
 
     def _roll(self) -> None:
-        """Go on in a new segment; the old one's index and a snapshot go with the next flush."""
+        """Start a new segment; the next flush stores the old one's index and a snapshot."""
         closed = self._segments.active
         self._segments.start(
             self._log_end_offset, index_interval_bytes=self._config.index_interval_bytes
         )
-        closed.untimed_ms = self._last_append_ms
+        closed.fallback_timestamp_ms = self._last_append_ms
         self._unflushed.note_rolled(closed)
         self._snapshots.take(self._producers, self._log_end_offset)
 
@@ -235,11 +227,9 @@ class FilePartitionLog:
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
     ) -> LogSlice:
-        if not self._log_start_offset <= offset <= self._log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"{offset} is not in {self._log_start_offset}..{self._log_end_offset}",
-            )
+        check_readable(
+            offset, log_start_offset=self._log_start_offset, log_end_offset=self._log_end_offset
+        )
         if offset >= end_offset or offset == self._log_end_offset:
             return LogSlice((), 0)
         segment = self._segments.active
@@ -305,20 +295,17 @@ class FilePartitionLog:
         self._flushed_offset = min(self._flushed_offset, self._log_end_offset)
 
     def _rebuild_producers(self) -> None:
-        """Forget what was cut: from the newest snapshot on, replay what is left."""
+        """Forget the batches that were cut: load the newest snapshot and replay from there."""
         if not self._producers.reaches(self._log_end_offset):
             return
-        found = self._snapshots.newest_at(self._log_end_offset)
+        found = self._snapshots.try_load_newest(self._log_end_offset)
         states, offset = found or (ProducerStates(), self._segments.oldest.base_offset)
         for header in self._segments.headers_from(offset):
             states.update(header, self._last_append_ms)
         self._producers = states
 
     def advance_start(self, offset: int) -> None:
-        if offset > self._log_end_offset:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is behind {self._log_end_offset}"
-            )
+        check_start(offset, log_end_offset=self._log_end_offset)
         if offset > self._log_start_offset:
             self._log_start_offset = offset
             self._flushed_offset = max(self._flushed_offset, offset)
@@ -331,7 +318,7 @@ class FilePartitionLog:
             self.settle_swap()
             if len(self._segments) == 1:
                 self._roll()
-                self._disk.sync_directory(self._directory)  # the log is never without a segment
+                self._disk.sync_directory(self._directory)  # a log always has a segment
             self._size_bytes -= self._segments.oldest.size_bytes
             path = self._segments.drop_oldest()
             self._deleted.append((now_ms + self._config.delete_delay_ms, path))
@@ -354,7 +341,7 @@ class FilePartitionLog:
         return 0 <= config.retention_ms < now_ms - oldest.newest_ms(now_ms)
 
     def purge_deleted(self, now_ms: int) -> int:
-        """Unlink what left the log long enough ago; the number of files."""
+        """Unlink files that left the log long enough ago; the number of files."""
         due = [path for due_ms, path in self._deleted if due_ms <= now_ms]
         self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
         for path in due:
@@ -364,9 +351,9 @@ class FilePartitionLog:
     # --- compaction ------------------------------------------------------------------------------
 
     def compactable_segments(self, end_offset: int) -> list[Segment]:
-        """The closed segments, oldest first, that end at `end_offset` or before it and are at rest.
+        """The closed segments, oldest first, that end at or before `end_offset` and are flushed.
 
-        A flush that covered bytes behind a segment has also written the last of its index.
+        A flush that covered bytes after a segment has also written the last of its index.
         """
         row = []
         for segment in self._segments:
@@ -377,8 +364,9 @@ class FilePartitionLog:
         return row
 
     def kept_batches(self) -> frozenset[int]:
-        """Base offsets of batches that must survive, if only empty: the producers' windows, so
-        that retries are recognised without a snapshot (I18), and where each epoch begins (I11).
+        """Base offsets of batches that must survive, if only empty: the batches in producers'
+        windows, so that retries are recognised without a snapshot (I18), and each epoch's first
+        batch (I11).
         """
         starts = [start for _, start in self._epochs.entries()]
         return frozenset((*self._producers.window_offsets(), *starts))
@@ -393,7 +381,7 @@ class FilePartitionLog:
         file: DiskFile,
         size_bytes: int,
     ) -> Segment:
-        """A segment that is written but not in the log yet, for `begin_swap`."""
+        """A segment that is written but not yet part of the log, for `begin_swap`."""
         return Segment.adopt(
             self._disk,
             self._files,
@@ -407,13 +395,13 @@ class FilePartitionLog:
         )
 
     def begin_swap(self, old: Sequence[Segment], new: Segment) -> SegmentSwap:
-        """Announce that `new` takes the place of these segments, which are pinned."""
+        """Announce that `new` replaces these segments, which are pinned."""
         self.settle_swap()
         self._swap = SegmentSwap(self._disk, self._files, self._segments, old, new)
         return self._swap
 
     def switch(self, swap: SegmentSwap) -> bool:
-        """Give readers what was swapped in; False where a cut came in between."""
+        """Give readers the new segment; False if the log was cut in between."""
         if not swap.switch():
             return False
         self._unflushed.keep_only(set(self._segments))
@@ -421,7 +409,7 @@ class FilePartitionLog:
         return True
 
     def settle_swap(self) -> None:
-        """Before the log is cut or ends: see `segment_swap`."""
+        """Finish or undo a pending swap before the log is cut or closed: see `segment_swap`."""
         if self._swap is not None:
             self._swap.settle()
             self._swap = None
@@ -434,10 +422,10 @@ class FilePartitionLog:
         return self._take_point()
 
     def take_checkpoint(self) -> FlushPoint | None:
-        """As `take_flush_point`, with all that makes the next start short.
+        """Like `take_flush_point`, plus everything that makes the next start short.
 
         Its `sync` also stores the active segment's index and a producer snapshot of the log's end.
-        None where that has been done since the last change.
+        None if nothing changed since the last time.
         """
         if self._snapshots.newest_offset != self._log_end_offset:
             self._snapshots.take(self._producers, self._log_end_offset)
@@ -454,7 +442,7 @@ class FilePartitionLog:
     def flushed(self, point: FlushPoint) -> None:
         work = point.token
         assert isinstance(work, FlushWork)
-        if self._unflushed.settle(work, point.log_end_offset):
+        if self._unflushed.complete(work, point.log_end_offset):
             self._flushed_offset = max(self._flushed_offset, point.log_end_offset)
             if work.contents_stored:
                 self._snapshots.written(work.snapshot_offsets)
@@ -465,13 +453,13 @@ class FilePartitionLog:
 
 
 def _active_ms_max(config: LogConfig) -> int:
-    """Only closed segments are compacted: `max.compaction.lag.ms` may ask for an earlier roll."""
+    """Only closed segments are compacted, so `max.compaction.lag.ms` may force an earlier roll."""
     if config.compacts and config.max_compaction_lag_ms != FOREVER:
         return min(config.segment_ms, config.max_compaction_lag_ms)
     return config.segment_ms
 
 
 def _first_seen_ms(segment: Segment, now_ms: int) -> int:
-    """When a segment of an earlier process got its first batch, if its time can be trusted."""
+    """When a segment of an earlier process got its first batch, if its timestamp is plausible."""
     timestamp = segment.first_timestamp()
     return timestamp if 0 <= timestamp <= now_ms else now_ms

@@ -1,24 +1,24 @@
-"""HOT PATH. One stretch of a log: a file of batches, and its index.
+"""HOT PATH. One segment of a log: a file of batches, and its index.
 
-Budget: an append takes 3 us and a tail read 4 us beside their one system call each.
+Budget: an append takes 3 us and a tail read 4 us, besides one system call each.
 
-Theory of operation. The segment knows its size; it never asks the file. An append is one write at
-that size. If it fails, whatever it left behind the size is cut off again before anything else may
-be written there: a whole batch in that litter would come back to life at recovery.
+Theory of operation. The segment tracks its own size; it never asks the file. An append is one write
+at that size. If the write fails, the bytes it left after that size are cut off before anything else
+is written there: recovery would take a whole batch among them for an appended one.
 
 A read finds two positions, the first batch that reaches the wanted offset and the end of the last
-one that still fits, and takes the bytes between them in one of three ways:
+batch that still fits, and takes the bytes between them in one of three ways:
 
-    just written      the newest batches' positions are in memory, their pages too: one pread
+    just written      the newest batches' positions and pages are in memory: one pread
     resident          a view of the mapped file covers the search and the bytes: no copy
-    anything else     may have to wait for the disk: search and read are left to `Disk.run`
+    anything else     may wait for the disk: `Disk.run` does the search and the read
 
-Closed segments do not change, growing ones only at their end, and indexes are only appended to: so
-the third way may run in a thread while the loop goes on.
+A closed segment does not change, a growing one changes only at its end, and indexes are only
+appended to. So the third way may run in a thread while the loop goes on.
 
-The file is held open while it is dirty: a flush must learn of every write error, and the kernel
-tells those who had the file open. A segment that ever gave a view is not cut in place (SIGBUS), its
-head is copied to a new file instead.
+The file stays open while it is dirty: a flush must see every write error, and the kernel reports
+errors to those that had the file open. A segment that ever gave out a view is not cut in place
+(SIGBUS); its head is copied to a new file instead.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.limits import TAIL_BATCHES_MAX, WARM_TAIL_BYTES
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.file_copy import copy_range
 from tidemill.storage.files.log_file_names import LOG_SUFFIX, TEMPORARY_SUFFIX, offset_path
 from tidemill.storage.index.header_walk import NotResident, ResidentRange, Source, walk_headers
 from tidemill.storage.index.segment_index import (
@@ -55,10 +56,10 @@ from tidemill.wire.batch import (
 __all__ = ["Segment"]
 
 _VIEW_BYTES_MIN = 32 * 1024
-"""Below this a copy is cheaper than asking which pages are resident."""
+"""Below this size a copy is cheaper than asking which pages are resident."""
 _SEARCH_SLACK_BYTES = 16 * 1024
-"""What a search may read behind the wanted bytes, beside two index intervals."""
-_COPY_BYTES = 1024 * 1024
+"""How far past the wanted bytes a search may read, besides two index intervals."""
+
 
 _Search = Callable[[BatchFinder], tuple[int, int]]
 
@@ -71,21 +72,21 @@ class Segment:
         "_closed_max_timestamp",
         "_disk",
         "_files",
-        "_has_litter",
+        "_has_partial_write",
         "_index",
         "_index_interval_bytes",
+        "_may_have_views",
         "_pinned",
-        "_positions",
-        "_viewed",
-        "_warm_from",
+        "_tail_positions",
+        "_written_from",
         "base_offset",
         "directory",
         "dirty_file",
+        "fallback_timestamp_ms",
         "is_closed",
         "next_offset",
         "path",
         "size_bytes",
-        "untimed_ms",
     )
 
     def __init__(
@@ -100,7 +101,7 @@ class Segment:
         index_interval_bytes: int,
         is_closed: bool,
     ) -> None:
-        """A segment whose file exists; nothing is opened or read before it is needed."""
+        """A segment whose file exists. Nothing is opened or read until it is needed."""
         self._disk = disk
         self._files = files
         self._index_interval_bytes = index_interval_bytes
@@ -108,27 +109,27 @@ class Segment:
         self.path = offset_path(directory, base_offset, LOG_SUFFIX)
         self.base_offset = base_offset
         self.next_offset = next_offset
-        """The offset behind the last batch."""
+        """The offset after the last batch."""
         self.size_bytes = size_bytes
         self.is_closed = is_closed
-        """Nothing is appended to it any more."""
-        self.untimed_ms = NO_TIMESTAMP
-        """Stands in for an unknown timestamp: when the segment was closed or first looked at."""
+        """No more appends."""
+        self.fallback_timestamp_ms = NO_TIMESTAMP
+        """Replaces an unknown timestamp: when the segment was closed or first looked at."""
         self._index: SegmentIndex | None = None
         self._closed_max_timestamp: int | None = None
-        """Known without the index once it was asked for."""
-        self._positions: dict[int, int] = {}
+        """Cached so that it is known without the index."""
+        self._tail_positions: dict[int, int] = {}
         """Base offset -> position of the newest batches, written by this process."""
-        self._warm_from = size_bytes
-        """From here on this process wrote the bytes."""
+        self._written_from = size_bytes
+        """This process wrote the bytes from here on."""
         self.dirty_file: DiskFile | None = None
-        """The open file, while it has bytes that no sync covered."""
-        self._has_litter = False
-        """A failed write may have left bytes behind the size."""
-        self._viewed = False
-        """A view of it may exist."""
+        """The open file, while it has unsynced bytes."""
+        self._has_partial_write = False
+        """A failed write may have left bytes after the segment's end."""
+        self._may_have_views = False
+        """A view of the file may exist."""
         self._pinned: DiskFile | None = None
-        """What `file` gives whatever the path names now."""
+        """The file that `file` returns regardless of what the path names now."""
 
     @classmethod
     def create(
@@ -169,7 +170,7 @@ class Segment:
         file: DiskFile,
         size_bytes: int,
     ) -> Segment:
-        """A closed segment whose file does not have its name yet; pinned until it has."""
+        """A closed segment whose file is not renamed yet; pinned until it is."""
         segment = cls(
             disk,
             files,
@@ -188,7 +189,7 @@ class Segment:
     # --- its file --------------------------------------------------------------------------------
 
     def file(self) -> DiskFile:
-        """Its file, open."""
+        """The segment's file, open."""
         pinned = self._pinned
         if pinned is not None:
             return pinned
@@ -198,39 +199,39 @@ class Segment:
             if self._pinned is None:
                 raise
             return self._pinned
-        # It may have been pinned meanwhile, and the path may name its successor's file by now.
+        # It may have been pinned meanwhile, and the path may already name its successor's file.
         return self._pinned or found
 
     def pin(self) -> None:
-        """Keep file and index whatever becomes of their names. May have to wait for the disk.
+        """Keep file and index even if their names change. May wait for the disk.
 
-        Compaction puts another file under the segment's name; whoever still reads this one, in a
-        thread perhaps, must not meet that file with this one's index.
+        Compaction puts another file under the segment's name. A reader that still uses this one,
+        perhaps in a thread, must not read that file with this segment's index.
         """
         self._pinned = self.file()
         self.load_index()
 
     def unpin(self) -> None:
-        """The path names this segment's file, and will."""
+        """The path names this segment's file from now on."""
         self._pinned = None
 
     # --- writing ---------------------------------------------------------------------------------
 
     def append(self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader]) -> None:
-        """Write batches at the end, one write for all. On an error nothing was appended."""
+        """Write batches at the end, in one write. On an error nothing was appended."""
         index = self._index or self.load_index()
         file = self.dirty_file or self.file()
         position = self.size_bytes
-        if self._has_litter:
-            self._sweep(file)
+        if self._has_partial_write:
+            self._cut_partial_write(file)
         try:
             file.pwrite(chunks, position)
         except StorageFault:
-            self._has_litter = True
-            self._sweep(file)
+            self._has_partial_write = True
+            self._cut_partial_write(file)
             raise
         self.dirty_file = file
-        positions = self._positions
+        positions = self._tail_positions
         for header in headers:
             index.note(header.base_offset, header.max_timestamp, position)
             positions[header.base_offset] = position
@@ -238,17 +239,17 @@ class Segment:
         self.size_bytes = position
         self.next_offset = headers[-1].next_offset
         if len(positions) > TAIL_BATCHES_MAX:
-            self._positions = dict(list(positions.items())[-TAIL_BATCHES_MAX // 2 :])
+            self._tail_positions = dict(list(positions.items())[-TAIL_BATCHES_MAX // 2 :])
 
-    def _sweep(self, file: DiskFile) -> None:
-        """Cut off what a failed write left; nobody was given a view of it."""
+    def _cut_partial_write(self, file: DiskFile) -> None:
+        """Cut off what a failed write left; no view of it was given out."""
         file.truncate(self.size_bytes)
-        self._has_litter = False
+        self._has_partial_write = False
 
     def close(self) -> None:
-        """The log rolled: from now on this segment only changes by being cut or deleted."""
+        """The log rolled: from now on this segment is only cut or deleted."""
         self.is_closed = True
-        self._positions = {}
+        self._tail_positions = {}
         self._files.use_index(self)
 
     def reopen(self) -> None:
@@ -260,9 +261,9 @@ class Segment:
     # --- index -----------------------------------------------------------------------------------
 
     def load_index(self) -> SegmentIndex:
-        """The index, read or rebuilt where it is not in memory. May have to wait for the disk.
+        """The index, read or rebuilt if it is not in memory. May wait for the disk.
 
-        A damaged segment's index reaches up to the damage; only a closed one can live with that.
+        A damaged segment's index ends at the damage, which only a closed segment can tolerate.
         """
         index = self._index
         if index is None:
@@ -280,16 +281,16 @@ class Segment:
         return index
 
     def drop_index(self) -> None:
-        """Make room; only a closed segment's index can be loaded again as it was."""
+        """Free memory; only a closed segment's index can be loaded again unchanged."""
         if self.is_closed and self._pinned is None:
             self._index = None
 
     def take_index_blocks(self) -> list[IndexBlock]:
-        """What its index files lack, to be written after the next sync of the segment."""
+        """The entries missing in the index files, to be written after the segment's next sync."""
         return self._index.take_blocks(self.directory) if self._index is not None else []
 
     def adopt_index_files(self, suffix: str) -> None:
-        """Index files that were written under names with `suffix` get their own."""
+        """Rename index files that were written under names with `suffix`."""
         for path in index_paths(self.directory, self.base_offset):
             if self._disk.exists(path + suffix):
                 self._disk.rename(path + suffix, path)
@@ -297,13 +298,13 @@ class Segment:
     # --- reading ---------------------------------------------------------------------------------
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool) -> LogSlice:
-        """As `PartitionLog.read`, within this segment."""
-        positions = self._positions
+        """Like `PartitionLog.read`, within this segment."""
+        positions = self._tail_positions
         start = positions.get(offset)
         if start is not None:
             stop = self.size_bytes if end_offset >= self.next_offset else positions.get(end_offset)
             if stop is not None and 0 < stop - start <= min(max_bytes, _VIEW_BYTES_MIN):
-                return _copied(self.dirty_file or self.file(), start, stop)
+                return _read_slice(self.dirty_file or self.file(), start, stop)
         if self.is_closed:
             self._files.use_index(self)
         elif self._index is None:
@@ -315,30 +316,30 @@ class Segment:
             end_offset=end_offset,
             at_least_one=at_least_one,
         )
-        return self._read_anywhere(search, offset, max_bytes)
+        return self._read_by_search(search, offset, max_bytes)
 
-    def _read_anywhere(self, search: _Search, offset: int, max_bytes: int) -> LogSlice:
+    def _read_by_search(self, search: _Search, offset: int, max_bytes: int) -> LogSlice:
         file = self.dirty_file or self.file()
         index, size_bytes = self._index, self.size_bytes
         if index is not None:
             near = index.offsets.position_before(offset)
-            is_warm = near >= max(self._warm_from, size_bytes - WARM_TAIL_BYTES)
+            is_warm = near >= max(self._written_from, size_bytes - WARM_TAIL_BYTES)
             if not is_warm or min(max_bytes, size_bytes - near) >= _VIEW_BYTES_MIN:
                 found = self._try_views(file, search, near, max_bytes)
                 if found is not None:
                     return found
             if is_warm:
-                return _copied(file, *search(self.finder(file)))
+                return _read_slice(file, *search(self.finder(file)))
         load = partial(self._load, file, search, size_bytes, self.next_offset)
         return LogSlice((), min(size_bytes, max_bytes), load)
 
     def _try_views(
         self, file: DiskFile, search: _Search, near: int, max_bytes: int
     ) -> LogSlice | None:
-        """Search and answer on one view, where everything needed is in memory."""
+        """Search and read in one view, if everything needed is in memory."""
         search_bytes = 2 * self._index_interval_bytes + _SEARCH_SLACK_BYTES
         reach = min(near + max_bytes + search_bytes, self.size_bytes)
-        self._viewed = True
+        self._may_have_views = True
         view = file.try_resident_view(near, reach - near)
         if view is None:
             return None
@@ -352,21 +353,21 @@ class Segment:
     def _load(
         self, file: DiskFile, search: _Search, size_bytes: int, next_offset: int
     ) -> Sequence[Buffer]:
-        """In a thread. The bytes come from the medium, so their checksums are checked."""
+        """Runs in a thread. The bytes come from the medium, so checksums are verified."""
         finder = BatchFinder(
             file, self.load_index(), size_bytes=size_bytes, next_offset=next_offset
         )
         start, stop = search(finder)
-        found = _copied(file, start, stop)
+        found = _read_slice(file, start, stop)
         for data in found.chunks:
             for position, header in iter_headers(data):
                 verify(memoryview(data)[position:], header)
         return found.chunks
 
     def max_timestamp(self) -> int:
-        """The greatest timestamp of its batches, -1 where none has one; may wait for the disk.
+        """The greatest timestamp of its batches, -1 if none has one. May wait for the disk.
 
-        CorruptBatch where damage hides it.
+        Raises CorruptBatch if damage hides it.
         """
         if self._closed_max_timestamp is not None:
             return self._closed_max_timestamp
@@ -379,19 +380,19 @@ class Segment:
         return index.max_timestamp
 
     def newest_ms(self, now_ms: int) -> int:
-        """How young its youngest record may be, for retention."""
+        """The timestamp of its newest record, or a later bound, for retention."""
         try:
             timestamp = self.max_timestamp()
         except CorruptBatch:
             timestamp = NO_TIMESTAMP
         if timestamp != NO_TIMESTAMP:
             return timestamp
-        if self.untimed_ms == NO_TIMESTAMP:
-            self.untimed_ms = now_ms
-        return self.untimed_ms
+        if self.fallback_timestamp_ms == NO_TIMESTAMP:
+            self.fallback_timestamp_ms = now_ms
+        return self.fallback_timestamp_ms
 
     def first_timestamp(self) -> int:
-        """The timestamp of the first batch, -1 where there is none."""
+        """The timestamp of the first batch, -1 if there is none."""
         first = self.file().pread(HEADER_BYTES, 0) if self.size_bytes else b""
         return read_header(first).max_timestamp if first else NO_TIMESTAMP
 
@@ -402,7 +403,7 @@ class Segment:
             yield header
 
     def finder(self, source: Source | None = None) -> BatchFinder:
-        """To search the segment as it is now, in its file or a view; may wait for the disk."""
+        """Searches the segment as it is now, in its file or a view. May wait for the disk."""
         return BatchFinder(
             source or self.file(),
             self.load_index(),
@@ -413,9 +414,9 @@ class Segment:
     # --- cutting and deleting --------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the first batch that reaches `offset` and all behind it, durably.
+        """Drop the first batch that reaches `offset` and everything after it, durably.
 
-        What is left ends where its last batch does: a gap before `offset` would look like a loss.
+        The segment then ends where its last batch ends: a gap before `offset` would look like loss.
         """
         if offset < self.next_offset:
             finder = self.finder()
@@ -423,10 +424,10 @@ class Segment:
             self.cut(position, next_offset=finder.end_before(position))
 
     def cut(self, position: int, *, next_offset: int) -> None:
-        """Keep the first `position` bytes, durably; the log goes on at `next_offset`."""
+        """Keep the first `position` bytes, durably; the log continues at `next_offset`."""
         index = self.load_index()
         unlink_index_files(self._disk, self.directory, self.base_offset)
-        if self._viewed:
+        if self._may_have_views:
             self._replace_by_head(position)
         else:
             file = self.file()
@@ -435,20 +436,20 @@ class Segment:
         self._disk.sync_directory(self.directory)
         self.dirty_file = None
         self._index = index.cut(self.file(), position)
-        self._positions = {}
-        self._warm_from = min(self._warm_from, position)
+        self._tail_positions = {}
+        self._written_from = min(self._written_from, position)
         self.size_bytes = position
         self.next_offset = next_offset
 
     def rename(self, suffix: str) -> str:
-        """Take the segment out of the log by its name; the new path."""
+        """Take the segment out of the log by renaming its file; the new path."""
         unlink_index_files(self._disk, self.directory, self.base_offset)
         self._disk.rename(self.path, self.path + suffix)
         self.forget()
         return self.path + suffix
 
     def forget(self) -> None:
-        """Hold nothing open any more."""
+        """Keep nothing open."""
         self.dirty_file = None
         self._files.drop(self.path)
         self._files.forget_index(self)
@@ -457,16 +458,14 @@ class Segment:
         temporary = self.path + TEMPORARY_SUFFIX
         self._disk.unlink(temporary)
         source, target = self.file(), self._disk.open(temporary, create=True)
-        for position in range(0, size_bytes, _COPY_BYTES):
-            piece = source.pread(min(_COPY_BYTES, size_bytes - position), position)
-            target.pwrite([piece], position)
+        copy_range(source, target, start=0, end=size_bytes, target_position=0)
         target.sync()
         self._disk.rename(temporary, self.path)
         self._files.drop(self.path)
-        self._viewed = False
+        self._may_have_views = False
 
 
-def _copied(file: DiskFile, start: int, stop: int) -> LogSlice:
+def _read_slice(file: DiskFile, start: int, stop: int) -> LogSlice:
     size = stop - start
     data = file.pread(size, start) if size else b""
     if len(data) != size:

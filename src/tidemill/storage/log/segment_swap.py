@@ -1,19 +1,18 @@
-"""One new segment in the place of several old ones, without a moment at which a crash loses either.
+"""Replaces several old segments with one new segment; a crash at any moment loses neither.
 
-    N.log.cleaned        the new segment, written and synced under a name that counts for nothing
-    `announce`           renamed to N-M.swap; from the next sync of the directory on it is decided:
-                         a start that finds the file goes through with the rest (`finish_swaps`)
-    `switch`             readers get the new segment; the old ones but the first are renamed away,
-                         and the index of the first, which speaks of other bytes, is gone
+    N.log.cleaned        the new segment, written and synced under a name that recovery ignores
+    `begin_swap`         renamed to N-M.swap; the next sync of the directory decides the swap: a
+                         start that finds the file completes the remaining steps (`finish_swaps`)
+    `switch`             readers get the new segment; all old ones but the first are renamed away,
+                         and the first one's index, which describes other bytes, is removed
     `finish`             after another sync: renamed to N.log, over the first old one
 
-The renames are made on the loop, where nobody reads between two of them; the syncs that must lie
-between the steps may run in a thread. A log that is to be cut meanwhile calls `settle` first: what
-was not switched yet is taken back, what was is finished, so that no swap file ever speaks of bytes
-that were cut.
+The renames happen on the loop, so no read runs between two of them; the syncs between the steps may
+run in a thread. A log that must be cut meanwhile calls `settle` first: a swap that was not switched
+is undone, one that was is finished, so no swap file ever describes bytes that were cut.
 
 Readers in a thread may still hold an old segment. It was pinned (see `segment`) before the first
-rename, and its bytes live as long as someone holds its file.
+rename, and its bytes stay readable while any reader holds its file.
 """
 
 from __future__ import annotations
@@ -49,12 +48,12 @@ class _Phase(Enum):
 
 @final
 class SegmentSwap:
-    """One swap under way; see the module's head."""
+    """One swap in progress."""
 
     def __init__(
         self, disk: Disk, files: FileCache, segments: Segments, old: Sequence[Segment], new: Segment
     ) -> None:
-        """`new` is pinned to its file, which lies beside its place (`CLEANED_SUFFIX`)."""
+        """`new` is pinned to its file, which has the name of its place plus `CLEANED_SUFFIX`."""
         self._disk = disk
         self._files = files
         self._segments = segments
@@ -63,11 +62,11 @@ class SegmentSwap:
         self._path = swap_path(segments.directory, new.base_offset, new.next_offset)
         self._phase = _Phase.ANNOUNCED
         self.obsolete: list[str] = []
-        """What is left of the old segments, to be unlinked."""
+        """Files of the old segments, to be unlinked."""
         disk.rename(new.path + CLEANED_SUFFIX, self._path)
 
     def switch(self) -> bool:
-        """The announcement is durable: readers get the new segment. False: it was taken back."""
+        """The announcement is durable: readers get the new segment. False: it was undone."""
         if self._phase is not _Phase.ANNOUNCED:
             return False
         directory = self._segments.directory
@@ -82,7 +81,7 @@ class SegmentSwap:
         return True
 
     def finish(self) -> None:
-        """What `switch` did is durable: the new segment gets its name."""
+        """The effects of `switch` are durable: the new segment gets its name."""
         if self._phase is not _Phase.SWITCHED:
             return
         new = self._new
@@ -93,16 +92,16 @@ class SegmentSwap:
         self._phase = _Phase.FINISHED
 
     def is_over(self) -> bool:
-        """Nothing of it is undecided."""
+        """No step is outstanding."""
         return self._phase is _Phase.OVER
 
     def synced(self) -> None:
-        """What `finish` did is durable."""
+        """The effects of `finish` are durable."""
         if self._phase is _Phase.FINISHED:
             self._phase = _Phase.OVER
 
     def settle(self) -> None:
-        """The log is about to be cut, or to end: leave nothing undecided."""
+        """The log is about to be cut or closed: finish or undo the swap."""
         directory = self._segments.directory
         if self._phase is _Phase.ANNOUNCED:
             self._disk.unlink(self._path)
@@ -115,7 +114,7 @@ class SegmentSwap:
 
 
 def finish_swaps(disk: Disk, directory: str, names: Sequence[str]) -> None:
-    """Go through with what a crash interrupted after it was decided."""
+    """Complete the swaps that a crash interrupted after they were decided."""
     for name in names:
         span = try_parse_swap(name)
         if span is not None:
@@ -136,6 +135,6 @@ def _finish(disk: Disk, directory: str, path: str, span: tuple[int, int]) -> Non
 
 
 def open_cleaned(disk: Disk, path: str) -> DiskFile:
-    """A new file beside `path`; what an earlier attempt left there is gone."""
+    """A new file beside `path`; removes what an earlier attempt left there."""
     disk.unlink(path + CLEANED_SUFFIX)
     return disk.open(path + CLEANED_SUFFIX, create=True)

@@ -1,9 +1,9 @@
-"""The segments of one log, oldest first, without gaps: each begins where the one before it ended.
+"""The segments of one log, oldest first, without gaps: each begins where the one before it ends.
 
-They leave the front of the row one by one, each with a directory sync, and the back of it newest
-first: a crash in between leaves a shorter row, never a hole before the recovery point. A segment
-that leaves keeps its bytes under another name for a while: readers may hold views of it, and an
-operator may want it back.
+Segments leave the front one by one, each with a directory sync, and the back newest first: a crash
+in between leaves a shorter list, never a hole before the recovery point. A segment that left keeps
+its bytes under another name for a while: readers may hold views of it, and an operator may want it
+back.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ __all__ = ["Segments"]
 
 @final
 class Segments:
-    """At least one segment; the last one is the active one."""
+    """At least one segment; the last one is active."""
 
-    __slots__ = ("_disk", "_files", "_row", "active", "directory")
+    __slots__ = ("_disk", "_files", "_segments", "active", "directory")
 
     def __init__(
-        self, disk: Disk, files: FileCache, directory: str, row: Sequence[Segment]
+        self, disk: Disk, files: FileCache, directory: str, segments: Sequence[Segment]
     ) -> None:
         self._disk = disk
         self._files = files
-        self._row = list(row)
+        self._segments = list(segments)
         self.directory = directory
-        self.active = self._row[-1]
+        self.active = self._segments[-1]
 
     def __len__(self) -> int:
-        return len(self._row)
+        return len(self._segments)
 
     def __iter__(self) -> Iterator[Segment]:
-        return iter(self._row)
+        return iter(self._segments)
 
     @property
     def oldest(self) -> Segment:
-        return self._row[0]
+        return self._segments[0]
 
     def size_bytes(self) -> int:
-        return sum(segment.size_bytes for segment in self._row)
+        return sum(segment.size_bytes for segment in self._segments)
 
     def holding(self, offset: int) -> Segment:
         """The segment that holds `offset`."""
-        return self._row[self._place_of(offset)]
+        return self._segments[self._index_of(offset)]
 
     def start(self, base_offset: int, *, index_interval_bytes: int) -> None:
-        """Append a new, empty one, which is the active one from now on."""
+        """Append a new, empty segment and make it the active one."""
         segment = Segment.create(
             self._disk,
             self._files,
@@ -63,39 +63,39 @@ class Segments:
             base_offset=base_offset,
             index_interval_bytes=index_interval_bytes,
         )
-        if self._row:
+        if self._segments:
             self.active.close()
-        self._row.append(segment)
+        self._segments.append(segment)
         self.active = segment
 
     def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """`new` holds what is to be kept of these neighbours, none of which is the active one."""
-        place = self._row.index(old[0])
-        self._row[place : place + len(old)] = [new]
+        """Put `new` in place of these adjacent segments, none of which is active."""
+        place = self._segments.index(old[0])
+        self._segments[place : place + len(old)] = [new]
 
-    def holds(self, neighbours: Sequence[Segment]) -> bool:
-        """Whether these segments still lie side by side."""
-        if neighbours[0] not in self._row:
+    def has_adjacent(self, neighbours: Sequence[Segment]) -> bool:
+        """Whether the list still holds these segments, side by side."""
+        if neighbours[0] not in self._segments:
             return False
-        place = self._row.index(neighbours[0])
-        return self._row[place : place + len(neighbours)] == list(neighbours)
+        place = self._segments.index(neighbours[0])
+        return self._segments[place : place + len(neighbours)] == list(neighbours)
 
     # --- searching -------------------------------------------------------------------------------
 
     def end_before(self, offset: int) -> int:
-        """Where the log ends once every batch that reaches `offset` is gone."""
+        """Where the log would end without the batches that reach `offset`."""
         finder = self.holding(offset).finder()
         return finder.end_before(finder.locate(offset)[0])
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """The headers from the batch that reaches `offset` on, for replay."""
-        for segment in self._row[self._place_of(offset) :]:
+        for segment in self._segments[self._index_of(offset) :]:
             yield from segment.headers_from(offset)
 
     def first_at_time(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int
     ) -> TimedOffset | None:
-        """The first record with this time or later between the two offsets."""
+        """The first record between the two offsets with this timestamp or a later one."""
         for segment in self._below(end_offset):
             if segment.max_timestamp() < timestamp_ms:
                 continue
@@ -107,7 +107,7 @@ class Segments:
         return None
 
     def max_timestamp(self, *, start_offset: int, end_offset: int) -> int:
-        """The greatest timestamp between the two offsets, -1 where none has one."""
+        """The greatest timestamp between the two offsets, -1 if no record has one."""
         greatest = NO_TIMESTAMP
         for segment in self._below(end_offset):
             if segment.max_timestamp() > greatest:
@@ -117,45 +117,45 @@ class Segments:
                 greatest = max(greatest, found)
         return greatest
 
-    def _place_of(self, offset: int) -> int:
-        return max(0, bisect_right(self._row, offset, key=_base_offset) - 1)
+    def _index_of(self, offset: int) -> int:
+        return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
 
     def _below(self, end_offset: int) -> list[Segment]:
-        row = list(self._row)  # a search may run in a thread while the row changes
-        return [segment for segment in row if segment.base_offset < end_offset]
+        segments = list(self._segments)  # a thread may search while the list changes
+        return [segment for segment in segments if segment.base_offset < end_offset]
 
     # --- dropping --------------------------------------------------------------------------------
 
     def drop_oldest(self) -> str:
-        """Take the oldest one out, durably; the path where its bytes still are."""
-        path = self._row[0].rename(DELETED_SUFFIX)
-        del self._row[0]
+        """Remove the oldest segment, durably; the path that its bytes now have."""
+        path = self._segments[0].rename(DELETED_SUFFIX)
+        del self._segments[0]
         self._disk.sync_directory(self.directory)
         return path
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that reaches `offset`, durably; the row keeps one segment at least."""
+        """Drop every batch that reaches `offset`, durably; at least one segment remains."""
         dropped = []
-        while self._row[-1].base_offset >= offset and len(self._row) > 1:
-            dropped.append(self._row.pop().rename(DELETED_SUFFIX))
+        while self._segments[-1].base_offset >= offset and len(self._segments) > 1:
+            dropped.append(self._segments.pop().rename(DELETED_SUFFIX))
         self._disk.sync_directory(self.directory)
         for path in dropped:
             self._disk.unlink(path)
-        self.active = self._row[-1]
+        self.active = self._segments[-1]
         if dropped:
             self.active.reopen()
         self.active.truncate_to(offset)
 
     def restart_at(self, offset: int, *, index_interval_bytes: int) -> None:
-        """Drop everything and begin anew with an empty segment, durably."""
-        while self._row:
+        """Drop everything and continue with an empty segment at `offset`, durably."""
+        while self._segments:
             self._disk.unlink(self.drop_oldest())
         self.start(offset, index_interval_bytes=index_interval_bytes)
         self._disk.sync_directory(self.directory)
 
     def forget(self) -> None:
-        """Hold nothing open any more."""
-        for segment in self._row:
+        """Keep nothing open."""
+        for segment in self._segments:
             segment.forget()
 
 

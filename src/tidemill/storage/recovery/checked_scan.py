@@ -1,8 +1,8 @@
-"""Walking the bytes of a segment, batch by batch, and trusting none of them.
+"""Walks the bytes of a segment, batch by batch, without trusting any of them.
 
-Used by recovery, scrub and inspection. A batch counts as valid when it lies wholly inside the file,
-its checksum matches, and its offsets follow the batches before it. The checksum does not cover base
-offset, length and leader epoch (a leader writes them into a client's bytes), so the order of
+Recovery, scrub and inspection use it. A batch is valid if it is wholly inside the file, its
+checksum matches, and its offsets follow the batches before it. The checksum does not cover base
+offset, length and leader epoch (a leader writes these into a client's bytes), so the order of
 offsets is part of the check, and so is the order of leader epochs.
 """
 
@@ -18,22 +18,22 @@ from tidemill.core.limits import MIB
 from tidemill.storage.files.disk import DiskFile
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
 
-__all__ = ["CheckedScan", "FoundBatch", "find_batch_behind"]
+__all__ = ["CheckedScan", "FoundBatch", "try_find_batch_behind"]
 
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
 _ATTRIBUTES_AT = 21
 _WINDOW_BYTES = MIB
 _SEARCH_CRC_FACTOR = 4
-"""A search may checksum at most so many times the bytes it looks through."""
+"""A search may checksum at most this many times the bytes it looks through."""
 _OFFSET_LEAP_MAX = 1 << 32
-"""No damage that fits into a segment swallows more offsets."""
+"""Damage that fits into a segment cannot hide more offsets than this."""
 
 
 @final
 @dataclass(slots=True)
 class FoundBatch:
-    """A valid batch and where it lies."""
+    """A valid batch and its position."""
 
     position: int
     header: BatchHeader
@@ -54,7 +54,7 @@ class _Window:
         return read_header(self._data, position - self._start)
 
     def crc_of(self, start: int, end: int) -> int:
-        """The checksum of a range, however long, in bounded memory."""
+        """The checksum of a range of any length, in bounded memory."""
         crc, position = 0, start
         while position < end:
             self._cover(position, min(end - position, _WINDOW_BYTES))
@@ -67,7 +67,7 @@ class _Window:
         return crc
 
     def find(self, needle: bytes, position: int) -> int:
-        """Where `needle` (one byte) is next, or -1."""
+        """The next position of `needle` (one byte), or -1."""
         while position < self._end:
             self._cover(position, 1)
             found = self._data.find(needle, position - self._start)
@@ -85,10 +85,10 @@ class _Window:
 
 @final
 class CheckedScan:
-    """Iterates over the valid batches from a position on; stops at the first that is not.
+    """Iterates over the valid batches from a position on; stops at the first invalid one.
 
-    After the iteration: `position` and `next_offset` are the end of what is valid, and `damage`
-    says what was wrong with the bytes behind it (None: there are none).
+    After the iteration, `position` and `next_offset` are the end of the valid batches, and `damage`
+    says what is wrong with the bytes after it (None: there are none).
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class CheckedScan:
             yield found
 
     def skip_to(self, found: FoundBatch) -> None:
-        """Go on behind damage, at a batch that `find_batch_behind` found."""
+        """Continue after damage, at a batch that `try_find_batch_behind` found."""
         self.position = found.position
         self.next_offset = found.header.base_offset
         self.leader_epoch = min(self.leader_epoch, found.header.partition_leader_epoch)
@@ -138,12 +138,12 @@ class CheckedScan:
         return header
 
 
-def find_batch_behind(
+def try_find_batch_behind(
     file: DiskFile, *, position: int, end: int, next_offset: int
 ) -> FoundBatch | None:
-    """The next valid batch somewhere behind damage, or None.
+    """The next valid batch somewhere after damage, or None.
 
-    Only a checksum that matches counts. Garbage may look like many batches, so the bytes that are
+    Only a matching checksum counts. Garbage may look like many batches, so the bytes that are
     checksummed in vain are bounded.
     """
     window = _Window(file, end)

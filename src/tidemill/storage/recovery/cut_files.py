@@ -1,7 +1,7 @@
-"""The side files that recovery keeps of what it cut off, and when they go.
+"""The side files in which recovery keeps what it cut off, and when they are deleted.
 
-They are there for an operator who wants to look at them. They hold records, so they do not outlive
-what the topic's retention allows; and nobody looks at them after a week.
+They are for an operator who wants to inspect them. They hold records, so they do not outlive the
+topic's retention; and they are kept for a week at most.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CUT_FILE_MS_MAX = 7 * 24 * 3600 * 1000
 
 
 def purge_cut_files(disk: Disk, logs: Iterable[tuple[str, LogConfig]], now_ms: int) -> int:
-    """Unlink the side files of these logs that are too old; how many. For `Disk.run`.
+    """Unlink the side files of these logs that are too old; the number unlinked. For `Disk.run`.
 
-    A log may be deleted meanwhile: what cannot be looked at now is looked at by the next pass.
+    A log may be deleted meanwhile: the next pass looks at what cannot be read now.
     """
     return sum(_purge_one(disk, directory, now_ms - _kept_ms(config)) for directory, config in logs)
 

@@ -1,4 +1,4 @@
-"""What a start found out about the logs: for the log lines, the metrics and the console."""
+"""What a start found out about the logs: for log lines, metrics and the console."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Damage:
 @final
 @dataclass(frozen=True, slots=True)
 class CutTail:
-    """What was taken off the end of a log."""
+    """The bytes that recovery took off the end of a log."""
 
     offset: int
     """The log ends here now."""
@@ -33,22 +33,22 @@ class CutTail:
     detail: str
     """What was wrong with the first batch that was cut."""
     kept_in: tuple[str, ...]
-    """Where the bytes are; a tail of zeros is not kept."""
+    """Paths of the side files; a tail of zeros is not kept."""
 
 
 @final
 @dataclass(slots=True)
 class PartitionReport:
-    """One log's recovery."""
+    """The recovery of one log."""
 
     scanned_bytes: int = 0
     cut: CutTail | None = None
     damage: list[Damage] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
-    """Files that were lost, damaged or from another time, and were made anew from the log."""
+    """Files that were lost, damaged or out of date, and were rebuilt from the log."""
     is_suspect: bool = False
-    """Data may be missing that once was durable: flushed bytes are damaged or gone, or a valid
-    batch lay behind the cut."""
+    """Data that once was durable may be missing: flushed bytes are damaged or gone, or a valid
+    batch was after the cut."""
 
     @property
     def is_noteworthy(self) -> bool:
@@ -58,7 +58,7 @@ class PartitionReport:
 @final
 @dataclass(slots=True)
 class RecoveryReport:
-    """All logs of a directory. Logs that were in order are only counted."""
+    """The recovery of all logs of a directory. Logs in good order are only counted."""
 
     was_clean: bool = False
     logs_loaded: int = 0

@@ -1,4 +1,4 @@
-"""The files of one log as they lie in its directory, before anyone vouches for them."""
+"""The files of one log as they are in its directory, before they are checked."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _USELESS_SUFFIXES = (CLEANED_SUFFIX, DELETED_SUFFIX, TEMPORARY_SUFFIX)
 @final
 @dataclass(slots=True)
 class SegmentFile:
-    """A segment's file, and what is believed of it so far."""
+    """A segment's file, and what recovery knows about it so far."""
 
     path: str
     base_offset: int
@@ -46,7 +46,7 @@ class SegmentFile:
 
 
 def list_useful_names(disk: Disk, directory: str) -> list[str]:
-    """The names in a log's directory, after what has no value any more was removed."""
+    """The names in a log's directory, after removing files that have no value."""
     names = disk.list_names(directory)
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         finish_swaps(disk, directory, names)
@@ -58,7 +58,7 @@ def list_useful_names(disk: Disk, directory: str) -> list[str]:
 
 
 def offsets_in(names: Sequence[str], suffix: str) -> list[int]:
-    """The offsets that files of this kind are named after, rising."""
+    """The offsets in the names of this kind of file, rising."""
     offsets = [try_parse_offset(name, suffix) for name in names]
     return sorted(offset for offset in offsets if offset is not None)
 
@@ -66,7 +66,7 @@ def offsets_in(names: Sequence[str], suffix: str) -> list[int]:
 def find_segment_files(
     disk: Disk, directory: str, names: Sequence[str], *, log_end_offset: int = 0
 ) -> list[SegmentFile]:
-    """The segments by offset; each ends where the next one begins, the last at the log's end."""
+    """The segments by offset; each ends where the next begins, the last at the log's end."""
     bases = offsets_in(names, LOG_SUFFIX)
     ends = [*bases[1:], max(log_end_offset, bases[-1])] if bases else []
     row = []
@@ -84,7 +84,7 @@ def build_segments(
     *,
     index_interval_bytes: int,
 ) -> list[Segment]:
-    """Segments for these files; the last one is the one to append to."""
+    """Segments for these files; the last one is the active one."""
     return [
         Segment(
             disk,
@@ -101,7 +101,7 @@ def build_segments(
 
 
 def try_read_epochs(disk: Disk, directory: str, names: Sequence[str]) -> LeaderEpochs | None:
-    """What the file of the leader epochs says; None where there is none. Raises StorageFault."""
+    """The content of the leader epochs file; None if there is none. Raises StorageFault."""
     if LEADER_EPOCHS_NAME not in names:
         return None
     path = f"{directory}/{LEADER_EPOCHS_NAME}"

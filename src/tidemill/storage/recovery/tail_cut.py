@@ -1,7 +1,7 @@
-"""Taking the end off a log that is being recovered, without losing what is taken off.
+"""Cuts the end off a log during recovery and keeps the bytes that were cut.
 
-The order makes it safe to be interrupted and begun again: first the side files, then later segments
-leave the log, newest first, then the file is cut.
+The order makes it safe to interrupt and repeat: first the side files are written, then later
+segments leave the log, newest first, then the file is cut.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import final
 from tidemill.core.limits import MIB
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.file_copy import copy_range
 from tidemill.storage.files.log_file_names import TEMPORARY_SUFFIX
 from tidemill.storage.index.segment_index import unlink_index_files
-from tidemill.storage.recovery.checked_scan import find_batch_behind
+from tidemill.storage.recovery.checked_scan import try_find_batch_behind
 from tidemill.storage.recovery.recovery_report import CutTail
 from tidemill.storage.recovery.segment_files import SegmentFile
 
@@ -23,12 +24,12 @@ __all__ = ["CUT_INFIX", "TailCut"]
 CUT_INFIX = ".cut-"
 """A side file is named after the file it was cut from and the offset of the cut."""
 
-_COPY_BYTES = MIB
+_READ_BYTES = MIB
 
 
 @final
 class TailCut:
-    """Everything from one byte of one segment on, and the segments behind it."""
+    """Everything from one byte of one segment on, and the segments after it."""
 
     def __init__(
         self,
@@ -41,7 +42,7 @@ class TailCut:
         position: int,
         offset: int,
     ) -> None:
-        """`row[place]` is cut before its byte `position`: `offset` is the log's end then."""
+        """`row[place]` is cut before its byte `position`; the log then ends at `offset`."""
         self._disk = disk
         self._files = files
         self._directory = directory
@@ -55,9 +56,9 @@ class TailCut:
         self._behind = [(row[place], position), *((later, 0) for later in row[place + 1 :])]
 
     def has_valid_batch(self) -> bool:
-        """Whether a batch of ours, whole and in order, is about to be cut off."""
+        """Whether a valid batch of this log is about to be cut off."""
         return any(
-            find_batch_behind(
+            try_find_batch_behind(
                 self._files.get(found.path),
                 position=start,
                 end=found.size_bytes,
@@ -87,7 +88,7 @@ class TailCut:
         found.size_bytes = self._cut_at
 
     def _keep_tail(self, found: SegmentFile) -> str | None:
-        """Copy what is about to be cut into a side file, durably. Zeros are not worth it."""
+        """Copy the bytes to be cut to a side file, durably; None if they are all zeros."""
         source = self._files.get(found.path)
         if _is_zero(source, self._cut_at, found.size_bytes):
             return None
@@ -95,9 +96,7 @@ class TailCut:
         temporary = target + TEMPORARY_SUFFIX
         self._disk.unlink(temporary)
         copy = self._disk.open(temporary, create=True)
-        for at in range(self._cut_at, found.size_bytes, _COPY_BYTES):
-            data = source.pread(min(_COPY_BYTES, found.size_bytes - at), at)
-            copy.pwrite([data], at - self._cut_at)
+        copy_range(source, copy, start=self._cut_at, end=found.size_bytes, target_position=0)
         copy.sync()
         copy.close()
         self._disk.rename(temporary, target)
@@ -117,6 +116,6 @@ class TailCut:
 
 def _is_zero(file: DiskFile, position: int, end: int) -> bool:
     return all(
-        not any(file.pread(min(_COPY_BYTES, end - at), at))
-        for at in range(position, end, _COPY_BYTES)
+        not any(file.pread(min(_READ_BYTES, end - at), at))
+        for at in range(position, end, _READ_BYTES)
     )

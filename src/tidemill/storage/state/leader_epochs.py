@@ -1,10 +1,10 @@
-"""Which leader epoch wrote which offsets: the truth that truncation goes by (KIP-101, KIP-279).
+"""Which leader epoch wrote which offsets: the basis for truncation (KIP-101, KIP-279).
 
 One entry per epoch that wrote something: the epoch and the offset of its first batch. Both rise
 strictly from entry to entry, so the list never has more entries than the log has offsets:
 
-- an epoch that wrote nothing gives way to the next one, which starts at the same offset;
-- when the log's start moves up, entries before it fold into the one that holds the new start.
+- an epoch that wrote nothing is replaced by the next one, which starts at the same offset;
+- when the log's start moves up, entries before it merge into the one that holds the new start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LeaderEpochs:
         self.latest = NO_EPOCH
         """The newest epoch, or NO_EPOCH."""
         self.version = 0
-        """Rises with every change; tells whether the stored file is behind."""
+        """Rises with every change; tells whether the stored file is out of date."""
         for epoch, start_offset in entries:
             self.assign(epoch, start_offset)
 
@@ -58,7 +58,7 @@ class LeaderEpochs:
         return tuple(zip(self._epochs, self._starts, strict=True))
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """From `start_offset` on, `epoch` writes. Naming the newest epoch again changes nothing."""
+        """`epoch` writes from `start_offset` on. Repeating the newest epoch changes nothing."""
         if epoch == self.latest:
             return
         invariant(epoch > self.latest, f"leader epoch {epoch} follows {self.latest}")
@@ -74,7 +74,7 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch that is not above `epoch`, and where it ended (T37).
 
-        (-1, -1) where none is known: the log begins behind everything that epoch wrote.
+        (-1, -1) if none is known: the log starts after everything that epoch wrote.
         """
         index = bisect_right(self._epochs, epoch) - 1
         if index < 0:
@@ -89,7 +89,7 @@ class LeaderEpochs:
         return self._epochs[index] if index >= 0 else NO_EPOCH
 
     def truncate_from_end(self, offset: int) -> None:
-        """The log now ends at `offset`: forget epochs that began there or later."""
+        """The log now ends at `offset`: forget epochs that began at or after it."""
         if not self._starts or self._starts[-1] < offset:
             return
         while self._starts and self._starts[-1] >= offset:
@@ -106,7 +106,7 @@ class LeaderEpochs:
         self._changed()
 
     def clear(self) -> None:
-        """The log begins anew."""
+        """The log starts over."""
         self._epochs.clear()
         self._starts.clear()
         self._changed()
@@ -118,7 +118,7 @@ class LeaderEpochs:
 
     @classmethod
     def decode(cls, data: Buffer, *, name: str = "leader-epochs") -> LeaderEpochs:
-        """Read back what `encode` wrote. Raises DamagedFile, UserError."""
+        """Read what `encode` wrote. Raises DamagedFile, UserError."""
         payload = decode_checked(data, kind=_KIND, version=_VERSION, name=name)
         if len(payload) % _ENTRY.size:
             raise DamagedFile(f"{name}: half an entry")

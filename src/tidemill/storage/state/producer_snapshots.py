@@ -1,7 +1,7 @@
-"""The producer snapshots of one log: taken at each roll and checkpoint, so that replay is short.
+"""The producer snapshots of one log, taken at each roll and checkpoint to keep replay short.
 
-A snapshot named N is the state after everything below offset N. It is captured on the loop and
-written by the next flush, behind the batches that it speaks of. The newest two are kept (R10). One
+A snapshot named N is the state after everything below offset N. It is captured on the loop, and the
+next flush writes it after the batches that it describes. The newest two are kept (R10). A snapshot
 that is lost, damaged, or from before a truncation costs a longer replay, never a wrong answer.
 """
 
@@ -33,7 +33,7 @@ class ProducerSnapshots:
 
     @property
     def newest_offset(self) -> int:
-        """Of the newest one, written or not; -1 where there is none."""
+        """Of the newest snapshot, written or not; -1 if there is none."""
         return max((*self._stored[-1:], *self._pending), default=-1)
 
     def take(self, producers: ProducerStates, offset: int) -> None:
@@ -43,33 +43,33 @@ class ProducerSnapshots:
             del self._pending[old]
 
     def contents(self) -> list[tuple[str, bytes]]:
-        """What has to be written: path and content."""
+        """The snapshots to write: path and content."""
         return [(self._path(offset), data) for offset, data in self._pending.items()]
 
     def pending_offsets(self) -> list[int]:
         return list(self._pending)
 
     def obsolete(self) -> list[str]:
-        """What can go once the pending ones are written."""
+        """The paths to unlink once the pending snapshots are written."""
         alive = sorted({*self._stored, *self._pending})[-_KEPT:]
         return [self._path(offset) for offset in self._stored if offset not in alive]
 
     def written(self, offsets: Sequence[int]) -> None:
-        """These are on disk now, and what they made obsolete is gone."""
+        """These are on disk now, and those they made obsolete are unlinked."""
         for offset in offsets:
             self._pending.pop(offset, None)
         self._stored = sorted({*self._stored, *offsets})[-_KEPT:]
 
     def drop_behind(self, offset: int) -> None:
-        """The log was cut at `offset`: later snapshots speak of what is gone."""
+        """The log was cut at `offset`: later snapshots describe batches that are gone."""
         for stored in self._stored:
             if stored > offset:
                 self._disk.unlink(self._path(stored))
         self._stored = [stored for stored in self._stored if stored <= offset]
         self._pending = {at: data for at, data in self._pending.items() if at <= offset}
 
-    def newest_at(self, offset: int) -> tuple[ProducerStates, int] | None:
-        """The newest usable snapshot of `offset` or before it: the state and its offset."""
+    def try_load_newest(self, offset: int) -> tuple[ProducerStates, int] | None:
+        """The newest usable snapshot at or before `offset`: the state and its offset."""
         for at in sorted({*self._stored, *self._pending}, reverse=True):
             if at > offset:
                 continue

@@ -1,4 +1,4 @@
-"""What one log remembers of its idempotent producers (T29, I18).
+"""What one log remembers about its idempotent producers (T29, I18).
 
 HOT PATH: `check` and `update` run once per produced batch (goal: 1.5 us for both).
 
@@ -6,15 +6,15 @@ A producer numbers its records per partition. The log keeps, for each producer i
 the last five batches. A batch is then one of:
 
     next in line        base_sequence follows the last one          append it
-    again               same epoch and range as one of the five     answer with that one's offset
+    a retry             same epoch and range as one of the five     answer with that one's offset
     a newer epoch       must begin at sequence 0                    append it, forget the old window
     an older epoch      a zombie                                    INVALID_PRODUCER_EPOCH
     anything else       a gap, or older than the window             OUT_OF_ORDER_SEQUENCE_NUMBER
     an unknown id       any sequence: its state may have expired    append it
 
-The state is a function of the log: replaying headers through `update` rebuilds it, a snapshot only
-saves the replay. Entries lie in the order of their last append, so both bounds are cheap: by age
-(`expire`) and by count (the producer that was silent longest goes first).
+The state is a function of the log: replaying headers through `update` rebuilds it, and a snapshot
+only saves the replay. Entries are kept in the order of their last append, so both bounds are cheap:
+by age (`expire`) and by count (the producer that was silent longest is dropped first).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NO_OFFSET = -1
 
 _KIND = b"PROD"
 _VERSION = 1
-_COUNTS = Struct(">qI")  # the offset that the snapshot is of, number of producers
+_COUNTS = Struct(">qI")  # the snapshot's offset, number of producers
 _PRODUCER = Struct(">qhqqB")  # id, epoch, last append, first offset of its transaction, batches
 _BATCH = Struct(">iiqqq")  # base and last sequence, base and last offset, greatest timestamp
 
@@ -49,7 +49,7 @@ _Batch = tuple[int, int, int, int, int]
 @final
 @dataclass(slots=True)
 class DuplicateOf:
-    """The batch is in the log already; this is where, and the time to answer with."""
+    """The batch is already in the log: its offsets, and the timestamp to answer with."""
 
     base_offset: int
     last_offset: int
@@ -57,7 +57,7 @@ class DuplicateOf:
 
 
 class ActiveProducer(NamedTuple):
-    """What a log knows of one producer, for those who only look."""
+    """What a log knows about one producer, for inspection."""
 
     producer_id: int
     epoch: int
@@ -65,7 +65,7 @@ class ActiveProducer(NamedTuple):
     """-1 before its first batch of this epoch."""
     last_append_ms: int
     txn_first_offset: int
-    """-1 where no transaction is open."""
+    """-1 if no transaction is open."""
 
 
 @final
@@ -75,7 +75,7 @@ class _Producer:
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
         self.next_sequence = 0
-        """What the next batch of this epoch must begin with."""
+        """The sequence with which the next batch of this epoch must begin."""
         self.window: deque[_Batch] = deque(maxlen=IDEMPOTENCE_WINDOW_BATCHES)
         self.last_append_ms = 0
         self.txn_first_offset = _NO_OFFSET
@@ -84,7 +84,7 @@ class _Producer:
 
 @final
 class ProducerStates:
-    """The producers of one log, the longest silent one first."""
+    """The producers of one log, the one silent longest first."""
 
     __slots__ = ("_producers", "producer_ids_max")
 
@@ -96,7 +96,7 @@ class ProducerStates:
         return len(self._producers)
 
     def active(self) -> list[ActiveProducer]:
-        """Every producer that is remembered, the longest silent one first."""
+        """Every remembered producer, the one silent longest first."""
         return [
             ActiveProducer(
                 producer_id,
@@ -109,7 +109,7 @@ class ProducerStates:
         ]
 
     def check(self, header: BatchHeader) -> DuplicateOf | None:
-        """Whether this batch may be appended (None) or is a repetition of one in the log.
+        """None if this batch may be appended, or the batch in the log that it repeats.
 
         Raises KafkaError OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH.
         """
@@ -122,7 +122,7 @@ class ProducerStates:
         return _check_unusual(producer, header)
 
     def update(self, header: BatchHeader, now_ms: int) -> None:
-        """The batch was appended (or is replayed): remember it."""
+        """Remember a batch that was appended or is replayed."""
         producer_id = header.producer_id
         if producer_id < 0:
             return
@@ -136,9 +136,9 @@ class ProducerStates:
         producer.last_append_ms = now_ms
         self._producers.move_to_end(producer_id)
         if header.base_sequence < 0:
-            return  # a transaction marker speaks for the epoch and has no sequence
+            return  # a transaction marker carries the epoch and has no sequence
         last_sequence = header.last_sequence
-        producer.next_sequence = last_sequence + 1 if last_sequence != _SEQUENCE_MAX else 0
+        producer.next_sequence = _sequence_after(last_sequence)
         base_offset = header.base_offset
         producer.window.append(
             (
@@ -151,7 +151,7 @@ class ProducerStates:
         )
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers that appended nothing for so long; the number forgotten."""
+        """Forget producers without an append for this long; the number forgotten."""
         forgotten = 0
         oldest_ms = now_ms - expiration_ms
         while self._producers:
@@ -163,11 +163,11 @@ class ProducerStates:
         return forgotten
 
     def clear(self) -> None:
-        """The log begins anew."""
+        """The log starts over."""
         self._producers.clear()
 
     def reaches(self, offset: int) -> bool:
-        """Whether any remembered batch lies at `offset` or behind it."""
+        """Whether any remembered batch is at or after `offset`."""
         windows = (producer.window for producer in self._producers.values())
         return any(window[-1][3] >= offset for window in windows if window)
 
@@ -199,7 +199,7 @@ class ProducerStates:
         name: str = "producer snapshot",
         producer_ids_max: int = PRODUCER_IDS_PER_LOG_MAX,
     ) -> tuple[ProducerStates, int]:
-        """The state and the offset that it is of. Raises DamagedFile, UserError."""
+        """The state and its offset. Raises DamagedFile, UserError."""
         payload = decode_checked(data, kind=_KIND, version=_VERSION, name=name)
         states = cls(producer_ids_max=producer_ids_max)
         try:
@@ -218,7 +218,7 @@ class ProducerStates:
 
 
 def _check_unusual(producer: _Producer, header: BatchHeader) -> DuplicateOf | None:
-    """All but the next batch in line."""
+    """Every case except the next batch in line."""
     if header.producer_epoch < producer.epoch:
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_EPOCH,
@@ -236,6 +236,11 @@ def _check_unusual(producer: _Producer, header: BatchHeader) -> DuplicateOf | No
         if batch[:2] == wanted:
             return DuplicateOf(*batch[2:])
     raise _out_of_order(header, expected=producer.next_sequence)
+
+
+def _sequence_after(last_sequence: int) -> int:
+    """Sequences wrap around to 0."""
+    return last_sequence + 1 if last_sequence != _SEQUENCE_MAX else 0
 
 
 def _out_of_order(header: BatchHeader, *, expected: int) -> KafkaError:
@@ -259,8 +264,7 @@ def _iter_producers(payload: memoryview, count: int) -> Iterator[tuple[int, _Pro
             producer.window.append(_BATCH.unpack_from(payload, position))
             position += _BATCH.size
         if producer.window:
-            last = producer.window[-1][1]
-            producer.next_sequence = last + 1 if last != _SEQUENCE_MAX else 0
+            producer.next_sequence = _sequence_after(producer.window[-1][1])
         yield producer_id, producer
     if position != len(payload):
         raise ValueError(f"{len(payload) - position} bytes too many")

@@ -1,13 +1,13 @@
 """Crash states of a compacted log: what a power loss leaves of keys, tombstones and retries.
 
-`crash_states` compares batches byte for byte, which compaction does not keep. Here a log is judged
-by its records:
+`crash_states` compares batches byte for byte, which compaction does not preserve. Here a log is
+checked by its records:
 
-    I1   the newest acknowledged value of a key is there, or a newer one
+    I1   the newest acknowledged value of a key is found, or a newer one
     I10  every record found is the one that was written at its offset
     I17  nothing is reported as damaged
     I18  a repeated batch gets its first offset
-    I35  a tombstone goes only after its horizon, and no older value of its key comes back
+    I35  a tombstone is dropped only after its horizon, and no older value of its key reappears
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import final
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import IDEMPOTENCE_WINDOW_BATCHES
 from tidemill.core.rng import Rng
-from tidemill.storage.compaction.cleanable import look_for_dirt
+from tidemill.storage.compaction.cleanable import try_find_cleanable
 from tidemill.storage.compaction.cleaning import Compaction
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import PartitionLog
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.testing.crash.crash_states import offset_of_repetition
+from tidemill.testing.crash.crash_states import try_find_repetition
 from tidemill.testing.crash.crash_workloads import A
 from tidemill.testing.crash.mini_broker import SMALL, MiniBroker
 from tidemill.testing.crash.promises import BrokenPromise, Promises, SentBatch
@@ -58,14 +58,14 @@ Pair = tuple[bytes, bytes | None]
 @final
 @dataclass(slots=True)
 class KeyPromises:
-    """What was written to one compacted log, and what of it must be found."""
+    """What was written to one compacted log, and which part of it must be found."""
 
     written: dict[int, list[Record]] = field(default_factory=dict)
     """Offset -> every record that may be found there."""
     acked: dict[bytes, Record] = field(default_factory=dict)
     """Key -> its newest acknowledged record."""
     cleaned_ms: dict[int, int] = field(default_factory=dict)
-    """Offset of a tombstone -> when a cleaning that reached it first began."""
+    """Offset of a tombstone -> when the first cleaning that reached it began."""
     may_go: set[int] = field(default_factory=set)
     """Offsets of tombstones whose horizon has passed."""
     sent: dict[int, list[int]] = field(default_factory=dict)
@@ -74,14 +74,14 @@ class KeyPromises:
     """Of idempotent producers."""
 
     def is_in_window(self, batch: SentBatch) -> bool:
-        """Whether a log has to recognise a repetition of it."""
+        """Whether the log must recognise a repetition of it."""
         sent = self.sent[batch.header.producer_id]
         later = [offset for offset in sent if offset > batch.header.base_offset]
         return len(later) < IDEMPOTENCE_WINDOW_BATCHES
 
 
 class CompactingBroker(MiniBroker):
-    """A leader of one compacted topic."""
+    """The leader of one compacted topic."""
 
     def __init__(
         self, disk: SimDisk, promises: dict[TopicPartition, Promises], keyed: KeyPromises
@@ -121,9 +121,9 @@ class CompactingBroker(MiniBroker):
         self.log(A).set_config(COMPACTED)
 
     def clean(self) -> None:
-        """One cleaning, as far as everything is flushed."""
+        """One cleaning of everything that is flushed."""
         log = self.log(A)
-        found = look_for_dirt(log, log.flushed_offset, now_ms=self._now_ms)
+        found = try_find_cleanable(log, log.flushed_offset, now_ms=self._now_ms)
         if found is None:
             return
         self._note_tombstones(log)
@@ -149,7 +149,7 @@ class CompactingBroker(MiniBroker):
 
 
 def check_keys(directory: LogDirectory, keyed: KeyPromises) -> None:
-    """Raises BrokenPromise where the log does not keep one of its promises."""
+    """Raises BrokenPromise if the log breaks one of its promises."""
     _require(not directory.report.failed, f"not loaded: {directory.report.failed}")
     log = directory.get(A)
     if log is None:
@@ -165,7 +165,7 @@ def check_keys(directory: LogDirectory, keyed: KeyPromises) -> None:
         _check_key(found, key, newest, keyed)
     for batch in keyed.acked_batches:
         if keyed.is_in_window(batch):
-            offset_now = offset_of_repetition(log, batch.header)
+            offset_now = try_find_repetition(log, batch.header)
             _require(
                 offset_now == batch.header.base_offset,
                 f"I18: the batch of offset {batch.header.base_offset} is taken for {offset_now}",
@@ -204,7 +204,7 @@ def _require(holds: bool, message: str) -> None:
 
 
 def compaction_workload(broker: CompactingBroker, disk: SimDisk, *, rng: Rng, rounds: int) -> None:
-    """Keys are written, overwritten and deleted, with cleanings and ends of the process between."""
+    """Writes, overwrites and deletes keys, with cleanings and process ends in between."""
     broker.create(A, 1, COMPACTED)
     for number in range(rounds):
         _put_some(broker, rng)
@@ -221,7 +221,7 @@ def compaction_workload(broker: CompactingBroker, disk: SimDisk, *, rng: Rng, ro
 
 
 def unflushed_workload(broker: CompactingBroker, _disk: SimDisk) -> None:
-    """A newer value lies in a closed segment that no flush has covered when the cleaning begins."""
+    """A newer value is in a closed segment that no flush has covered when the cleaning begins."""
     broker.create(A, 1, COMPACTED)
     broker.put((b"k", b"old"), (b"filler", b"x" * 600))
     broker.put((b"filler", b"x" * 600))

@@ -1,18 +1,18 @@
 """Crash states: a workload is stopped before every disk call, and every promise is checked.
 
-Theory of operation. `CrashExplorer` lets a `MiniBroker` run on a `SimDisk`. Before each call that
+Theory of operation. `CrashExplorer` runs a `MiniBroker` on a `SimDisk`. Before each call that
 changes the disk it builds what a power loss at that moment could leave, several times with
-different fates for the unsynced pages, starts a broker on each of them, and compares what it finds
-with what was promised until then:
+different fates for the unsynced pages, starts a broker on each result, and compares what it finds
+with what was promised so far:
 
-    I1   an acknowledged batch is there, byte for byte, unless its removal was begun
+    I1   an acknowledged batch is found, byte for byte, unless its removal was begun
     I9   the log start is at least the one that was acknowledged, and no removal was invented
     I10  every batch is one that was appended at its offset, and offsets follow each other
     I11  the epochs are those of the batches
     I17  nothing is reported as damaged when nothing was; damage changes nothing else
     I18  a repeated batch gets its first offset, the next one in line is accepted
 
-A part of the states crashes a second time, during or right after its recovery.
+Some of the states crash a second time, during or right after their recovery.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tidemill.testing.crash.promises import BrokenPromise, Promises, is_next
 from tidemill.testing.sim.disk import SimDisk, SimulatedCrash
 from tidemill.wire.batch import BatchHeader, iter_headers, read_header
 
-__all__ = ["CrashExplorer", "check_promises", "offset_of_repetition"]
+__all__ = ["CrashExplorer", "check_promises", "try_find_repetition"]
 
 
 @final
 class CrashExplorer:
-    """Checks what could be left at each call of a workload."""
+    """Checks what could be left at each disk call of a workload."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class CrashExplorer:
         broker_class: Callable[[SimDisk, dict[TopicPartition, Promises]], MiniBroker] = MiniBroker,
         check: Callable[[LogDirectory], None] | None = None,
     ) -> None:
-        """`check` judges a directory in the place of `check_promises`."""
+        """`check` replaces `check_promises`."""
         self._workload = workload
         self._fates = fates
         self._seed = seed
@@ -62,11 +62,11 @@ class CrashExplorer:
 
     def run(self) -> None:
         """Raises BrokenPromise at the first state that breaks one."""
-        disk = SimDisk(on_call=self._look)
+        disk = SimDisk(on_call=self._check_call)
         broker = self._broker_class(disk, self._promises)
         self._workload(broker, disk)
 
-    def _look(self, disk: SimDisk, call: str, path: str) -> None:
+    def _check_call(self, disk: SimDisk, call: str, path: str) -> None:
         self.calls += 1
         for fate in range(self._fates):
             seed = (self._seed * 1_000_003 + self.calls) * 1_009 + fate
@@ -94,7 +94,7 @@ class CrashExplorer:
         return image.crash(SeededRng(self._chance.below(1 << 30)))
 
     def _check_after_second_crash(self, image: SimDisk, directory: LogDirectory) -> None:
-        """What a recovery kept counts as flushed: the next power loss must not take it."""
+        """What a recovery kept counts as flushed: the next power loss must not lose it."""
         ends = {at: log.log_end_offset for at, log in directory.logs().items()}
         later = open_directory(image.crash(SeededRng(self._chance.below(1 << 30))))
         self.states += 1
@@ -106,7 +106,7 @@ class CrashExplorer:
 
 
 def check_promises(directory: LogDirectory, promises: dict[TopicPartition, Promises]) -> None:
-    """Raises BrokenPromise where the directory does not keep one of them."""
+    """Raises BrokenPromise if the directory breaks one of these promises."""
     _require(not directory.report.failed, f"not loaded: {directory.report.failed}")
     for partition, promised in promises.items():
         log = directory.get(partition, promised.topic_id)
@@ -124,7 +124,7 @@ def check_promises(directory: LogDirectory, promises: dict[TopicPartition, Promi
 def _check_log(name: str, log: PartitionLog, promised: Promises) -> None:
     start, end = log.log_start_offset, log.log_end_offset
     _require(start >= promised.start_promised, f"I9: {name} starts at {start} again")
-    _require(start <= promised.start_allowed, f"I9: {name} starts at {start}, nobody asked")
+    _require(start <= promised.start_allowed, f"I9: {name} starts at {start} without a request")
     _require(log.flushed_offset == end, f"{name}: recovered but not flushed")
     found = {}
     for data in _batches(log, promised):
@@ -178,7 +178,7 @@ def _check_producers(
         acked_offset = batch.header.base_offset
         since = [offset for offset in sent.get(producer_id, []) if offset > acked_offset]
         if len(since) < IDEMPOTENCE_WINDOW_BATCHES:
-            taken_for = offset_of_repetition(log, batch.header)
+            taken_for = try_find_repetition(log, batch.header)
             _require(
                 taken_for == acked_offset,
                 f"I18: {name}: the batch of offset {acked_offset} is taken for {taken_for}",
@@ -187,12 +187,12 @@ def _check_producers(
         if producer_id >= 0:
             _require(
                 is_next(log, producer_id, header.last_sequence + 1),
-                f"I18: {name}: producer {producer_id} cannot go on behind {header.last_sequence}",
+                f"I18: {name}: producer {producer_id} cannot continue after {header.last_sequence}",
             )
 
 
-def offset_of_repetition(log: PartitionLog, header: BatchHeader) -> int | None:
-    """Where the log says that this batch is already; None if it does not know it."""
+def try_find_repetition(log: PartitionLog, header: BatchHeader) -> int | None:
+    """The offset at which the log already has this batch; None if it does not know it."""
     try:
         duplicate = log.producers.check(header)
     except KafkaError:

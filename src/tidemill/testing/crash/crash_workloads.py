@@ -1,6 +1,6 @@
-"""What happens to the logs of a `MiniBroker` while `crash_states` lets it crash.
+"""The workloads that a `MiniBroker` runs while `crash_states` lets it crash.
 
-Each short workload is about one way in which things go wrong; `mixed_workload` has everything.
+Each short workload covers one kind of failure; `mixed_workload` covers everything.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RECORDS_MAX = 3
 
 
 def failing_disk_workload(broker: MiniBroker, disk: SimDisk) -> None:
-    """A sync fails; the operator starts the broker again; the client repeats what went wrong."""
+    """A sync fails, the operator restarts the broker, the client repeats what got no answer."""
     broker.create(A, 1)
     broker.produce(A, size=900, producer_id=1)
     broker.flush()
@@ -58,7 +58,7 @@ def kill_workload(broker: MiniBroker, disk: SimDisk) -> None:
 
 
 def creation_workload(broker: MiniBroker, disk: SimDisk) -> None:
-    """Logs come in groups and go in groups; some come again under their names."""
+    """Logs are created and deleted in groups; some are created again under their names."""
     many = [TopicPartition("many", number) for number in range(4)]
     broker.create_all(many, 1)
     broker.produce(many[0], size=300, producer_id=1)
@@ -79,7 +79,7 @@ def creation_workload(broker: MiniBroker, disk: SimDisk) -> None:
 
 
 def truncation_workload(broker: MiniBroker, _disk: SimDisk) -> None:
-    """A checkpoint knows more than a truncation leaves; then the log grows past it again."""
+    """A checkpoint promises more than a truncation leaves; then the log grows past it again."""
     broker.create(A, 1)
     for _ in range(6):
         broker.produce(A, size=500, producer_id=1)
@@ -95,7 +95,7 @@ def truncation_workload(broker: MiniBroker, _disk: SimDisk) -> None:
 
 
 def damage_workload(broker: MiniBroker, disk: SimDisk) -> None:
-    """A bit flips in data that was flushed long ago; the process ends; the log goes on."""
+    """A bit flips in data that was flushed long ago; the process ends; the log continues."""
     broker.create(A, 1)
     for _ in range(6):
         broker.produce(A, size=400, producer_id=1)
@@ -113,17 +113,17 @@ def damage_workload(broker: MiniBroker, disk: SimDisk) -> None:
 
 
 def _repeat(broker: MiniBroker, unanswered: SentBatch) -> None:
-    """The client sends again what got no answer, if the log still has it, and gets one."""
+    """The client repeats an unanswered batch, if the log still has it, and gets an answer."""
     if broker.log(A).log_end_offset > unanswered.header.base_offset:
         broker.retry(A, unanswered)
     broker.flush()
 
 
-# --- by chance -----------------------------------------------------------------------------------
+# --- random order --------------------------------------------------------------------------------
 
 
 def mixed_workload(broker: MiniBroker, disk: SimDisk, *, rng: Rng, steps: int) -> None:
-    """Everything that happens to logs, in an order chosen by chance."""
+    """Everything that happens to logs, in random order."""
     broker.create(A, 1)
     broker.create(B, 2)
     _opening(broker)
@@ -134,7 +134,7 @@ def mixed_workload(broker: MiniBroker, disk: SimDisk, *, rng: Rng, steps: int) -
 
 
 def _opening(broker: MiniBroker) -> None:
-    """What every run has to contain: a producer that falls silent, a roll, a checkpoint."""
+    """What every run must contain: a producer that falls silent, a roll, a checkpoint."""
     silent = broker.produce(A, size=200, producer_id=9)
     broker.produce(B, size=200)
     broker.flush()
@@ -192,7 +192,7 @@ def _delete_records(
 def _truncate(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
     log = broker.log(partition)
     span = log.log_end_offset - log.log_start_offset - RECORDS_MAX
-    if span > 0:  # a batch that reaches below the log start is not the one to cut
+    if span > 0:  # a batch that reaches below the log start is not cut
         broker.truncate(partition, log.log_end_offset - rng.below(span))
         broker.new_leader_epoch()
     return disk
@@ -219,7 +219,7 @@ def _kill(broker: MiniBroker, disk: SimDisk, _rng: Rng, _partition: TopicPartiti
     return successor
 
 
-def _create_anew(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
+def _recreate(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
     broker.delete(partition)
     broker.create(partition, 100 + rng.below(1 << 30))
     broker.purge()
@@ -238,6 +238,6 @@ _STEPS: tuple[_Step, ...] = (
     _restart_log,
     _clean_restart,
     _kill,
-    _create_anew,
+    _recreate,
 )
-"""As often as it is listed here."""
+"""A step is chosen as often as it is listed."""

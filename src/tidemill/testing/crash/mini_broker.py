@@ -1,9 +1,9 @@
-"""A broker in miniature: what a leader does with its logs, and what it promised to whom.
+"""A broker in miniature: what a leader does with its logs, and a record of what it promised.
 
-No network, no loop: produce with and without idempotence, flush rounds, acknowledgements,
-checkpoints, retention, DeleteRecords, truncation, topic deletion, clean and unclean ends. Every
-promise is written down before its holder could know of it is over, and taken back before the work
-begins that may break it.
+No network and no loop: produce with and without idempotence, flush rounds, acknowledgements,
+checkpoints, retention, DeleteRecords, truncation, topic deletion, clean and unclean ends. A promise
+is recorded before the call that makes it returns, and withdrawn before work begins that may break
+it. So a crash at any disk call finds the record right.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300, delete_delay_ms
 
 
 class MiniBroker:
-    """A leader's way with its logs, on one data directory."""
+    """A leader and its logs in one data directory."""
 
     def __init__(self, disk: SimDisk, promises: dict[TopicPartition, Promises]) -> None:
         self.promises = promises
@@ -41,9 +41,9 @@ class MiniBroker:
         self._epoch = 0
         self._sequences: dict[tuple[TopicPartition, int], int] = {}
         self._waiting: list[tuple[TopicPartition, SentBatch]] = []
-        """Appended or recognised as a repetition; the acknowledgement waits for a flush."""
+        """Appended, or recognised as a repetition; the acknowledgement waits for a flush."""
 
-    # --- what clients ask for -------------------------------------------------------------------
+    # --- requests from clients -------------------------------------------------------------------
 
     def create(self, partition: TopicPartition, number: int, config: LogConfig = SMALL) -> None:
         self.create_all([partition], number, config)
@@ -51,7 +51,7 @@ class MiniBroker:
     def create_all(
         self, partitions: Sequence[TopicPartition], number: int, config: LogConfig = SMALL
     ) -> None:
-        """Make logs, all at once; that they are there is a promise of its own."""
+        """Create logs, all at once; their existence is a promise of its own."""
         topic_id = TopicId(UUID(int=number))
         wanted = [WantedLog(partition, topic_id, config) for partition in partitions]
         for partition in partitions:
@@ -65,7 +65,7 @@ class MiniBroker:
     def produce(
         self, partition: TopicPartition, *, size: int, producer_id: int = -1, records: int = 1
     ) -> SentBatch:
-        """Append one batch; it is acknowledged by a later `flush`."""
+        """Append one batch; a later `flush` acknowledges it."""
         value = (b"%d|" % self.log(partition).log_end_offset * size)[:size]
         made = [Record(value, timestamp=self._now_ms)] * records
         return self.append(partition, made, producer_id=producer_id)
@@ -86,7 +86,7 @@ class MiniBroker:
         self._sequences[partition, producer_id] = sequence + len(records)
         assign_offsets(view, log.log_end_offset, self._epoch)
         batch = SentBatch(bytes(view), read_header(view))
-        self._possible(partition, batch)
+        self._note_possible(partition, batch)
         log.append([view], [batch.header], now_ms=self._now_ms)
         self.directory.dirty.appended(log, len(view), now_ms=self._now_ms)
         self._waiting.append((partition, batch))
@@ -95,7 +95,7 @@ class MiniBroker:
         return batch
 
     def retry(self, partition: TopicPartition, batch: SentBatch) -> None:
-        """Send a batch again whose answer was lost: a duplicate waits like the original."""
+        """Repeat a batch whose answer was lost: a duplicate waits like the original."""
         found = self.log(partition).producers.check(batch.header)
         if found is None or found.base_offset != batch.header.base_offset:
             raise BrokenPromise(f"I18: {partition}: a repetition was taken for {found}")
@@ -103,10 +103,10 @@ class MiniBroker:
         self.after_duplicate(partition, batch)
 
     def after_append(self, partition: TopicPartition, batch: SentBatch) -> None:
-        """Where a planted bug acknowledges too early."""
+        """A planted bug acknowledges too early here."""
 
     def after_duplicate(self, partition: TopicPartition, batch: SentBatch) -> None:
-        """Where a planted bug acknowledges too early."""
+        """A planted bug acknowledges too early here."""
 
     def flush(self) -> None:
         """A flush round, then the acknowledgements that waited for it."""
@@ -123,7 +123,7 @@ class MiniBroker:
         self.acknowledge()
 
     def sync(self, sync: Callable[[], None]) -> None:
-        """Where a planted bug tries again after a failure."""
+        """A planted bug retries after a failure here."""
         sync()
 
     def acknowledge(self) -> None:
@@ -158,7 +158,7 @@ class MiniBroker:
         position, _ = segment.finder().locate(batch.header.base_offset)
         disk.flip_bit(segment.path, position + len(batch.data) // 2)
 
-    # --- what a broker does by itself -------------------------------------------------------------
+    # --- the broker's own work --------------------------------------------------------------------
 
     def checkpoint(self) -> None:
         flush_round = self.directory.collect_checkpoint(100)
@@ -179,21 +179,21 @@ class MiniBroker:
         log.set_config(SMALL)
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
-        """As a follower that diverged: what is cut was promised by another leader's mistake."""
+        """As a diverged follower does: the batches that are cut were another leader's mistake."""
         promises, log = self.promises[partition], self.log(partition)
-        self._unpromise(promises, offset)
+        self._withdraw(promises, offset)
         for producer_id, batch in list(promises.last_acked.items()):
             if batch.header.base_offset < log.log_start_offset:
-                del promises.last_acked[producer_id]  # only snapshots knew it, and they may go too
+                del promises.last_acked[producer_id]  # only snapshots knew it; they may be dropped
         log.truncate_to(offset)
         for at in [at for at in promises.possible if at >= log.log_end_offset]:
             del promises.possible[at]
         self._resume_sequences(partition)
 
     def restart_log(self, partition: TopicPartition, offset: int) -> None:
-        """As a follower that is too far behind."""
+        """As a follower does that is too far behind."""
         promises, log = self.promises[partition], self.log(partition)
-        self._unpromise(promises, 0)
+        self._withdraw(promises, 0)
         promises.last_acked.clear()
         promises.start_promised = 0
         promises.start_allowed = max(promises.start_allowed, log.log_end_offset, offset)
@@ -238,11 +238,11 @@ class MiniBroker:
     def _high_watermarks(self) -> dict[TopicPartition, int]:
         return {partition: log.flushed_offset for partition, log in self.directory.logs().items()}
 
-    def _possible(self, partition: TopicPartition, batch: SentBatch) -> None:
+    def _note_possible(self, partition: TopicPartition, batch: SentBatch) -> None:
         possible = self.promises[partition].possible
         possible.setdefault(batch.header.base_offset, []).append(batch.data)
 
-    def _unpromise(self, promises: Promises, offset: int) -> None:
+    def _withdraw(self, promises: Promises, offset: int) -> None:
         for at in [at for at, data in promises.acked.items() if _reaches(data, offset)]:
             del promises.acked[at]
         for producer_id, batch in list(promises.last_acked.items()):
@@ -255,7 +255,7 @@ class MiniBroker:
         ]
 
     def _resume_sequences(self, partition: TopicPartition) -> None:
-        """After a cut or a restart each producer goes on where the log says it stands."""
+        """After a cut or a restart each producer continues with the log's next sequence."""
         log = self.directory.get(partition)
         for key in [key for key in self._sequences if key[0] == partition]:
             self._sequences[key] = next_sequence(log, key[1]) if log is not None else 0

@@ -1,4 +1,4 @@
-"""What a client or the cluster was told about a log, and what the log knows of its producers.
+"""What a client or the cluster was told about a log, and what the log knows about its producers.
 
 `tidemill.testing.crash.crash_states` compares the promises with what a crash leaves.
 """
@@ -39,23 +39,23 @@ class Promises:
 
     topic_id: TopicId
     acked: dict[int, bytes] = field(default_factory=dict)
-    """Base offset -> batch; removed before a truncation that may take it begins."""
+    """Base offset -> batch; withdrawn before a truncation begins that may drop it."""
     possible: dict[int, list[bytes]] = field(default_factory=dict)
     """Base offset -> every batch that may be found there."""
     start_promised: int = 0
     """The log start that a client was told."""
     start_allowed: int = 0
-    """The highest log start that anything asked for."""
+    """The highest log start that any request allowed."""
     last_acked: dict[int, SentBatch] = field(default_factory=dict)
     """Producer -> its newest acknowledged batch; a retry of it must find it."""
     damaged: set[int] = field(default_factory=set)
     """Base offsets of batches that the disk spoiled; they may be unreadable."""
     is_restarting: bool = False
-    """Everything is being dropped; until the new beginning is there it looks like a loss."""
+    """Everything is being dropped; until the restart is complete this looks like a loss."""
     is_gone: bool = False
-    """Its deletion was begun."""
+    """Its deletion has begun."""
     is_promised: bool = False
-    """It was made, and who asked for it was told so: it must be there."""
+    """The log was created and its creator was told so: it must exist."""
 
 
 def is_next(log: PartitionLog, producer_id: int, sequence: int) -> bool:
@@ -70,7 +70,7 @@ def is_next(log: PartitionLog, producer_id: int, sequence: int) -> bool:
 
 
 def next_sequence(log: PartitionLog, producer_id: int) -> int:
-    """Where the log says that this producer stands."""
+    """The sequence that the log expects next from this producer."""
     for sequence in range(_SEQUENCES_MAX):
         if is_next(log, producer_id, sequence):
             return sequence

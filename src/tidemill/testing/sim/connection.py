@@ -1,18 +1,18 @@
 """Both ends of a simulated connection, and the two pipes between them.
 
-Theory of operation. A pipe is what TCP makes of a link: bytes keep their order and come in pieces
-of any size, after a delay that belongs to the pipe. What was written passes through three places:
+Theory of operation. A pipe models TCP on a link: bytes keep their order and arrive in pieces of any
+size, after a delay that belongs to the pipe. Written bytes pass through three stages:
 
-    backlog (the sender's transport)  ->  wire (on its way)  ->  unread (the receiver's socket)
+    backlog (the sender's transport)  ->  wire (in transit)  ->  unread (the receiver's socket)
 
 The wire and `unread` together hold at most a window. A receiver that does not read fills it, then
 the sender's backlog grows, and beyond the high-water mark its protocol is told to pause.
 
-The end of a connection travels through the pipe like data: FIN behind the last byte, RST instead of
+The end of a connection travels through the pipe like data: FIN after the last byte, RST instead of
 the bytes that were not sent yet.
 
-Protocols are called in the context of their host, so that what they start belongs to it. Pipes run
-in no host's context: what is on the wire arrives even if its sender is dead.
+Protocols are called in the context of their host, so that tasks they start belong to it. Pipes run
+in no host's context: bytes on the wire arrive even if their sender is dead.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tidemill.core.limits import KIB
 from tidemill.core.rng import Rng
 from tidemill.testing.sim.loop import SimHost
 
-__all__ = ["Address", "End", "Link", "Medium", "Observer", "joined"]
+__all__ = ["Address", "End", "Link", "Medium", "Observer", "connect_ends"]
 
 Address = tuple[str, int]
 Observer = Callable[[str, str, bytes], None]
-"""Told what happened, where, and with which bytes."""
+"""Called with what happened, where, and the bytes."""
 
 RETRANSMIT_S = 0.2
 WRITE_HIGH_WATER_BYTES = 64 * KIB
@@ -44,7 +44,7 @@ RNG_STEPS = 1_000_000
 
 
 class _Signal(Enum):
-    """What travels through a pipe beside bytes."""
+    """Signals that travel through a pipe besides bytes."""
 
     FIN = "fin"
     RST = "rst"
@@ -53,7 +53,7 @@ class _Signal(Enum):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What the network is like."""
+    """The properties of the network."""
 
     delay_s_min: float = 0.0001
     delay_s_max: float = 0.002
@@ -63,7 +63,7 @@ class Link:
 
 @final
 class Medium:
-    """What all connections of a network share: its speed, its faults, its time and its chance."""
+    """What all connections of a network share: its speed, faults, time and randomness."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, rng: Rng, link: Link, observe: Observer
@@ -71,11 +71,11 @@ class Medium:
         self.link = link
         self.observe = observe
         self.cuts: set[tuple[str, str]] = set()
-        """Directions in which nothing gets through, by host names."""
+        """Directions in which nothing arrives, by host names."""
         self.down: set[str] = set()
-        """Machines without power: nobody there to say that nobody is there."""
+        """Machines without power: they do not even refuse a connection."""
         self.ends: dict[End, None] = {}
-        """Of all connections that are not over."""
+        """The ends of all open connections."""
         self._loop = loop
         self._rng = rng
         self._context = Context()
@@ -104,7 +104,7 @@ class Medium:
         return self.link.delay_s_min * self._rng.below(RNG_STEPS) / RNG_STEPS
 
     def draw_piece_bytes(self) -> int:
-        """Mostly large, often enough a few bytes: nobody may count on where pieces are cut."""
+        """Mostly large, often enough a few bytes: code must not rely on where pieces are cut."""
         small = self._rng.below(SMALL_PIECE_ONE_IN) == 0
         largest = SMALL_PIECE_BYTES_MAX if small else self.link.piece_bytes_max
         return 1 + self._rng.below(min(largest, self.link.piece_bytes_max))
@@ -134,7 +134,7 @@ class Pipe:
         self.pump()
 
     def pump(self) -> None:
-        """Put on the wire what the window lets through, and FIN behind the last byte."""
+        """Put on the wire what the window allows, and FIN after the last byte."""
         while self.backlog and (room := self._room()) > 0:
             size = min(room, len(self.backlog), self._medium.draw_piece_bytes())
             self._put(bytes(self.backlog[:size]))
@@ -143,20 +143,20 @@ class Pipe:
             self._end(_Signal.FIN)
 
     def finish(self) -> None:
-        """Nothing more will be sent: FIN goes when the backlog is gone."""
+        """Nothing more will be sent: FIN follows when the backlog is empty."""
         self._ending = True
         self.pump()
 
     def reset(self) -> None:
-        """Drop what was not sent and say so."""
+        """Drop the unsent bytes and send RST."""
         self.backlog.clear()
         self._end(_Signal.RST)
 
     def read_some(self, count: int) -> bytes:
-        """The receiver takes bytes; the sender hears of the room if it waits for it."""
+        """The receiver takes bytes; a waiting sender learns that there is room."""
         data = bytes(self.unread[:count])
         del self.unread[:count]
-        self._make_room()
+        self._announce_room()
         return data
 
     def _room(self) -> int:
@@ -191,14 +191,14 @@ class Pipe:
             self._wire_bytes -= len(item)
         self._target.arrived(item)
 
-    def _make_room(self) -> None:
+    def _announce_room(self) -> None:
         if (self.backlog or self._ending) and not self._ack_is_set:
             self._ack_is_set = True
             self._medium.call_at(self._medium.time() + self._delay_s, self._acknowledged)
 
     def _acknowledged(self) -> None:
         self._ack_is_set = False
-        self._source.room_came()
+        self._source.room_available()
 
 
 @final
@@ -220,7 +220,7 @@ class End(asyncio.Transport):
         self._closing = False
         self._lost = False
         self._reason: Exception | None = None
-        """Why it was lost; None: closed in order, or by ourselves."""
+        """Why it was lost; None: closed in order, or by this end."""
 
     def join(self, outgoing: Pipe, incoming: Pipe) -> None:
         self._outgoing = outgoing
@@ -292,7 +292,7 @@ class End(asyncio.Transport):
     def can_write_eof(self) -> bool:
         return False
 
-    # --- what comes through the pipes ------------------------------------------------------------
+    # --- events from the pipes -------------------------------------------------------------------
 
     def arrived(self, item: bytes | _Signal) -> None:
         if not self.host.alive or self._lost:
@@ -309,8 +309,8 @@ class End(asyncio.Transport):
             self._incoming.unread += item
             self._deliver()
 
-    def room_came(self) -> None:
-        """The peer has read: more of the backlog may go."""
+    def room_available(self) -> None:
+        """The peer has read: more of the backlog may be sent."""
         if self._lost or not self.host.alive:
             return
         self._outgoing.pump()
@@ -320,7 +320,7 @@ class End(asyncio.Transport):
         self._maybe_end()
 
     def lose(self, reason: Exception | None) -> None:
-        """The connection is over, whatever was on its way; the peer gets RST."""
+        """End the connection at once and drop bytes in transit; the peer gets RST."""
         if self._lost:
             return
         self._outgoing.reset()
@@ -328,7 +328,7 @@ class End(asyncio.Transport):
         self._end(reason)
 
     def die(self, *, silent: bool) -> None:
-        """The process is gone: its protocol hears nothing more; the kernel resets, if it lives."""
+        """The process is gone: its protocol is not called again; a living kernel sends RST."""
         self._closing = self._lost = True
         self._medium.ends.pop(self, None)
         if not silent:
@@ -342,7 +342,7 @@ class End(asyncio.Transport):
             self._medium.call_soon(self._report_lost)
 
     def _deliver(self) -> None:
-        """Hand over what has arrived, until there is no more or the protocol has enough."""
+        """Pass on what has arrived, until there is no more or the protocol pauses."""
         incoming = self._incoming
         while incoming.unread and self._may_deliver():
             self._hand_over(incoming)
@@ -390,9 +390,9 @@ class End(asyncio.Transport):
             self._call(protocol.connection_lost, self._reason)
 
     def _maybe_end(self) -> None:
-        """After `close`: over once everything was sent."""
+        """After `close`: end the connection once everything was sent."""
         if self._closing and not self._lost and not self._outgoing.backlog:
-            if self._incoming.unread:  # as a kernel does: the peer's bytes were not wanted
+            if self._incoming.unread:  # like a kernel: the peer's bytes were not read
                 self._outgoing.reset()
             self._end(None)
 
@@ -402,7 +402,7 @@ class End(asyncio.Transport):
             self.get_protocol().pause_writing()
 
 
-def joined(
+def connect_ends(
     medium: Medium, one: tuple[SimHost, Address], other: tuple[SimHost, Address]
 ) -> tuple[End, End]:
     """Both ends of a new connection."""

@@ -1,9 +1,8 @@
-"""One host's session with the coordination store, as far away as a server is.
+"""One host's session with the coordination store, with a network in between.
 
 The store itself is the one in memory (metadata/store/memory_store.py), which never fails or waits.
-Here each call takes its time on the way there and on the way back, so that a crash can come between
-a change and the news of it, and a lost connection leaves a change in doubt; and watches are told
-late, each after its own while.
+Here each call takes time in both directions, so that a crash can fall between a change and its
+answer, and a lost connection leaves a change in doubt. Watches fire late, each after its own delay.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["SimCoord"]
 
 @final
 class SimCoord:
-    """`Coord` with a network in between. Its watchers run on the host that made the watch."""
+    """`Coord` with a network in between. Its watchers run on the host that created the watch."""
 
     def __init__(
         self,
@@ -41,11 +40,11 @@ class SimCoord:
         return self._session.state
 
     def expire(self) -> None:
-        """The server gave the session up."""
+        """The server ends the session."""
         self._server.expire(self._session)
 
     def suspend(self) -> None:
-        """The client lost its way to the server."""
+        """The client loses its connection to the server."""
         self._server.suspend(self._session)
 
     def resume(self) -> None:
@@ -101,6 +100,6 @@ class SimCoord:
         await asyncio.sleep(self._delay_s())
 
     def _check_answered(self) -> None:
-        """Cut off meanwhile: what was asked for may have happened, but nobody says so."""
+        """Disconnected meanwhile: the request may have taken effect, but its answer is lost."""
         if self._session.state is not SessionState.CONNECTED:
             raise StoreUnavailable(f"no answer: the session is {self._session.state.value}")

@@ -1,17 +1,17 @@
 """A disk in memory that forgets what was not synced.
 
-Every file has two images: what a reader sees now, and what a power loss cannot take away. A write
-changes the first and marks 4 KiB pages as pending; `sync` moves the pending pages into the second.
-A directory has two sets of names in the same way; `sync_directory` moves names over.
+Every file has two images: what a reader sees now, and what survives a power loss. A write changes
+the first and marks 4 KiB pages as pending; `sync` copies the pending pages to the second. A
+directory has two sets of names in the same way; `sync_directory` copies names over.
 
-`crash` builds what a machine would find after a power loss: each pending page is kept, lost or
-torn (mixed sector by sector) for itself, the file's size lies somewhere between the durable and the
-present one, and each pending change of a directory happened or not for itself. `restart` is the
-milder end of a process: the page cache stays. Both kill this object: whoever still holds it, or a
-file opened through it, gets `SimulatedCrash`.
+`crash` builds what a machine would find after a power loss: each pending page is kept, lost or torn
+(mixed sector by sector) independently, the file's size is somewhere between the durable and the
+present one, and each pending change of a directory happened or not, independently. `restart` is the
+milder end of a process: the page cache stays. Both kill this object: it, and every file opened
+through it, raises `SimulatedCrash` from then on.
 
-Only calls that change something are counted, since a crash before a read is the same state as a
-crash before the next change.
+Only calls that change something are counted, because a crash before a read gives the same state as
+a crash before the next change.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["SimDisk", "SimulatedCrash"]
 T = TypeVar("T")
 
 BOUNDLESS_BYTES = 1 << 60
-"""What a disk without a capacity says that it has."""
+"""The size that a disk without a capacity reports."""
 
 
 CallHook = Callable[["SimDisk", str, str], None]
-"""Told the disk, the call and the path just before something changes."""
+"""Called with the disk, the call and the path just before something changes."""
 
 
 class SimulatedCrash(BaseException):
@@ -63,7 +63,7 @@ class _Fault:
 
 @final
 class SimDisk:
-    """`Disk` in memory; see the head of this module."""
+    """`Disk` in memory."""
 
     def __init__(
         self,
@@ -74,18 +74,18 @@ class SimDisk:
         on_call: CallHook | None = None,
         wall_ms: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`wall_ms` dates the files."""
+        """`wall_ms` is the time that files are dated with."""
         self._media = Media(capacity_bytes=capacity_bytes, wall_ms=wall_ms)
         self._run_delay_s = run_delay_s
         self.is_resident = is_resident
-        """Whether files give views of themselves; without, every read may wait for the disk."""
+        """Whether files give out views; if not, every read may wait for the disk."""
         self._dead = False
         self._faults: list[_Fault] = []
         self._mapped: dict[MediaFile, int] = {}
         self.calls = 0
-        """Changing calls made so far."""
+        """Number of changing calls so far."""
         self.on_call = on_call
-        """What it raises stops the call."""
+        """An exception that it raises stops the call."""
 
     # --- the machine: crashes and faults ----------------------------------------------------------
 
@@ -133,14 +133,14 @@ class SimDisk:
         self._media.capacity_bytes = capacity_bytes
 
     def flip_bit(self, path: str, position: int, bit: int = 0) -> None:
-        """Bit rot: the medium changes by itself; nobody is told."""
+        """Bit rot: the medium changes without a report."""
         file = self._media.file(path)
         for image in (file.current, file.durable):
             if position < len(image):
                 image[position] ^= 1 << bit
 
     def overwrite(self, path: str, position: int, data: Buffer) -> None:
-        """Put bytes on the medium behind everyone's back (a misdirected write, an old sector)."""
+        """Change bytes on the medium unnoticed (a misdirected write, an old sector)."""
         file = self._media.file(path)
         file.write(data, position)
         file.sync()
@@ -162,7 +162,7 @@ class SimDisk:
 
     def exists(self, path: str) -> bool:
         self._check_alive()
-        return self._media.find(path) is not None
+        return self._media.try_find(path) is not None
 
     def size(self, path: str) -> int:
         self._check_alive()
@@ -210,12 +210,12 @@ class SimDisk:
     def rename(self, source: str, target: str) -> None:
         source, target = normal_path(source), normal_path(target)
         self.before_change("rename", source)
-        node = self._media.find(source)
+        node = self._media.try_find(source)
         if node is None:
             raise StorageFault(f"{source}: no such file or directory")
         if posixpath.dirname(source) != posixpath.dirname(target):
             raise StorageFault(f"{source}: a rename into another directory is not modelled")
-        replaced = self._media.find(target)
+        replaced = self._media.try_find(target)
         if isinstance(replaced, MediaDirectory) and replaced.names:
             raise StorageFault(f"{target}: directory not empty")
         self._release(replaced)
@@ -227,7 +227,7 @@ class SimDisk:
     def unlink(self, path: str) -> None:
         path = normal_path(path)
         self._check_alive()
-        node = self._media.find(path)
+        node = self._media.try_find(path)
         if node is None:
             return
         if isinstance(node, MediaDirectory):
@@ -239,7 +239,7 @@ class SimDisk:
     def remove_directory(self, path: str) -> None:
         path = normal_path(path)
         self._check_alive()
-        if self._media.find(path) is None:
+        if self._media.try_find(path) is None:
             return
         if self._media.directory(path).names:
             raise StorageFault(f"{path}: directory not empty")
@@ -263,7 +263,7 @@ class SimDisk:
         path = normal_path(path)
         if path in self._media.locks:
             raise UserError(f"{path} is locked: another broker uses this directory")
-        file = self._media.find(path) or self._create(path)
+        file = self._media.try_find(path) or self._create(path)
         if not isinstance(file, MediaFile):
             raise StorageFault(f"{path}: not a file")
         handle = _SimFile(self, path, file)
@@ -271,7 +271,7 @@ class SimDisk:
         return handle
 
     async def run(self, operation: Callable[[], T]) -> T:
-        """In place; with a delay the operation happens in its middle, so both halves can race."""
+        """In place; with a delay, half of it passes before the operation and half after."""
         delay_s = self._run_delay_s() if self._run_delay_s is not None else 0.0
         if delay_s <= 0:
             return operation()
@@ -283,7 +283,7 @@ class SimDisk:
     # --- for the files opened here ----------------------------------------------------------------
 
     def before_change(self, call: str, path: str) -> None:
-        """Count a changing call, and let the hook or a planted fault stop it."""
+        """Count a changing call; the hook or a planted fault may stop it."""
         self._check_alive()
         self.calls += 1
         if self.on_call is not None:
@@ -297,7 +297,7 @@ class SimDisk:
                 raise StorageFault(f"{path}: {call}: input/output error (simulated)")
 
     def take_space(self, growth_bytes: int) -> int:
-        """How many of these bytes the medium has room for; they count as used."""
+        """The number of these bytes that the medium has room for; they count as used."""
         capacity = self._media.capacity_bytes
         if capacity is not None and growth_bytes > 0:
             growth_bytes = max(0, min(growth_bytes, capacity - self._media.used_bytes))

@@ -1,20 +1,20 @@
-"""An event loop on simulated time, whose order of events is chosen by a seed.
+"""An event loop on simulated time, in which a seed chooses the order of events.
 
-Theory of operation. `select`, where a real loop waits for sockets, moves the clock to the next
-timer instead. Which of several ready callbacks runs first is drawn from the seed (or stays first
-come, first served): asyncio promises an order that a machine under load does not keep between
-sockets, and code that needs it for its data must make it itself. The same seed gives the same run:
-- tasks and futures hash by their number, because asyncio keeps them in sets and iterates those;
+Theory of operation. `select`, in which a real loop waits for sockets, moves the clock to the next
+timer instead. The seed decides which of several ready callbacks runs first (without a seed: first
+come, first served). asyncio promises an order that a machine under load does not keep between
+sockets, so code that needs an order must create it. The same seed gives the same run:
+- tasks and futures hash by their number, because asyncio keeps them in sets and iterates over them;
 - nothing comes from outside: a call from another thread is an error, and so is an executor;
-- nobody waiting for anything that could still happen is an error, with a list of who waits.
+- if every task waits and no event is left, that is an error, which lists the waiting tasks.
 
-A `SimHost` is one life of one process. Whatever is started in its context belongs to it, and when
-it dies none of that runs again, `finally` blocks included: a crashed process cleans up nothing. Its
-tasks are kept in a graveyard, since dropping a coroutine would run those blocks. They are closed
-when the loop is closed, when nobody is left to see it.
+A `SimHost` is one life of one process. Everything started in its context belongs to it. When it
+dies, none of that runs again, not even `finally` blocks: a crashed process cleans up nothing. Its
+tasks are kept in a graveyard, because dropping a coroutine would run those blocks. They are closed
+with the loop, when no test can observe it any more.
 
-An exception that ends in the loop's handler (a callback that failed, a task whose failure nobody
-looked at) fails the whole run.
+An exception that reaches the loop's handler (a callback that failed, a task whose failure was never
+retrieved) fails the whole run.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ Ts = TypeVarTuple("Ts")
 TIME_LIMIT_S = 24 * 3600.0
 TICK_S = 1e-9
 TURNS_MAX = 100_000
-"""Without any time passing: somebody waits by asking again and again."""
+"""Turns without any time passing: a task polls instead of waiting."""
 FINALLY_BLOCKS_MAX = 20
 
 
 class SimulationFailed(Exception):
-    """A callback or a forgotten task failed."""
+    """A callback failed, or a task whose result was never retrieved."""
 
 
 class Deadlock(SimulationFailed):
-    """Everybody waits, and nothing is left that could wake anybody."""
+    """Every task waits, and no event is left that could wake one."""
 
 
 class SimulationTooLong(SimulationFailed):
-    """More simulated time went by than the run was given, or none at all for too many turns."""
+    """The run used up its simulated time, or made too many turns without any time passing."""
 
 
 class EscapedSimulation(SimulationFailed):
-    """Something came in from another thread, or wanted to go to one."""
+    """A call came from another thread, or asked for one."""
 
 
 @final
@@ -79,7 +79,7 @@ class SimHost:
 
 
 CURRENT_HOST: ContextVar[SimHost | None] = ContextVar("current_host", default=None)
-"""On which host the running code runs; None: beside the simulation, as a test does."""
+"""The host of the running code; None: outside the simulation, as in a test."""
 
 
 class _NumberedFuture(asyncio.Future[T]):
@@ -94,7 +94,7 @@ class _NumberedFuture(asyncio.Future[T]):
 
 
 class _NumberedTask(asyncio.Task[T]):
-    """As `_NumberedFuture`; also knows its host."""
+    """Like `_NumberedFuture`; also knows its host."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class _NumberedTask(asyncio.Task[T]):
         loop: asyncio.AbstractEventLoop,
         context: Context | None,
     ) -> None:
-        self.number = number  # before the task is made: asyncio hashes it at once
+        self.number = number  # set before the task is made: asyncio hashes it at once
         self.host = host
         super().__init__(work, loop=loop, name=f"task {number}", context=context)
 
@@ -114,7 +114,7 @@ class _NumberedTask(asyncio.Task[T]):
 
 @final
 class _ReadyQueue:
-    """In the place of the loop's own queue; decides what runs next."""
+    """Replaces the loop's own queue; decides what runs next."""
 
     def __init__(self, rng: Rng | None, loop: asyncio.AbstractEventLoop) -> None:
         self._rng = rng
@@ -129,7 +129,7 @@ class _ReadyQueue:
         self._handles.append(handle)
 
     def popleft(self) -> asyncio.Handle:
-        """The next to run; a handle that does nothing in the place of a dead host's."""
+        """The next handle to run; an empty one in place of a dead host's."""
         index = 0
         if self._rng is not None and len(self._handles) > 1:
             index = self._rng.below(len(self._handles))
@@ -149,7 +149,7 @@ def _context_of(handle: asyncio.Handle) -> Context:
 
 @final
 class _TimeSelector:
-    """Waiting for sockets is where time passes."""
+    """Time passes where a real loop waits for sockets."""
 
     def __init__(self, wait: Callable[[float | None], None]) -> None:
         self._wait = wait
@@ -161,7 +161,7 @@ class _TimeSelector:
 
 @final
 class SimLoop(asyncio.BaseEventLoop):
-    """See the module's head. `rng` picks among what is ready; None: first come, first served."""
+    """The event loop. `rng` picks among the ready callbacks; None: first come, first served."""
 
     _ready: _ReadyQueue
     _scheduled: list[asyncio.TimerHandle]
@@ -173,7 +173,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._ready = _ReadyQueue(rng, self)
         self._selector = _TimeSelector(self._pass_time)
         self._turns = 0
-        """Of the loop since time last moved."""
+        """Turns of the loop since time last moved."""
         self._numbers = 0
         self._graveyard: list[_NumberedTask[Any]] = []
         self._failures: list[dict[str, Any]] = []
@@ -186,24 +186,24 @@ class SimLoop(asyncio.BaseEventLoop):
             self._check_failures()
             return result
         finally:
-            self.bury_all()
+            self.close_coroutines()
             self.close()
 
     def kill(self, host: SimHost) -> None:
-        """End a host: nothing of it runs from now on."""
+        """End a host: none of its code runs from now on."""
         host.alive = False
         self._graveyard += [task for task in self._open_tasks() if task.host is host]
 
-    def bury_all(self) -> None:
-        """The run is over: close every coroutine that is left, whatever it says to that."""
+    def close_coroutines(self) -> None:
+        """The run is over: close every remaining coroutine, and ignore what it raises."""
         for task in dict.fromkeys([*self._graveyard, *self._open_tasks()]):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is on purpose
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is intended
             _close(task.get_coro())
         self._graveyard.clear()
         self._failures.clear()
 
     def describe_waiting(self) -> str:
-        """Who waits, and where: one line for each task."""
+        """The waiting tasks and where they wait, one line each."""
         living = [task for task in self._open_tasks() if task.host is None or task.host.alive]
         return "\n".join(map(_describe, living))
 
@@ -246,7 +246,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._turns += 1
         if timeout > 0:
             # Not `timeout` alone: a sum may end a rounding error before the timer. And a little
-            # past it, as every real clock: who divides by a slot's length never meets its edge.
+            # past it, like every real clock: code that divides time into slots meets no edge.
             self._now = min(self._scheduled[0].when(), self._now + timeout + 1e-6) + TICK_S
             self._turns = 0
         if self._now > self._time_limit or self._turns > TURNS_MAX:
@@ -264,14 +264,14 @@ class SimLoop(asyncio.BaseEventLoop):
         raise self._escaped(f"{func!r} wants to run in a thread")
 
     def _escaped(self, message: str) -> EscapedSimulation:
-        """Also kept: whoever gets it as an exception may be another thread."""
+        """Also kept as a failure: the exception may be raised in another thread."""
         escaped = EscapedSimulation(message)
         self._failures.append({"message": message, "exception": escaped})
         return escaped
 
 
 def _close(work: Any) -> None:  # noqa: ANN401 - typeshed knows only awaitables here
-    """End a coroutine: once for each of its `finally` blocks that would wait for something."""
+    """End a coroutine; repeated for each of its `finally` blocks that awaits something."""
     for _ in range(FINALLY_BLOCKS_MAX):
         with suppress(BaseException):
             work.close()

@@ -1,6 +1,6 @@
-"""What is screwed into a simulated machine: files and names, now and after a power loss.
+"""The storage media of a simulated machine: files and names, now and after a power loss.
 
-See `sim_disk` for what they promise; nothing here knows of processes, calls or faults.
+`disk` says what they guarantee; nothing here knows about processes, calls or faults.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class MediaFile:
         self.forget_pending()
 
     def forget_pending(self) -> None:
-        """What a failed sync does: the pages count as clean and will never be written."""
+        """The effect of a failed sync: the pages count as clean and will never be written."""
         self.pending_pages.clear()
         self.size_is_pending = False
 
@@ -98,7 +98,7 @@ class MediaFile:
 @final
 @dataclass(slots=True)
 class NameChange:
-    """One pending change of a directory: `target` names `node` now (None: it is gone)."""
+    """One pending change of a directory: `target` now names `node` (None: it is removed)."""
 
     target: str
     node: Node | None
@@ -145,7 +145,7 @@ Node = MediaFile | MediaDirectory
 
 @final
 class Fate:
-    """What one power loss keeps. Both extremes are drawn often, the mixtures lie between them."""
+    """What one power loss keeps. Both extremes are drawn often, mixtures otherwise."""
 
     _ALL_LOST, _ALL_KEPT, _KINDS = 0, 1, 4
 
@@ -166,7 +166,7 @@ class Fate:
         return self._draw(nothing, whole, lambda: [at for at in whole if self._rng.below(2) == 0])
 
     def _draw(self, lost: T, kept: T, by_chance: Callable[[], T]) -> T:
-        """One answer: an extreme where this power loss is an extreme one."""
+        """One outcome; always the same extreme if this power loss is an extreme one."""
         if self._kind == self._ALL_LOST:
             return lost
         if self._kind == self._ALL_KEPT:
@@ -183,7 +183,7 @@ class LockHolder(Protocol):
 @final
 @dataclass(slots=True)
 class Media:
-    """What is screwed into the machine; processes come and go."""
+    """The media of one machine; processes come and go."""
 
     root: MediaDirectory = field(default_factory=MediaDirectory)
     capacity_bytes: int | None = None
@@ -191,7 +191,7 @@ class Media:
     wall_ms: Callable[[], int] = lambda: 0
     locks: dict[str, LockHolder] = field(default_factory=dict)
 
-    def find(self, path: str) -> Node | None:
+    def try_find(self, path: str) -> Node | None:
         node: Node = self.root
         for name in path_parts(path):
             if not isinstance(node, MediaDirectory) or name not in node.names:
@@ -200,13 +200,13 @@ class Media:
         return node
 
     def file(self, path: str) -> MediaFile:
-        node = self.find(path)
+        node = self.try_find(path)
         if not isinstance(node, MediaFile):
             raise StorageFault(f"{path}: no such file")
         return node
 
     def directory(self, path: str) -> MediaDirectory:
-        node = self.find(path)
+        node = self.try_find(path)
         if not isinstance(node, MediaDirectory):
             raise StorageFault(f"{path}: no such directory")
         return node

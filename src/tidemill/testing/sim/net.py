@@ -1,12 +1,12 @@
 """A network in memory: the Net seam for many hosts on one simulated loop.
 
-`SimNet` knows who listens and what is broken; `SimNet.on(host)` is the seam as one host sees it.
-What a connection does is in sim_connection.py.
+`SimNet` knows the listeners and the faults; `SimNet.on(host)` is the seam as one host sees it.
+`connection` models a connection.
 
 Faults. `cut` stops one direction between two hosts: bytes wait, as with TCP's retransmissions,
 until `heal`; new connections wait too. A host that crashes sends RST on all its connections (the
-kernel outlives the process), or, where the machine died with it, nothing: peers then find out by
-sending to the next life of that host, or by their own deadlines.
+kernel outlives the process). If the machine died with it, it sends nothing: peers find out when
+they send to the next life of that host, or by their own deadlines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidemill.testing.sim.connection import (
     Link,
     Medium,
     Observer,
-    joined,
+    connect_ends,
 )
 from tidemill.testing.sim.loop import SimHost
 
@@ -39,7 +39,7 @@ FIRST_FREE_PORT = 49_152
 
 
 def _ignore(_what: str, _where: str, _data: bytes) -> None:
-    """Nobody looks."""
+    """The default observer."""
 
 
 @final
@@ -67,7 +67,7 @@ class _Server:
 
 @final
 class HostNet:
-    """The Net seam as one host sees it: itself under its own name and those of the loopback."""
+    """The Net seam as one host sees it: its own name and the loopback names mean itself."""
 
     def __init__(self, net: SimNet, host: SimHost) -> None:
         self._net = net
@@ -84,7 +84,7 @@ class HostNet:
         name = self._host.name
         server = await self._reach(name if host in OWN_NAMES else host, port)
         own_address = (host if host in OWN_NAMES else name, self._net.free_port())
-        own, other = joined(
+        own, other = connect_ends(
             self._net.medium, (self._host, own_address), (server.host, (host, port))
         )
         server.accept(other)
@@ -98,12 +98,12 @@ class HostNet:
         return own, protocol
 
     async def _reach(self, target: str, port: int) -> _Server:
-        """Knock until the way there and back is free; ConnectionRefusedError if nobody listens."""
+        """Retry until both directions are open; ConnectionRefusedError if nothing listens there."""
         await self._travel()
         own, passes = self._host.name, self._net.medium.passes
         while not (passes(own, target) and passes(target, own)):  # noqa: ASYNC110 - as TCP does
             await asyncio.sleep(RETRANSMIT_S)
-        server = self._net.find_server(target, port)
+        server = self._net.try_find_server(target, port)
         if server is None:
             await self._travel()
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"{target}:{port}")
@@ -115,7 +115,7 @@ class HostNet:
 
 @final
 class SimNet:
-    """All listeners and connections, and what is broken between them."""
+    """All listeners and connections, and the faults between them."""
 
     def __init__(
         self,
@@ -131,14 +131,14 @@ class SimNet:
         self._next_port = FIRST_FREE_PORT
 
     def on(self, host: SimHost) -> HostNet:
-        """The network as `host` sees it; a new life of a host is up again."""
+        """The network as `host` sees it; a host's new life is reachable again."""
         self.medium.down.discard(host.name)
         return HostNet(self, host)
 
     # --- faults ----------------------------------------------------------------------------------
 
     def cut(self, source: str, target: str) -> None:
-        """Nothing gets from `source` to `target` any more; the other direction stays."""
+        """Stop everything from `source` to `target`; the other direction stays."""
         self.medium.cuts.add((source, target))
 
     def heal(self, source: str, target: str) -> None:
@@ -154,7 +154,7 @@ class SimNet:
         self.medium.cuts.clear()
 
     def crash(self, host: SimHost, *, silent: bool = False) -> None:
-        """A process ends at once. `silent`: its machine with it, so that nobody is told."""
+        """End a process at once. `silent`: its machine too, so peers are not told."""
         if silent:
             self.medium.down.add(host.name)
         for server in [one for one in self._servers.values() if one.host is host]:
@@ -163,7 +163,7 @@ class SimNet:
             end.die(silent=silent)
 
     def reset_between(self, one: str, other: str) -> None:
-        """Break every connection from one host to another, as a firewall without memory would."""
+        """Break every connection from one host to another, as a stateless firewall would."""
         for end in list(self.medium.ends):
             if end.host.name == one and end.get_extra_info("peername")[0] == other:
                 end.lose(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
@@ -183,8 +183,8 @@ class SimNet:
         if self._servers.get(place) is server:
             del self._servers[place]
 
-    def find_server(self, name: str, port: int) -> _Server | None:
-        """Whoever accepts connections there."""
+    def try_find_server(self, name: str, port: int) -> _Server | None:
+        """The server that accepts connections at this address."""
         server = self._servers.get((name, port))
         return server if server is not None and server.serving else None
 

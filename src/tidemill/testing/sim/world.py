@@ -5,10 +5,10 @@
 
 Each broker is a host of its own with a clock, a disk, a network and a session; the code between the
 seams is the broker that `tidemill up` runs. `crash` kills a host between two steps, with or without
-its page cache; `restart` starts the next life on what the disk kept. The trace is a hash over all
-that went through the seams, with its time: two runs with the same hash did the same.
+its page cache; `restart` starts the next life on what the disk kept. The trace is a hash over
+everything that passed through the seams, with its time: two runs with the same hash did the same.
 
-Sessions of a crashed host end by themselves after `SESSION_TIMEOUT_S`, or when it is restarted.
+A crashed host's session ends after `SESSION_TIMEOUT_S`, or when the host is restarted.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class BrokerDied(SimulationFailed):
 
 
 class HostCrashed(Exception):
-    """The host was killed while somebody waited for what it did."""
+    """The host was killed while a caller waited for its work."""
 
 
 @final
 class Trace:
-    """A fingerprint of everything that happened, and the last of it in words."""
+    """A fingerprint of everything that happened, and the latest events as text."""
 
     def __init__(self, time: Callable[[], float]) -> None:
         self.events = 0
@@ -86,12 +86,12 @@ class _Life:
     broker: Broker
     coord: SimCoord
     waiting: list[asyncio.Future[Any]]
-    """Who waits for something that this host does."""
+    """Futures of callers that wait for work on this host."""
 
 
 @final
 class SimWorld:
-    """See the module's head."""
+    """A simulated cluster; `run` drives it."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class SimWorld:
         self.coord = MemoryCoordServer()
         self.failures: list[tuple[str, BaseException]] = []
         self.disk_delays_s: dict[int, float] = {}
-        """Brokers whose slow calls to the disk take just so long; the others' take by chance."""
+        """Brokers whose slow disk calls take exactly this long; for others the delay is random."""
         self._values = values or {}
         self._lives: dict[int, _Life] = {}
         self._disks: dict[int, SimDisk] = {}
@@ -137,14 +137,14 @@ class SimWorld:
             raise BrokerDied(part) from error
 
     def client_net(self, name: str = "client") -> Net:
-        """The network as a host sees it that runs no broker."""
+        """The network as seen by a host without a broker."""
         return self.net.on(SimHost(name))
 
     # --- brokers ---------------------------------------------------------------------------------
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
-        """Addresses of all brokers that ever were."""
+        """Addresses of all brokers that were ever started."""
         return [(host_name(broker_id), PORT) for broker_id in self._disks]
 
     def broker(self, broker_id: int) -> Broker:
@@ -157,7 +157,7 @@ class SimWorld:
         return self._lives[broker_id].coord
 
     async def start_broker(self, broker_id: int) -> None:
-        """The first or the next life of a broker, serving when this returns."""
+        """Start a broker's first or next life; it serves when this returns."""
         host = SimHost(host_name(broker_id))
         disk = self._disks.setdefault(broker_id, self._new_disk(broker_id))
         disk.on_call = lambda _number, call, path: self.trace.add(call, f"{host.name}:{path}")
@@ -179,13 +179,13 @@ class SimWorld:
         await self.on_host(broker_id, broker.start())
 
     async def stop_broker(self, broker_id: int) -> None:
-        """A clean end."""
+        """Stop a broker cleanly."""
         await self.on_host(broker_id, self.broker(broker_id).stop())
         self._end(broker_id)
         self._disks[broker_id] = self._disks[broker_id].restart()
 
     def crash(self, broker_id: int, *, power_loss: bool = True) -> None:
-        """Kill a broker now: with its machine and what was not flushed, or only its process."""
+        """Kill a broker now: with its machine and all unflushed bytes, or only its process."""
         life = self._end(broker_id)
         disk = self._disks[broker_id]
         self._disks[broker_id] = disk.crash(self._fork()) if power_loss else disk.restart()
@@ -194,12 +194,12 @@ class SimWorld:
         self.trace.add("crash", life.host.name)
 
     async def restart(self, broker_id: int) -> None:
-        """The next life of a broker that crashed; its last session is over by then."""
+        """Start the next life of a crashed broker, after ending its last session."""
         self._lives[broker_id].coord.expire()
         await self.start_broker(broker_id)
 
     async def on_host(self, broker_id: int, work: Coroutine[Any, Any, T]) -> T:
-        """Do something as a part of a broker's process; HostCrashed if it dies first."""
+        """Run `work` as part of a broker's process; HostCrashed if the process dies first."""
         life = self._lives[broker_id]
         done: asyncio.Future[T] = self.loop.create_future()
         context = copy_context()
@@ -227,7 +227,7 @@ class SimWorld:
     def _failed(self, part: str, error: BaseException) -> None:
         self.failures.append((part, error))
 
-    # --- chance ----------------------------------------------------------------------------------
+    # --- randomness ------------------------------------------------------------------------------
 
     def _fork(self) -> SeededRng:
         return SeededRng(self.rng.below(_SEEDS))
@@ -252,7 +252,7 @@ def host_name(broker_id: int) -> str:
 async def _report(work: Coroutine[Any, Any, T], done: asyncio.Future[T]) -> None:
     try:
         result = await work
-    except Exception as error:  # noqa: BLE001 - handed to whoever waits
+    except Exception as error:  # noqa: BLE001 - passed to the waiting caller
         if not done.done():
             done.set_exception(error)
     else:

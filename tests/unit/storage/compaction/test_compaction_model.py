@@ -12,7 +12,7 @@ from tests.support.compacting import CONFIG, PATH, clean, make_log, put, records
 from tidemill.storage.compaction.cleaning import Compaction
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.recovery.log_recovery import Remembered, recover
+from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire import compression
 
@@ -108,7 +108,7 @@ class CompactedLog(RuleBasedStateMachine):
         self.disk = self.disk.restart()
         files = FileCache(self.disk)
         state, report = recover(
-            self.disk, files, PATH, Remembered(), index_interval_bytes=200, now_ms=self.now_ms
+            self.disk, files, PATH, CheckpointedLog(), index_interval_bytes=200, now_ms=self.now_ms
         )
         assert report.cut is None
         assert not report.damage

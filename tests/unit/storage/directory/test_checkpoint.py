@@ -15,9 +15,9 @@ from tidemill.storage.directory.checkpoint import (
     Checkpoint,
     CheckpointEntry,
     mark_clean,
-    read_cap,
     read_newest,
-    take_clean_mark,
+    try_read_cap,
+    try_take_clean_mark,
     write_cap,
     write_generation,
 )
@@ -83,28 +83,28 @@ def test_R10_a_checkpoint_of_a_newer_version_is_refused_not_skipped() -> None:
 def test_the_clean_mark_is_taken_once_and_for_good() -> None:
     disk = SimDisk()
     mark_clean(disk, "/", 7)
-    assert take_clean_mark(disk, "/") == 7
+    assert try_take_clean_mark(disk, "/") == 7
     after = disk.crash(SeededRng(1))
     assert not after.exists(f"/{CLEAN_NAME}")
-    assert take_clean_mark(after, "/") is None
+    assert try_take_clean_mark(after, "/") is None
 
 
 def test_a_damaged_clean_mark_is_no_mark() -> None:
     disk = SimDisk()
     mark_clean(disk, "/", 7)
     disk.flip_bit(f"/{CLEAN_NAME}", 20)
-    assert take_clean_mark(disk, "/") is None
+    assert try_take_clean_mark(disk, "/") is None
 
 
 def test_a_cap_lowers_the_checkpoints_up_to_its_sequence_and_no_later_ones() -> None:
     disk = SimDisk()
-    assert read_cap(disk, "/", sequence=1) is None
+    assert try_read_cap(disk, "/", sequence=1) is None
     write_cap(disk, "/", sequence=4, offset=55)
-    assert [read_cap(disk, "/", sequence=sequence) for sequence in (3, 4, 5)] == [55, 55, None]
+    assert [try_read_cap(disk, "/", sequence=sequence) for sequence in (3, 4, 5)] == [55, 55, None]
 
 
 def test_a_damaged_cap_lets_no_checkpoint_count() -> None:
     disk = SimDisk()
     write_cap(disk, "/", sequence=4, offset=55)
     disk.flip_bit("/recovery-cap", 20)
-    assert read_cap(disk, "/", sequence=9) == 0
+    assert try_read_cap(disk, "/", sequence=9) == 0

@@ -12,8 +12,8 @@ from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.directory_meta import (
     DirectoryMeta,
     claim_directory,
-    partition_of_name,
-    read_topic_id,
+    try_parse_partition,
+    try_read_topic_id,
     write_topic_id,
 )
 from tidemill.storage.files.checked_file import encode_checked
@@ -76,15 +76,15 @@ def test_a_partition_names_its_topic() -> None:
     disk = SimDisk()
     topic_id = TopicId(UUID(int=9))
     write_topic_id(disk, "/", topic_id)
-    assert read_topic_id(disk, "/") == topic_id
+    assert try_read_topic_id(disk, "/") == topic_id
 
 
 def test_a_missing_or_damaged_partition_file_names_nobody() -> None:
     disk = SimDisk()
-    assert read_topic_id(disk, "/") is None
+    assert try_read_topic_id(disk, "/") is None
     write_topic_id(disk, "/", TopicId(UUID(int=9)))
     disk.flip_bit("/partition", 18)
-    assert read_topic_id(disk, "/") is None
+    assert try_read_topic_id(disk, "/") is None
 
 
 @pytest.mark.parametrize(
@@ -105,4 +105,4 @@ def test_a_missing_or_damaged_partition_file_names_nobody() -> None:
 def test_directory_names_are_partitions_only_in_their_one_spelling(
     name: str, expected: TopicPartition | None
 ) -> None:
-    assert partition_of_name(name) == expected
+    assert try_parse_partition(name) == expected

@@ -305,7 +305,7 @@ def test_data_of_an_unknown_topic_is_neither_served_nor_deleted(disk: SimDisk) -
     disk.unlink(f"{ORDERS_PATH}/partition")
     disk = disk.restart()
     directory = opened(disk)
-    assert "nobody knows" in directory.report.failed[ORDERS]
+    assert "topic is unknown" in directory.report.failed[ORDERS]
     assert disk.exists(ORDERS_PATH)
 
 

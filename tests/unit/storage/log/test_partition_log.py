@@ -71,7 +71,7 @@ def reopened(disk: SimDisk, log: FilePartitionLog) -> FilePartitionLog:
     stored = [try_parse_offset(name, SNAPSHOT_SUFFIX) for name in names]
     snapshot_offsets = [offset for offset in stored if offset is not None]
     snapshots = ProducerSnapshots(disk, PATH, snapshot_offsets)
-    found = snapshots.newest_at(log.log_end_offset)
+    found = snapshots.try_load_newest(log.log_end_offset)
     state = LoadedState(
         segments=segments,
         log_start_offset=log.log_start_offset,

@@ -18,7 +18,7 @@ from tidemill.core.errors import DiskFull, KafkaError
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogConfig, TimedOffset
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.recovery.log_recovery import Remembered, recover, try_load_clean
+from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover, try_load_clean
 from tidemill.testing.sim.disk import SimDisk
 
 PATH = "/data/t-0"
@@ -186,7 +186,7 @@ class LogAgainstList(RuleBasedStateMachine):
         if point is not None:
             point.sync()
             self.log.flushed(point)
-        remembered = Remembered(
+        remembered = CheckpointedLog(
             recovery_point=self.log.flushed_offset,
             log_start_offset=self.log.log_start_offset,
             size_bytes=self.log.size_bytes,

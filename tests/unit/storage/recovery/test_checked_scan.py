@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tidemill.storage.files.disk import DiskFile
-from tidemill.storage.recovery.checked_scan import CheckedScan, find_batch_behind
+from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_behind
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.records import Record, build_batch
 
@@ -84,20 +84,25 @@ def test_zeros_are_no_batch() -> None:
 def test_a_batch_behind_a_hole_is_found() -> None:
     hole = bytes(1000) + b"\x02" * 500
     data = batch(0) + hole + batch(9)
-    found = find_batch_behind(file_of(data), position=len(batch(0)), end=len(data), next_offset=1)
+    found = try_find_batch_behind(
+        file_of(data), position=len(batch(0)), end=len(data), next_offset=1
+    )
     assert found is not None
     assert (found.position, found.header.base_offset) == (len(batch(0)) + len(hole), 9)
 
 
 def test_a_batch_from_before_the_hole_is_not_ours_behind_it() -> None:
     data = bytes(100) + batch(3)
-    assert find_batch_behind(file_of(data), position=0, end=len(data), next_offset=4) is None
+    assert try_find_batch_behind(file_of(data), position=0, end=len(data), next_offset=4) is None
 
 
 def test_a_damaged_batch_behind_a_hole_does_not_count() -> None:
     data = bytearray(bytes(100) + batch(3))
     data[-1] ^= 1
-    assert find_batch_behind(file_of(bytes(data)), position=0, end=len(data), next_offset=0) is None
+    assert (
+        try_find_batch_behind(file_of(bytes(data)), position=0, end=len(data), next_offset=0)
+        is None
+    )
 
 
 def test_a_scan_can_go_on_behind_the_damage() -> None:
@@ -106,7 +111,7 @@ def test_a_scan_can_go_on_behind_the_damage() -> None:
     data = batch(0) + bytes(damaged) + batch(2) + batch(3)
     scan, offsets = scan_of(data)
     assert offsets == [0]
-    found = find_batch_behind(
+    found = try_find_batch_behind(
         file_of(data), position=scan.position, end=len(data), next_offset=scan.next_offset
     )
     assert found is not None

@@ -42,7 +42,7 @@ def test_the_newest_snapshot_up_to_an_offset_is_found(disk: SimDisk) -> None:
     write(disk, snapshots)
     snapshots.take(states(2), 20)
     for offset, expected in ((9, None), (10, (1, 10)), (19, (1, 10)), (20, (2, 20)), (99, (2, 20))):
-        found = snapshots.newest_at(offset)
+        found = snapshots.try_load_newest(offset)
         assert (found and (len(found[0]), found[1])) == expected
 
 
@@ -69,14 +69,14 @@ def test_R10_a_damaged_snapshot_gives_way_to_the_one_before(disk: SimDisk) -> No
         write(disk, snapshots)
     disk.flip_bit(f"/d/{20:020d}.snapshot", 30)
     later = ProducerSnapshots(disk, "/d", names(disk))
-    found = later.newest_at(99)
+    found = later.try_load_newest(99)
     assert found is not None
     assert found[1] == 10
 
 
 def test_a_snapshot_under_a_wrong_name_is_not_believed(disk: SimDisk) -> None:
     disk.write_file_atomically(f"/d/{20:020d}.snapshot", states(1).encode(10))
-    assert ProducerSnapshots(disk, "/d", [20]).newest_at(99) is None
+    assert ProducerSnapshots(disk, "/d", [20]).try_load_newest(99) is None
 
 
 def test_a_cut_takes_later_snapshots_away(disk: SimDisk) -> None:

@@ -1,13 +1,12 @@
-"""What of one log is not on disk yet, and the flush that puts it there.
+"""What one log has not yet written to disk, and the flush that writes it.
 
-`FlushWork` is one flush, captured as plain files and bytes: it is put together on the loop and run
-in a thread, so it knows no log. Its order matters. First the batches, then the names of new files;
-what follows speaks of batches that are durable by then: leader epochs and producer snapshots, which
-are replaced whole, and blocks for the index files, which are not synced because they are never
-needed.
+`FlushWork` is one flush, captured as plain files and bytes: the loop builds it and a thread runs
+it, so it knows no log. The order matters. First the batches, then the names of new files. What
+follows describes batches that are durable by then: leader epochs and producer snapshots, which are
+replaced whole, and blocks for the index files, which are not synced because they are never needed.
 
 A flush that was overtaken by a truncation proves nothing about the bytes written since. Each flush
-carries the generation of the log that it was taken from, and counts in no other.
+carries the generation of the log it was taken from, and counts only in that generation.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from tidemill.storage.log.segment import Segment
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 
-__all__ = ["FlushWork", "Unflushed"]
+__all__ = ["FlushWork", "UnflushedChanges"]
 
 
 @final
@@ -36,9 +35,9 @@ class FlushWork:
     disk: Disk
     generation: int
     files: Sequence[DiskFile]
-    """Segments with bytes that no sync covered."""
+    """Segments with unsynced bytes."""
     directories: Sequence[str]
-    """Directories with names that no sync covered."""
+    """Directories with unsynced names."""
     contents: Sequence[tuple[str, bytes]]
     """Small files to replace: path and content."""
     index_blocks: Sequence[IndexBlock]
@@ -47,15 +46,15 @@ class FlushWork:
     epochs_version: int
     snapshot_offsets: Sequence[int]
     contents_stored: bool = False
-    """Whether the small files are durable; a full disk leaves them for the next flush."""
+    """Whether the small files are durable; on a full disk they wait for the next flush."""
 
     def run(self) -> None:
-        """Raises StorageFault; what was captured is not durable then, and stays so."""
+        """Raises StorageFault; then nothing that was captured counts as durable."""
         for file in self.files:
             file.sync()
         for directory in self.directories:
             self.disk.sync_directory(directory)
-        with suppress(DiskFull):  # recovery makes the small files anew from the batches (R12)
+        with suppress(DiskFull):  # recovery rebuilds the small files from the batches (R12)
             self._store_contents()
 
     def _store_contents(self) -> None:
@@ -76,8 +75,8 @@ class FlushWork:
 
 
 @final
-class Unflushed:
-    """Dirty segments, new names, and small files that are behind."""
+class UnflushedChanges:
+    """Dirty segments, new names, and small files that are out of date."""
 
     __slots__ = (
         "_directories",
@@ -93,21 +92,21 @@ class Unflushed:
         self._disk = disk
         self._directory = directory
         self._epochs_version = epochs_version
-        """Of the epochs as they are stored."""
+        """The version of the epochs in their file."""
         self._generation = 0
         self.dirty: dict[Segment, None] = {}
-        """Segments with bytes that no sync covered."""
+        """Segments with unsynced bytes."""
         self._unindexed: list[Segment] = []
-        """Segments whose index files are to be brought up to date."""
+        """Segments whose index files must be brought up to date."""
         self._directories: tuple[str, ...] = ()
-        """Directories with names that no sync covered; a new tuple for every new name."""
+        """Directories with unsynced names; a new tuple for every new name."""
 
     @property
     def has_unindexed(self) -> bool:
         return bool(self._unindexed)
 
     def note_created(self) -> None:
-        """The log's own directory may be new: its name is its parent's business."""
+        """The log's directory may be new, and its name is durable with a sync of the parent."""
         self._directories = (self._directory, self._directory.rpartition("/")[0] or ".")
 
     def note_rolled(self, closed: Segment) -> None:
@@ -119,21 +118,21 @@ class Unflushed:
             self._unindexed.append(segment)
 
     def keep_only(self, segments: Collection[Segment]) -> None:
-        """Other segments left the log."""
+        """Forget all other segments: they left the log."""
         self.dirty = {segment: None for segment in self.dirty if segment in segments}
         self._unindexed = [segment for segment in self._unindexed if segment in segments]
 
     def start_generation(self) -> None:
-        """The log is about to be cut: no flush that was taken before counts any more."""
+        """The log is about to be cut: flushes taken before this no longer count."""
         self._generation += 1
 
     def store_epochs(self, epochs: LeaderEpochs) -> None:
-        """At once, for a cut."""
+        """Store the epochs at once, for a cut."""
         self._disk.write_file_atomically(self._epochs_path, epochs.encode())
         self._epochs_version = epochs.version
 
     def take(self, epochs: LeaderEpochs, snapshots: ProducerSnapshots) -> FlushWork:
-        """Everything that is behind, as it is now."""
+        """Everything that is out of date, as it is now."""
         contents = snapshots.contents()
         if epochs.version != self._epochs_version:
             contents.append((self._epochs_path, epochs.encode()))
@@ -150,8 +149,8 @@ class Unflushed:
             snapshot_offsets=snapshots.pending_offsets(),
         )
 
-    def settle(self, work: FlushWork, log_end_offset: int) -> bool:
-        """`work` ended well and covered all below `log_end_offset`; False if it does not count."""
+    def complete(self, work: FlushWork, log_end_offset: int) -> bool:
+        """`work` succeeded and covered all below `log_end_offset`; False if it does not count."""
         if work.generation != self._generation:
             return False
         for segment in list(self.dirty):
