@@ -1,4 +1,4 @@
-"""The command: see the package's description."""
+"""The command line of the generator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def render() -> dict[str, str]:
 
 
 def _formatted(sources: list[str]) -> list[str]:
-    """One run of the formatter for all files: starting it takes longer than its work."""
+    """One run of the formatter for all files: starting it takes longer than formatting."""
     mark = "# ---- next file ----"
     ruff = Path(sys.executable).with_name("ruff")
     command = [str(ruff), "format", "--line-length=100", "--stdin-filename=generated.py", "-"]
@@ -43,15 +43,15 @@ def _formatted(sources: list[str]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.schema_gen")
-    parser.add_argument("--jars", type=Path, nargs="+", help="jars to take all schemas from")
-    parser.add_argument("--check", action="store_true", help="write nothing, compare")
+    parser.add_argument("--jars", type=Path, nargs="+", help="jars to read all schemas from")
+    parser.add_argument("--check", action="store_true", help="compare without writing")
     options = parser.parse_args()
     if options.jars:
         store(read_jars(options.jars))
     files = render()
     if options.check:
         stale = [n for n, text in files.items() if (TARGET / n).read_text() != text]
-        sys.stderr.writelines(f"{name} differs from what the schemas give\n" for name in stale)
+        sys.stderr.writelines(f"{name} differs from the generated code\n" for name in stale)
         return 1 if stale else 0
     TARGET.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():

@@ -1,8 +1,8 @@
-"""Statements that differ by version, gathered into as few `if` ladders as possible.
+"""Groups statements that differ by version into as few `if` ladders as possible.
 
-Each step of a method says what it does in one version. Neighbouring versions that do the same
-share a branch, and neighbouring steps that change at the same versions share a ladder: that is how
-the generated code asks "is this flexible?" once and not once per field.
+Each step of a method gives its statements for one version. Neighbouring versions with the same
+statements share a branch, and neighbouring steps that change at the same versions share a ladder.
+So the generated code asks "is this flexible?" once and not once per field.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["Lines", "Step", "ladder_lines"]
 Lines: TypeAlias = tuple[str, ...]
 Step: TypeAlias = Callable[[int], Lines]
 _LINE_CHARS_MAX = 88
-"""The generated statements stand at two levels of indentation."""
+"""The generated statements are indented by two levels."""
 _Ladder: TypeAlias = list[tuple[int, Lines]]
 """(first version, statements), rising."""
 
@@ -52,7 +52,7 @@ def _emit(ladder: _Ladder) -> list[str]:
         return list(ladder[0][1])
     if len(ladder) == 2 and not ladder[1][1]:
         return [f"if version < {ladder[1][0]}:", *_indented(ladder[0][1])]
-    if (choice := _choice(ladder)) is not None:
+    if (choice := _try_choice(ladder)) is not None:
         return [choice]
     lines: list[str] = []
     for low, body in reversed(ladder[1:]):
@@ -63,8 +63,8 @@ def _emit(ladder: _Ladder) -> list[str]:
     return lines
 
 
-def _choice(ladder: _Ladder) -> str | None:
-    """Two versions of one assignment, as one line."""
+def _try_choice(ladder: _Ladder) -> str | None:
+    """Two versions of one assignment as one line, or None if they cannot be combined."""
     if len(ladder) != 2 or any(len(lines) != 1 for _, lines in ladder):
         return None
     (_, (before,)), (low, (after,)) = ladder

@@ -1,7 +1,7 @@
-"""Tidemill's own tagged fields, spoken between Tidemill brokers only.
+"""Tidemill's own tagged fields, used only between Tidemill brokers.
 
-KIP-482 makes every receiver skip tags it does not know, so that Kafka's clients and brokers never
-notice. Tags start at 10000 to stay clear of whatever Kafka adds next.
+KIP-482 makes every receiver skip tags it does not know, so Kafka's clients and brokers ignore them.
+Tags start at 10000 to avoid conflicts with tags that Kafka adds later.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from tools.schema_gen.jar import Schema
 __all__ = ["EXTENSIONS"]
 
 EXTENSIONS: dict[tuple[str, str], list[Schema]] = {
-    # Where the follower's log is flushed up to: what the leader's durable offset waits for.
+    # The follower's flushed offset, which the leader's durable offset waits for.
     ("FetchRequest", "FetchPartition"): [
         {
             "name": "FlushedOffset",

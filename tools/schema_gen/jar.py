@@ -1,7 +1,7 @@
-"""Kafka's schemas: taken out of its jars, kept without prose in `schemas.json`.
+"""Kafka's schemas: read from its jars, stored without prose in `schemas.json`.
 
-The protocol comes from `kafka-clients`, the records of a coordinator's log from the jar of that
-coordinator.
+The protocol comes from `kafka-clients`, the records of a coordinator's log from that coordinator's
+jar.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STORED = Path(__file__).with_name("schemas.json")
 _FOLDER = "common/message/"
 _LINE_COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
-# The client-facing APIs (docs: the table of supported APIs); the rest is KRaft's and Streams' own.
+# The client-facing APIs (docs: the table of supported APIs); the others are KRaft's or Streams'.
 # fmt: off
 API_KEYS = frozenset({
     0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28,
@@ -37,7 +37,7 @@ OTHERS = frozenset(
         "ResponseHeader",
     }
 )
-# What the group coordinator keeps in its log: a key and a value each.
+# The records in the group coordinator's log, each with a key and a value.
 GROUP_RECORDS = (
     "OffsetCommit",
     "GroupMetadata",
@@ -65,9 +65,9 @@ _KEPT_OF_FIELD = (
 
 
 def read_jars(paths: list[Path]) -> list[Schema]:
-    """The schemas of all wanted messages, stripped to what decides bytes, in a stable order."""
+    """The schemas of all wanted messages, reduced to what determines bytes, in a stable order."""
     wanted = [_strip(schema) for path in paths for schema in _schemas(path) if _is_wanted(schema)]
-    return sorted(wanted, key=_place)
+    return sorted(wanted, key=_sort_key)
 
 
 def _schemas(path: Path) -> list[Schema]:
@@ -76,8 +76,8 @@ def _schemas(path: Path) -> list[Schema]:
         return [json.loads(_LINE_COMMENT.sub("", jar.read(name).decode())) for name in names]
 
 
-def _place(schema: Schema) -> tuple[bool, int, str]:
-    """APIs by their key, what has none behind them, and last the records by their type."""
+def _sort_key(schema: Schema) -> tuple[bool, int, str]:
+    """APIs by their key, then messages without a key, then records by their type."""
     return schema["type"] in RECORD_KINDS, schema.get("apiKey", 1 << 16), schema["name"]
 
 

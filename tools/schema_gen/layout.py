@@ -1,4 +1,4 @@
-"""What a field is in Python and on the wire: its type, its default, its smallest size."""
+"""A field in Python and on the wire: its type, its default, its smallest size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIXED = {
     "int64": ("q", 8),
     "float64": ("d", 8),
 }
-"""Letter of the struct module, and size."""
+"""The struct module's letter, and the size."""
 
 _HINTS = {
     "bool": "bool",
@@ -48,14 +48,14 @@ def default_text(field: Field, names: dict[str, str]) -> str:
 
 
 def element_bytes_min(field: Field, message: Message, *, flexible: bool) -> int:
-    """The smallest element of an array: what a count is checked against (S3)."""
+    """The size of the smallest element of an array; a count is checked against it (S3)."""
     if field.is_struct:
         return _struct_bytes_min(message.structs[field.type], message, flexible=flexible)
     return _value_bytes_min(field, flexible=flexible)
 
 
 def objects(field: Field, message: Message) -> int:
-    """What an element costs of the budget (S4): itself, and the strings and bytes in it."""
+    """An element's cost in objects (S4): itself, and the strings and bytes in it."""
     if not field.is_struct:
         return 1
     fields = message.structs[field.type].untagged

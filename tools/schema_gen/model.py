@@ -55,14 +55,14 @@ class Versions:
 class Field:
     name: str
     type: str
-    """A primitive's name, or a struct's with a capital; of the elements, if it is an array."""
+    """A primitive's name, or a struct's (capitalised); for an array, the type of its elements."""
     is_array: bool
     versions: Versions
     nullable: Versions
     flexible: Versions
     tag: int | None
     default: Any
-    """The value of a field that is absent; `Struct` stands for a struct of defaults."""
+    """The value of an absent field; `Struct` means a struct of defaults."""
     is_ignorable: bool
 
     @property
@@ -100,7 +100,7 @@ class Message:
     versions: Versions
     flexible: Versions
     structs: dict[str, Struct] = field(default_factory=dict)
-    """All structs by Kafka's name, nested ones before those that use them, the message last."""
+    """All structs by Kafka's name, nested ones before their users, the message last."""
 
     @property
     def root(self) -> Struct:
@@ -178,8 +178,8 @@ def _default(row: Schema, *, is_tagged: bool) -> Any:  # noqa: ANN401  # a value
     if kind.startswith("[]"):
         return []
     if kind[0].isupper():
-        # An absent tagged struct is None, not a struct of defaults: no object is made for the
-        # tags that nearly every response leaves out.
+        # An absent tagged struct is None, not a struct of defaults: nearly every response leaves
+        # these tags out, and no object is created for them.
         return None if is_tagged else Struct
     match kind:
         case "string":

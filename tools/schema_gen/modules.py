@@ -28,7 +28,7 @@ def api_name(message: Message) -> str:
 
 
 def message_module(messages: list[Message]) -> str:
-    """One API's request and response, or one type that stands alone."""
+    """One API's request and response, or one standalone type."""
     layouts: set[str] = set()
     classes: list[str] = []
     for message in messages:
@@ -94,7 +94,7 @@ def _row(message: Message) -> str:
 
 
 def class_names(message: Message, messages: list[Message]) -> dict[str, str]:
-    """Kafka's struct names; one that request and response both use gets the kind in front."""
+    """Kafka's struct names; a name that request and response both use is prefixed with the kind."""
     others = {name for other in messages if other is not message for name in other.structs}
     prefix = message.kind.capitalize()
     return {name: prefix + name if name in others else name for name in message.structs}
@@ -162,16 +162,16 @@ def _init(struct: Struct, names: dict[str, str]) -> list[str]:
     return ["def __init__(", "    self,", "    *,", *parameters, ") -> None:", *assignments]
 
 
-def _is_made_anew(field: Field) -> bool:
+def _is_mutable(field: Field) -> bool:
     return field.default is Struct or field.default == []
 
 
 def _parameter_default(field: Field, names: dict[str, str]) -> str:
-    return "UNSET" if _is_made_anew(field) else default_text(field, names)
+    return "UNSET" if _is_mutable(field) else default_text(field, names)
 
 
 def _assignment(field: Field, names: dict[str, str]) -> str:
-    if not _is_made_anew(field):
+    if not _is_mutable(field):
         return f"self.{field.name} = {field.name}"
     fresh = default_text(field, names)
     return f"self.{field.name} = {fresh} if {field.name} is UNSET else {field.name}"

@@ -22,7 +22,7 @@ def layout_name(codes: str) -> str:
 @final
 @dataclass(slots=True)
 class Scope:
-    """One struct, where it is used, and the fixed layouts its code asks for."""
+    """One struct, its message, and the fixed layouts that its code uses."""
 
     struct: Struct
     message: Message
@@ -159,7 +159,7 @@ class Scope:
             return self._write_array(field, version, writer)
         if field.is_struct:
             if version in field.nullable and field.tag is not None:
-                # An absent tag is how null is written: here the struct is there.
+                # Null is written as an absent tag: here the struct is present.
                 return (f"{buffer}.append(1)", f"{value}.write({writer}, version)")
             if version in field.nullable:
                 return (
@@ -200,7 +200,7 @@ class Scope:
         lines.append(f"buf.append({' + '.join(f'has_{field.name}' for field in tagged)})")
         for field in tagged:
             is_struct = field.is_struct and not field.is_array
-            # The flag says that a struct is set, but only so can the type checker see it.
+            # The flag implies that the struct is set, but the type checker needs this condition.
             narrowed = f" and self.{field.name} is not None" if is_struct else ""
             lines.append(f"if has_{field.name}{narrowed}:")
             lines += [f"    {line}" for line in self._write_tagged(field)]
@@ -225,7 +225,7 @@ class Scope:
         return layout_name(codes)
 
     def _in_version(self, field: Field) -> str:
-        """A condition for a tag that is younger than the struct's first tag section."""
+        """A condition for a tag that was added after the struct's first tag section."""
         if field.versions.low <= self.struct.flexible.low:
             return ""
         return f"version >= {field.versions.low} and "
@@ -235,7 +235,7 @@ class Scope:
         return lambda version: body if version in self.struct.flexible else ()
 
     def _is_split(self, field: Field) -> bool:
-        """Only the count differs by version: then the elements need no branches of their own."""
+        """Whether only the count differs by version: then the elements need no branches."""
         everywhere = field.versions & self._versions == self._versions
         nullable = field.nullable & self._versions
         return (
@@ -256,7 +256,7 @@ def _is_fixed(field: Field) -> bool:
 
 
 def _runs(fields: list[Field]) -> list[list[Field]]:
-    """Neighbours of fixed size together, every other field on its own."""
+    """Adjacent fields of fixed size together, every other field alone."""
     groups = [(is_fixed, list(group)) for is_fixed, group in groupby(fields, _is_fixed)]
     runs = [[group] if is_fixed else [[field] for field in group] for is_fixed, group in groups]
     return [run for neighbours in runs for run in neighbours]
@@ -274,7 +274,7 @@ def _method(field: Field, prefix: str) -> str:
 
 
 def _given(field: Field, version: int) -> str:
-    """The field's value, where this version cannot carry the null that others can."""
+    """The field's value; checked for null if only other versions can carry null."""
     value = f"self.{field.name}"
     if field.nullable and version not in field.nullable:
         return f'not_null("{field.name}", {value})'
