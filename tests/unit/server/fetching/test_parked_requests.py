@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import weakref
 
 import pytest
 
+from tests.support.memory_peer import simulated
 from tidemill.core.errors import InvariantViolation
 from tidemill.core.limits import LOOKED_AT_PARTITIONS_PER_TURN, PARKED_PARTITIONS_MAX
 from tidemill.core.loop.deferred import Deferred
-from tidemill.core.loop.timers import TimerWheel
+from tidemill.core.loop.timers import LoopTimers
 from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.testing.manual_clock import SimClock
 
 WAIT_MS = 500
 LOOKED_AT, FINISHED = "looked at", "finished"
-
-
-class Timers:
-    """The deadlines of `LoopTimers`, on a clock that a test moves."""
-
-    def __init__(self):
-        self.wheel = TimerWheel(now=0.0)
-        self.now = 0.0
-
-    def add_after(self, delay_s, action):
-        return self.wheel.add(self.now + delay_s, action)
-
-    def advance(self, delay_s):
-        self.now += delay_s
-        self.wheel.advance(self.now)
 
 
 class Parking:
@@ -38,8 +27,8 @@ class Parking:
     def __init__(self):
         self.scheduled = []
         self.seen = []
-        self.timers = Timers()
-        self.requests = ParkedRequests(self.scheduled.append, self.timers)
+        clock = SimClock(asyncio.get_running_loop().time)
+        self.requests = ParkedRequests(self.scheduled.append, LoopTimers(clock))
 
     def run_turn(self):
         scheduled = self.scheduled[:]
@@ -70,6 +59,10 @@ class Parking:
         return None if answer is None else Parked(watched, answer)
 
 
+class Outcome:
+    """An answer that can be followed by a weak reference."""
+
+
 class Parked:
     def __init__(self, watched, answer):
         self.watched = watched
@@ -82,12 +75,9 @@ class Parked:
             watcher.wake()
 
 
-@pytest.fixture
-def parking():
-    return Parking()
-
-
-def test_a_request_that_is_woken_twice_is_looked_at_once_after_the_turn(parking):
+@simulated
+async def test_a_request_that_is_woken_twice_is_looked_at_once_after_the_turn():
+    parking = Parking()
     parked = parking.try_park("a", 2)
     parked.wake(0)
     parked.wake(1)
@@ -98,7 +88,9 @@ def test_a_request_that_is_woken_twice_is_looked_at_once_after_the_turn(parking)
     assert parking.scheduled == []
 
 
-def test_a_request_that_is_not_ready_stays_parked_and_can_be_woken_again(parking):
+@simulated
+async def test_a_request_that_is_not_ready_stays_parked_and_can_be_woken_again():
+    parking = Parking()
     parked = parking.try_park("a", is_ready=False)
     for _ in range(2):
         parked.wake()
@@ -107,16 +99,21 @@ def test_a_request_that_is_not_ready_stays_parked_and_can_be_woken_again(parking
     assert len(parking.requests) == 1
 
 
-def test_an_answered_request_watches_nothing_and_has_no_deadline(parking):
+@simulated
+async def test_an_answered_request_watches_nothing_and_has_no_deadline():
+    parking = Parking()
     parked = parking.try_park("a", 3)
     parked.wake()
     parking.run_turn()
     assert parked.watched == [{}, {}, {}]
     assert (len(parking.requests), parking.requests.parked_partitions) == (0, 0)
-    assert len(parking.timers.wheel) == 0
+    await asyncio.sleep(1.0)
+    assert parking.seen == [("a", LOOKED_AT), ("a", FINISHED)]
 
 
-def test_an_answer_that_comes_later_is_passed_on(parking):
+@simulated
+async def test_an_answer_that_comes_later_is_passed_on():
+    parking = Parking()
     later = Deferred()
     parked = parking.try_park("a", outcome=later)
     parked.wake()
@@ -126,7 +123,9 @@ def test_an_answer_that_comes_later_is_passed_on(parking):
     assert parked.values == ["loaded"]
 
 
-def test_S40_a_turn_looks_at_so_many_partitions_and_the_next_turn_goes_on(parking):
+@simulated
+async def test_S40_a_turn_looks_at_so_many_partitions_and_the_next_turn_goes_on():
+    parking = Parking()
     for number in range(4):
         parking.try_park(number, LOOKED_AT_PARTITIONS_PER_TURN // 2, is_ready=False).wake()
     parking.run_turn()
@@ -135,7 +134,9 @@ def test_S40_a_turn_looks_at_so_many_partitions_and_the_next_turn_goes_on(parkin
     assert [name for name, _ in parking.seen] == [0, 1, 2, 3]
 
 
-def test_S40_there_is_room_for_so_many_watched_partitions_and_no_more(parking):
+@simulated
+async def test_S40_there_is_room_for_so_many_watched_partitions_and_no_more():
+    parking = Parking()
     first = parking.try_park("a", PARKED_PARTITIONS_MAX - 1)
     assert parking.try_park("b", 2) is None
     parking.requests.abandon(first.answer)
@@ -143,33 +144,41 @@ def test_S40_there_is_room_for_so_many_watched_partitions_and_no_more(parking):
     assert parking.requests.parked_partitions == 2
 
 
-def test_a_request_whose_time_is_up_is_answered_once_without_a_look(parking):
+@simulated
+async def test_a_request_whose_time_is_up_is_answered_once_without_a_look():
+    parking = Parking()
     parked = parking.try_park("a", is_ready=False)
     parked.wake()
-    parking.timers.advance(WAIT_MS / 1000 - 0.1)
+    await asyncio.sleep(WAIT_MS / 1000 - 0.1)
     assert parking.seen == []
-    parking.timers.advance(0.2)
-    parking.timers.advance(0.2)
+    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)
     parking.run_turn()
     assert parking.seen == [("a", FINISHED)]
     assert parked.values == ["answer of a"]
     assert (len(parking.requests), parking.requests.parked_partitions) == (0, 0)
 
 
-def test_an_abandoned_request_is_neither_looked_at_nor_answered(parking):
+@simulated
+async def test_an_abandoned_request_is_neither_looked_at_nor_answered():
+    parking = Parking()
     parked = parking.try_park("a")
     parked.wake()
     parking.requests.abandon(parked.answer)
-    parking.timers.advance(1.0)
+    await asyncio.sleep(1.0)
     parking.run_turn()
     assert (parking.seen, parked.values, parked.watched) == ([], [], [{}])
 
 
-def test_answers_that_were_never_parked_can_be_abandoned(parking):
+@simulated
+async def test_answers_that_were_never_parked_can_be_abandoned():
+    parking = Parking()
     parking.requests.abandon(Deferred())
 
 
-def test_S40_a_request_without_memory_is_answered_when_there_is_room(parking):
+@simulated
+async def test_S40_a_request_without_memory_is_answered_when_there_is_room():
+    parking = Parking()
     pool = MemoryPool(100)
     pool.take(100)
     parked = parking.try_park("a", is_ready=False, memory=pool)
@@ -181,7 +190,9 @@ def test_S40_a_request_without_memory_is_answered_when_there_is_room(parking):
     assert parking.seen == [("a", FINISHED)]
 
 
-def test_S40_the_memory_pool_forgets_an_abandoned_request(parking):
+@simulated
+async def test_S40_the_memory_pool_forgets_an_abandoned_request():
+    parking = Parking()
     pool = MemoryPool(100)
     pool.take(100)
     parked = parking.try_park("a", memory=pool)
@@ -190,7 +201,9 @@ def test_S40_the_memory_pool_forgets_an_abandoned_request(parking):
     assert parking.scheduled == []
 
 
-def test_stopping_answers_all_requests_and_parks_none_from_then_on(parking):
+@simulated
+async def test_stopping_answers_all_requests_and_parks_none_from_then_on():
+    parking = Parking()
     for name in "abc":
         parking.try_park(name, is_ready=False)
     parking.requests.stop()
@@ -198,7 +211,9 @@ def test_stopping_answers_all_requests_and_parks_none_from_then_on(parking):
     assert parking.try_park("d") is None
 
 
-def test_a_bug_in_one_request_closes_its_connection_and_the_others_are_looked_at(parking, caplog):
+@simulated
+async def test_a_bug_in_one_request_closes_its_connection_and_the_others_are_looked_at(caplog):
+    parking = Parking()
     broken = parking.try_park("a", error=ZeroDivisionError("oh"))
     sound = parking.try_park("b", is_ready=False)
     broken.wake()
@@ -210,7 +225,9 @@ def test_a_bug_in_one_request_closes_its_connection_and_the_others_are_looked_at
     assert len(caplog.records) == 1
 
 
-def test_a_broken_invariant_gets_out_and_the_queue_goes_on(parking):
+@simulated
+async def test_a_broken_invariant_gets_out_and_the_queue_goes_on():
+    parking = Parking()
     parking.try_park("a", error=InvariantViolation("oh")).wake()
     parking.try_park("b").wake()
     with pytest.raises(InvariantViolation):
@@ -219,15 +236,18 @@ def test_a_broken_invariant_gets_out_and_the_queue_goes_on(parking):
     assert parking.seen[-1] == ("b", FINISHED)
 
 
-def test_an_answered_request_leaves_nothing_to_the_garbage_collector(parking):
-    gc.collect()
+@simulated
+async def test_an_answered_request_leaves_nothing_to_the_garbage_collector():
+    parking = Parking()
     gc.disable()
     try:
-        parked = parking.try_park("a")
+        outcome = Outcome()
+        kept = weakref.ref(outcome)
+        parked = parking.try_park("a", outcome=outcome)
         parked.wake()
         parking.run_turn()
-        del parked
-        parking.seen.clear()
-        assert gc.collect() == 0
+        assert parked.values == [outcome]
+        del parked, outcome
+        assert kept() is None
     finally:
         gc.enable()
