@@ -88,6 +88,7 @@ REQUEST_PATH = (
     "tidemill.server.request.partition_access",
     "tidemill.server.limits.quotas",
     "tidemill.server.fetching.parked_requests",
+    "tidemill.server.connection.read_stall",
     "tidemill.server.connection.receive_buffer",
     "tidemill.server.limits.token_buckets",
     "tidemill.server.limits.loop_slices",

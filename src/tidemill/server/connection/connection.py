@@ -22,11 +22,12 @@ from typing import Any, cast, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolation
-from tidemill.core.limits import KIB, WRITE_PROGRESS_BYTES_MIN
+from tidemill.core.limits import KIB
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue, AnswerSlot
 from tidemill.server.connection.listener_resources import ListenerResources
+from tidemill.server.connection.read_stall import ReadStall
 from tidemill.server.connection.receive_buffer import LENGTH_BYTES, ReceiveBuffer
 from tidemill.server.handlers.cluster.api_versions import try_unsupported_version_answer
 from tidemill.server.limits.quotas import THROTTLE_MS_MAX
@@ -77,12 +78,11 @@ class Connection(asyncio.BufferedProtocol):
         "_muted_until",
         "_part_since",
         "_peer_address",
+        "_read_stall",
         "_reading",
         "_receive",
         "_resources",
         "_transport",
-        "_unsent_mark",
-        "_write_paused_since",
         "last_active",
     )
 
@@ -102,10 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._mute_timer: Timer | None = None
         self._muted_until = 0.0
-        self._write_paused_since = 0.0
-        """Since when the client has read too little; 0 while it reads."""
-        self._unsent_mark = 0
-        """Unsent bytes at that time."""
+        self._read_stall = ReadStall()
         self._part_since = 0.0
         """Since when we have been reading the request that is arriving; 0 if there is none."""
         self._closing_since = 0.0
@@ -165,12 +162,12 @@ class Connection(asyncio.BufferedProtocol):
         assert self._transport is not None
         self._holds |= UNREAD
         self._answers.kernel_is_full = True
-        self._write_paused_since = self._resources.services.clock.monotonic()
-        self._unsent_mark = self._transport.get_write_buffer_size()
+        unsent_bytes = self._transport.get_write_buffer_size()
+        self._read_stall.begin(unsent_bytes, self._resources.services.clock.monotonic())
 
     def resume_writing(self) -> None:
         self._holds &= ~UNREAD
-        self._write_paused_since = 0.0
+        self._read_stall.end()
         self._answers.kernel_is_full = False
         self._answers.give_unsent()
         self._resume()
@@ -382,8 +379,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._closing_since:
             if now - self._closing_since > self._resources.write_stall_s:
                 self.abort()
-        elif self._write_paused_since:
-            if self._is_stalled(now):
+        elif self._read_stall.is_begun:
+            assert self._transport is not None
+            unsent_bytes = self._transport.get_write_buffer_size()
+            if self._read_stall.exceeds(self._resources.write_stall_s, unsent_bytes, now):
                 self._note_fault("the client does not read its answers")
                 self.abort()
         elif self._part_since and (self._reading or self._receive.starved):
@@ -392,17 +391,6 @@ class Connection(asyncio.BufferedProtocol):
                 self.abort()
         elif not self._answers and now - self.last_active > limits.idle_s:
             self.close()
-
-    def _is_stalled(self, now: float) -> bool:
-        """Whether the client has read almost nothing for too long; a slow client is not stalled."""
-        assert self._transport is not None
-        unsent = self._transport.get_write_buffer_size()
-        if unsent + WRITE_PROGRESS_BYTES_MIN <= self._unsent_mark:
-            self._write_paused_since = now
-            self._unsent_mark = unsent
-        elif unsent > self._unsent_mark:
-            self._unsent_mark = unsent
-        return now - self._write_paused_since > self._resources.write_stall_s
 
     # --- ending ----------------------------------------------------------------------------------
 
@@ -420,8 +408,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def unread_s(self) -> float:
         """For how long the client has not read its answers."""
-        since = self._write_paused_since
-        return self._resources.services.clock.monotonic() - since if since else 0.0
+        return self._read_stall.duration_s(self._resources.services.clock.monotonic())
 
     def _note_fault(self, reason: str) -> None:
         self._resources.services.telemetry.connections_closed_by_fault += 1

@@ -21,7 +21,7 @@ from tidemill.core.limits import TURN_S
 
 __all__ = ["LoopSlices", "SliceUser"]
 
-PAUSES = 8
+TURNS_BETWEEN_SLICES = 8
 """A turn with nothing to do takes about 15 us, so they cost greedy clients half a per cent."""
 
 
@@ -35,13 +35,13 @@ class SliceUser(Protocol):
 class LoopSlices:
     """The slice of the current turn, and the queue for the next one."""
 
-    __slots__ = ("_clock", "_is_open", "_pauses", "_queue", "_slice_ends_at")
+    __slots__ = ("_clock", "_is_open", "_queue", "_slice_ends_at", "_turns_left")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._is_open = False
         self._slice_ends_at = 0.0
-        self._pauses = PAUSES
+        self._turns_left = TURNS_BETWEEN_SLICES
         """Turns of the loop until the next slice."""
         self._queue: deque[SliceUser] = deque()
 
@@ -67,12 +67,12 @@ class LoopSlices:
         self._queue.append(user)
 
     def _begin_next(self) -> None:
-        if self._queue and self._pauses:
-            self._pauses -= 1
+        if self._queue and self._turns_left:
+            self._turns_left -= 1
             asyncio.get_running_loop().call_soon(self._begin_next)
             return
         self._is_open = False
-        self._pauses = PAUSES
+        self._turns_left = TURNS_BETWEEN_SLICES
         for _ in range(len(self._queue)):
             if self.is_used_up():
                 return
