@@ -1,13 +1,13 @@
-"""The stage for stories of classic groups.
+"""The stage for stories of classic groups. Its commands:
 
 config KEY=VALUE ...     the broker's keys, before anything else
-client NAME KEY=VALUE .. instance, topics, protocols, session and rebalance (seconds)
+client NAME KEY=VALUE .. its instance, topics, protocols, session and rebalance (seconds)
 join NAME [vN]           one JoinGroup, of version 9 unless said otherwise
-sync NAME [NAME=PLAN ..] one SyncGroup, the leader's with a plan; `-` gives nothing
+sync NAME [NAME=PLAN ..] one SyncGroup, the leader's with a plan; `-` assigns nothing
 heartbeat NAME           and `commit NAME [GENERATION]`, `leave NAME ..`, `remove INSTANCE`
-restart NAME             the client's process starts again, and knows nothing but its name
+restart NAME             the client's process starts again; it has lost its member id
 wait SECONDS             time passes
-reload                   another broker takes the group over with what is in the log
+reload                   another broker takes the group over and loads the log
 describe                 the group as DescribeGroups shows it
 """
 
@@ -23,7 +23,7 @@ from tidemill.wire.generated.sync_group import SyncGroupResponse
 
 
 class ClassicStage:
-    """Tells one line per thing that happens."""
+    """Writes one line for each event."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -113,7 +113,7 @@ class ClassicStage:
 
 
 class ToldDesk(Desk):
-    """Tells what goes to the log, and when a deadline did something."""
+    """Writes a line for each record and for each deadline that passes."""
 
     def __init__(self, tell: Any, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -137,7 +137,7 @@ class ToldDesk(Desk):
 
 
 class ToldClient(Client):
-    """Tells what it hears."""
+    """Writes a line for each answer that it gets."""
 
     def __init__(self, name: str, tell: Any) -> None:
         super().__init__(name)
@@ -146,9 +146,9 @@ class ToldClient(Client):
     def learn(self, response: Any) -> None:
         super().learn(response)
         if response.error_code == ErrorCode.MEMBER_ID_REQUIRED:
-            self._tell(f"{self.name} shall come back as {response.member_id}")
+            self._tell(f"{self.name} must join again as {response.member_id}")
         elif response.error_code:
-            self._tell(f"{self.name} hears {ErrorCode(response.error_code).name}")
+            self._tell(f"{self.name} gets {ErrorCode(response.error_code).name}")
         elif isinstance(response, SyncGroupResponse):
             self._tell(f"{self.name} is given {response.assignment.decode() or 'nothing'}")
         else:
@@ -159,5 +159,5 @@ class ToldClient(Client):
         if not response.members:
             return role
         leads = " ".join(member.member_id for member in response.members)
-        skips = ", but shall make no plan" if response.skip_assignment else ""
+        skips = ", but must not make a plan" if response.skip_assignment else ""
         return f"{role}, {response.protocol_name}, and leads {leads}{skips}"

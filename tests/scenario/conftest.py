@@ -1,4 +1,4 @@
-"""`pytest tests/scenario --rewrite` writes what happened over what was expected: read the diff."""
+"""`pytest tests/scenario --rewrite` replaces expected by actual lines: read the diff."""
 
 from __future__ import annotations
 

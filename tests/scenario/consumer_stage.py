@@ -1,15 +1,15 @@
-"""The stage for stories of consumer groups (KIP-848). There is a topic t with four partitions.
+"""The stage for stories of consumer groups (KIP-848). Topic t has four partitions. Commands:
 
 client NAME KEY=VALUE ..  topics and instance of a client; its id is its name and a number
-beat NAME ..              a heartbeat each; who hears of partitions says so
-comply NAME ..            they stop reading what was taken, and start on what was given
+beat NAME ..              one heartbeat each; a changed assignment is printed
+comply NAME ..            they read exactly the partitions of their last assignment
 lose NAME                 a heartbeat whose answer is lost
-leave NAME, pause NAME    for good, or for a while (static members)
+leave NAME, pause NAME    leave for good, or temporarily (static members)
 restart NAME              the client's process starts again and has another member id
-commit NAME [EPOCH]       may it commit?
-topic NAME COUNT          a topic comes or grows; `delete NAME`
+commit NAME [EPOCH]       whether it may commit
+topic NAME COUNT          a topic is created or grows; `delete NAME`
 wait SECONDS              time passes; sessions last 10 s, revocations 20 s
-reload                    another broker takes the group over with what is in the log
+reload                    another broker takes the group over and loads the log
 describe                  the group as ConsumerGroupDescribe shows it
 """
 
@@ -25,7 +25,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 
 
 class ConsumerStage:
-    """Tells one line per thing that happens."""
+    """Writes one line for each event."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -113,22 +113,22 @@ class ConsumerStage:
         for member in group.members:
             static = f" ({member.instance_id})" if member.instance_id else ""
             has, gets = map(told_assignment, (member.assignment, member.target_assignment))
-            goal = "" if gets == has else f", is to have {gets}"
+            goal = "" if gets == has else f", target {gets}"
             epoch = f"epoch {member.member_epoch}"
             self._lines.append(f"  {member.member_id}{static}, {epoch}: {has}{goal}")
 
 
 class ToldDesk(ConsumerDesk):
-    """Tells what goes to the log."""
+    """Writes a line for each record."""
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
         super().__init__({"t": 4})
 
-    def take_in(self, result: Result[Any]) -> None:
+    def apply(self, result: Result[Any]) -> None:
         for record in result.records:
             self._tell(f"log: {self._told(record)}")
-        super().take_in(result)
+        super().apply(result)
 
     def _told(self, record: CoordinatorRecord) -> str:
         key: Any = try_decode_key(record.key)
@@ -157,7 +157,7 @@ WORDS = {
     "Metadata": "epoch",
     "MemberMetadata": "subscribes to",
     "TargetAssignmentMetadata": "target epoch",
-    "TargetAssignmentMember": "is to have",
+    "TargetAssignmentMember": "has target",
     "CurrentMemberAssignment": "has",
 }
 GONE = {

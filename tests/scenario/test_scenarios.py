@@ -1,8 +1,8 @@
 """Plays the stories of this folder.
 
-A story is text. Blocks of commands are followed by a line of dashes and what is expected to come of
-them, up to the next empty line; everything else is told to the reader. The first word of a file's
-name says which stage it is played on.
+A story is a text file. After each block of commands come a line of dashes and the expected output,
+up to the next empty line; all other lines are comments. The first word of the file name is the
+stage.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK = re.compile(r"(?P<commands>(?:^[^\s#].*\n)+)^----\n(?P<expected>(?:^.+\n)
 
 
 class Stage(Protocol):
-    """Where a story is played: knows its commands, and tells what comes of each."""
+    """Runs the commands of a story and returns their output."""
 
     def play(self, command: str) -> list[str]: ...
 
@@ -31,7 +31,7 @@ STAGES: dict[str, Callable[[], Stage]] = {"classic": ClassicStage, "consumer": C
 
 
 def played(text: str, stage: Stage) -> str:
-    """The story with what really happened."""
+    """The story with its actual output."""
 
     def play(block: re.Match[str]) -> str:
         lines = [line for command in block["commands"].splitlines() for line in stage.play(command)]
@@ -41,7 +41,7 @@ def played(text: str, stage: Stage) -> str:
 
 
 @pytest.mark.parametrize("story", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
-def test_story_goes_as_it_is_told(story: Path, request: pytest.FixtureRequest) -> None:
+def test_story_plays_as_written(story: Path, request: pytest.FixtureRequest) -> None:
     told = story.read_text()
     happened = played(told, STAGES[story.stem.partition("_")[0]]())
     if request.config.getoption("--rewrite", default=False):
@@ -50,6 +50,6 @@ def test_story_goes_as_it_is_told(story: Path, request: pytest.FixtureRequest) -
         assert happened == told
 
 
-def test_story_that_goes_otherwise_is_noticed() -> None:
+def test_story_that_plays_differently_is_noticed() -> None:
     told = "join ana\n----\nana works\n"
     assert played(told, ClassicStage()) != told

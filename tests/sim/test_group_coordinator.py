@@ -1,4 +1,4 @@
-"""The group coordinator on three simulated brokers: its partition moves, nothing is forgotten."""
+"""The group coordinator on three simulated brokers: its partition moves and loses no state."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SEEDS = pytest.mark.parametrize("seed", range(3))
 
 
 class Shop:
-    """A cluster of three with one partition of offsets, and a client of it."""
+    """A cluster of three brokers with one partition of offsets, and a client."""
 
     def __init__(self, world: SimWorld) -> None:
         self.world = world
@@ -70,7 +70,7 @@ class Shop:
         return await patiently(attempt)
 
     async def crash_coordinator(self) -> int:
-        """Power loss of the broker that coordinates; wait until another one does."""
+        """Cut the power of the coordinator; wait until another broker coordinates."""
         old = self.coordinator
         self.world.crash(old)
         self.alive = tuple(one for one in IDS if one != old)
@@ -87,7 +87,7 @@ class Shop:
         await eventually(lambda: replicas_agree(self.world, IDS, OFFSETS))
 
 
-def run(scenario: Callable[[Shop], Awaitable[None]], seed: int) -> None:
+def play(scenario: Callable[[Shop], Awaitable[None]], seed: int) -> None:
     async def main(world: SimWorld) -> None:
         for broker_id in IDS:
             await world.start_broker(broker_id)
@@ -120,7 +120,7 @@ def test_I28_committed_offsets_survive_the_loss_of_every_coordinator_in_turn(see
             assert await shop.committed() == round_ * 10 + 1
         assert len(coordinators) > 1
 
-    run(scenario, seed)
+    play(scenario, seed)
 
 
 @SEEDS
@@ -152,11 +152,11 @@ def test_I28_commits_under_way_while_the_coordinator_dies_are_never_undone(seed:
         assert await shop.committed() == 59
         assert seen == sorted(seen)
 
-    run(scenario, seed)
+    play(scenario, seed)
 
 
 @SEEDS
-def test_F55_a_member_goes_on_with_the_next_coordinator(seed: int) -> None:
+def test_F55_a_member_continues_with_the_next_coordinator(seed: int) -> None:
     """Its generation and its assignment are in the log: no rebalance is needed."""
 
     async def scenario(shop: Shop) -> None:
@@ -176,7 +176,7 @@ def test_F55_a_member_goes_on_with_the_next_coordinator(seed: int) -> None:
 
         assert await patiently(lambda: _checked(beat)) == ErrorCode.NONE
 
-    run(scenario, seed)
+    play(scenario, seed)
 
 
 async def _checked(ask):

@@ -45,7 +45,7 @@ EXPIRIES_MAX = 100
 
 
 def config(**changed: Any) -> GroupConfig:
-    """Kafka's defaults but for the initial delay, which only some tests are about."""
+    """Kafka's defaults, except for the initial delay, which only some tests need."""
     keys = {"group_initial_rebalance_delay_ms": 0} | changed
     return GroupConfig(**keys)
 
@@ -59,7 +59,7 @@ def subscription(*topics: str) -> bytes:
 
 @dataclass
 class Answer:
-    """What a client got: at once, or once it came."""
+    """The answer to a client; None while the request waits."""
 
     response: Any = None
 
@@ -74,7 +74,7 @@ class Answer:
 
 @dataclass
 class Client:
-    """A consumer and what it knows of itself."""
+    """A consumer and what it knows about its membership."""
 
     name: str
     instance_id: str | None = None
@@ -87,7 +87,7 @@ class Client:
     generation: int = -1
     leads: bool = False
     listed: list[str] = field(default_factory=list)
-    """The members that the coordinator named to it as the leader."""
+    """The members in the leader's JoinGroup answer."""
     assignment: bytes | None = None
 
     def learn(self, response: Any) -> None:
@@ -106,7 +106,7 @@ class Client:
 
 
 class Desk:
-    """Hosts one group: appends and replays what it returns, lets deadlines pass, reloads it."""
+    """Hosts one group: appends and replays its records, lets deadlines pass, reloads it."""
 
     def __init__(self, group_config: GroupConfig | None = None) -> None:
         self.config = group_config or config()
@@ -127,7 +127,7 @@ class Desk:
     # --- the runtime -----------------------------------------------------------------------------
 
     def apply(self, result: Result[Any], client: Client | None = None) -> Answer:
-        """Append, replay, answer. A failed append refuses what hung on it, as the runtime does."""
+        """Append, replay, answer. A failed append refuses the replies, as in the runtime."""
         if result.records and self.append_fails:
             self._fail(result)
         for record in result.records:
@@ -169,7 +169,7 @@ class Desk:
         return value
 
     def advance(self, ms: int) -> None:
-        """Let time pass; what is due happens when it is due."""
+        """Let time pass; each deadline fires at its time."""
         end = self.ms + ms
         for _ in range(EXPIRIES_MAX):
             due = self.context.deadlines.next_ms()
@@ -178,7 +178,7 @@ class Desk:
             self.ms = max(self.ms, due)
             self.expire()
         else:
-            raise AssertionError("deadlines do not come to rest")
+            raise AssertionError("deadlines keep firing")
         self.ms = end
 
     def expire(self) -> None:
@@ -189,7 +189,7 @@ class Desk:
                 assert self.append_fails
 
     def reload(self) -> None:
-        """Another broker takes over with what is in the log."""
+        """Another broker takes over and loads the log."""
         for parked in self.group.parked():
             parked.refuse(ErrorCode.NOT_COORDINATOR)
         self._build()
@@ -200,7 +200,7 @@ class Desk:
     # --- requests --------------------------------------------------------------------------------
 
     def _fresh_id(self, client: Client) -> str:
-        """ana-1, and ana-2 once ana has forgotten that; used by the group only if it needs one."""
+        """ana-1, or ana-2 after ana lost that id; the group uses it only if it needs one."""
         used = self.ids.get(client.name, 0)
         if not client.member_id:
             self.ids[client.name] = used + 1
@@ -258,7 +258,7 @@ class Desk:
         return self.apply(self.group.heartbeat(request, now=self.now))
 
     def heartbeat_code(self, client: Client) -> ErrorCode:
-        """What a client makes of a heartbeat, refused or not."""
+        """The code of one heartbeat, from its answer or its refusal."""
         try:
             return self.heartbeat(client).code
         except KafkaError as refusal:
@@ -289,7 +289,7 @@ class Desk:
     # --- short cuts ------------------------------------------------------------------------------
 
     def stable(self, *names: str, **keys: Any) -> list[Client]:
-        """A stable group of these clients; the first leads, and each is given its own name."""
+        """A stable group of these clients; the first leads, and each is assigned its own name."""
         clients = [Client(name, **keys) for name in names]
         return self.stabilise(*clients)
 
@@ -317,5 +317,5 @@ def joined(*names: str) -> tuple[Desk, list[Client]]:
 
 
 def refused(code: ErrorCode) -> pytest.RaisesExc[KafkaError]:
-    """What is done in this context has to end with this error."""
+    """The body must raise this error."""
     return pytest.raises(KafkaError, match=code.name)

@@ -1,7 +1,7 @@
-"""A consumer group with everything around it that tests need, and clients like real ones.
+"""A consumer group with a log, a clock and topics, and clients that behave like real ones.
 
-The desk does what the runtime does: it appends the records of a result, replays them and hands out
-the answer. It can lose its memory and load the log again, as it is or compacted.
+The desk plays the runtime: it appends the records of a result, replays them and returns the answer.
+It can drop the group and load the log again, unchanged or compacted.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class ConsumerDesk:
         return Now(self.now_ms, WALL_MS + self.now_ms)
 
     def load(self) -> None:
-        """Begin anew from the log."""
+        """Build the group again from the log."""
         self.context = ShardContext(self.config, Deadlines[DeadlineKey](), self.image)
         self.group = ConsumerGroup(GROUP, self.context)
         for record in self.log:
@@ -82,11 +82,11 @@ class ConsumerDesk:
         self.group.loaded(self.now)
 
     def compact(self) -> None:
-        """Keep the newest record of each key, where it stands."""
+        """Keep the newest record of each key, in the order of the log."""
         newest = {key: index for index, (key, _) in enumerate(self.log)}
         self.log = [self.log[index] for index in sorted(newest.values())]
 
-    def take_in(self, result: Result[object]) -> None:
+    def apply(self, result: Result[object]) -> None:
         self.log += result.records
         for record in result.records:
             self._replay(record)
@@ -98,7 +98,7 @@ class ConsumerDesk:
         replay_into(self.group, key, value)
 
     def pass_ms(self, ms: int) -> None:
-        """Let time pass, and what is due happen when it is due."""
+        """Let time pass; each deadline fires at its time."""
         end_ms = self.now_ms + ms
         deadlines = self.context.deadlines
         while True:
@@ -107,7 +107,7 @@ class ConsumerDesk:
                 break
             self.now_ms = max(self.now_ms, next_ms)
             for key in deadlines.take_due(self.now_ms, 1):
-                self.take_in(self.group.deadline_passed(key, self.now))
+                self.apply(self.group.deadline_passed(key, self.now))
         self.now_ms = end_ms
 
     # --- topics ----------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class ConsumerDesk:
 
     def _change(self, delta: Delta) -> None:
         self.image = self.context.image = delta.after
-        self.take_in(self.group.metadata_changed(delta, self.now))
+        self.apply(self.group.metadata_changed(delta, self.now))
 
     def topic_id(self, name: str) -> UUID:
         return self.image.topics[name].topic_id
@@ -149,7 +149,7 @@ class ConsumerDesk:
         self, request: wire.ConsumerGroupHeartbeatRequest, *, version: int = 1, client: str = "c"
     ) -> wire.ConsumerGroupHeartbeatResponse:
         result = self.ask(request, version=version, client=client)
-        self.take_in(result)
+        self.apply(result)
         assert isinstance(result.response, wire.ConsumerGroupHeartbeatResponse)
         return result.response
 
@@ -171,14 +171,14 @@ class ConsumerDesk:
         return ErrorCode.NONE
 
     def names(self, assignment: wire.Assignment) -> set[Toppar]:
-        """By name; a topic that is gone goes by its id."""
+        """By name; a deleted topic by its id."""
         return {
             (self.image.names.get(one.topic_id, str(one.topic_id)), partition)
             for one in assignment.topic_partitions
             for partition in one.partitions
         }
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- inspection ------------------------------------------------------------------------------
 
     def describe(self) -> DescribedGroup:
         return self.group.describe()
@@ -229,7 +229,7 @@ def beat_request(member_id: str, epoch: int, **fields) -> wire.ConsumerGroupHear
 
 @dataclass(eq=False)
 class Client:
-    """A consumer as stock clients are: it says only what changed, and everything after an error."""
+    """A consumer like stock clients: it sends changed fields only, and all after an error."""
 
     desk: ConsumerDesk
     member_id: str
@@ -237,11 +237,11 @@ class Client:
     instance_id: str | None = None
     epoch: int = 0
     reading: set[tuple[UUID, int]] = field(default_factory=set)
-    """What it fetches from: its view of what it owns."""
+    """The partitions that it fetches: its own view of its assignment."""
     told: set[tuple[UUID, int]] = field(default_factory=set)
-    """The last assignment it was told; it gets there when it complies."""
+    """The last assignment it was told; `comply` makes it read exactly these."""
     acknowledges: bool = False
-    """It got where it was told, and has not said so yet."""
+    """It has complied and has not acknowledged that yet."""
     says_all: bool = True
     topics_changed: bool = False
     last_error: ErrorCode = ErrorCode.NONE
@@ -269,7 +269,7 @@ class Client:
                 self._refused(error.code)
             return self.last_error
         if not fails:
-            self.desk.take_in(result)
+            self.desk.apply(result)
         if fails or is_lost:
             self.says_all = True
         else:
@@ -294,14 +294,14 @@ class Client:
             }
 
     def _refused(self, code: ErrorCode) -> None:
-        """Give everything up and join again, as a fenced or forgotten member must."""
+        """Give everything up and join again, as a fenced or unknown member must."""
         self.says_all = True
         if code in (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
             self.epoch = 0
             self.reading, self.told = set(), set()
 
     def comply(self) -> None:
-        """Stop reading what was taken away, start on what was given."""
+        """Stop reading revoked partitions, start reading new ones."""
         self.reading = set(self.told)
         self.acknowledges = True
 
@@ -316,7 +316,7 @@ class Client:
         self.says_all = True
 
     def owns(self) -> list[str]:
-        """What it reads, in words."""
+        """The partitions that it reads, as text."""
         names = self.desk.image.names
         return sorted(
             f"{names.get(topic_id, 'gone')}-{number}" for topic_id, number in self.reading
@@ -334,7 +334,7 @@ def listed(partitions: set[tuple[UUID, int]]) -> list[wire.RequestTopicPartition
 
 
 def settle(*clients: Client, rounds: int = 4) -> None:
-    """So many rounds of heartbeats, everyone doing at once what they are told."""
+    """Run rounds of heartbeats; every client complies at once."""
     for _ in range(rounds):
         for client in clients:
             client.beat()

@@ -64,7 +64,7 @@ def image_of(*topics):
 
 
 class ShardDesk:
-    """What happens to the shard is written down, and can be replayed into another."""
+    """Hosts one shard and keeps its log, which can be replayed into another shard."""
 
     def __init__(self, *topics, limit=None, log=(), **changed):
         self.config = config(**changed)
@@ -77,7 +77,7 @@ class ShardDesk:
         self.shard.loaded(self.now)
 
     def reloaded(self):
-        """Another broker takes over, at the same time."""
+        """Another broker takes over at the same time of the clock."""
         other = ShardDesk(*self.image.topics.values(), log=self.log)
         other.now = self.now
         return other
@@ -87,13 +87,13 @@ class ShardDesk:
         self.settle()
 
     def settle(self):
-        """Do everything that is due; the records that this took, by slices."""
+        """Run `expire` until nothing is due; return the records of each slice."""
         slices = []
         while (due := self.shard.next_deadline_ms()) is not None and due <= self.now.monotonic_ms:
             result = self.shard.expire(self.now)
             self.take(result)
             slices.append(result.records)
-            assert len(slices) < SLICES_MAX, "it never ends"
+            assert len(slices) < SLICES_MAX, "deadlines keep firing"
         return slices
 
     def change_topics(self, *topics):
@@ -102,7 +102,7 @@ class ShardDesk:
         self.settle()
 
     def take(self, result):
-        """Append and replay, as the runtime does; the response."""
+        """Append and replay as the runtime does; return the response."""
         self.log += result.records
         for key, value in result.records:
             self.shard.replay(key, value)
@@ -114,7 +114,7 @@ class ShardDesk:
     # --- offsets ---------------------------------------------------------------------------------
 
     def commit(self, offset=5, *, version=NEWEST_COMMIT - 1, **fields):
-        """One partition's error code."""
+        """Commit one partition; return its error code."""
         response = self.take(
             self.shard.commit_offsets(
                 commit_request(offset, **fields), version=version, now=self.now
@@ -146,7 +146,7 @@ class ShardDesk:
     # --- groups ----------------------------------------------------------------------------------
 
     def join(self, group_id=GROUP, *, topic="t", protocol_type="consumer", member_id=""):
-        """A classic member joins and gets its assignment; its id and the generation."""
+        """A classic member joins and syncs; return its JoinGroup answer."""
         protocol = JoinGroupRequestProtocol(name="range", metadata=subscription(topic))
         request = JoinGroupRequest(
             group_id=group_id,
@@ -183,7 +183,7 @@ class ShardDesk:
         return self.take(self.shard.leave(request, version=3, now=self.now))
 
     def heartbeat(self, group_id=GROUP, *, member_id="m", epoch=0, topics=("t",)):
-        """One of the consumer protocol."""
+        """Send one heartbeat of the consumer protocol."""
         request = ConsumerGroupHeartbeatRequest(
             group_id=group_id,
             member_id=member_id,
@@ -231,9 +231,9 @@ def value_of(answer):
 
 
 def refusal(attempt, *args, **fields):
-    """The code that a request is refused with; it must be."""
+    """The code of a refusal; fails if the request is not refused."""
     try:
         attempt(*args, **fields)
     except KafkaError as error:
         return error.code
-    raise AssertionError("it was not refused")
+    raise AssertionError("the request was not refused")

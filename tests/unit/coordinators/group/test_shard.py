@@ -48,18 +48,18 @@ def test_members_of_no_group_are_not_known(desk, attempt):
     assert refusal(ask, request(), now=desk.now) is ErrorCode.INVALID_GROUP_ID
 
 
-def test_nobody_leaves_a_group_that_is_not_there(desk):
+def test_leaving_a_group_that_does_not_exist_is_refused(desk):
     request = LeaveGroupRequest(group_id="nobody's", member_id="m")
     code = refusal(desk.shard.leave, request, version=0, now=desk.now)
     assert code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_nobody_joins_a_group_without_a_name(desk):
+def test_joining_a_group_without_a_name_is_refused(desk):
     assert refusal(desk.join, "") is ErrorCode.INVALID_GROUP_ID
     assert refusal(desk.heartbeat, "") is ErrorCode.INVALID_REQUEST
 
 
-def test_who_says_to_be_a_member_already_does_not_make_a_group(desk):
+def test_a_join_with_a_member_id_does_not_create_a_group(desk):
     assert refusal(desk.join, member_id="m") is ErrorCode.UNKNOWN_MEMBER_ID
     assert refusal(desk.heartbeat, epoch=3) is ErrorCode.UNKNOWN_MEMBER_ID
     assert desk.shard.group_count == 0
@@ -127,7 +127,7 @@ def test_a_consumer_group_is_loaded_though_its_offsets_come_first(desk):
 
 
 @pytest.mark.parametrize("offsets", [0, 1])
-def test_a_refused_first_heartbeat_leaves_things_as_they_were(desk, offsets):
+def test_a_refused_first_heartbeat_leaves_the_group_unchanged(desk, offsets):
     for _ in range(offsets):
         desk.commit(5)
     before = desk.listed()
@@ -136,7 +136,7 @@ def test_a_refused_first_heartbeat_leaves_things_as_they_were(desk, offsets):
 
 
 @pytest.mark.parametrize("offsets", [0, 1])
-def test_a_first_heartbeat_that_was_never_written_down_does_not_keep_the_name(desk, offsets):
+def test_a_first_heartbeat_that_was_not_written_does_not_keep_the_name(desk, offsets):
     for _ in range(offsets):
         desk.commit(5)
     take, desk.take = desk.take, lambda result: result.response
@@ -158,7 +158,7 @@ def test_a_group_that_was_never_written_down_is_forgotten_in_time(desk):
 # --- commits and groups --------------------------------------------------------------------------
 
 
-def test_T46_who_is_no_member_may_commit_to_a_group_that_is_not_there(desk):
+def test_T46_a_simple_consumer_may_commit_to_a_group_that_does_not_exist(desk):
     assert desk.commit(5) is ErrorCode.NONE
     assert desk.listed() == desk.reloaded().listed() == {GROUP: EMPTY_CLASSIC}
 
@@ -166,11 +166,11 @@ def test_T46_who_is_no_member_may_commit_to_a_group_that_is_not_there(desk):
 @pytest.mark.parametrize(
     ("version", "code"), [(8, ErrorCode.ILLEGAL_GENERATION), (9, ErrorCode.GROUP_ID_NOT_FOUND)]
 )
-def test_T46_a_member_of_no_group_commits_nothing(desk, version, code):
+def test_T46_a_member_of_a_group_that_does_not_exist_commits_nothing(desk, version, code):
     assert refusal(desk.commit, 5, generation=1, member="m", version=version) is code
 
 
-def test_T46_who_is_no_member_may_not_commit_while_there_are_members(desk):
+def test_T46_a_simple_consumer_may_not_commit_while_there_are_members(desk):
     desk.join()
     assert refusal(desk.commit, 5) is ErrorCode.UNKNOWN_MEMBER_ID
     desk.heartbeat("other")
@@ -183,7 +183,7 @@ def test_T46_an_old_generation_commits_nothing(desk):
     assert code is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_T46_who_has_left_commits_nothing(desk):
+def test_T46_a_member_that_left_commits_nothing(desk):
     joined = desk.join()
     desk.leave(joined.member_id)
     code = refusal(desk.commit, 5, generation=joined.generation_id, member=joined.member_id)
@@ -290,7 +290,7 @@ def test_a_tombstone_of_a_group_that_has_offsets_leaves_the_offsets(desk):
     assert desk.committed() == 5
 
 
-# --- looking at groups ---------------------------------------------------------------------------
+# --- listing and describing groups ---------------------------------------------------------------
 
 
 def test_groups_are_listed_by_state_and_type(desk):
@@ -351,7 +351,7 @@ def test_S38_the_log_is_loaded_though_there_is_no_room():
 
 
 def ask_for_an_id(desk, fresh="fresh"):
-    """A newcomer of a version that gives out ids first."""
+    """A new client of a version that is given an id first."""
     request = JoinGroupRequest(
         group_id=GROUP,
         session_timeout_ms=10_000,
@@ -364,7 +364,7 @@ def ask_for_an_id(desk, fresh="fresh"):
     return answer.member_id
 
 
-def test_S38_a_group_whose_first_members_never_came_back_is_forgotten(desk):
+def test_S38_a_group_whose_first_members_never_joined_is_forgotten(desk):
     ask_for_an_id(desk)
     ask_for_an_id(desk, "another")
     assert desk.shard.group_count == 1
@@ -372,12 +372,12 @@ def test_S38_a_group_whose_first_members_never_came_back_is_forgotten(desk):
     assert (desk.shard.group_count, desk.log) == (0, [])
 
 
-def test_S38_a_group_whose_first_member_thought_better_of_it_is_forgotten(desk):
+def test_S38_a_group_whose_first_member_leaves_before_joining_is_forgotten(desk):
     desk.leave(ask_for_an_id(desk))
     assert (desk.shard.group_count, desk.log) == (0, [])
 
 
-def test_a_sweep_does_not_forget_who_is_about_to_join(desk):
+def test_a_sweep_does_not_forget_clients_about_to_join(desk):
     desk.pass_time(CHECK_INTERVAL_MS - 1)
     ask_for_an_id(desk)
     desk.pass_time(1)
@@ -396,7 +396,7 @@ def test_an_idle_shard_has_nothing_due_before_the_next_check(desk):
     assert desk.shard.next_deadline_ms() == CHECK_INTERVAL_MS
 
 
-def test_a_change_of_leaders_is_no_news_for_groups(desk):
+def test_groups_ignore_a_change_of_leaders(desk):
     for number in range(250):
         desk.heartbeat(f"g{number}")
     moved = replace(PARTITION, leader_epoch=1)
@@ -405,7 +405,7 @@ def test_a_change_of_leaders_is_no_news_for_groups(desk):
     assert desk.shard.next_deadline_ms() != 0
 
 
-def test_groups_that_go_meanwhile_are_not_told():
+def test_groups_deleted_meanwhile_are_not_told():
     desk = ShardDesk()
     for number in range(250):
         desk.commit(5, group_id=f"g{number}")
@@ -417,7 +417,7 @@ def test_groups_that_go_meanwhile_are_not_told():
     assert desk.shard.next_deadline_ms() == CHECK_INTERVAL_MS
 
 
-def test_tombstones_of_groups_that_are_not_there_mean_nothing(desk):
+def test_tombstones_of_unknown_groups_change_nothing(desk):
     desk.shard.replay(*encode_tombstone(GroupMetadataKey(group="gone")))
     desk.shard.replay(*encode_tombstone(ConsumerGroupMetadataKey(group_id="gone")))
     assert desk.shard.group_count == 0
@@ -428,7 +428,7 @@ def test_rebalances_are_counted(desk):
     assert desk.shard.rebalances > 0
 
 
-def test_groups_hear_of_new_partitions_in_slices():
+def test_groups_are_told_of_new_partitions_in_slices():
     desk = ShardDesk(topic_image("t", 1))
     for number in range(250):
         desk.heartbeat(f"g{number}")
@@ -441,7 +441,7 @@ def test_groups_hear_of_new_partitions_in_slices():
     assert slices == 3
 
 
-def test_who_waits_is_handed_over_when_the_shard_resigns():
+def test_parked_requests_are_handed_over_when_the_shard_resigns():
     desk = ShardDesk(group_initial_rebalance_delay_ms=3_000)
     request = JoinGroupRequest(
         group_id=GROUP,

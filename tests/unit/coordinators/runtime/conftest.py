@@ -7,7 +7,7 @@ from tests.unit.coordinators.runtime.runtime_host import Host
 
 @pytest.fixture
 def host(run):
-    """Tests are coroutines on a loop of their own: `host(test)`."""
+    """Run a test body with a host on its own event loop: `host(body)`."""
 
     def start(body):
         async def main():

@@ -1,4 +1,4 @@
-"""A runtime of toy shards, and what a test wants to know of it."""
+"""A runtime of toy shards, and helpers that read its answers and its log."""
 
 from __future__ import annotations
 
@@ -58,23 +58,23 @@ class Host:
         )
 
     async def load(self):
-        """Let the loader work for some turns of the loop: enough for what is left to load."""
+        """Let the loader run for some turns of the loop: enough to load everything."""
         task = asyncio.ensure_future(self.runtime.run())
         for _ in range(TURNS):
             await asyncio.sleep(0)
         task.cancel()
 
     async def end_turn(self):
-        """Let what this turn brought be written."""
+        """Let the runtime append the batches of this turn."""
         await asyncio.sleep(0)
 
     def pass_time(self, seconds):
         self.clock.advance(seconds)
-        self.timers._turn()  # the loop's own clock does not move with ours
+        self.timers._turn()  # the loop's own clock does not follow the manual one
 
 
 class Outcome(list):
-    """What came back: empty while it is parked."""
+    """The answer, as a list of one; empty while the request waits."""
 
 
 def outcome(answer):

@@ -43,7 +43,7 @@ def test_a_partition_that_is_not_led_here_has_another_coordinator(host):
     host(body)
 
 
-def test_an_operation_that_refuses_changes_nothing(host):
+def test_a_refused_operation_changes_nothing(host):
     async def body(host):
         part = leader()
         host.runtime.lead(INDEX, part)
@@ -111,7 +111,7 @@ def test_an_answer_that_waits_too_long_is_refused_as_undecided(host):
     host(body)
 
 
-def test_parked_answers_leave_with_the_records_they_stand_on(host):
+def test_parked_answers_leave_with_the_records_they_depend_on(host):
     async def body(host):
         part = leader(isr=(OWN, SECOND), flush_before_ack=False)
         host.runtime.lead(INDEX, part)
@@ -126,7 +126,7 @@ def test_parked_answers_leave_with_the_records_they_stand_on(host):
     host(body)
 
 
-def test_I26_an_answer_that_writes_nothing_waits_for_what_others_wrote(host):
+def test_I26_an_answer_without_records_waits_for_records_of_earlier_requests(host):
     async def body(host):
         part = leader(isr=(OWN, SECOND), flush_before_ack=False)
         host.runtime.lead(INDEX, part)
@@ -152,7 +152,7 @@ def test_parked_answers_without_records_leave_at_once(host):
     host(body)
 
 
-def test_who_writes_and_parks_is_answered_by_a_later_event(host):
+def test_a_request_that_writes_and_parks_is_answered_by_a_later_event(host):
     async def body(host):
         host.runtime.lead(INDEX, leader())
         waiting = host.ask(lambda shard, now: shard.put_and_wait("a", "1"))
@@ -166,7 +166,7 @@ def test_who_writes_and_parks_is_answered_by_a_later_event(host):
     host(body)
 
 
-def test_losing_the_partition_refuses_everyone_who_waits(host):
+def test_losing_the_partition_refuses_all_waiting_requests(host):
     async def body(host):
         part = leader(isr=(OWN, SECOND))
         host.runtime.lead(INDEX, part)
@@ -182,7 +182,7 @@ def test_losing_the_partition_refuses_everyone_who_waits(host):
     host(body)
 
 
-def test_a_shard_comes_back_from_the_log(host):
+def test_a_shard_is_reloaded_from_the_log(host):
     async def body(host):
         part = leader()
         host.runtime.lead(INDEX, part)
@@ -202,7 +202,7 @@ def test_a_shard_comes_back_from_the_log(host):
     host(body)
 
 
-def test_leading_on_in_the_same_epoch_keeps_the_shard(host):
+def test_leading_again_in_the_same_epoch_keeps_the_shard(host):
     async def body(host):
         part = leader()
         host.runtime.lead(INDEX, part)
@@ -233,7 +233,7 @@ def test_a_load_that_is_overtaken_by_the_next_leader_is_dropped(host):
     host(body)
 
 
-def test_a_log_that_makes_no_sense_is_not_served(host):
+def test_a_log_that_cannot_be_replayed_is_not_served(host):
     async def body(host):
         part = leader()
         part.append(memoryview(build_pair_batch([(b"poison", b"1")], 0)), acks=ACKS_ALL, now_ms=0)
@@ -258,7 +258,7 @@ def test_when_an_append_fails_nothing_was_replayed(host):
     host(body)
 
 
-def test_when_parked_answers_cannot_be_given_the_shard_begins_anew(host):
+def test_when_parked_answers_cannot_be_sent_the_shard_is_reloaded(host):
     async def body(host):
         part = leader(isr=(OWN,), in_sync_min=2)
         host.runtime.lead(INDEX, part)
@@ -272,7 +272,7 @@ def test_when_parked_answers_cannot_be_given_the_shard_begins_anew(host):
     host(body)
 
 
-def test_deadlines_of_a_shard_are_kept_and_may_write(host):
+def test_deadlines_of_a_shard_fire_and_may_write_records(host):
     async def body(host):
         host.runtime.lead(INDEX, leader())
 
@@ -289,7 +289,7 @@ def test_deadlines_of_a_shard_are_kept_and_may_write(host):
     host(body)
 
 
-def test_shards_hear_of_metadata_also_of_what_changed_while_they_were_loaded(host):
+def test_shards_are_told_of_metadata_changes_even_of_those_during_their_loading(host):
     async def body(host):
         part = leader()
         host.runtime.lead(INDEX, part)

@@ -19,7 +19,7 @@ def test_deadline_is_due_at_its_time_and_only_once() -> None:
     assert "a" not in deadlines
 
 
-def test_deadline_that_was_moved_back_does_not_come_early() -> None:
+def test_deadline_moved_to_a_later_time_does_not_come_early() -> None:
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("a", 10)
     deadlines.set("a", 30)
@@ -28,7 +28,7 @@ def test_deadline_that_was_moved_back_does_not_come_early() -> None:
     assert deadlines.take_due(30, ALL) == ["a"]
 
 
-def test_deadline_that_was_moved_forward_comes_early_and_not_again() -> None:
+def test_deadline_moved_to_an_earlier_time_comes_once() -> None:
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("a", 30)
     deadlines.set("a", 10)
@@ -54,7 +54,7 @@ def test_deadline_that_was_dropped_and_set_again_comes_at_the_new_time() -> None
     assert deadlines.take_due(20, ALL) == ["a"]
 
 
-def test_no_more_are_taken_than_asked_for_and_the_rest_stays_due() -> None:
+def test_at_most_the_given_count_is_taken_and_the_rest_stays_due() -> None:
     deadlines: Deadlines[int] = Deadlines()
     for key in range(5):
         deadlines.set(key, 10 - key)
@@ -70,7 +70,7 @@ def test_equal_deadlines_keep_their_order() -> None:
     assert deadlines.take_due(10, ALL) == ["c", "a", "b"]
 
 
-def test_S38_heap_does_not_grow_with_heartbeats_or_with_members_that_come_and_go() -> None:
+def test_S38_heap_does_not_grow_with_heartbeats_or_with_members_that_join_and_leave() -> None:
     deadlines: Deadlines[int] = Deadlines()
     for beat in range(5_000):
         deadlines.set(-1, beat)

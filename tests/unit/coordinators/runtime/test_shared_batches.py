@@ -1,4 +1,4 @@
-"""What comes in one turn of the loop shares a batch, and its fate."""
+"""Requests of one turn of the loop share a batch: it is committed or refused as a whole."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def lead(host, log=None, **options):
 
 
 async def lead_faulty(host):
-    """A partition that holds a=1, and its log, which is about to fail."""
+    """A partition that holds a=1, and its log, whose next append fails."""
     log = FaultyLog()
     part = lead(host, log)
     host.put("a", "1")
@@ -96,7 +96,7 @@ def test_I28_a_read_waits_with_the_batch_whose_records_it_saw(host):
     host(body)
 
 
-def test_I28_when_the_append_fails_nobody_who_saw_its_records_is_answered(host):
+def test_I28_when_the_append_fails_every_request_that_saw_its_records_is_refused(host):
     async def body(host):
         await lead_faulty(host)
         answers = [host.put("a", "2"), host.put("b", "3"), host.get("a")]
@@ -121,7 +121,7 @@ def test_I28_when_the_append_fails_the_shard_goes_back_to_what_the_log_holds(hos
     host(body)
 
 
-def test_parked_answers_are_refused_with_the_batch_they_stand_on(host):
+def test_parked_answers_are_refused_with_the_batch_they_depend_on(host):
     async def body(host):
         await lead_faulty(host)
         told = host.ask(lambda shard, now: shard.wait())
@@ -133,7 +133,7 @@ def test_parked_answers_are_refused_with_the_batch_they_stand_on(host):
     host(body)
 
 
-def test_after_a_failed_append_the_next_one_costs_nobody_but_its_caller(host):
+def test_after_a_failed_append_the_next_failure_affects_only_its_caller(host):
     async def body(host):
         await lead_faulty(host)
         host.put("a", "2")
@@ -201,7 +201,7 @@ def test_a_full_batch_is_written_and_the_next_one_opened(host):
     host(body)
 
 
-def test_a_batch_holds_no_more_than_the_topic_takes(host):
+def test_a_batch_holds_no_more_than_the_topic_accepts(host):
     async def body(host):
         part = lead(host)
         part.settings.policy.max_message_bytes = 300
@@ -213,7 +213,7 @@ def test_a_batch_holds_no_more_than_the_topic_takes(host):
     host(body)
 
 
-def test_records_that_no_batch_takes_cost_nobody_but_their_caller(host):
+def test_records_too_large_for_any_batch_affect_only_their_caller(host):
     async def body(host):
         part = lead(host)
         part.settings.policy.max_message_bytes = 300
@@ -230,7 +230,7 @@ def test_records_that_no_batch_takes_cost_nobody_but_their_caller(host):
     host(body)
 
 
-def test_records_larger_than_a_shared_batch_come_after_what_was_written_before(host):
+def test_records_larger_than_a_shared_batch_keep_their_place_in_the_log(host):
     async def body(host):
         part = lead(host)
         host.put("a", "1")
@@ -242,7 +242,7 @@ def test_records_larger_than_a_shared_batch_come_after_what_was_written_before(h
     host(body)
 
 
-def test_a_failed_write_of_a_full_batch_refuses_who_found_it_full_too(host):
+def test_a_failed_append_of_a_full_batch_also_refuses_the_request_that_found_it_full(host):
     async def body(host):
         part, _ = await lead_faulty(host)
         large = "x" * (BATCH_BYTES_MAX // 2)
@@ -258,7 +258,7 @@ def test_a_failed_write_of_a_full_batch_refuses_who_found_it_full_too(host):
     host(body)
 
 
-def test_an_answer_that_brings_a_next_request_does_so_after_all_batches_are_written(host):
+def test_answers_leave_only_after_all_batches_of_the_turn_are_appended(host):
     async def body(host):
         part = lead(host)
         other = leader()
@@ -280,7 +280,7 @@ def test_an_answer_that_brings_a_next_request_does_so_after_all_batches_are_writ
     host(body)
 
 
-def test_a_record_that_its_own_shard_cannot_take_is_not_written(host):
+def test_a_record_that_its_own_shard_cannot_replay_is_not_appended(host):
     async def body(host):
         part = lead(host)
         innocent = host.put("a", "1")
@@ -313,7 +313,7 @@ def test_time_stands_still_within_a_turn(host):
     host(body)
 
 
-def test_a_broken_promise_of_the_log_ends_the_coordinator_and_answers_nobody_ok(host):
+def test_a_broken_invariant_of_the_log_stops_the_runtime_and_refuses_the_request(host):
     async def body(host):
         _, log = await lead_faulty(host)
         log.fault = InvariantViolation("the log is not what it was")
@@ -326,7 +326,7 @@ def test_a_broken_promise_of_the_log_ends_the_coordinator_and_answers_nobody_ok(
     host(body)
 
 
-def test_deadlines_set_while_a_batch_is_open_are_kept(host):
+def test_deadlines_set_while_a_batch_is_open_fire(host):
     async def body(host):
         lead(host)
 

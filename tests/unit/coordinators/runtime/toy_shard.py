@@ -1,4 +1,4 @@
-"""The smallest coordinator: named registers, and people who wait for one of them to be set."""
+"""The smallest coordinator: named registers, and requests that wait until one is set."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ToyShard:
         waiting, self.waiting = self.waiting, []
         return [(parked, f"heard {value}") for parked in waiting]
 
-    # --- what the runtime calls ------------------------------------------------------------------
+    # --- the Shard Protocol ----------------------------------------------------------------------
 
     def replay(self, key, value):
         if key == b"poison":

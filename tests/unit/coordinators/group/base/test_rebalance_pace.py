@@ -1,4 +1,4 @@
-"""Groups that rebalance too often are slowed down, others never notice (S41)."""
+"""Groups that rebalance too often are slowed down; other groups are not (S41)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_time_gives_back_one_by_one() -> None:
 
 
 def exhausted_desk() -> tuple[Desk, Client]:
-    """A classic group of one that has rebalanced as often as it may at once."""
+    """A classic group of one member that has used up its burst of rebalances."""
     desk = Desk()
     [client] = desk.stable("ana")
     while desk.group.state_name == "Stable":
@@ -58,12 +58,12 @@ def test_S41_joins_within_the_hold_share_one_generation() -> None:
     assert {one.generation for one in (client, *others)} == {BURST + 1}
 
 
-def test_S41_whoever_is_missing_after_the_hold_has_the_rest_of_the_time() -> None:
+def test_S41_members_missing_after_the_hold_have_the_rest_of_the_timeout() -> None:
     desk, client = exhausted_desk()
     desk.advance(INTERVAL_MS)
     desk.sync(client, {client.member_id: b""})
     other = Client("ben", session_ms=REBALANCE_MS)
-    desk.join(other)  # ana has not heard of it
+    desk.join(other)  # ana does not know yet
     desk.advance(INTERVAL_MS)
     assert desk.group.state_name == "PreparingRebalance"
     desk.join(client)

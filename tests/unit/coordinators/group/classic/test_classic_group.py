@@ -50,7 +50,7 @@ def test_T46_commit_of_a_member_that_left_is_refused() -> None:
         desk.commit(ana)
 
 
-def test_T46_commit_in_a_joining_phase_is_still_good_and_before_the_plan_no_more() -> None:
+def test_T46_commit_is_accepted_in_a_joining_phase_and_refused_before_the_plan() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.join(Client("ben"))
@@ -146,7 +146,7 @@ def test_T44_group_between_two_plans_is_described_without_them() -> None:
         }
 
 
-def test_T44_group_that_nobody_joined_is_empty() -> None:
+def test_T44_group_without_joins_is_empty() -> None:
     group = Desk().group.describe()
     assert (group.group_state, group.protocol_type, group.members) == ("Empty", "", [])
 
@@ -197,7 +197,7 @@ def test_tombstone_leaves_nothing_of_the_group() -> None:
     assert desk.group.empty_since_ms == -1
 
 
-def test_group_that_the_log_never_heard_of_needs_no_tombstone() -> None:
+def test_group_without_a_record_needs_no_tombstone() -> None:
     assert Desk().group.tombstones() == []
 
 
@@ -240,7 +240,7 @@ def test_rounds_are_counted_for_the_metrics_page() -> None:
     assert desk.context.rebalances == 2
 
 
-def test_everyone_who_waits_is_found_when_the_broker_resigns() -> None:
+def test_all_parked_requests_are_found_when_the_broker_resigns() -> None:
     desk, (_, ben) = joined("ana", "ben")
     desk.sync(ben)
     desk.join(Client("cem"), version=3)

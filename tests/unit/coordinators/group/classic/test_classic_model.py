@@ -1,9 +1,8 @@
 """Random clients against a classic group: I26 and I27 after every step.
 
-Clients join, sync, heartbeat, commit, leave, forget who they are, and fall silent, in any order;
-the log refuses appends now and then, and the coordinator moves. Two of them are static, and one
-pretends to be one of these. Whatever they did, if they behave from some moment on, the group
-becomes stable.
+Clients join, sync, heartbeat, commit, leave, lose their ids and fall silent, in any order. The log
+refuses some appends, and the coordinator moves. Two clients are static, and one pretends to be one
+of these two. If all clients behave from some moment on, the group becomes stable.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SESSION_MS = 10_000
 REBALANCE_MS = 20_000
 DELAY_MS = 1_000
 SETTLING_STEPS = 120
-"""Seconds: forgotten ids and members expire, each at the cost of a round."""
+"""Seconds; lost ids and members expire within it, each with one round."""
 
 NAMES = ("ana", "ben", "static-a", "static-b")
 CLIENTS = st.sampled_from((*NAMES, "pretender"))
@@ -46,7 +45,7 @@ class WatchedDesk(Desk):
     def __init__(self) -> None:
         super().__init__(config(group_initial_rebalance_delay_ms=DELAY_MS))
         self.plans: dict[int, dict[str, bytes]] = {}
-        """By generation: what each member id was given."""
+        """By generation: the assignment of each member id."""
 
     def apply(self, result: Result[Any], client: Client | None = None) -> Answer:
         for record in result.records:
@@ -71,18 +70,18 @@ class WatchedDesk(Desk):
 
 
 class ClassicGroupMachine(RuleBasedStateMachine):
-    """Chaos first, order in the end."""
+    """Random steps first; at the end all clients behave."""
 
     def __init__(self) -> None:
         super().__init__()
         self.desk = WatchedDesk()
         self.clients = {name: self._client(name) for name in (*NAMES, "pretender")}
         self.asked: list[tuple[Answer, int, str]] = []
-        """SyncGroups, with the generation and the member id that they named."""
+        """Parked SyncGroups with their generation and member id."""
         self.waiting: list[Answer] = []
         self.attempt = 0
         self.phases: dict[str, str] = dict.fromkeys(NAMES, "out")
-        """How far each client that behaves has come, and what it waits for."""
+        """The progress of each client that behaves, and the answer that it waits for."""
         self.answers: dict[str, Answer] = {}
 
     @initialize(settled=st.booleans())
@@ -100,7 +99,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             rebalance_ms=REBALANCE_MS,
         )
 
-    # --- what clients and the world do -----------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------
 
     @rule(name=CLIENTS, version=st.sampled_from([3, 8, 9]))
     def join(self, name: str, version: int) -> None:
@@ -200,7 +199,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        """From now on everyone behaves."""
+        """From now on all clients behave."""
         self.desk.append_fails = False
         self.phases = dict.fromkeys(NAMES, "out")
         self.answers.clear()
@@ -218,7 +217,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     # --- a client that behaves -------------------------------------------------------------------
 
     def _behave(self, name: str) -> None:
-        """One step: join until there is an answer, sync until there is one, then heartbeat."""
+        """One step: join until answered, sync until answered, then heartbeat."""
         pending = self.answers.get(name)
         if pending is None:
             self._ask(name)
@@ -255,7 +254,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         )
 
     def _code(self, ask: Any) -> ErrorCode | None:
-        """What came of a request; None if it waits."""
+        """The answer to a request; None if it waits."""
         try:
             answer = ask()
         except KafkaError as refusal:
@@ -265,7 +264,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             return None
         return ErrorCode(answer.code)
 
-    # --- what always holds -----------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     @invariant()
     def every_plan_is_handed_out_as_it_is_in_the_log(self) -> None:

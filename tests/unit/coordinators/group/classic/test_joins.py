@@ -1,4 +1,4 @@
-"""JoinGroup in a classic group: who may come in, and with which id (T40 to T42)."""
+"""JoinGroup in a classic group: which clients are admitted, and with which id (T40 to T42)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _protocols(count: int, metadata: bytes) -> list[JoinGroupRequestProtocol]:
 # --- ids -----------------------------------------------------------------------------------------
 
 
-def test_T40_unknown_client_of_version_4_is_told_an_id_to_come_back_with() -> None:
+def test_T40_unknown_client_of_version_4_is_given_an_id_to_join_again_with() -> None:
     desk, ana = Desk(), Client("ana")
     answer = desk.send_join(ana, version=4)
     assert answer.code is ErrorCode.MEMBER_ID_REQUIRED
@@ -54,14 +54,14 @@ def test_T40_unknown_client_of_version_3_is_a_member_at_once() -> None:
     assert (ana.member_id, ana.generation) == ("ana-1", 1)
 
 
-def test_T40_id_that_nobody_came_back_with_expires_with_the_session_timeout() -> None:
+def test_T40_unused_id_expires_with_the_session_timeout() -> None:
     desk, ana = Desk(), Client("ana")
     desk.send_join(ana)
     desk.advance(SESSION_MS)
     _refused(ErrorCode.UNKNOWN_MEMBER_ID, desk, ana)
 
 
-def test_T40_joining_phase_waits_for_a_client_that_was_told_an_id() -> None:
+def test_T40_joining_phase_waits_for_a_client_that_was_given_an_id() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     ben = Client("ben")
@@ -71,7 +71,7 @@ def test_T40_joining_phase_waits_for_a_client_that_was_told_an_id() -> None:
     assert ana.generation == ben.generation == 2
 
 
-def test_T40_joining_phase_goes_on_when_the_id_expires() -> None:
+def test_T40_joining_phase_ends_when_the_id_expires() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.send_join(Client("ben"))
@@ -80,7 +80,7 @@ def test_T40_joining_phase_goes_on_when_the_id_expires() -> None:
     assert answer.response.generation_id == 2
 
 
-def test_T40_joining_phase_goes_on_when_the_id_is_given_back() -> None:
+def test_T40_joining_phase_ends_when_the_id_is_given_back() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     ben = Client("ben")
@@ -152,7 +152,7 @@ def test_T41_member_that_does_not_suit_the_others_is_refused(
     _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, desk, client)
 
 
-def test_group_that_became_empty_may_take_members_of_another_type() -> None:
+def test_group_that_became_empty_admits_members_of_another_type() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.leave(ana)
@@ -183,7 +183,7 @@ def test_T42_static_member_may_come_back_to_a_full_group() -> None:
     assert ana.member_id == "ana-2"
 
 
-def test_maximum_that_was_lowered_drops_whoever_joins_last() -> None:
+def test_lowered_maximum_drops_the_last_members_to_join() -> None:
     desk = Desk()
     ana, ben, cem = desk.stable("ana", "ben", "cem")
     desk.config = config(group_max_size=2)
@@ -204,7 +204,7 @@ def test_S41_member_with_too_many_protocols_is_refused() -> None:
     assert ana.generation == 1
 
 
-def test_S41_megabyte_of_metadata_is_refused_and_nobody_else_is_hurt() -> None:
+def test_S41_megabyte_of_metadata_is_refused_without_harm_to_other_members() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     eve = Client("eve")
@@ -247,7 +247,7 @@ def test_parked_answers_can_be_refused_in_every_version(version: int) -> None:
     answer.response.write(Writer(), version)
 
 
-def test_member_that_went_has_no_deadline_left() -> None:
+def test_member_that_left_has_no_deadline() -> None:
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     desk.leave(ben)
@@ -255,7 +255,7 @@ def test_member_that_went_has_no_deadline_left() -> None:
     assert len(desk.context.deadlines) == 0
 
 
-def test_deadline_of_nobody_changes_nothing() -> None:
+def test_deadline_of_an_unknown_member_changes_nothing() -> None:
     desk = Desk()
     desk.stable("ana")
     for kind in DeadlineKind:

@@ -1,4 +1,4 @@
-"""Which protocol a classic group uses."""
+"""Which protocol a classic group chooses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _elected(*ballots: str) -> str:
     return support.elect(ballots)
 
 
-def test_T43_first_choice_wins_if_all_know_it() -> None:
+def test_T43_first_choice_wins_if_all_offer_it() -> None:
     assert _elected("ab", "ab") == "a"
 
 
@@ -31,7 +31,7 @@ def test_T43_of_equals_the_one_voted_for_first_wins() -> None:
     assert _elected("ba", "ab") == "b"
 
 
-def test_members_that_went_do_not_count() -> None:
+def test_members_that_left_do_not_count() -> None:
     support = ProtocolSupport()
     support.add("ab")
     support.add("b")

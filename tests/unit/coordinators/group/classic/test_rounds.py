@@ -20,7 +20,7 @@ from tidemill.core.limits import (
 )
 
 
-def test_T41_only_the_leader_is_told_who_is_there() -> None:
+def test_T41_only_the_leader_gets_the_list_of_members() -> None:
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     assert (ana.leads, ben.leads) == (True, False)
@@ -68,7 +68,7 @@ def test_T41_member_that_joins_unchanged_before_the_plan_is_told_the_same_again(
     assert desk.group.state_name == "CompletingRebalance"
 
 
-def test_T41_member_that_changed_before_the_plan_begins_a_round_and_waiting_ones_hear_of_it() -> (
+def test_T41_member_that_changed_before_the_plan_begins_a_round_and_parked_members_are_told() -> (
     None
 ):
     desk = Desk()

@@ -1,4 +1,4 @@
-"""Heartbeat and LeaveGroup in a classic group: how members stay, and how they go (T41 to T47)."""
+"""Heartbeat and LeaveGroup in a classic group: how members stay and how they leave (T41 to T47)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from tidemill.wire.primitives import Writer
 # --- Heartbeat -----------------------------------------------------------------------------------
 
 
-def test_T41_heartbeat_in_a_joining_phase_says_that_there_is_one() -> None:
+def test_T41_heartbeat_in_a_joining_phase_reports_the_rebalance() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.join(Client("ben"))
     assert desk.heartbeat_code(ana) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_T41_heartbeat_before_the_plan_is_fine() -> None:
+def test_T41_heartbeat_before_the_plan_is_accepted() -> None:
     desk, (ana,) = joined("ana")
     assert desk.heartbeat(ana).code is ErrorCode.NONE
 
 
-def test_T41_heartbeat_of_another_generation_is_refused_and_is_no_sign_of_life() -> None:
+def test_T41_heartbeat_of_another_generation_is_refused_and_does_not_extend_the_session() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     ana.generation = 0
@@ -98,7 +98,7 @@ def test_T47_rest_of_the_group_joins_again_as_soon_as_one_leaves() -> None:
     assert desk.heartbeat_code(ana) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_T47_leaving_of_the_last_that_is_missed_ends_the_joining_phase() -> None:
+def test_T47_joining_phase_ends_when_the_last_missing_member_leaves() -> None:
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     answer = desk.join(ana)
@@ -141,7 +141,7 @@ def test_T47_request_of_a_member_that_is_removed_while_it_waits_is_answered() ->
     assert waiting.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_I28_group_that_became_empty_is_a_new_generation_and_the_log_says_when() -> None:
+def test_I28_group_that_became_empty_is_a_new_generation_with_its_time_in_the_log() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.advance(5)
@@ -153,7 +153,7 @@ def test_I28_group_that_became_empty_is_a_new_generation_and_the_log_says_when()
     assert desk.group.empty_since_ms == WALL_MS + 5
 
 
-def test_last_member_whose_going_was_not_written_is_still_there() -> None:
+def test_last_member_stays_if_its_departure_could_not_be_written() -> None:
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.append_fails = True
@@ -162,7 +162,7 @@ def test_last_member_whose_going_was_not_written_is_still_there() -> None:
     assert desk.heartbeat(ana).code is ErrorCode.NONE
 
 
-def test_T47_last_session_that_ended_is_tried_again_until_the_log_takes_it() -> None:
+def test_T47_end_of_the_last_session_is_retried_until_the_log_accepts_it() -> None:
     desk = Desk()
     desk.stable("ana")
     desk.append_fails = True
@@ -173,7 +173,7 @@ def test_T47_last_session_that_ended_is_tried_again_until_the_log_takes_it() -> 
     assert desk.group.is_empty
 
 
-def test_T47_joining_phase_that_nobody_joined_empties_the_group_once_the_log_takes_it() -> None:
+def test_T47_joining_phase_without_joins_empties_the_group_once_the_log_accepts_it() -> None:
     desk = Desk()
     ana, ben = desk.stable("ana", "ben", rebalance_ms=5_000)
     desk.leave(ana)

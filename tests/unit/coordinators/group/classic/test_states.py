@@ -1,4 +1,4 @@
-"""The state table of classic groups, in the code and on paper."""
+"""The state table of classic groups, in the code and in the documentation."""
 
 from __future__ import annotations
 

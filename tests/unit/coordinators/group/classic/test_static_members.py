@@ -1,4 +1,4 @@
-"""Static members of a classic group: who comes back keeps their place (T42)."""
+"""Static members of a classic group: a member that returns keeps its place (T42)."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_T42_lead_of_a_static_member_that_stays_away_passes_on() -> None:
     assert ben.listed == [ana.member_id, ben.member_id]
 
 
-def test_T42_round_of_static_members_of_which_none_joins_goes_on_until_one_is_back() -> None:
+def test_T42_round_of_absent_static_members_continues_until_one_returns() -> None:
     desk = Desk()
     ana = Client("ana", instance_id="a", rebalance_ms=5_000, session_ms=60_000)
     ben = Client("ben", rebalance_ms=5_000)

@@ -1,4 +1,4 @@
-"""What can be told of a member's subscription."""
+"""Which subscriptions of classic members can be read."""
 
 from __future__ import annotations
 

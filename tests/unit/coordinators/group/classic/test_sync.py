@@ -1,4 +1,4 @@
-"""SyncGroup in a classic group: how members get the plan, and who does not (T41, T47)."""
+"""SyncGroup in a classic group: which members get the plan, and which do not (T41, T47)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_S41_plan_that_does_not_fit_one_record_is_refused_and_changes_nothing() 
     assert waiting.response.assignment == b"y"
 
 
-def test_plan_that_was_not_written_is_nobodys() -> None:
+def test_plan_that_was_not_written_reaches_no_member() -> None:
     desk, (ana,) = joined("ana")
     desk.append_fails = True
     with refused(ErrorCode.COORDINATOR_NOT_AVAILABLE):
@@ -118,7 +118,7 @@ def test_leader_whose_plan_was_not_written_is_still_dropped_if_it_gives_up() -> 
     assert desk.group.is_empty
 
 
-def test_T47_sync_phase_that_nobody_ended_is_tried_again_until_the_log_takes_it() -> None:
+def test_T47_end_of_an_unfinished_sync_phase_is_retried_until_the_log_accepts_it() -> None:
     desk, (ana,) = joined("ana")
     desk.append_fails = True
     for _ in range(REBALANCE_MS // 1_000):
@@ -150,7 +150,7 @@ def test_T47_member_that_waits_for_the_plan_does_not_lose_its_session() -> None:
     assert waiting.waits
 
 
-def test_T47_member_whose_wait_ends_with_the_leader_has_a_fresh_session() -> None:
+def test_T47_member_whose_wait_ends_with_the_leader_has_a_new_session() -> None:
     desk, (_, ben) = joined("ana", "ben")
     waiting = desk.sync(ben)
     desk.advance(SESSION_MS)

@@ -1,4 +1,4 @@
-"""The assignors: complete, exclusive, even, and no partition moves that need not."""
+"""The assignors: plans are complete, exclusive and even, and no partition moves without need."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def subscriber(
 
 
 def again(rows: dict[str, Partitions], *subscribers: Subscriber) -> list[Subscriber]:
-    """The members as they are after these rows became their targets."""
+    """The members with these rows as their targets."""
     return [one._replace(target=rows.get(one.member_id, NOTHING)) for one in subscribers]
 
 
@@ -59,7 +59,7 @@ def test_T49_six_partitions_split_evenly_over_one_two_and_three_members() -> Non
     }
 
 
-def test_T49_who_keeps_everything_keeps_the_very_same_row() -> None:
+def test_T49_member_that_keeps_its_partitions_keeps_the_same_row_object() -> None:
     uniform = ASSIGNORS["uniform"]
     members = [subscriber(name, "t", "u") for name in ("a", "b", "c")]
     rows = uniform(members, SHAPES)
@@ -102,14 +102,14 @@ def test_topic_that_does_not_exist_is_passed_over() -> None:
 
 
 @pytest.mark.parametrize("name", ["uniform", "range"])
-def test_nobody_and_nothing_to_assign_is_fine(name: str) -> None:
+def test_no_members_or_no_subscriptions_give_an_empty_plan(name: str) -> None:
     assign = ASSIGNORS[name]
     assert assign([], SHAPES) == {}
     assert assign([subscriber("a")], SHAPES) == {"a": NOTHING}
 
 
 def test_rows_that_make_no_sense_are_put_right() -> None:
-    """Two owners, numbers out of range, a foreign topic: the log may be from another time."""
+    """Two owners, numbers out of range, a foreign topic: the log may be old."""
     gone = UUID(int=99)
     members = [
         subscriber("a", "v", target={V.topic_id: (-1, 0, 1, 7), gone: (0,)}),
@@ -141,7 +141,7 @@ def test_range_orders_static_members_by_instance_id_so_that_a_restart_moves_noth
     assert (after["x"], after["y"]) == (before["z"], before["y"])
 
 
-def test_range_gives_nothing_to_whom_there_is_nothing_left() -> None:
+def test_range_gives_nothing_to_members_beyond_the_partitions() -> None:
     rows = ASSIGNORS["range"]([subscriber(f"m{n}", "v") for n in range(5)], SHAPES)
     assert rows["m4"] == {}
 

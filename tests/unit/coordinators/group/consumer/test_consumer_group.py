@@ -1,4 +1,4 @@
-"""A consumer group: what its members are told, what it writes down, when it drops whom."""
+"""A consumer group: the answers to its members, its records, and when members are dropped."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_T48_static_member_that_lost_its_first_answer_joins_in_place(desk: Consu
     assert desk.describe().group_epoch == 1
 
 
-def test_T48_static_member_comes_back_under_its_own_id(desk: ConsumerDesk) -> None:
+def test_T48_static_member_returns_under_its_own_id(desk: ConsumerDesk) -> None:
     desk.beat(join_request("m", instance_id="i"))
     left = desk.beat(beat_request("m", -2, instance_id="i"))
     assert left.member_epoch == -2
@@ -149,7 +149,7 @@ def test_successor_of_a_static_member_with_another_subscription_inherits_what_fi
     assert desk.member_ids() == ["n"]
 
 
-def test_move_of_a_client_is_written_down_and_disturbs_nobody(desk: ConsumerDesk) -> None:
+def test_changed_client_id_is_recorded_without_a_new_plan(desk: ConsumerDesk) -> None:
     pair(desk)
     desk.beat(beat_request("m", 2), client="elsewhere")
     assert desk.member("m").client_id == "elsewhere"
@@ -173,7 +173,7 @@ def test_assignor_that_most_members_name_is_used(desk: ConsumerDesk) -> None:
     assert desk.describe().assignor_name == "uniform"
 
 
-def test_I27_append_that_failed_is_made_up_for_by_the_next_heartbeat(desk: ConsumerDesk) -> None:
+def test_I27_next_heartbeat_recovers_from_a_failed_append(desk: ConsumerDesk) -> None:
     client = Client(desk, "m", ["t"])
     settle(client)
     desk.put_topic("t", 6)
@@ -261,7 +261,7 @@ def test_deadline_that_no_longer_matters_does_nothing(
     assert desk.group.deadline_passed(DeadlineKey("g", kind, member_id), desk.now).records == []
 
 
-def test_group_that_everyone_left_is_empty_since_the_last_one_went(desk: ConsumerDesk) -> None:
+def test_group_is_empty_since_its_last_member_left(desk: ConsumerDesk) -> None:
     one, other = pair(desk)
     one.leave()
     desk.pass_ms(500)
@@ -300,7 +300,7 @@ def test_I26_commit_of_a_member_that_was_replaced_is_refused(desk: ConsumerDesk)
     assert desk.commit_refusal("m", 1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_T45_offsets_are_shown_to_whoever_names_no_member_and_to_members(
+def test_T45_offsets_are_shown_to_members_and_to_clients_that_name_no_member(
     desk: ConsumerDesk,
 ) -> None:
     desk.beat(join_request("m"))
@@ -312,7 +312,7 @@ def test_T45_offsets_are_shown_to_whoever_names_no_member_and_to_members(
         desk.group.check_fetch(CommitIdentity("x", 1))
 
 
-# --- looking -------------------------------------------------------------------------------------
+# --- description ---------------------------------------------------------------------------------
 
 
 def test_group_says_what_it_is(desk: ConsumerDesk) -> None:
@@ -384,7 +384,7 @@ def test_tombstones_of_what_was_never_known_are_passed_over(desk: ConsumerDesk) 
 def test_F26_log_compacted_in_any_order_of_a_member_s_records_is_understood(
     desk: ConsumerDesk,
 ) -> None:
-    """A subscription that changed later comes after the assignment that was told before."""
+    """A subscription that changed later follows the earlier assignment in the log."""
     one, _ = pair(desk)
     desk.beat(beat_request("m", 2), client="moved")
     before = desk.describe()
@@ -398,7 +398,7 @@ def test_F26_log_compacted_in_any_order_of_a_member_s_records_is_understood(
 
 
 def test_I26_partition_that_two_records_name_belongs_to_the_later_one(desk: ConsumerDesk) -> None:
-    """A cleaner that was stopped half-way may leave a member's older record before another's."""
+    """An interrupted cleaner may leave a member's older record before another member's."""
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
     settle(one)
     stale = list(desk.log)
@@ -417,7 +417,7 @@ def test_state_of_a_newer_broker_is_not_guessed() -> None:
         current_of(ConsumerGroupCurrentMemberAssignmentValue(state=9))
 
 
-def test_group_of_another_broker_is_planned_anew_if_topics_changed_meanwhile(
+def test_loaded_group_gets_a_new_plan_if_topics_changed_meanwhile(
     desk: ConsumerDesk,
 ) -> None:
     client = Client(desk, "m", ["t"])

@@ -1,8 +1,8 @@
-"""Any order of events, clients good and bad: nobody reads what another reads, and nothing is left.
+"""Random events, good and bad clients: a partition never has two readers, and finally has one.
 
-Checked from the clients' side, after every step: what they were told, what they read, what they
-acknowledged. A client may lose answers, be slow to give partitions up, die, be restarted, or never
-comply at all; appends fail, and the coordinator forgets everything but its log.
+After every step the model checks the clients' view: the assignments they were told, the partitions
+they read, and what they acknowledged. Clients may lose answers, give partitions up slowly, die,
+restart, or never comply. Appends fail, and the coordinator loses everything except its log.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         self.names_made += 1
         return f"m{self.names_made}"
 
-    # --- who comes and goes ----------------------------------------------------------------------
+    # --- clients start and stop ------------------------------------------------------------------
 
     @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
     @rule(topics=subscriptions, instance=st.sampled_from([None, None, "i1", "i2"]))
@@ -82,7 +82,7 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(index=clients)
     def restart_static(self, index: int) -> None:
-        """A static member goes for a while; its successor has another member id."""
+        """A static member leaves temporarily; its successor has another member id."""
         client = self.pick(index)
         if client.instance_id is None or client.member_id not in self.desk.member_ids():
             return
@@ -92,18 +92,18 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(index=clients)
     def die(self, index: int) -> None:
-        """It stops without a word; its partitions are safe until its session ends."""
+        """It stops without leaving; its partitions stay its own until its session ends."""
         self.clients.remove(self.pick(index))
 
-    # --- what they do ----------------------------------------------------------------------------
+    # --- clients send heartbeats -----------------------------------------------------------------
 
     @precondition(lambda self: self.clients)
     @rule(doings=st.lists(st.tuples(clients, st.sampled_from(DOINGS)), min_size=4, max_size=16))
     def go_on(self, doings: list[tuple[int, str]]) -> None:
-        """Most of the time clients just go on, each at its own pace."""
+        """Most of the time clients just continue, each at its own pace."""
         for index, doing in doings:
             self.act(self.pick(index), doing)
-            self.i26_nobody_reads_what_another_reads()
+            self.i26_no_partition_has_two_readers()
 
     def act(self, client: Client, doing: str) -> None:
         if doing == "comply":
@@ -114,7 +114,7 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
     @precondition(lambda self: self.clients)
     @rule(index=clients)
     def start_over(self, index: int) -> None:
-        """A client that gives everything up by itself and joins again under its name."""
+        """A client gives everything up without being told and joins again with its id."""
         client = self.pick(index)
         client.epoch = 0
         client.reading, client.told = set(), set()
@@ -132,7 +132,7 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
             client.epoch = epoch
             client.beat()
 
-    # --- what happens around them ----------------------------------------------------------------
+    # --- the broker and its topics ---------------------------------------------------------------
 
     @rule(ms=st.sampled_from([500, INTERVAL_MS, SESSION_MS, REBALANCE_MS]))
     def pass_time(self, ms: int) -> None:
@@ -159,11 +159,11 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         after.members.sort(key=lambda one: one.member_id)
         assert after == before
 
-    # --- what must hold --------------------------------------------------------------------------
+    # --- invariants ------------------------------------------------------------------------------
 
     @invariant()
-    def i26_nobody_reads_what_another_reads(self) -> None:
-        """Those whom the group still counts as members, that is: a fenced one was warned."""
+    def i26_no_partition_has_two_readers(self) -> None:
+        """Among current members only: a fenced client has been told to stop."""
         if not hasattr(self, "desk"):
             return
         members = self.desk.member_ids()
@@ -180,14 +180,14 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
             self.epoch_seen = epoch
 
     def teardown(self) -> None:
-        """I27: once nothing more happens, everything is read by somebody, and soon."""
+        """I27: once events stop, every partition soon has a reader."""
         if not hasattr(self, "desk"):
             return
         for _ in range(SESSION_MS // INTERVAL_MS + 1):
-            self.everyone_beats()
+            self.all_clients_beat()
             self.desk.pass_ms(INTERVAL_MS)
         for _ in range(ROUNDS_MAX):
-            self.everyone_beats()
+            self.all_clients_beat()
         if not self.clients:
             assert self.desk.group.state_name == "Empty"
             return
@@ -201,11 +201,11 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         for client in self.clients:
             assert self.desk.commit_refusal(client.member_id, client.epoch) is ErrorCode.NONE
 
-    def everyone_beats(self) -> None:
+    def all_clients_beat(self) -> None:
         for client in self.clients:
             client.beat()
             client.comply()
-        self.i26_nobody_reads_what_another_reads()
+        self.i26_no_partition_has_two_readers()
 
 
 def check(examples: int, steps: int) -> None:

@@ -70,17 +70,17 @@ def test_S37_regular_expression_is_refused_with_a_reason(desk: ConsumerDesk) -> 
 
 
 def test_T48_empty_regular_expression_is_no_subscription_by_one(desk: ConsumerDesk) -> None:
-    """librdkafka sends an empty one to take an expression back."""
+    """librdkafka sends an empty expression to withdraw the previous one."""
     assert desk.refusal(join_request(subscribed_topic_regex="")) is ErrorCode.NONE
 
 
 @pytest.mark.parametrize("epoch", [1, -1])
-def test_T48_stranger_is_not_known(desk: ConsumerDesk, epoch: int) -> None:
+def test_T48_unknown_member_is_refused(desk: ConsumerDesk, epoch: int) -> None:
     assert desk.refusal(beat_request("m", epoch)) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 @pytest.mark.parametrize("epoch", [1, -1, -2])
-def test_T48_instance_that_nobody_has_is_not_known(desk: ConsumerDesk, epoch: int) -> None:
+def test_T48_instance_id_without_a_holder_is_unknown(desk: ConsumerDesk, epoch: int) -> None:
     request = beat_request("m", epoch, instance_id="i")
     assert desk.refusal(request) is ErrorCode.UNKNOWN_MEMBER_ID
 
@@ -143,7 +143,7 @@ def test_T48_former_holder_of_an_instance_id_is_fenced(desk: ConsumerDesk, epoch
     assert desk.refusal(request) is ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_T48_member_that_left_for_a_while_cannot_just_go_on(desk: ConsumerDesk) -> None:
+def test_T48_member_that_left_temporarily_must_join_again(desk: ConsumerDesk) -> None:
     desk.beat(join_request("m", instance_id="i"))
     desk.beat(beat_request("m", -2, instance_id="i"))
     request = beat_request("m", 1, instance_id="i")
@@ -158,7 +158,7 @@ def test_T48_member_keeps_its_instance_id_when_it_joins_again(
     assert desk.refusal(join_request("m", instance_id=then)) is ErrorCode.INVALID_REQUEST
 
 
-def test_S38_group_that_is_full_takes_nobody_but_those_it_has() -> None:
+def test_S38_full_group_admits_only_its_members() -> None:
     desk = ConsumerDesk({"t": 4}, replace(CONFIG, group_max_size=2))
     desk.beat(join_request("m"))
     desk.beat(join_request("n", instance_id="i"))

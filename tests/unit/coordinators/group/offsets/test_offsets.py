@@ -31,7 +31,7 @@ def desk():
     return ShardDesk()
 
 
-# --- what is taken -------------------------------------------------------------------------------
+# --- commits -------------------------------------------------------------------------------------
 
 
 def test_T46_an_offset_is_read_as_it_was_committed(desk):
@@ -80,7 +80,7 @@ def test_S45_negative_offsets_are_refused_without_effect(desk, offset):
     assert desk.log == []
 
 
-def test_S45_an_offset_beyond_the_end_is_taken_as_kafka_takes_it(desk):
+def test_S45_an_offset_beyond_the_end_is_accepted_as_in_kafka(desk):
     assert desk.commit(2**63 - 1) is ErrorCode.NONE
     assert desk.committed() == 2**63 - 1
 
@@ -129,7 +129,7 @@ def test_a_damaged_record_is_refused_and_leaves_nothing_behind(desk):
     assert desk.listed() == {}
 
 
-# --- what is read --------------------------------------------------------------------------------
+# --- reading -------------------------------------------------------------------------------------
 
 
 def test_T45_what_was_never_committed_is_minus_one_without_an_error(desk):
@@ -140,7 +140,7 @@ def test_T45_what_was_never_committed_is_minus_one_without_an_error(desk):
 
 
 @pytest.mark.parametrize("topic", ["t", "nope"])
-def test_T45_a_group_that_nobody_knows_has_committed_nothing(desk, topic):
+def test_T45_an_unknown_group_has_no_committed_offsets(desk, topic):
     answer = desk.fetch(topic, group_id="unheard of", member_id="m", member_epoch=7)
     assert answer.error_code == 0
     assert answer.topics[0].partitions[0].committed_offset == -1
@@ -182,7 +182,7 @@ def test_T45_a_member_with_an_old_epoch_is_refused(desk):
     assert refusal(desk.fetch, member_id="ghost", member_epoch=1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-# --- topics that go ------------------------------------------------------------------------------
+# --- deleted topics ------------------------------------------------------------------------------
 
 
 def test_I34_offsets_of_a_deleted_topic_are_deleted(desk):
@@ -192,7 +192,7 @@ def test_I34_offsets_of_a_deleted_topic_are_deleted(desk):
     assert desk.reloaded().shard.offset_count == 0
 
 
-def test_I34_a_topic_made_anew_under_the_name_has_no_offsets(desk):
+def test_I34_a_later_topic_of_the_same_name_has_no_offsets(desk):
     desk.commit(5)
     desk.change_topics(topic_image("t", 2))
     assert desk.committed() == -1
@@ -207,14 +207,14 @@ def test_I34_offsets_are_hidden_even_before_they_are_deleted(desk):
     assert other.fetch_topics(None).topics == []
 
 
-def test_I34_offsets_of_a_topic_deleted_while_nobody_coordinated_go_with_a_regular_sweep(desk):
+def test_I34_offsets_of_a_topic_deleted_without_a_coordinator_go_with_a_regular_sweep(desk):
     desk.commit(5)
     other = ShardDesk(topic_image("t", 2), log=desk.log)
     other.pass_time(CHECK_INTERVAL_MS)
     assert other.shard.offset_count == 0
 
 
-def test_a_topic_that_is_not_heard_of_yet_keeps_its_offsets(desk):
+def test_a_topic_that_is_not_in_the_image_yet_keeps_its_offsets(desk):
     desk.commit(5)
     late = ShardDesk(topic_image("elsewhere", 9), log=desk.log)
     assert late.committed() == 5
@@ -223,7 +223,7 @@ def test_a_topic_that_is_not_heard_of_yet_keeps_its_offsets(desk):
     assert late.committed() == 5
 
 
-def test_records_without_a_topic_id_belong_to_whatever_has_the_name(desk):
+def test_records_without_a_topic_id_belong_to_the_topic_of_that_name(desk):
     value = OffsetCommitValue(offset=8, commit_timestamp=desk.now.wall_ms)
     record = encode_record(OffsetCommitKey(group=GROUP, topic="t"), value, 1)
     desk.shard.replay(*record)
@@ -231,7 +231,7 @@ def test_records_without_a_topic_id_belong_to_whatever_has_the_name(desk):
     assert desk.committed() == 8
 
 
-def test_a_deleted_topic_takes_only_its_own_offsets_along():
+def test_a_deleted_topic_removes_only_its_own_offsets():
     desk = ShardDesk(topic_image("t", 1), topic_image("u", 2))
     desk.commit(5, topic="t")
     desk.commit(6, topic="u")
@@ -253,7 +253,7 @@ def test_more_topics_go_while_a_sweep_is_under_way():
     assert before.topics.keys() == {"t1", "t2", "t3"}
 
 
-# --- offsets that expire -------------------------------------------------------------------------
+# --- expiry --------------------------------------------------------------------------------------
 
 
 def test_offsets_of_a_simple_group_expire_after_their_last_commit(desk):
@@ -264,7 +264,7 @@ def test_offsets_of_a_simple_group_expire_after_their_last_commit(desk):
     assert (desk.committed(index=0), desk.committed(index=1)) == (-1, 6)
 
 
-def test_a_group_goes_with_its_last_offset(desk):
+def test_a_group_is_deleted_with_its_last_offset(desk):
     desk.commit(5)
     desk.pass_time(RETENTION_MS + CHECK_INTERVAL_MS)
     assert desk.listed() == {}
