@@ -1,4 +1,4 @@
-"""What every clock promises, whoever moves it."""
+"""What every clock promises: the machine's, the manual and the simulated one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def clock_and_step(request: pytest.FixtureRequest) -> tuple[Clock, Callable[[], 
     return request.param()
 
 
-def test_monotonic_time_moves_on_and_never_goes_back(
+def test_monotonic_time_advances_and_never_goes_back(
     clock_and_step: tuple[Clock, Callable[[], None]],
 ) -> None:
     clock, step = clock_and_step

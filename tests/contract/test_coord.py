@@ -1,4 +1,4 @@
-"""What every coordination store promises, whatever it keeps its nodes in."""
+"""What every coordination store promises, in memory and in SQLite."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Scenario = Callable[[Coord], Awaitable[None]]
 
 @pytest.fixture(params=["memory", "sqlite"])
 def make_coord(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Coord]:
-    """Sessions with the same store, one after the other."""
+    """Makes sessions with the same store, one after the other."""
     if request.param == "memory":
         return MemoryCoordServer().session
     return lambda: SqliteCoord(str(tmp_path / "coord.db"))
@@ -117,7 +117,7 @@ def test_an_op_on_a_missing_node_conflicts(
     play(scenario)
 
 
-def test_a_multi_with_one_misfit_changes_nothing(play: Callable[[Scenario], None]) -> None:
+def test_a_multi_with_one_conflict_changes_nothing(play: Callable[[Scenario], None]) -> None:
     async def scenario(coord: Coord) -> None:
         await coord.multi([Create("/a", b"1"), Create("/b", b"1")])
         with pytest.raises(CoordConflict):
@@ -158,7 +158,7 @@ def test_a_scan_gives_the_nodes_under_a_prefix_in_order(play: Callable[[Scenario
     play(scenario)
 
 
-def test_a_watch_hears_of_every_kind_of_change(play: Callable[[Scenario], None]) -> None:
+def test_a_watch_is_called_for_every_kind_of_change(play: Callable[[Scenario], None]) -> None:
     async def scenario(coord: Coord) -> None:
         heard: list[str] = []
         coord.watch("/t/", heard.append)
@@ -170,7 +170,7 @@ def test_a_watch_hears_of_every_kind_of_change(play: Callable[[Scenario], None])
     play(scenario)
 
 
-def test_a_watch_does_not_hear_of_checks_and_conflicts(play: Callable[[Scenario], None]) -> None:
+def test_a_watch_is_not_called_for_checks_and_conflicts(play: Callable[[Scenario], None]) -> None:
     async def scenario(coord: Coord) -> None:
         heard: list[str] = []
         await coord.multi([Create("/t/a", b"")])
@@ -212,7 +212,7 @@ def test_a_closed_session_answers_nothing(make_coord: Callable[[], Coord]) -> No
     asyncio.run(scenario())
 
 
-def test_nodes_outlive_the_session_but_for_ephemeral_ones(
+def test_all_but_ephemeral_nodes_outlive_the_session(
     make_coord: Callable[[], Coord],
 ) -> None:
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""What every network promises: the one of the machine, and the simulated one."""
+"""What every network promises: the machine's and the simulated one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LARGE_BYTES = 3_000_000
 
 
 class Peer:
-    """What both kinds of protocol keep of their connection."""
+    """What both kinds of protocol record about their connection."""
 
     transport: asyncio.Transport
 
@@ -69,7 +69,7 @@ class Buffered(Peer, asyncio.BufferedProtocol):
 
 
 class Table:
-    """Everybody who takes part in one scenario."""
+    """All peers of one scenario."""
 
     def __init__(self, net: Net, make: type[Peer]) -> None:
         self.net = net
@@ -89,7 +89,7 @@ class Table:
         return await self.net.listen(self.factory, HOST, 0)
 
     async def connect(self, address: tuple[str, int]) -> Peer:
-        """The client's end; the server's is there when this returns."""
+        """Connect and return the client's end; the server's end exists by then."""
         count = len(self.peers)
         _, protocol = await self.net.connect(self.factory, *address)
         await self.until(lambda: len(self.peers) == count + 2)
@@ -99,7 +99,7 @@ class Table:
         return client
 
     async def pair(self) -> tuple[Peer, Peer]:
-        """A client and the server's end of its connection; the listener is closed again."""
+        """A client and the server's end of its connection; the listener is closed."""
         server = await self.listen()
         await server.start_serving()
         client = await self.connect(server.address)
@@ -197,7 +197,7 @@ def test_an_address_can_be_bound_once(play: Play) -> None:
     play(scenario)
 
 
-def test_both_ends_agree_on_who_is_who(play: Play) -> None:
+def test_both_ends_agree_on_their_addresses(play: Play) -> None:
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         ours, theirs = client.transport.get_extra_info, served.transport.get_extra_info
@@ -209,7 +209,7 @@ def test_both_ends_agree_on_who_is_who(play: Play) -> None:
     play(scenario)
 
 
-def test_close_sends_what_was_written_first(play: Play) -> None:
+def test_close_first_sends_what_was_written(play: Play) -> None:
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         client.transport.write(bytes(LARGE_BYTES))
@@ -223,7 +223,7 @@ def test_close_sends_what_was_written_first(play: Play) -> None:
     play(scenario)
 
 
-def test_close_twice_and_abort_behind_it_report_one_loss(play: Play) -> None:
+def test_closing_twice_and_then_aborting_reports_one_loss(play: Play) -> None:
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         client.transport.close()
@@ -235,7 +235,7 @@ def test_close_twice_and_abort_behind_it_report_one_loss(play: Play) -> None:
     play(scenario)
 
 
-def test_abort_drops_what_was_not_sent_and_ends_both_sides(play: Play) -> None:
+def test_abort_drops_unsent_bytes_and_ends_both_sides(play: Play) -> None:
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         served.transport.pause_reading()
@@ -271,7 +271,7 @@ def test_a_connection_may_be_refused_the_moment_it_is_made(play: Play) -> None:
     play(scenario)
 
 
-def test_what_is_written_after_the_end_is_dropped_quietly(play: Play) -> None:
+def test_bytes_written_after_the_end_are_dropped_silently(play: Play) -> None:
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         client.transport.abort()
@@ -326,7 +326,7 @@ def test_reading_can_be_paused_after_every_piece(play: Play) -> None:
     play(scenario)
 
 
-def test_a_connection_to_nobody_is_refused(play: Play) -> None:
+def test_a_connection_to_an_unbound_address_is_refused(play: Play) -> None:
     async def scenario(table: Table) -> None:
         server = await table.listen()
         address = server.address

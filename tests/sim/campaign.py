@@ -1,4 +1,4 @@
-"""One run of a cluster under load and faults, checked at its end."""
+"""One run of a cluster under load and faults, checked at the end."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Campaign", "run_campaign"]
 TOPIC = "orders"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(2)]
 VALUES = {"log.segment.bytes": 4_096}
-"""Segments of a few batches: a crash finds rolled files, snapshots and indexes."""
+"""Segments of a few batches, so that a crash meets rolled files, snapshots and indexes."""
 
 
 @dataclass(slots=True)
 class Campaign:
-    """What came out of one run."""
+    """The outcome of one run."""
 
     seed: int
     trace: str = ""
@@ -48,7 +48,7 @@ async def _create(world: SimWorld, replication: int) -> None:
 
 
 async def _check(world: SimWorld, history: History, ids: range) -> None:
-    """I1, I4, I5 as clients see it, I10 and I16 as the files have it."""
+    """Check I1, I4 and I5 as clients see them, I10 and I16 in the files."""
     for partition in PARTITIONS:
         await eventually(lambda partition=partition: replicas_agree(world, ids, partition))
         records = await patiently(lambda partition=partition: drain(world, partition))
@@ -65,7 +65,7 @@ def run_campaign(
     workers: int = 3,
     kinds: Sequence[str] = (),
 ) -> Campaign:
-    """Clients work while things break; then everything heals, and everything must be there."""
+    """Run clients during faults; then repair everything and check that nothing is missing."""
     campaign, history, ids = Campaign(seed), History(), range(brokers)
 
     async def main(world: SimWorld) -> None:

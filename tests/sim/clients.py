@@ -1,4 +1,4 @@
-"""Clients of a simulated cluster, made of our own client package."""
+"""Clients of a simulated cluster, built on Tidemill's own client package."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHORT_TOPIC_PREFIX = "short-"
 
 
 async def drain(brokers: Brokers, partition: TopicPartition) -> list[Record]:
-    """Everything that a new consumer finds in a partition, from its beginning to its end."""
+    """All records that a new consumer finds in a partition, from start to end."""
     async with ClusterClient(brokers.client_net(), brokers.bootstrap) as cluster:
         (end,) = (await list_offsets(cluster, {partition: LATEST_TIMESTAMP})).values()
         consumer = Consumer(cluster)
@@ -45,7 +45,7 @@ async def drain(brokers: Brokers, partition: TopicPartition) -> list[Record]:
 
 
 async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Try until the cluster can be reached, and has a leader and a controller."""
+    """Retry until the cluster is reachable and has a leader and a controller."""
     for _ in range(ATTEMPTS_MAX):
         try:
             return await attempt()
@@ -59,7 +59,7 @@ async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
 
 
 class Worker:
-    """One client that does this and that, as its seed says, and writes down what it is told."""
+    """One client that runs random operations from its seed and records the answers."""
 
     def __init__(
         self, world: SimWorld, number: int, history: History, partitions: Sequence[TopicPartition]
@@ -74,7 +74,7 @@ class Worker:
         self._topics_made = 0
 
     async def run(self, operations: int) -> None:
-        """That many operations, one after the other."""
+        """Run that many operations, one after the other."""
         net = self._world.client_net(f"client-{self._number}")
         bootstrap = self._world.bootstrap
         async with (
@@ -105,7 +105,7 @@ class Worker:
         return self._partitions[self._rng.below(len(self._partitions))]
 
     async def _produce(self, producer: Producer) -> None:
-        """A few records at once, acknowledged before the next operation."""
+        """Send a few records at once and wait for their acknowledgements."""
         partition = self._partition()
         sends = []
         for _ in range(1 + self._rng.below(4)):
@@ -127,7 +127,7 @@ class Worker:
         except KafkaError as error:
             if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
                 raise
-            return  # from a leader that was replaced and does not know it yet: its log is shorter
+            return  # from a replaced leader that does not know it yet: its log is shorter
         for fetched in polled:
             if life == self._history.life:
                 self._history.read(partition, fetched.records)
@@ -146,7 +146,7 @@ class Worker:
             await patiently(partial(Admin(cluster).create_topic, name, partitions=2))
         except KafkaError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
-                raise  # else a first try, whose answer was lost, had its effect
+                raise  # else a first attempt succeeded, and its answer was lost
         self._topics.append(name)
 
     async def _delete_topic(self, cluster: ClusterClient) -> None:

@@ -1,4 +1,4 @@
-"""Things that go wrong while clients work, as a seed says; afterwards everything heals."""
+"""Random faults from a seed while clients work; at the end everything is repaired."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Faults"]
 
 EVERYWHERE = ("crash", "crash", "power_loss_of_all", "lose_session", "restart_cleanly")
 AMONG_SEVERAL = (*EVERYWHERE, "cut", "isolate")
-"""What is named twice comes twice as often."""
+"""A kind that is listed twice happens twice as often."""
 
 
 class Faults:
@@ -39,7 +39,7 @@ class Faults:
         self.done: list[str] = []
 
     async def run(self, count: int) -> None:
-        """That many faults, in as many streams as a majority can bear."""
+        """Cause `count` faults in parallel streams, one fewer than there are brokers."""
         streams = max(1, len(self._brokers) - 1)
         await asyncio.gather(*(self._stream(count // streams or 1) for _ in range(streams)))
 
@@ -70,11 +70,11 @@ class Faults:
         self._free.add(broker_id)
 
     async def _pause(self, longest_s: float) -> None:
-        """Short ones as often as long ones: a race of milliseconds needs its chance, too."""
+        """Short pauses are as frequent as long ones, so that races of milliseconds occur too."""
         await asyncio.sleep(longest_s / 2 ** self._rng.below(8))
 
     async def _crash(self, broker_id: int) -> None:
-        """Sometimes back before its session is over, sometimes long after."""
+        """Restart it sometimes before its session has expired, sometimes long after."""
         self._world.crash(broker_id, power_loss=self._rng.below(2) == 0)
         if len(self._brokers) == 1:
             self._history.life += 1
@@ -82,7 +82,7 @@ class Faults:
         await self._world.restart(broker_id)
 
     async def _power_loss_of_all(self) -> None:
-        """Of all that are up and not in trouble already."""
+        """Of all brokers that run and have no other fault."""
         if len(self._free) < len(self._brokers):
             return
         self._free.clear()
@@ -95,7 +95,7 @@ class Faults:
         self._free.update(self._brokers)
 
     async def _cut(self, broker_id: int) -> None:
-        """One direction between two brokers."""
+        """Cut one direction between two brokers."""
         other = self._brokers[(self._brokers.index(broker_id) + 1) % len(self._brokers)]
         way = host_name(broker_id), host_name(other)
         self._world.net.cut(*way)
@@ -103,7 +103,7 @@ class Faults:
         self._world.net.heal(*way)
 
     async def _isolate(self, broker_id: int) -> None:
-        """From the other brokers, not from the clients, nor from the store."""
+        """Cut it off from the other brokers, but not from clients and the store."""
         name = host_name(broker_id)
         others = [host_name(other) for other in self._brokers if other != broker_id]
         self._world.net.isolate(name, others)
@@ -113,7 +113,7 @@ class Faults:
             self._world.net.heal(other, name)
 
     async def _lose_session(self, broker_id: int) -> None:
-        """Suspended, then given up by the store while the broker works on; it learns it late."""
+        """Suspend the session, then expire it while the broker works on and learns it late."""
         session = self._world.session(broker_id)
         session.suspend()
         await self._pause(10.0)

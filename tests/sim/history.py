@@ -1,4 +1,4 @@
-"""What clients were told, and the invariants that it must fit (docs/reference/numbers.md).
+"""What clients were told, and the invariants that must hold (docs/reference/numbers.md).
 
 Values are unique and name their sender: `producer/number`. Offsets are compared by value, so a
 lost, doubled, moved or foreign record shows.
@@ -22,7 +22,7 @@ class History:
         self.invoked: set[bytes] = set()
         self.acked: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
         self.life = 0
-        """Counts power losses: what was read but not acknowledged may change over one (I8)."""
+        """Counts power losses: records that were read but not acknowledged may change (I8)."""
         self._reads: dict[tuple[int, TopicPartition], dict[int, bytes]] = defaultdict(dict)
         self._ends: dict[tuple[int, TopicPartition], int] = {}
 
@@ -32,11 +32,11 @@ class History:
         return value
 
     def sent(self, partition: TopicPartition, offset: int, value: bytes) -> None:
-        """I2: nobody else was told that this offset is his."""
+        """I2: no other producer was given this offset."""
         assert self.acked[partition].setdefault(offset, value) == value, (partition, offset)
 
     def read(self, partition: TopicPartition, records: Iterable[Record]) -> None:
-        """I2, I3: one value per offset, and only values that somebody sent."""
+        """I2, I3: one value per offset, and only values that were sent."""
         reads, acked = self._reads[self.life, partition], self.acked[partition]
         for record in records:
             assert record.value is not None
@@ -46,17 +46,17 @@ class History:
             assert acked.get(record.offset, value) == value, (partition, record.offset)
 
     def known_end(self, partition: TopicPartition) -> int:
-        """The largest end that anybody was told; to be asked before the next question."""
+        """The largest end that any client was told; read it before the next request."""
         return self._ends.get((self.life, partition), 0)
 
     def end_offset(self, partition: TopicPartition, offset: int, *, known_before: int) -> None:
-        """I9: who asks after others were answered is not told less."""
+        """I9: a request sent after another was answered gets no smaller end."""
         assert offset >= known_before, (partition, offset, known_before)
         key = (self.life, partition)
         self._ends[key] = max(offset, self._ends.get(key, 0))
 
     def check_final(self, partition: TopicPartition, records: list[Record]) -> None:
-        """I1, I4, I5: everything acknowledged is there, once, and each producer's in order."""
+        """I1, I4, I5: every acknowledged record is there once, in its producer's order."""
         found = {record.offset: bytes(record.value or b"") for record in records}
         lost = {o: v for o, v in self.acked[partition].items() if found.get(o) != v}
         assert not lost, f"I1: lost in {partition}: {lost}"

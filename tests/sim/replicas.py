@@ -1,4 +1,4 @@
-"""Looking into the brokers of a cluster, simulated or not: what tests of replication compare."""
+"""Access to the replicas inside the brokers of a cluster, simulated or not."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Brokers(Protocol):
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for something that the cluster does by itself."""
+    """Wait until the cluster reaches a state without further requests."""
     for _ in range(POLLS_MAX):
         if condition():
             return
@@ -49,7 +49,7 @@ def replica(brokers: Brokers, broker_id: int, partition: TopicPartition) -> Part
 
 
 def leader_of(brokers: Brokers, ids: Iterable[int], partition: TopicPartition) -> int:
-    """Who leads in the newest epoch that these brokers know."""
+    """The leader of the newest epoch that these brokers know."""
     copies = {broker_id: replica(brokers, broker_id, partition) for broker_id in ids}
     newest = max(copy.leader_epoch for copy in copies.values())
     (leader,) = [i for i, c in copies.items() if c.is_leader and c.leader_epoch == newest]
@@ -57,7 +57,7 @@ def leader_of(brokers: Brokers, ids: Iterable[int], partition: TopicPartition) -
 
 
 def log_bytes(copy: Partition) -> bytes:
-    """Every byte of a copy's log."""
+    """All bytes of a replica's log."""
     log, data, offset = copy.log, b"", copy.log.log_start_offset
     while offset < log.log_end_offset:
         found = log.read(offset, max_bytes=1 << 20, end_offset=log.log_end_offset)
@@ -68,7 +68,7 @@ def log_bytes(copy: Partition) -> bytes:
 
 
 def replicas_agree(brokers: Brokers, ids: Iterable[int], partition: TopicPartition) -> bool:
-    """I16: everybody in sync, all logs equally long."""
+    """I16: all replicas are in sync, and all logs have the same length."""
     members = sorted(ids)
     copies = [brokers.broker(broker_id).replicas.find(*partition) for broker_id in members]
     known = [copy for copy in copies if copy is not None and sorted(copy.isr) == members]

@@ -1,4 +1,4 @@
-"""The group coordinator on three simulated brokers: its partition moves and loses no state."""
+"""The group coordinator on three simulated brokers: its partition moves, no state is lost."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Shop:
         return await patiently(attempt)
 
     async def crash_coordinator(self) -> int:
-        """Cut the power of the coordinator; wait until another broker coordinates."""
+        """Cut the power of the coordinating broker and wait for its successor."""
         old = self.coordinator
         self.world.crash(old)
         self.alive = tuple(one for one in IDS if one != old)
@@ -124,7 +124,7 @@ def test_I28_committed_offsets_survive_the_loss_of_every_coordinator_in_turn(see
 
 
 @SEEDS
-def test_I28_commits_under_way_while_the_coordinator_dies_are_never_undone(seed: int) -> None:
+def test_I28_commits_in_flight_while_the_coordinator_dies_are_never_undone(seed: int) -> None:
     async def scenario(shop: Shop) -> None:
         acknowledged = 0
 

@@ -1,4 +1,4 @@
-"""Single stories of one broker on simulated seams."""
+"""Single scenarios of one broker on simulated seams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidemill.testing.sim.world import SimWorld
 TOPIC = "orders"
 
 
-def test_I34_a_topic_made_again_during_a_flush_of_its_former_log_is_served() -> None:
+def test_I34_a_topic_created_again_during_a_flush_of_its_old_log_is_served() -> None:
     async def main(world: SimWorld) -> None:
         await world.start_broker(0)
         net, bootstrap = world.client_net(), world.bootstrap
@@ -31,7 +31,7 @@ def test_I34_a_topic_made_again_during_a_flush_of_its_former_log_is_served() -> 
     SimWorld(1).run(main)
 
 
-def test_D4_a_broker_that_lost_its_session_registers_and_serves_again() -> None:
+def test_a_broker_that_lost_its_session_registers_and_serves_again() -> None:
     async def main(world: SimWorld) -> None:
         await world.start_broker(0)
         net, bootstrap = world.client_net(), world.bootstrap

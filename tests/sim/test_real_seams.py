@@ -1,4 +1,4 @@
-"""What the simulation shows once more on the machine's own clock, loopback, disk and event loop."""
+"""A scenario of the simulation on the machine's own clock, loopback, disk and event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORDERS = TopicPartition("orders", 0)
 
 
 async def _send(producer: Producer, history: History, count: int) -> None:
-    """Records one after the other, each acknowledged by all in-sync replicas."""
+    """Send records one after the other, each acknowledged by all in-sync replicas."""
     for _ in range(count):
         value = history.value(1, len(history.invoked))
         delivery = await producer.send(ORDERS.topic, value, partition=0)

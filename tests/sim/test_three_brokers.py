@@ -1,4 +1,4 @@
-"""Three brokers on simulated seams: replication, failover and return, by the code of one broker."""
+"""Three brokers on simulated seams: replication, failover and return of a broker."""
 
 from __future__ import annotations
 
@@ -47,32 +47,32 @@ class Bench:
         return [broker_id for broker_id in IDS if broker_id != self.leader]
 
     async def begin(self, producer: Producer | None = None) -> tuple[bytes, RecordDelivery]:
-        """Send one record; its value and its fate."""
+        """Send one record; returns its value and the pending acknowledgement."""
         self._sent += 1
         value = self.history.value(1, self._sent)
         chosen = producer or self.producer
         return value, await patiently(lambda: chosen.send(ORDERS.topic, value, partition=0))
 
     async def send(self, count: int) -> None:
-        """Records one after the other, each acknowledged by all in-sync replicas."""
+        """Send records one after the other, each acknowledged by all in-sync replicas."""
         for _ in range(count):
             value, delivery = await self.begin()
             self.history.sent(ORDERS, await delivery.offset(), value)
 
     async def check(self) -> None:
-        """I1, I4, I5, I10 and I16, once everything is well again."""
+        """Check I1, I4, I5, I10 and I16 after everything has recovered."""
         await eventually(lambda: replicas_agree(self.world, IDS, ORDERS))
         self.history.check_final(ORDERS, await drain(self.world, ORDERS))
         assert len({log_bytes(replica(self.world, i, ORDERS)) for i in IDS}) == 1
 
     def cut_off(self, broker_id: int) -> None:
-        """From the other brokers; clients and the store still reach it."""
+        """Cut a broker off from the others; clients and the store still reach it."""
         others = [host_name(other) for other in IDS if other != broker_id]
         self.world.net.isolate(host_name(broker_id), others)
 
 
 async def write_alone(bench: Bench, count: int) -> None:
-    """Cut the leader off from its followers and let it take records with acks=1."""
+    """Cut the leader off from its followers and send it records with acks=1."""
     bench.cut_off(bench.leader)
     net, bootstrap = bench.world.client_net("hasty"), bench.world.bootstrap
     async with (
@@ -85,7 +85,7 @@ async def write_alone(bench: Bench, count: int) -> None:
 
 
 async def elected_without(bench: Bench, old: int) -> None:
-    """Wait for another leader; what the old one had sent is of no use to it any more."""
+    """Wait until another broker than `old` leads the partition."""
     others = [broker_id for broker_id in IDS if broker_id != old]
     await eventually(lambda: any(replica(bench.world, i, ORDERS).is_leader for i in others))
 
@@ -126,7 +126,7 @@ def test_F77_followers_pull_the_leaders_bytes(seed: int) -> None:
 
 
 @SEEDS
-def test_D8_an_acknowledged_record_is_on_every_in_sync_disk(seed: int) -> None:
+def test_an_acknowledged_record_is_on_every_in_sync_disk(seed: int) -> None:
     async def scenario(bench: Bench) -> None:
         for _ in range(20):
             _, delivery = await bench.begin()
@@ -138,7 +138,7 @@ def test_D8_an_acknowledged_record_is_on_every_in_sync_disk(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("flush", "waits"), [("group", True), ("os", False)])
-def test_D8_acks_all_waits_for_the_slowest_disk_unless_told_not_to(flush: str, waits: bool) -> None:
+def test_acks_all_waits_for_the_slowest_disk_unless_flush_is_os(flush: str, waits: bool) -> None:
     async def scenario(bench: Bench) -> None:
         await bench.send(1)
         bench.world.disk_delays_s[bench.followers[0]] = 4.0
@@ -227,8 +227,8 @@ def test_I1_I12_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
 
 
 @SEEDS
-def test_I10_a_leader_that_returns_cuts_what_only_it_had(seed: int) -> None:
-    """By epoch: the tail lies below the new log end, so its length alone would not show it."""
+def test_I10_a_returning_leader_truncates_what_only_it_had(seed: int) -> None:
+    """By epoch: the tail is below the new log end, so its length alone would not show it."""
 
     async def scenario(bench: Bench) -> None:
         await bench.send(10)
@@ -247,8 +247,8 @@ def test_I10_a_leader_that_returns_cuts_what_only_it_had(seed: int) -> None:
     run(scenario, seed)
 
 
-def test_I10_a_leader_that_returns_cuts_even_what_it_wrote_first() -> None:
-    """The new leader knows nothing of the old one's only epoch: only the start is common."""
+def test_I10_a_returning_leader_truncates_even_its_first_records() -> None:
+    """The new leader does not know the old one's only epoch: only the start is common."""
 
     async def scenario(bench: Bench) -> None:
         old = bench.leader
@@ -284,7 +284,7 @@ def test_I14_a_follower_with_a_tail_of_its_own_acknowledges_nothing() -> None:
 
 @SEEDS
 def test_I12_only_an_in_sync_replica_is_elected(seed: int) -> None:
-    """The one that is left alive lacks something: the partition waits for one that does not."""
+    """The only live replica lacks records: the partition waits for one that has all of them."""
 
     async def scenario(bench: Bench) -> None:
         await bench.send(5)
@@ -307,7 +307,7 @@ def test_I12_only_an_in_sync_replica_is_elected(seed: int) -> None:
 
 @SEEDS
 def test_I15_a_leader_that_lost_its_session_acknowledges_nothing(seed: int) -> None:
-    """It still believes in itself: its store is gone, its clients are not."""
+    """It still believes that it leads: it has lost the store, but not its clients."""
 
     async def scenario(bench: Bench) -> None:
         await bench.send(5)
@@ -327,7 +327,7 @@ def test_I15_a_leader_that_lost_its_session_acknowledges_nothing(seed: int) -> N
     run(scenario, seed)
 
 
-def test_a_session_that_is_shaken_while_it_rejoins_still_gets_registered() -> None:
+def test_a_broker_whose_session_is_interrupted_while_it_rejoins_still_registers() -> None:
     async def scenario(bench: Bench) -> None:
         shaken = bench.world.session(bench.followers[0])
         shaken.suspend()
@@ -345,7 +345,7 @@ def test_a_session_that_is_shaken_while_it_rejoins_still_gets_registered() -> No
 
 
 @SEEDS
-def test_I1_a_power_loss_of_all_three_takes_nothing_acknowledged(seed: int) -> None:
+def test_I1_a_power_loss_of_all_three_loses_nothing_acknowledged(seed: int) -> None:
     async def scenario(bench: Bench) -> None:
         await bench.send(20)
         value, delivery = await bench.begin()

@@ -21,7 +21,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Flushes:
-    """Notes what was asked for; nothing is ever flushed by itself."""
+    """Counts appended bytes and requested flushes; never flushes anything."""
 
     def __init__(self) -> None:
         self.requested = 0
@@ -112,14 +112,14 @@ def append(to: Partition, count: int = 1, *, acks: int = ACKS_ALL, **options: ob
 
 
 def fetched(by: int, of: Partition, offset: int, *, flushed: int | None = None) -> None:
-    """A follower asks for `offset`, having flushed everything before unless told otherwise."""
+    """A follower fetches at `offset`; by default it has flushed everything before that."""
     of.follower_fetched(
         by, fetch_offset=offset, flushed_offset=offset if flushed is None else flushed, now=1.0
     )
 
 
 def wait(for_: Partition, next_offset: int) -> list[ErrorCode]:
-    """What an acks=all request hears; empty while it waits."""
+    """The codes that settle an acks=all request; empty while it waits."""
     heard: list[ErrorCode] = []
     for_.wait_acknowledged(next_offset, heard.append)
     return heard

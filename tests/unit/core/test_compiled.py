@@ -56,7 +56,7 @@ def test_the_request_path_is_compiled_as_a_whole_or_not_at_all():
     assert len({is_compiled(module) for module in REQUEST_PATH}) == 1
 
 
-def test_the_list_can_be_read_without_the_package():
+def test_the_list_can_be_read_without_importing_the_package():
     imports = [
         node.module or ""
         for node in ast.walk(ast.parse(Path(compiled.__file__).read_text()))

@@ -1,4 +1,4 @@
-"""A log line is one line, whatever a peer wrote, and there are only so many of them."""
+"""A log line stays one line even if it quotes a peer, and the number of lines is bounded."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def logged():
 
 
 @pytest.mark.parametrize("text", INJECTIONS)
-def test_S52_even_text_that_nobody_escaped_stays_on_its_line(logged, text):
+def test_S52_even_unescaped_text_stays_on_its_line(logged, text):
     log, lines = logged
     log.error("refused: %s", text)
     (line,) = lines()
@@ -66,7 +66,7 @@ def test_S52_an_exception_that_quotes_a_peer_cannot_look_like_another_line(logge
     assert all(line.startswith("  | ") and line.isprintable() for line in rest)
 
 
-def test_S52_percent_signs_of_a_peer_are_no_format(logged):
+def test_S52_percent_signs_of_a_peer_are_not_a_format(logged):
     log, lines = logged
     log.warning("client %s", shown("%s%d%n"))
     assert lines()[0].endswith('client "%s%d%n"')
@@ -81,7 +81,7 @@ def test_one_line_per_peer_and_interval():
     assert not limit.allows("a", 61.0)
 
 
-def test_S38_peers_without_number_get_only_so_many_lines_and_cannot_push_others_out():
+def test_S38_many_peers_get_a_bounded_number_of_lines_and_evict_no_other_peer():
     limit = RateLimit(60.0)
     assert limit.allows("victim", 0.0)
     allowed = sum(limit.allows(f"peer {number}", 1.0) for number in range(10_000))

@@ -38,7 +38,7 @@ def test_an_empty_histogram_has_no_quantile():
 
 
 @pytest.mark.parametrize("key", [0, 1, 18])
-def test_the_counters_of_an_api_stay_the_same(key):
+def test_an_api_always_gets_the_same_counters(key):
     telemetry = Telemetry()
     telemetry.api(key).requests += 1
     assert telemetry.api(key).requests == 1

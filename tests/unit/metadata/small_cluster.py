@@ -1,4 +1,4 @@
-"""Several brokers' clusters on one store, driven step by step: no tasks, no time."""
+"""The clusters of several brokers on one store, driven step by step: no tasks, no time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
 
 @dataclass
 class Member:
-    """One broker: its session, its cluster, and what it was told."""
+    """One broker: its session, its cluster, and the deltas and alarms that it got."""
 
     coord: MemoryCoord
     cluster: Cluster
@@ -28,7 +28,7 @@ class SmallCluster:
     def __init__(self, *flags: str) -> None:
         self.server = MemoryCoordServer(deliver=self._deliver)
         self.notices_held = False
-        """While set, nobody hears of changes."""
+        """While set, no session is notified of changes."""
         self.flags = flags
         self.members: dict[int, Member] = {}
 
@@ -49,7 +49,7 @@ class SmallCluster:
         await cluster.start(Endpoint(f"host-{broker_id}", 9092), unclean=unclean)
 
     async def catch_up(self) -> None:
-        """Until nobody has anything left to do; the rounds are bounded, as the work must be."""
+        """Run until no broker has work left, within a bounded number of rounds."""
         for _ in range(10):
             for member in self.members.values():
                 await member.cluster.catch_up()
@@ -59,5 +59,5 @@ class SmallCluster:
             notice()
 
     def crash(self, broker_id: int) -> None:
-        """The process is gone; its session times out."""
+        """Kill the process; its session expires."""
         self.server.expire(self.members.pop(broker_id).coord)

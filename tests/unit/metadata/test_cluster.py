@@ -92,7 +92,7 @@ def test_T21_results_come_in_the_order_of_the_request_each_with_its_own_error() 
     asyncio.run(scenario())
 
 
-def test_T21_validate_only_makes_nothing() -> None:
+def test_T21_validate_only_creates_nothing() -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -118,7 +118,7 @@ def test_a_large_request_is_written_in_several_multis() -> None:
     asyncio.run(scenario())
 
 
-def test_I34_a_deleted_topic_leaves_nothing_and_its_successor_has_another_id() -> None:
+def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id() -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -160,7 +160,7 @@ def test_T22_partitions_and_keys_change_before_the_call_returns() -> None:
         assert altered.code is ErrorCode.NONE
         topic = cluster.image.topics["t"]
         assert (len(topic.partitions), topic.config.retention_ms) == (3, 5)
-        # What is in the store is what is in the image: reading it anew changes nothing.
+        # The image equals the store: reading everything again changes nothing.
         seen = len(small.members[0].deltas)
         small.server.suspend(small.members[0].coord)
         small.server.resume(small.members[0].coord)
@@ -270,7 +270,7 @@ def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it() -> No
     asyncio.run(scenario())
 
 
-def test_a_creation_that_failed_half_way_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_creation_that_failed_half_way_leaves_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -342,7 +342,7 @@ def test_run_tries_again_after_the_store_failed(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(scenario())
 
 
-# --- a store that somebody else writes to ---
+# --- nodes that another program wrote ---
 
 
 def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing() -> None:
@@ -356,7 +356,7 @@ def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing() -> None:
         await small.catch_up()
         assert "t" in cluster.image.topics
         assert any("/topics/t" in alarm for alarm in member.alarms)
-        # Not even a new controller, to whom the topic is unknown, takes its partitions for strays.
+        # Even a new controller, which does not know the topic, must not delete its partitions.
         small.crash(0)
         (again,) = await small.start(0)
         assert "t" not in again.image.topics
@@ -447,7 +447,7 @@ def test_unreadable_producer_ids_are_not_guessed() -> None:
     asyncio.run(scenario())
 
 
-def test_a_new_controller_sweeps_what_a_half_made_topic_left() -> None:
+def test_a_new_controller_deletes_the_remains_of_a_half_made_topic() -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)

@@ -43,7 +43,7 @@ def test_one_broker_is_the_controller_and_all_agree() -> None:
     asyncio.run(scenario())
 
 
-def test_only_the_controller_makes_topics() -> None:
+def test_only_the_controller_creates_topics() -> None:
     async def scenario() -> None:
         _, clusters = await three_brokers()
         with pytest.raises(KafkaError) as refused:
@@ -87,20 +87,20 @@ def test_I33_a_lost_controller_is_replaced_in_a_new_epoch_and_elects() -> None:
     asyncio.run(scenario())
 
 
-def test_I33_a_controller_that_was_replaced_while_cut_off_writes_nothing() -> None:
+def test_I33_a_controller_that_was_replaced_while_disconnected_writes_nothing() -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
-        # Given: the controller is cut off, its session expires, broker 1 takes over.
+        # Given: the controller is disconnected, its session expires, broker 1 takes over.
         small.server.suspend(small.members[0].coord)
         small.server.expire(small.members[0].coord)
         await small.catch_up()
         assert clusters[1].is_controller
-        # When: it comes back and is asked to write.
+        # When: it reconnects and gets a request to write.
         small.server.resume(small.members[0].coord)
         before = small.server.scan("/")
         with pytest.raises(KafkaError) as refused:
             await clusters[0].create_topics([TopicSpec(name="u")])
-        # Then: nothing has happened.
+        # Then: nothing has changed.
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
         assert small.server.scan("/") == before
 
@@ -114,7 +114,7 @@ def test_I33_a_stale_controller_steps_down_when_its_write_is_refused() -> None:
         controller = small.server.get(nodes.CONTROLLER)
         assert epoch is not None
         assert controller is not None
-        # Given: notices of the change do not reach broker 0.
+        # Given: broker 0 is not notified of the change.
         small.notices_held = True
         other = small.members[1].coord
         value = nodes.encode_controller(1, epoch.version + 1)
@@ -134,7 +134,7 @@ def test_I33_a_stale_controller_steps_down_when_its_write_is_refused() -> None:
     asyncio.run(scenario())
 
 
-def test_a_partition_below_the_minimum_remembers_who_is_eligible() -> None:
+def test_a_partition_below_the_minimum_remembers_its_eligible_replicas() -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         small.crash(1)
@@ -147,7 +147,7 @@ def test_a_partition_below_the_minimum_remembers_who_is_eligible() -> None:
     asyncio.run(scenario())
 
 
-def test_another_minimum_of_replicas_forgets_who_is_eligible_in_the_store_too() -> None:
+def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too() -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         for broker_id in (1, 2):
@@ -164,7 +164,7 @@ def test_another_minimum_of_replicas_forgets_who_is_eligible_in_the_store_too() 
     asyncio.run(scenario())
 
 
-def test_the_whole_cluster_comes_back_without_losing_who_had_what() -> None:
+def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster() -> None:
     async def scenario() -> None:
         small, _ = await three_brokers()
         # Given: 1 dies, then 2, then 0: the last two are eligible, 1 is not.
@@ -172,10 +172,10 @@ def test_the_whole_cluster_comes_back_without_losing_who_had_what() -> None:
             small.crash(broker_id)
             await small.catch_up()
         small.crash(0)
-        # When: 1 comes back first.
+        # When: 1 restarts first.
         (one,) = await small.start(1)
         assert partition(one).leader == -1
-        # Then: only with 2, which has everything below the high watermark, there is a leader.
+        # Then: there is no leader before 2, which has everything below the high watermark.
         (two,) = await small.start(2)
         now = partition(two)
         assert (now.leader, now.isr, now.elr) == (2, (2,), (0,))
@@ -183,13 +183,13 @@ def test_the_whole_cluster_comes_back_without_losing_who_had_what() -> None:
     asyncio.run(scenario())
 
 
-def test_I14_an_unclean_broker_is_not_elected_over_one_that_has_everything() -> None:
+def test_I14_an_unclean_broker_is_not_preferred_to_one_that_has_everything() -> None:
     async def scenario() -> None:
         small, _ = await three_brokers()
         for broker_id in (1, 2, 0):
             small.crash(broker_id)
             await small.catch_up()
-        # Broker 0 led last, but comes back unclean; broker 2 was eligible and is not here yet.
+        # Broker 0 led last, but restarts unclean; broker 2 was eligible and is not back yet.
         (zero,) = await small.start(0, unclean=True)
         assert partition(zero).leader == -1
         assert partition(zero).elr == (2,)
@@ -232,7 +232,7 @@ def test_I14_the_leader_changes_the_isr_by_compare_and_set() -> None:
     asyncio.run(scenario())
 
 
-def test_I14_a_proposal_on_an_image_that_is_behind_the_store_has_no_effect() -> None:
+def test_I14_a_proposal_on_a_stale_image_has_no_effect() -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
@@ -322,7 +322,7 @@ def test_a_clean_stop_hands_the_lead_over_at_once() -> None:
     asyncio.run(scenario())
 
 
-def test_I34_every_broker_hears_that_a_topic_was_deleted_and_made_again() -> None:
+def test_I34_every_broker_learns_that_a_topic_was_deleted_and_created_again() -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         old_id = clusters[2].image.topics["t"].topic_id
@@ -339,7 +339,7 @@ def test_I34_every_broker_hears_that_a_topic_was_deleted_and_made_again() -> Non
     asyncio.run(scenario())
 
 
-def test_I33_of_two_brokers_that_run_for_controller_one_wins(
+def test_I33_of_two_brokers_that_campaign_one_becomes_the_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:

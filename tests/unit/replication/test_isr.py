@@ -1,4 +1,4 @@
-"""Who leaves the in-sync set, and who may come back."""
+"""Which followers leave the in-sync set, and which may return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def test_a_follower_that_lags_too_long_leaves():
     assert kept == (0, 2)
 
 
-def test_a_follower_at_the_log_end_stays_however_long_nothing_happened():
+def test_a_follower_at_the_log_end_stays_however_long_the_log_is_idle():
     followers = {1: FollowerPosition(10, 10, caught_up_at=0.0)}
     kept = shrunk_isr((0, 1), followers, leader_end=10, now=1e6, lag_s_max=30.0)
     assert kept == (0, 1)
@@ -35,7 +35,7 @@ def test_a_followers_flushed_offset_is_never_above_its_log_end():
 
 
 def test_F78_a_follower_that_keeps_up_under_steady_load_stays():
-    """There is always something new by the time its next fetch arrives."""
+    """The leader has appended more each time the follower's next fetch arrives."""
     position = FollowerPosition()
     for second in range(200):
         position.fetched(

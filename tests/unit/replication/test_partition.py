@@ -42,7 +42,7 @@ def test_without_a_role_nothing_is_appended() -> None:
     assert refusal(caught) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_D4_a_leader_alone_in_sync_moves_its_marks_by_itself() -> None:
+def test_a_leader_alone_in_sync_moves_its_marks_by_itself() -> None:
     alone = partition()
     alone.become_leader(image(replicas=(OWN,)), now=0.0)
     append(alone, 3)
@@ -63,7 +63,7 @@ def test_I11_a_leader_epoch_never_goes_back() -> None:
         led.become_follower(image(leader=SECOND, epoch=3))
 
 
-def test_a_leader_that_becomes_a_follower_tells_who_waits_to_look_elsewhere() -> None:
+def test_a_leader_that_becomes_a_follower_refuses_waiting_requests() -> None:
     led = leader(isr=ALL)
     heard = wait(led, append(led).next_offset)
     led.become_follower(image(leader=SECOND, epoch=1))
@@ -121,7 +121,7 @@ def test_I9_the_high_watermark_stays_when_a_follower_falls_back() -> None:
     assert led.high_watermark == 5
 
 
-def test_D8_acks_all_waits_for_the_disks_of_all_in_sync_replicas() -> None:
+def test_acks_all_waits_for_the_disks_of_all_in_sync_replicas() -> None:
     log = SlowLog()
     led = leader(log, isr=ALL)
     heard = wait(led, append(led, 2).next_offset)
@@ -135,7 +135,7 @@ def test_D8_acks_all_waits_for_the_disks_of_all_in_sync_replicas() -> None:
     assert heard == [ErrorCode.NONE]
 
 
-def test_D8_the_leaders_own_disk_counts_too() -> None:
+def test_acks_all_waits_for_the_leaders_own_disk_too() -> None:
     log = SlowLog()
     led = leader(log, isr=(OWN, SECOND))
     heard = wait(led, append(led, 2).next_offset)
@@ -146,7 +146,7 @@ def test_D8_the_leaders_own_disk_counts_too() -> None:
     assert heard == [ErrorCode.NONE]
 
 
-def test_D8_with_flush_os_the_high_watermark_is_enough() -> None:
+def test_with_flush_os_the_high_watermark_is_enough() -> None:
     led = leader(SlowLog(), isr=(OWN, SECOND), flush_before_ack=False)
     heard = wait(led, append(led, 2).next_offset)
     fetched(SECOND, led, 2, flushed=0)
@@ -186,7 +186,7 @@ def test_a_new_leader_epoch_requests_flushes_again() -> None:
     assert flushes.requested == 2
 
 
-def test_what_holds_already_is_acknowledged_at_once() -> None:
+def test_a_batch_that_is_already_durable_is_acknowledged_at_once() -> None:
     led = leader()
     assert wait(led, append(led).next_offset) == [ErrorCode.NONE]
 
@@ -199,7 +199,7 @@ def test_T27_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None
     assert led.log.log_end_offset == 0
 
 
-def test_T27_acks_1_is_taken_below_the_minimum_but_not_shown() -> None:
+def test_T27_acks_1_is_accepted_below_the_minimum_but_not_visible() -> None:
     led = leader(isr=(OWN,), in_sync_min=2)
     append(led, acks=1)
     assert led.high_watermark == 0
@@ -219,7 +219,7 @@ def test_I14_the_marks_stand_still_below_the_minimum() -> None:
     assert heard == []
 
 
-def test_a_lower_minimum_releases_who_waited() -> None:
+def test_a_lower_minimum_releases_waiting_requests() -> None:
     led = leader(isr=(OWN, SECOND), in_sync_min=2)
     heard = wait(led, append(led, 3).next_offset)
     led.become_leader(image(isr=(OWN,)), now=1.0)
@@ -240,7 +240,7 @@ def test_I14_a_proposed_member_counts_before_the_store_has_agreed() -> None:
     assert led.high_watermark == 8
 
 
-def test_I14_a_member_that_shall_leave_counts_until_the_store_has_agreed() -> None:
+def test_I14_a_member_that_is_to_leave_counts_until_the_store_has_agreed() -> None:
     led = leader(isr=ALL)
     append(led, 4)
     led.propose_isr((OWN, SECOND))
@@ -338,7 +338,7 @@ def test_T36_another_leader_epoch_is_refused(asked: int, code: ErrorCode) -> Non
 
 
 @pytest.mark.parametrize("asked", [-1, 5])
-def test_T36_the_same_epoch_and_none_are_taken(asked: int) -> None:
+def test_T36_the_same_epoch_and_none_are_accepted(asked: int) -> None:
     leader(epoch=5).check_epoch(asked)
 
 
@@ -378,7 +378,7 @@ def test_a_followers_watermark_never_passes_its_log_end() -> None:
     assert other.high_watermark == 2
 
 
-def test_a_follower_tells_the_flush_rules_what_it_appended() -> None:
+def test_a_follower_reports_its_appends_to_the_flusher() -> None:
     flushes = Flushes()
     other = partition(flushes=flushes)
     other.become_follower(image(leader=SECOND))
@@ -406,7 +406,7 @@ def test_S23_a_follower_checks_the_checksum() -> None:
     assert other.log.epochs.entries() == ()
 
 
-def test_I2_a_follower_does_not_take_an_offset_twice() -> None:
+def test_I2_a_follower_does_not_accept_an_offset_twice() -> None:
     other = follower()
     other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
     with pytest.raises(KafkaError) as caught:
@@ -415,14 +415,14 @@ def test_I2_a_follower_does_not_take_an_offset_twice() -> None:
     assert other.log.log_end_offset == 2
 
 
-def test_a_follower_takes_a_gap_that_compaction_left() -> None:
+def test_a_follower_accepts_a_gap_that_compaction_left() -> None:
     other = follower()
     other.append_from_leader(batch(2, base_offset=5), high_watermark=0, now_ms=NOW_MS)
     assert other.log.log_end_offset == 7
 
 
 def follow(follower_: Partition, of: Partition) -> None:
-    """Fetch until both agree, as the follower's loop does: first the epochs, then the bytes."""
+    """Fetch until both logs agree, as the follower's loop does: first epochs, then bytes."""
     for _ in range(10):
         epoch, end = of.end_offset_of_epoch(follower_.log.epochs.latest)
         same = epoch == follower_.log.epochs.latest and end >= follower_.log.log_end_offset
@@ -464,7 +464,7 @@ def test_I10_an_epoch_that_wrote_nothing_does_not_keep_a_follower_from_convergin
 
 
 def test_KIP279_a_fast_double_failover_ends_in_one_history() -> None:
-    """Both have an epoch that the other one lacks: the last common one decides."""
+    """Each has an epoch that the other lacks: the last common epoch decides."""
     one, two = leader(epoch=1), partition()
     two.become_follower(image(leader=SECOND, epoch=1))
     append(one, 2)
@@ -478,7 +478,7 @@ def test_KIP279_a_fast_double_failover_ends_in_one_history() -> None:
     assert content(one) == content(two)
 
 
-def test_truncation_takes_the_marks_with_it() -> None:
+def test_truncation_moves_the_marks_back() -> None:
     other = follower()
     other.append_from_leader(batch(4, epoch=1), high_watermark=4, now_ms=NOW_MS)
     other.append_from_leader(batch(4, base_offset=4, epoch=2), high_watermark=8, now_ms=NOW_MS)
@@ -488,7 +488,7 @@ def test_truncation_takes_the_marks_with_it() -> None:
     assert other.durable_offset <= 4
 
 
-def test_a_log_that_begins_anew_takes_the_marks_with_it() -> None:
+def test_a_log_that_restarts_moves_the_marks_with_it() -> None:
     other = follower()
     other.append_from_leader(batch(4), high_watermark=4, now_ms=NOW_MS)
     other.restart_at(100)

@@ -1,4 +1,4 @@
-"""The queue of logs that are to be made."""
+"""The queue of logs to be made."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def names_of(group: list[tuple[TopicPartition, TopicImage]]) -> list[TopicPartit
     return [name for name, _ in group]
 
 
-def test_who_waits_longest_is_taken_first(pending: PendingLogs) -> None:
+def test_the_longest_waiting_partition_is_taken_first(pending: PendingLogs) -> None:
     assert names_of(pending.take(2)) == NAMES[:2]
     assert names_of(pending.take(2)) == NAMES[2:]
     assert pending.take(2) == []
 
 
-def test_what_failed_waits_until_it_is_asked_for_again(pending: PendingLogs) -> None:
+def test_a_failed_partition_waits_for_the_retry(pending: PendingLogs) -> None:
     pending.tried(pending.take(3))
     pending.want(NAMES[0], topic())
     assert pending.take(3) == []
@@ -51,13 +51,13 @@ def test_what_failed_waits_until_it_is_asked_for_again(pending: PendingLogs) -> 
     assert names_of(pending.take(3)) == NAMES
 
 
-def test_what_is_in_the_making_is_not_begun_twice(pending: PendingLogs) -> None:
+def test_a_log_that_is_being_made_is_not_taken_twice(pending: PendingLogs) -> None:
     pending.take(3)
     pending.retry_failed()
     assert pending.take(3) == []
 
 
-def test_a_name_that_became_another_topics_is_taken_again(pending: PendingLogs) -> None:
+def test_a_name_that_now_belongs_to_another_topic_is_taken_again(pending: PendingLogs) -> None:
     group = pending.take(3)
     pending.want(NAMES[1], topic(2))
     assert pending.take(3) == []
@@ -79,17 +79,17 @@ def test_waiting_ends_when_every_log_of_the_topic_was_tried(pending: PendingLogs
 
     assert asyncio.run(wait()) == [False, False]
     assert not pending.has_untried("t")
-    assert len(pending) == 3, "they failed, so they are still here"
+    assert len(pending) == 3, "failed logs stay pending"
 
 
-def test_nobody_waits_for_what_was_forgotten(pending: PendingLogs) -> None:
+def test_a_forgotten_partition_is_not_waited_for(pending: PendingLogs) -> None:
     for name in NAMES:
         pending.forget(name)
     assert not pending.has_untried("t")
     assert len(pending) == 0
 
 
-def test_what_is_forgotten_in_the_making_holds_waiters_until_it_ended(pending: PendingLogs) -> None:
+def test_a_partition_forgotten_while_it_is_made_holds_its_waiters(pending: PendingLogs) -> None:
     group = pending.take(3)
     for name in NAMES:
         pending.forget(name)
@@ -98,5 +98,5 @@ def test_what_is_forgotten_in_the_making_holds_waiters_until_it_ended(pending: P
     assert not pending.has_untried("t")
 
 
-def test_work_that_came_before_is_not_waited_for(pending: PendingLogs) -> None:
+def test_work_that_is_already_there_ends_the_wait_at_once(pending: PendingLogs) -> None:
     asyncio.run(pending.wait_work(3600))

@@ -1,4 +1,4 @@
-"""Partitions come, change their role and go as the metadata image says."""
+"""Partitions are opened, change their role and are dropped as the metadata image says."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Logs:
 
 
 class Place:
-    """One broker's partitions, and the metadata that they follow."""
+    """One broker's partitions, and the metadata that they obey."""
 
     def __init__(self) -> None:
         self.logs = Logs()
@@ -70,12 +70,12 @@ class Place:
         self.followed.append((str(partition.name), now.leader))
 
     def put(self, *topics: TopicImage) -> None:
-        """These topics come or change, and their logs are made."""
+        """Create or change topics, and make their logs."""
         self.announce(*topics)
         self.make_logs()
 
     def announce(self, *topics: TopicImage) -> None:
-        """These topics come or change; logs are not made yet."""
+        """Create or change topics, without making their logs."""
         draft = ImageDraft(self.metadata)
         for topic in topics:
             draft.put_topic(topic)
@@ -143,7 +143,7 @@ def test_the_image_decides_who_leads(place: Place) -> None:
     assert place.followed == [("t-0", OWN), ("t-1", SECOND)]
 
 
-def test_a_new_leader_is_followed_with_the_same_log(place: Place) -> None:
+def test_a_partition_keeps_its_log_when_it_follows_a_new_leader(place: Place) -> None:
     place.put(topic(image(isr=ALL)))
     log = place.partition().log
     place.put(topic(image(leader=THIRD, epoch=1, isr=ALL)))
@@ -152,7 +152,7 @@ def test_a_new_leader_is_followed_with_the_same_log(place: Place) -> None:
     assert place.followed[-1] == ("t-0", THIRD)
 
 
-def test_a_deleted_topic_takes_its_log_with_it(place: Place) -> None:
+def test_the_log_of_a_deleted_topic_is_deleted(place: Place) -> None:
     place.put(topic(image()))
     gone = place.partition()
     place.drop("t")
@@ -168,7 +168,7 @@ def test_a_deleted_topic_is_no_longer_followed(place: Place) -> None:
     assert place.followed[-1] == ("t-0", NO_LEADER)
 
 
-def test_who_waits_on_a_deleted_topic_is_told(place: Place) -> None:
+def test_requests_that_wait_on_a_deleted_topic_are_refused(place: Place) -> None:
     place.put(topic(image(isr=ALL)))
     heard: list[ErrorCode] = []
     partition = place.partition()
@@ -177,7 +177,7 @@ def test_who_waits_on_a_deleted_topic_is_told(place: Place) -> None:
     assert heard == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_I34_a_topic_made_again_under_its_name_begins_empty(place: Place) -> None:
+def test_I34_a_topic_created_again_under_its_name_is_empty(place: Place) -> None:
     place.put(topic(image()))
     append(place.partition(), 3)
     place.put(topic(image(), number=2))
@@ -185,7 +185,7 @@ def test_I34_a_topic_made_again_under_its_name_begins_empty(place: Place) -> Non
     assert place.partition().topic_id == UUID(int=2)
 
 
-def test_a_replica_that_moved_away_goes(place: Place) -> None:
+def test_a_replica_that_moved_to_another_broker_is_dropped(place: Place) -> None:
     place.put(topic(image(isr=ALL)))
     place.put(topic(image(leader=SECOND, epoch=1, replicas=(SECOND, THIRD), isr=(SECOND,))))
     assert place.replicas.find("t", 0) is None
@@ -199,7 +199,7 @@ def test_changed_topic_keys_reach_partition_and_log(place: Place) -> None:
     assert place.partition().log.config.segment_bytes == 4096
 
 
-def test_a_partition_is_not_to_be_found_before_its_log_is_made(place: Place) -> None:
+def test_a_partition_is_not_found_before_its_log_is_made(place: Place) -> None:
     place.announce(topic(image()))
     assert place.replicas.find("t", 0) is None
     assert place.replicas.pending_logs.has_untried("t")
@@ -227,7 +227,7 @@ def test_an_image_that_finds_the_log_first_opens_the_partition_once(place: Place
     assert place.logs.deleted == []
 
 
-def test_the_log_of_a_topic_that_went_while_it_was_made_goes_too(place: Place) -> None:
+def test_the_log_of_a_topic_that_was_deleted_meanwhile_is_deleted(place: Place) -> None:
     place.announce(topic(image()))
     group = place.begin_logs()
     place.drop("t")
@@ -236,7 +236,7 @@ def test_the_log_of_a_topic_that_went_while_it_was_made_goes_too(place: Place) -
     assert place.logs.deleted == [TopicPartition("t", 0)]
 
 
-def test_I34_a_log_made_for_the_former_topic_is_not_served_to_the_next_one(place: Place) -> None:
+def test_I34_a_log_made_for_the_old_topic_is_not_served_to_the_new_one(place: Place) -> None:
     place.announce(topic(image()))
     group = place.begin_logs()
     place.drop("t")
@@ -247,14 +247,14 @@ def test_I34_a_log_made_for_the_former_topic_is_not_served_to_the_next_one(place
     assert place.partition().topic_id == UUID(int=2)
 
 
-def test_a_topic_that_is_gone_is_not_wanted_any_more(place: Place) -> None:
+def test_the_logs_of_a_deleted_topic_are_no_longer_pending(place: Place) -> None:
     place.announce(topic(image()))
     place.drop("t")
     assert place.replicas.pending_logs.take(10) == []
     assert not place.replicas.pending_logs.has_untried("t")
 
 
-def test_the_last_high_watermark_is_where_a_partition_begins(place: Place) -> None:
+def test_a_partition_starts_with_its_last_recorded_high_watermark(place: Place) -> None:
     name = TopicPartition("t", 0)
     place.logs.marks[name] = 2
     place.put(topic(image(leader=SECOND, isr=ALL)))
@@ -262,7 +262,7 @@ def test_the_last_high_watermark_is_where_a_partition_begins(place: Place) -> No
     assert place.replicas.high_watermarks() == {name: 2}
 
 
-def test_S46_a_partition_whose_state_cannot_be_read_stops_and_goes_on_later(place: Place) -> None:
+def test_S46_a_partition_with_unreadable_state_stops_until_it_is_repaired(place: Place) -> None:
     place.put(topic(image(epoch=3)))
     append(place.partition())
     place.put(topic(unreadable_partition(ALL)))
@@ -290,14 +290,14 @@ def test_R12_a_failed_directory_takes_every_partition_offline(place: Place) -> N
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_I14_a_broker_that_restarted_is_not_in_sync_by_what_it_had_before(place: Place) -> None:
-    """It may have lost its tail: only a fetch of its new life counts."""
+def test_I14_the_position_of_a_broker_before_its_restart_does_not_count(place: Place) -> None:
+    """It may have lost its tail: only a fetch after the restart counts."""
     place.register(SECOND, epoch=1)
     place.put(topic(image(isr=(OWN,))))
     partition = place.partition()
     append(partition, 5)
     fetched(SECOND, partition, 5)
-    keeper = IsrKeeper(place.replicas, propose=_nobody, clock=place.clock)
+    keeper = IsrKeeper(place.replicas, propose=_refuse_proposal, clock=place.clock)
     assert keeper.wanted_isr(partition) == (OWN, SECOND)
     place.register(SECOND, epoch=2)
     assert keeper.wanted_isr(partition) == (OWN,)
@@ -305,10 +305,10 @@ def test_I14_a_broker_that_restarted_is_not_in_sync_by_what_it_had_before(place:
     assert keeper.wanted_isr(partition) == (OWN, SECOND)
 
 
-async def _nobody(_partition: Partition, _isr: tuple[int, ...]) -> None:
-    raise AssertionError("nothing shall be proposed")
+async def _refuse_proposal(_partition: Partition, _isr: tuple[int, ...]) -> None:
+    raise AssertionError("no proposal is expected")
 
 
-def test_F27_kafkas_never_is_no_flush_rule_at_all() -> None:
+def test_F27_kafkas_largest_number_means_no_flush_rule() -> None:
     config = log_config_of(TopicConfig())
     assert (config.flush_messages, config.flush_ms) == (FOREVER, FOREVER)

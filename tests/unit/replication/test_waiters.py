@@ -10,7 +10,7 @@ def _waiter(offset: int, heard: list[tuple[int, ErrorCode]]) -> AckWaiter:
     return AckWaiter(offset, lambda code: heard.append((offset, code)))
 
 
-def test_a_mark_releases_everyone_at_or_below_it_in_order():
+def test_a_mark_releases_every_waiter_at_or_below_it_in_order():
     heard: list[tuple[int, ErrorCode]] = []
     waiters = OffsetWaiters()
     for offset in (5, 10, 15):
@@ -29,7 +29,7 @@ def test_a_retry_that_waits_for_an_older_offset_is_released_with_it():
     assert heard == [(5, ErrorCode.NONE)]
 
 
-def test_a_failed_partition_fails_everyone():
+def test_a_failed_partition_fails_every_waiter():
     heard: list[tuple[int, ErrorCode]] = []
     waiters = OffsetWaiters()
     waiters.add(_waiter(5, heard))
@@ -38,7 +38,7 @@ def test_a_failed_partition_fails_everyone():
     assert len(waiters) == 0
 
 
-def test_whoever_settles_first_wins():
+def test_the_first_to_settle_a_waiter_wins():
     heard: list[tuple[int, ErrorCode]] = []
     waiter = _waiter(5, heard)
     waiter.settle(ErrorCode.REQUEST_TIMED_OUT)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidemill.replication.watermark import agreed_offset
 
 
-def test_F79_the_mark_is_what_the_slowest_in_sync_replica_has():
+def test_F79_the_mark_is_the_position_of_the_slowest_in_sync_replica():
     assert agreed_offset([9, 5, 7], in_sync_count=3, in_sync_min=1, current=2) == 5
 
 

@@ -1,4 +1,4 @@
-"""The loop that compacts: what it picks, how it rests, and what it does with trouble."""
+"""The compaction loop: which log it picks, how it rests, and how it handles faults."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Place:
         self.cleaner = Cleaner(
             self.disk,
             self.directory,
-            self,  # type: ignore[arg-type] # all it asks is `find`
+            self,  # type: ignore[arg-type] # it only calls `find`
             clock=ManualClock(wall_ms=NOW_MS),
             rng=SeededRng(1),
             telemetry=self.telemetry,
@@ -69,7 +69,7 @@ def values(log: FilePartitionLog) -> list[bytes | None]:
     return [value for _, key, value in pairs(log) if key == b"k"]
 
 
-def test_F26_a_dirty_log_is_cleaned_and_then_at_rest() -> None:
+def test_F26_a_dirty_log_is_cleaned_once() -> None:
     place = Place()
     log = place.log()
     assert place.clean()
@@ -80,14 +80,14 @@ def test_F26_a_dirty_log_is_cleaned_and_then_at_rest() -> None:
     assert place.telemetry.cleaned_bytes > 0
 
 
-def test_a_topic_that_does_not_compact_is_left_alone() -> None:
+def test_a_topic_without_compaction_is_not_cleaned() -> None:
     place = Place()
     log = place.log(config=replace(CONFIG, compacts=False))
     assert not place.clean()
     assert len(values(log)) == 10
 
 
-def test_setting_the_policy_later_is_enough() -> None:
+def test_a_topic_is_cleaned_after_its_policy_changed_to_compact() -> None:
     place = Place()
     log = place.log(config=replace(CONFIG, compacts=False))
     log.set_config(CONFIG)
@@ -109,7 +109,7 @@ def test_the_dirtiest_log_comes_first() -> None:
     assert values(first) == [b"9", b"again 0"]
 
 
-def test_a_log_below_the_dirty_ratio_is_left_alone_but_reported() -> None:
+def test_a_log_below_the_dirty_ratio_is_not_cleaned_but_reported() -> None:
     place = Place()
     log = place.log(config=replace(CONFIG, min_cleanable_dirty_ratio=1))
     place.clean()
@@ -164,7 +164,7 @@ def test_a_failed_sync_takes_the_directory_offline() -> None:
     assert not place.clean()
 
 
-def test_a_log_that_is_deleted_while_it_is_cleaned_is_no_failure() -> None:
+def test_deleting_a_log_while_it_is_cleaned_is_not_a_failure() -> None:
     place = Place()
     place.log()
     run, steps = place.disk.run, 0
@@ -196,7 +196,7 @@ def test_a_byte_rate_slows_cleaning_down(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sum(waited) == pytest.approx(place.telemetry.cleaned_bytes / 1024)
 
 
-def test_I9_a_clean_end_and_start_keep_what_was_cleaned() -> None:
+def test_I9_a_clean_restart_keeps_the_cleaned_log() -> None:
     place = Place()
     log = place.log()
     place.clean()

@@ -1,4 +1,4 @@
-"""What the data directory needs done now and then."""
+"""The background work of a data directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TURNS = 20
 @pytest.mark.parametrize(
     ("age_ms", "stays"), [(CUT_FILE_MS_MAX, True), (CUT_FILE_MS_MAX + 1, False)]
 )
-def test_a_retention_pass_lets_the_side_files_of_old_recoveries_go(
+def test_a_retention_pass_deletes_the_side_files_of_old_recoveries(
     age_ms: int, stays: bool
 ) -> None:
     disk = SimDisk()

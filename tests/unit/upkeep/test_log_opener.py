@@ -1,4 +1,4 @@
-"""From the image to logs on a disk, without holding up the loop."""
+"""Logs are made as the image says, without blocking the loop."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Place:
         self.replicas.apply(delta)
 
     async def open_all(self, topic: str = "t") -> None:
-        """Run the loop until every log of the topic was tried."""
+        """Run the opener until every log of the topic has been tried."""
         running = asyncio.create_task(self.opener.run())
         await self.replicas.pending_logs.wait_tried([topic])
         running.cancel()
@@ -76,7 +76,7 @@ def test_F77_every_partition_of_a_large_topic_is_led_when_waiting_ends(place: Pl
     assert all(partition.is_leader for partition in place.replicas)
 
 
-def test_S11_others_get_turns_while_partitions_are_opened(place: Place) -> None:
+def test_S11_other_tasks_get_turns_while_partitions_are_opened(place: Place) -> None:
     place.put(LOGS_PER_GROUP)
 
     async def turns() -> int:
@@ -91,7 +91,7 @@ def test_S11_others_get_turns_while_partitions_are_opened(place: Place) -> None:
     assert asyncio.run(turns()) >= LOGS_PER_GROUP // PARTITIONS_PER_SLICE
 
 
-def test_one_log_that_cannot_be_made_leaves_the_others_alone(place: Place) -> None:
+def test_a_log_that_cannot_be_made_does_not_hold_up_the_others(place: Place) -> None:
     place.put(3)
     place.disk.fail("create", "t-1/")
     place.open_next()
@@ -99,7 +99,7 @@ def test_one_log_that_cannot_be_made_leaves_the_others_alone(place: Place) -> No
     assert [partition.name.partition for partition in place.replicas] == [0, 2]
 
 
-def test_what_failed_is_tried_again(place: Place) -> None:
+def test_a_failed_log_is_tried_again(place: Place) -> None:
     place.put(1)
     place.disk.fail("create", "t-0/")
     place.work_off()
@@ -109,7 +109,7 @@ def test_what_failed_is_tried_again(place: Place) -> None:
     assert len(place.replicas.pending_logs) == 0
 
 
-def test_a_failure_is_told_once_however_often_it_is_tried(
+def test_a_failure_is_logged_once_however_often_it_is_retried(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.put(1)
@@ -121,14 +121,14 @@ def test_a_failure_is_told_once_however_often_it_is_tried(
     assert "t-0 cannot be opened" in caplog.text
 
 
-def test_R12_a_directory_that_failed_opens_nothing(place: Place) -> None:
+def test_R12_a_failed_directory_opens_no_log(place: Place) -> None:
     place.put(2)
     place.directory.fail(StorageFault("EIO"))
     place.open_next()
     assert len(place.replicas) == 0
 
 
-def test_a_deleted_topic_becomes_durable_in_the_background(place: Place) -> None:
+def test_the_deletion_of_a_topic_becomes_durable_in_the_background(place: Place) -> None:
     place.put(3)
     place.open_next()
     place.drop()
@@ -137,7 +137,7 @@ def test_a_deleted_topic_becomes_durable_in_the_background(place: Place) -> None
     assert not place.directory.has_unsettled_removals
 
 
-def test_I34_a_topic_made_again_while_its_logs_are_made_gets_its_own(place: Place) -> None:
+def test_I34_a_topic_created_again_while_its_logs_are_made_gets_its_own_logs(place: Place) -> None:
     place.put(1)
     group = place.replicas.pending_logs.take(1)
     place.drop()

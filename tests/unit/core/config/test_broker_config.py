@@ -58,7 +58,7 @@ def test_an_endpoint_prints_as_it_is_written() -> None:
 @pytest.mark.parametrize(
     "text", ["", "localhost", "localhost:", "localhost:x", "h:65536", "h:-1", "::1:9092", "h:٣"]
 )
-def test_what_is_not_an_endpoint_is_refused_with_its_key(text: str) -> None:
+def test_a_text_that_is_no_endpoint_is_refused_with_its_key(text: str) -> None:
     with pytest.raises(UserError, match=r"metrics\.listen="):
         parse_endpoint(text, key="metrics.listen")
 

@@ -142,7 +142,7 @@ def test_the_keys_of_a_section_are_keys_of_the_whole() -> None:
     assert build(Pottery) == Pottery()
 
 
-def test_the_options_of_a_section_stand_where_the_section_does() -> None:
+def test_the_options_of_a_section_are_listed_in_its_place() -> None:
     names = list(options_of(Pottery))
     assert names == ["wheels", *(f"kiln.{name}" for name in options_of(Kiln)), "clay"]
 

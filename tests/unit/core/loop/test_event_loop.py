@@ -1,4 +1,4 @@
-"""What breaks in a callback has no task to fail and no request to refuse."""
+"""An error in a callback has no task to fail and no request to refuse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def stumble():
 
 
 def told_of(loop_factory, *callbacks, brokers=1, stopped=0):
-    """What brokers hear on one loop, the first so many of which have stopped."""
+    """The reports that brokers on one loop get; the first `stopped` brokers have stopped."""
     told = []
 
     async def scenario():
@@ -51,7 +51,7 @@ def test_R15_an_invariant_that_breaks_in_a_callback_is_reported_and_logged(loop_
     assert "an offset went back" in caplog.text
 
 
-def test_other_errors_of_callbacks_are_logged_and_no_more(caplog):
+def test_other_errors_of_callbacks_are_only_logged(caplog):
     assert told_of(new_event_loop, stumble) == []
     assert "endangers nothing" in caplog.text
 

@@ -1,4 +1,4 @@
-"""Tasks belong to somebody: none dies silently, none outlives its owner."""
+"""Every task has an owner: none dies silently, none outlives its owner."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_task_that_fails_while_it_is_stopped_is_reported_too():
 
 
 @simulated
-async def test_nothing_begins_after_the_end():
+async def test_no_task_starts_after_the_supervisor_has_stopped():
     owner, began = Owner(), []
 
     async def work():

@@ -1,4 +1,4 @@
-"""The timer wheel: never early, cancelled ones gone at once."""
+"""The timer wheel: timers never fire early, and cancelled ones are gone at once."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_cancelled_timer_leaves_the_wheel_at_once():
     assert wheel.next_deadline() is None
 
 
-def test_timers_fire_in_the_order_of_their_slots_and_of_their_adding():
+def test_timers_fire_in_the_order_of_their_slots_and_then_of_being_added():
     fired: list[int] = []
     wheel = TimerWheel(now=0.0, slot_s=0.01)
     for number, deadline in enumerate((0.5, 0.1, 0.5, 0.3)):
@@ -52,7 +52,7 @@ def test_an_action_may_add_another_timer():
     assert fired == ["second"]
 
 
-def test_an_action_that_fails_leaves_the_others_to_the_next_turn():
+def test_when_an_action_fails_the_others_run_in_the_next_turn():
     fired: list[str] = []
     wheel = TimerWheel(now=0.0, slot_s=0.01)
 

@@ -63,7 +63,7 @@ def test_T21_minus_one_takes_the_brokers_defaults() -> None:
     assert topic.topic_id == TOPIC_ID
 
 
-def test_a_topic_gets_what_was_asked_for() -> None:
+def test_a_topic_gets_the_requested_partitions_and_keys() -> None:
     spec = TopicSpec(name="t", partitions=6, replication_factor=3, overrides={"retention.ms": "9"})
     topic = planner().plan_topic(spec, TOPIC_ID)
     assert len(topic.partitions) == 6
@@ -109,7 +109,7 @@ def test_T16_names_that_differ_in_dots_and_underscores_only_collide() -> None:
         ),
     ],
 )
-def test_a_topic_that_cannot_be_is_refused(spec: TopicSpec, code: ErrorCode) -> None:
+def test_an_impossible_topic_is_refused(spec: TopicSpec, code: ErrorCode) -> None:
     assert code_of(spec) is code
 
 
@@ -133,14 +133,14 @@ def test_S39_a_broker_holds_no_more_partitions_than_allowed() -> None:
     with pytest.raises(KafkaError) as refused:
         plan.plan_topic(TopicSpec(name="a", partitions=6), TOPIC_ID)
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
-    # What was refused takes no room.
+    # A refused topic uses no capacity.
     plan.plan_topic(TopicSpec(name="b", partitions=5), TOPIC_ID)
 
 
 # --- more partitions ---
 
 
-def test_partitions_are_added_behind_the_ones_there_are() -> None:
+def test_partitions_are_added_after_the_existing_ones() -> None:
     topic = planner("t").plan_partitions(PartitionsSpec(name="t", count=4))
     assert topic.partitions[:2] == (new_partition((0, 1)), new_partition((1, 2)))
     assert [len(one.replicas) for one in topic.partitions] == [2, 2, 2, 2]
@@ -164,7 +164,7 @@ def test_partitions_are_added_behind_the_ones_there_are() -> None:
         ),
     ],
 )
-def test_a_partition_count_that_cannot_be_is_refused(spec: PartitionsSpec, code: ErrorCode) -> None:
+def test_an_impossible_partition_count_is_refused(spec: PartitionsSpec, code: ErrorCode) -> None:
     with pytest.raises(KafkaError) as refused:
         planner("t").plan_partitions(spec)
     assert refused.value.code is code
@@ -192,7 +192,7 @@ def test_a_key_of_an_unknown_topic_cannot_change() -> None:
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_another_minimum_of_replicas_empties_the_elr() -> None:
+def test_another_minimum_of_replicas_clears_the_elr() -> None:
     base = image("t")
     topic = base.topics["t"]
     waiting = replace(topic.partitions[0], isr=(0,), elr=(1,))

@@ -55,7 +55,7 @@ def test_a_new_partition_is_led_by_its_first_replica_with_all_in_sync() -> None:
     assert made.last_known_leader == 2
 
 
-def test_with_everyone_alive_nothing_changes() -> None:
+def test_with_all_brokers_alive_nothing_changes() -> None:
     before = partition(0, isr=(0, 1, 2))
     assert with_live_brokers(before, {0, 1, 2}, TWO) == before
 
@@ -71,12 +71,12 @@ def test_I11_a_dead_leader_is_replaced_from_the_isr_in_the_next_epoch() -> None:
     assert after.last_known_leader == 2
 
 
-def test_who_leaves_an_isr_below_the_minimum_goes_to_the_elr() -> None:
+def test_a_replica_that_leaves_an_isr_below_the_minimum_moves_to_the_elr() -> None:
     after = with_live_brokers(partition(0, isr=(0, 1)), {0}, TWO)
     assert state(after) == (0, 4, (0,), (1,))
 
 
-def test_with_nobody_in_sync_alive_the_partition_waits_without_a_leader() -> None:
+def test_with_no_in_sync_replica_alive_the_partition_has_no_leader() -> None:
     after = with_live_brokers(partition(0, isr=(0,)), {1, 2}, ONE)
     assert state(after) == (-1, 5, (), (0,))
     assert after.last_known_leader == 0
@@ -88,12 +88,12 @@ def test_the_last_in_sync_replica_leads_again_when_it_comes_back() -> None:
     assert state(with_live_brokers(waiting, {0, 1}, ONE)) == (0, 5, (0,), ())
 
 
-def test_a_leader_from_the_elr_keeps_the_others_of_it() -> None:
+def test_a_leader_from_the_elr_keeps_the_rest_of_the_elr() -> None:
     waiting = partition(-1, isr=(), elr=(1, 0), last=0)
     assert state(with_live_brokers(waiting, {1}, TWO)) == (1, 5, (1,), (0,))
 
 
-def test_the_isr_goes_before_the_elr() -> None:
+def test_a_leader_from_the_isr_is_preferred_to_one_from_the_elr() -> None:
     waiting = partition(-1, isr=(2,), elr=(0,), last=2)
     assert with_live_brokers(waiting, {0, 2}, TWO).leader == 2
 
@@ -111,10 +111,10 @@ def test_an_unclean_election_happens_only_where_the_topic_allows_it() -> None:
     assert state(with_live_brokers(before, {1, 2}, UNCLEAN)) == (1, 5, (1,), ())
 
 
-def test_an_elr_beside_an_isr_that_is_big_enough_is_forgotten() -> None:
+def test_an_elr_beside_a_large_enough_isr_is_cleared() -> None:
     stale = partition(0, isr=(0,), elr=(1,))
     assert state(with_live_brokers(stale, {0, 1}, ONE)) == (0, 4, (0,), ())
-    # The leader dies in the same moment: whoever is in the stale elr may lack records.
+    # The leader dies at the same moment: a replica in the stale elr may lack records.
     assert state(with_live_brokers(stale, {1}, ONE)) == (-1, 5, (), (0,))
 
 
@@ -126,13 +126,13 @@ def test_I14_an_unclean_broker_leaves_isr_and_elr() -> None:
     assert state(after_unclean_restart(partition(0, isr=(0,), elr=(1,)), 1)) == (0, 4, (0,), ())
 
 
-def test_I14_an_unclean_leader_gives_up_the_lead_when_others_are_in_sync() -> None:
+def test_I14_an_unclean_leader_resigns_if_others_are_in_sync() -> None:
     assert state(after_unclean_restart(partition(0, isr=(0, 1)), 0)) == (-1, 5, (1,), ())
     waiting = partition(0, isr=(0,), elr=(1,))
     assert state(after_unclean_restart(waiting, 0)) == (-1, 5, (), (1,))
 
 
-def test_the_only_in_sync_replica_leads_on_in_a_new_epoch_after_an_unclean_stop() -> None:
+def test_the_only_in_sync_replica_leads_in_a_new_epoch_after_an_unclean_stop() -> None:
     assert state(after_unclean_restart(partition(0, isr=(0,)), 0)) == (0, 5, (0,), ())
     alone = replace(new_partition((0,)), leader_epoch=7)
     assert state(after_unclean_restart(alone, 0)) == (0, 8, (0,), ())
@@ -158,7 +158,7 @@ def test_reconcile_names_only_partitions_that_must_change() -> None:
     assert found[0].before.partition_epoch == 9
 
 
-def test_S46_a_partition_that_cannot_be_read_is_left_alone() -> None:
+def test_S46_an_unreadable_partition_is_not_changed() -> None:
     unreadable = image(unreadable_partition((0, 1)), live=(0, 1))
     assert reconcile(unreadable) == []
     assert restart_unclean(unreadable, 0) == []
@@ -237,7 +237,7 @@ EVENTS = st.lists(
 
 
 @given(events=EVENTS, config=st.sampled_from([ONE, TWO, UNCLEAN]))
-def test_I11_whatever_happens_epochs_never_go_back_and_a_leader_is_in_its_isr(
+def test_I11_epochs_never_go_back_and_a_leader_is_always_in_its_isr(
     events: list[tuple[str, object]], config: TopicConfig
 ) -> None:
     now = new_partition((0, 1, 2))

@@ -53,7 +53,7 @@ def test_F03_leaders_and_replicas_are_spread_evenly_and_never_share_a_broker(
     assert max(held.values()) - min(held.values()) <= 1
 
 
-def test_replicas_go_to_different_racks_where_there_are_some() -> None:
+def test_replicas_go_to_different_racks_if_possible() -> None:
     cluster = brokers("east", "east", "west", "west")
     for one in place(cluster, idle(cluster), partitions=8, replication_factor=2):
         assert {cluster[number].rack for number in one} == {"east", "west"}
@@ -77,7 +77,7 @@ def topic(number: int, *replicas: tuple[int, ...]) -> TopicImage:
 
 
 def whole(image: MetadataImage) -> Delta:
-    """The image as one change, from nothing."""
+    """The delta from an empty image to this one."""
     return Delta(
         before=MetadataImage(),
         after=image,

@@ -91,7 +91,7 @@ def test_nothing_new_is_an_empty_delta() -> None:
     assert ImageDraft(before).finish().empty
 
 
-def test_partitions_are_replaced_and_those_that_do_not_exist_passed_over() -> None:
+def test_partitions_are_replaced_and_unknown_ones_ignored() -> None:
     draft = ImageDraft(image_of(topic("t", 1)))
     moved = replace(PARTITION, leader_epoch=1)
     draft.put_partitions(UUID(int=1), {1: moved, 2: moved, -1: moved})
@@ -101,14 +101,14 @@ def test_partitions_are_replaced_and_those_that_do_not_exist_passed_over() -> No
     assert delta.after.topics["t"].partitions == (PARTITION, moved)
 
 
-def test_a_broker_that_registers_anew_is_a_changed_broker() -> None:
+def test_a_broker_that_registers_again_is_a_changed_broker() -> None:
     draft = ImageDraft(MetadataImage(brokers={0: BROKER, 1: replace(BROKER, broker_id=1)}))
     draft.put_broker(replace(BROKER, epoch=2))
     draft.drop_broker(1)
     assert draft.finish().brokers_changed == (0, 1)
 
 
-def test_T18_the_controller_is_a_live_broker_or_nobody() -> None:
+def test_T18_the_controller_is_a_live_broker_or_none() -> None:
     draft = ImageDraft(MetadataImage())
     draft.set_controller(0, 5)
     delta = draft.finish()

@@ -57,7 +57,7 @@ def test_a_path_that_is_not_ours_is_not_a_partition(path: str) -> None:
     assert nodes.try_partition(path) is None
 
 
-def test_paths_lead_back_to_what_they_are_of() -> None:
+def test_paths_give_back_what_they_were_made_from() -> None:
     assert nodes.try_partition(nodes.partition_path(TOPIC_ID, 12)) == (TOPIC_ID, 12)
     assert nodes.try_broker_id(nodes.broker_path(3)) == 3
     assert nodes.try_topic_name(nodes.topic_path("a.b")) == "a.b"

@@ -70,7 +70,7 @@ def test_a_key_that_does_not_work_says_why() -> None:
         assert (key.effect is Effect.WORKS) == (key.reason == ""), key.name
 
 
-def test_every_key_that_works_is_read_by_somebody() -> None:
+def test_every_key_that_works_is_a_field_of_the_topic_config() -> None:
     working = {key.name for key in TOPIC_KEYS.values() if key.effect is Effect.WORKS}
     fields = {name.replace("_", ".") for name in TopicConfig.__dataclass_fields__}
     assert working == fields
@@ -96,7 +96,7 @@ def test_a_topic_without_overrides_shares_the_defaults() -> None:
     assert resolve({}, defaults) is defaults
 
 
-def test_a_broker_key_changes_what_topics_get() -> None:
+def test_a_broker_key_changes_the_default_of_topics() -> None:
     defaults = topic_defaults(broker_config(flags=["log.retention.ms=5", "tidemill.flush=os"]))
     assert (defaults.retention_ms, defaults.flush_group) == (5, False)
     assert resolve({"retention.ms": "7"}, defaults).retention_ms == 7
@@ -147,7 +147,7 @@ def test_T21_an_unknown_key_is_INVALID_CONFIG() -> None:
 
 
 @pytest.mark.parametrize("name", ["log.dirs", "sasl.jaas.config", "metric.reporters", "a" * 30_000])
-def test_S35_no_key_outside_the_table_is_taken(name: str) -> None:
+def test_S35_no_key_outside_the_table_is_accepted(name: str) -> None:
     error = refusal({name: "file:///etc/passwd"})
     assert error.code is ErrorCode.INVALID_CONFIG
     assert len(error.detail) < 200
@@ -184,9 +184,7 @@ def test_T57_appending_the_default_keeps_it_once() -> None:
         ("delete,compact", True, True),
     ],
 )
-def test_F26_both_cleanup_policies_can_be_asked_for(
-    text: str, deletes: bool, compacts: bool
-) -> None:
+def test_F26_both_cleanup_policies_can_be_set(text: str, deletes: bool, compacts: bool) -> None:
     config = resolve(checked_overrides({"cleanup.policy": text}), TopicConfig())
     assert (config.deletes, config.compacts) == (deletes, compacts)
 
@@ -204,7 +202,7 @@ def test_F26_the_keys_of_compaction_are_resolved() -> None:
     assert (config.min_compaction_lag_ms, config.max_compaction_lag_ms) == (6, 7)
 
 
-def test_append_to_what_is_not_a_list_is_refused() -> None:
+def test_appending_to_a_key_that_is_not_a_list_is_refused() -> None:
     with pytest.raises(KafkaError, match="not a list"):
         altered_overrides({}, [("retention.ms", AlterOp.APPEND, "1")])
 
@@ -230,6 +228,6 @@ def test_T56_a_description_tells_where_a_value_comes_from() -> None:
     assert "stored without effect" in described["preallocate"].doc
 
 
-def test_T56_a_description_can_be_of_some_keys() -> None:
+def test_T56_some_keys_can_be_described_alone() -> None:
     described = describe_topic({}, broker_config(), ["segment.ms", "nonsense", "flush.ms"])
     assert [one.option.key for one in described] == ["flush.ms", "segment.ms"]

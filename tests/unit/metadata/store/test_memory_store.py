@@ -16,7 +16,7 @@ async def opened(server: MemoryCoordServer) -> MemoryCoord:
     return coord
 
 
-def test_an_expired_session_loses_its_ephemeral_nodes_and_others_hear_of_it() -> None:
+def test_an_expired_session_loses_its_ephemeral_nodes_and_others_are_notified() -> None:
     async def scenario() -> None:
         server = MemoryCoordServer()
         dying, watching = await opened(server), await opened(server)
@@ -45,7 +45,7 @@ def test_a_suspended_session_cannot_act_but_keeps_its_ephemeral_nodes() -> None:
     asyncio.run(scenario())
 
 
-def test_a_resumed_session_is_asked_to_look_at_everything() -> None:
+def test_a_resumed_session_is_told_that_anything_may_have_changed() -> None:
     async def scenario() -> None:
         server = MemoryCoordServer()
         cut_off, other = await opened(server), await opened(server)
@@ -61,7 +61,7 @@ def test_a_resumed_session_is_asked_to_look_at_everything() -> None:
     asyncio.run(scenario())
 
 
-def test_a_session_that_expired_while_suspended_learns_it_when_resumed() -> None:
+def test_a_session_that_expired_while_suspended_is_lost_when_resumed() -> None:
     async def scenario() -> None:
         server = MemoryCoordServer()
         cut_off, other = await opened(server), await opened(server)
@@ -78,7 +78,7 @@ def test_a_session_that_expired_while_suspended_learns_it_when_resumed() -> None
     asyncio.run(scenario())
 
 
-def test_a_simulator_can_hold_notices_back() -> None:
+def test_a_simulator_can_delay_notifications() -> None:
     async def scenario() -> None:
         held: list[Callable[[], None]] = []
         server = MemoryCoordServer(deliver=held.append)
