@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tests.sim.clients import Worker, drain, patiently
+from tests.sim.clients import Worker, drain, retry_until_ready
 from tests.sim.faults import Faults
 from tests.sim.history import History
 from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
@@ -37,7 +37,7 @@ class Campaign:
 
 async def _create(world: SimWorld, replication: int) -> None:
     async with ClusterClient(world.client_net("admin"), world.bootstrap) as cluster:
-        await patiently(
+        await retry_until_ready(
             lambda: Admin(cluster).create_topic(
                 TOPIC,
                 partitions=len(PARTITIONS),
@@ -51,7 +51,7 @@ async def _check(world: SimWorld, history: History, ids: range) -> None:
     """Check I1, I4 and I5 as clients see them, I10 and I16 in the files."""
     for partition in PARTITIONS:
         await eventually(lambda partition=partition: replicas_agree(world, ids, partition))
-        records = await patiently(lambda partition=partition: drain(world, partition))
+        records = await retry_until_ready(lambda partition=partition: drain(world, partition))
         history.check_final(partition, records)
         assert len({log_bytes(replica(world, i, partition)) for i in ids}) == 1, "I10"
 

@@ -21,7 +21,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.world import SimWorld
 from tidemill.wire.records import Record
 
-__all__ = ["Worker", "drain", "patiently"]
+__all__ = ["Worker", "drain", "retry_until_ready"]
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ async def drain(brokers: Brokers, partition: TopicPartition) -> list[Record]:
         return records
 
 
-async def patiently(attempt: Callable[[], Awaitable[T]]) -> T:
+async def retry_until_ready(attempt: Callable[[], Awaitable[T]]) -> T:
     """Retry until the cluster is reachable and has a leader and a controller."""
     for _ in range(ATTEMPTS_MAX):
         try:
@@ -112,7 +112,7 @@ class Worker:
             self._sent += 1
             value = self._history.value(self._number, self._sent)
             send = partial(producer.send, partition.topic, value, partition=partition.partition)
-            sends.append((value, await patiently(send)))
+            sends.append((value, await retry_until_ready(send)))
         for value, delivery in sends:
             self._history.sent(partition, await delivery.offset(), value)
 
@@ -121,7 +121,7 @@ class Worker:
         consumer = Consumer(cluster, max_wait_ms=50)
         start = AtOffset(self._rng.below(1 + len(self._history.acked[partition])))
         assign = partial(consumer.assign, partition.topic, start, [partition.partition])
-        await patiently(assign)
+        await retry_until_ready(assign)
         try:
             polled = await consumer.poll(0.2)
         except KafkaError as error:
@@ -135,7 +135,9 @@ class Worker:
     async def _list_offsets(self, cluster: ClusterClient) -> None:
         partition, life = self._partition(), self._history.life
         known = self._history.known_end(partition)
-        found = await patiently(partial(list_offsets, cluster, {partition: LATEST_TIMESTAMP}))
+        found = await retry_until_ready(
+            partial(list_offsets, cluster, {partition: LATEST_TIMESTAMP})
+        )
         if life == self._history.life:
             self._history.end_offset(partition, found[partition].offset, known_before=known)
 
@@ -143,7 +145,7 @@ class Worker:
         self._topics_made += 1
         name = f"{SHORT_TOPIC_PREFIX}{self._number}-{self._topics_made}"
         try:
-            await patiently(partial(Admin(cluster).create_topic, name, partitions=2))
+            await retry_until_ready(partial(Admin(cluster).create_topic, name, partitions=2))
         except KafkaError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise  # else a first attempt succeeded, and its answer was lost
@@ -152,7 +154,7 @@ class Worker:
     async def _delete_topic(self, cluster: ClusterClient) -> None:
         if self._topics:
             name = self._topics.pop(0)
-            await patiently(partial(_delete, cluster, name))
+            await retry_until_ready(partial(_delete, cluster, name))
 
 
 async def _delete(cluster: ClusterClient, name: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.sim.clients import patiently
+from tests.sim.clients import retry_until_ready
 from tests.sim.replicas import eventually, leader_of, replicas_agree
 from tidemill.client.admin.group_offsets import GroupOffsets
 from tidemill.client.admin.topic_admin import Admin
@@ -59,7 +59,7 @@ class Shop:
             async with self.client() as cluster:
                 await GroupOffsets(cluster, GROUP).commit({ORDERS: offset})
 
-        await patiently(attempt)
+        await retry_until_ready(attempt)
 
     async def committed(self) -> int:
         async def attempt() -> int:
@@ -67,7 +67,7 @@ class Shop:
                 found = await GroupOffsets(cluster, GROUP).fetch([ORDERS])
                 return found[ORDERS].offset
 
-        return await patiently(attempt)
+        return await retry_until_ready(attempt)
 
     async def crash_coordinator(self) -> int:
         """Cut the power of the coordinating broker and wait for its successor."""
@@ -174,7 +174,7 @@ def test_F55_a_member_continues_with_the_next_coordinator(seed: int) -> None:
                 )
                 return answer.error_code
 
-        assert await patiently(lambda: _checked(beat)) == ErrorCode.NONE
+        assert await retry_until_ready(lambda: _checked(beat)) == ErrorCode.NONE
 
     play(scenario, seed)
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.sim.clients import drain, patiently
+from tests.sim.clients import drain, retry_until_ready
 from tests.sim.history import History
 from tests.sim.replicas import eventually, leader_of, log_bytes, replica, replicas_agree
 from tidemill.client.admin.topic_admin import Admin
@@ -51,7 +51,7 @@ class Bench:
         self._sent += 1
         value = self.history.value(1, self._sent)
         chosen = producer or self.producer
-        return value, await patiently(lambda: chosen.send(ORDERS.topic, value, partition=0))
+        return value, await retry_until_ready(lambda: chosen.send(ORDERS.topic, value, partition=0))
 
     async def send(self, count: int) -> None:
         """Send records one after the other, each acknowledged by all in-sync replicas."""

@@ -63,7 +63,8 @@ class Flusher:
             if dirty.wants_round or log_.config.flush_ms != FOREVER:
                 self._wanted.set()
         if ack_waits:
-            self.request(log_)
+            dirty.request(log_)
+            self._wanted.set()
 
     def request(self, log_: PartitionLog) -> None:
         """Flush everything that this log holds now in the next round."""

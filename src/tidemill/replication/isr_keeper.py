@@ -21,7 +21,7 @@ __all__ = ["IsrKeeper"]
 
 log = logging.getLogger(__name__)
 
-LOOK_INTERVAL_S = 0.5
+CHECK_INTERVAL_S = 0.5
 LAG_S_MAX = 30.0
 
 
@@ -44,11 +44,11 @@ class IsrKeeper:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             for partition in [p for p in self._replicas if p.is_leader and p.followers]:
-                await self.look(partition)
+                await self.maybe_propose(partition)
 
-    async def look(self, partition: Partition) -> None:
+    async def maybe_propose(self, partition: Partition) -> None:
         """Propose the in-sync set that the positions imply, if it differs from the current one."""
         wanted = self.wanted_isr(partition)
         if wanted == partition.isr or not partition.is_leader:

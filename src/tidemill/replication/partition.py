@@ -230,15 +230,16 @@ class Partition:
         header.partition_leader_epoch = self.leader_epoch
         log.append((batch,), (header,), now_ms=now_ms)
         ack_waits = acks == ACKS_ALL and self.settings.flush_before_ack
+        next_offset = header.next_offset
         if ack_waits:
-            self._flush_requested_offset = header.next_offset
+            self._flush_requested_offset = next_offset
         self._flushes.appended(log, header.size_bytes, ack_waits=ack_waits)
         self.maybe_advance_marks()
         if self.replica_watchers:
             for watcher in self.replica_watchers:
                 watcher.wake()
         is_append_time = self.settings.policy.timestamp_type == "append"
-        return Appended(base_offset, header.next_offset, now_ms if is_append_time else NO_TIMESTAMP)
+        return Appended(base_offset, next_offset, now_ms if is_append_time else NO_TIMESTAMP)
 
     def wait_acknowledged(self, next_offset: int, settle: Callable[[ErrorCode], None]) -> AckWaiter:
         """Call `settle` once acks=all holds for everything below `next_offset` (ADR 0003)."""
@@ -248,18 +249,15 @@ class Partition:
                 waiter.settle(ErrorCode.NONE)
             else:
                 self._durable_waiters.add(waiter)
-                self._maybe_request_flush(next_offset)
+                if next_offset > self._flush_requested_offset:
+                    # Appended with acks=1; a retry with acks=all found it.
+                    self._flush_requested_offset = self.log.log_end_offset
+                    self._flushes.request(self.log)
         elif next_offset <= self.high_watermark:
             waiter.settle(ErrorCode.NONE)
         else:
             self._appended_waiters.add(waiter)
         return waiter
-
-    def _maybe_request_flush(self, next_offset: int) -> None:
-        """Needed when a retry with acks=all finds a batch that was appended with acks=1."""
-        if next_offset > self._flush_requested_offset:
-            self._flush_requested_offset = self.log.log_end_offset
-            self._flushes.request(self.log)
 
     def check_writable(self, acks: int) -> None:
         """KafkaError if any append with these acks would be refused."""

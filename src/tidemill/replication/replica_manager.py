@@ -132,7 +132,7 @@ class ReplicaManager:
             self.pending_logs.wake()
 
     def open_made(self, names: Iterable[TopicPartition]) -> None:
-        """Serve partitions whose logs were made; delete a log whose topic has gone meanwhile."""
+        """Serve partitions whose logs were made; delete a log whose topic was deleted."""
         for name in names:
             topic = self.pending_logs.topic(name)
             if name in self._partitions:

@@ -33,7 +33,7 @@ __all__ = ["Cleaner"]
 
 log = logging.getLogger(__name__)
 
-LOGS_PER_LOOK = 50
+LOGS_PER_SCAN = 50
 
 _Candidate = tuple[FilePartitionLog, int]
 """A log, and the offset below which its records cannot be lost."""
@@ -75,7 +75,7 @@ class Cleaner:
         """Clean one log; False if none is due or the cleaning failed."""
         if self._directory.failure is not None:
             return False
-        found = await self._look()
+        found = await self._find_dirty()
         ratio = max((one.dirty_ratio for one in found), default=0.0)
         self._telemetry.dirtiest_log_percent = round(100 * ratio)
         due = [one for one in found if one.is_due]
@@ -83,7 +83,7 @@ class Cleaner:
             return False
         return await self._clean(max(due, key=lambda one: one.dirty_ratio))
 
-    async def _look(self) -> list[Cleanable]:
+    async def _find_dirty(self) -> list[Cleanable]:
         """Every log with something to clean, due or not."""
         logs = self._directory.logs()
         self._damaged &= set(logs.values())
@@ -94,12 +94,12 @@ class Cleaner:
             if partition is not None and log_.config.compacts and log_ not in self._damaged:
                 candidates.append((log_, partition.compactable_offset()))
         now_ms = self._clock.wall_ms()
-        for start in range(0, len(candidates), LOGS_PER_LOOK):
-            some = candidates[start : start + LOGS_PER_LOOK]
-            found += await self._disk.run(partial(self._look_at, some, now_ms))
+        for start in range(0, len(candidates), LOGS_PER_SCAN):
+            some = candidates[start : start + LOGS_PER_SCAN]
+            found += await self._disk.run(partial(self._scan, some, now_ms))
         return found
 
-    def _look_at(self, candidates: Sequence[_Candidate], now_ms: int) -> list[Cleanable]:
+    def _scan(self, candidates: Sequence[_Candidate], now_ms: int) -> list[Cleanable]:
         """Runs in a thread. A log that cannot be read now is skipped."""
         found = []
         for log_, end_offset in candidates:

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 LOGS_PER_SLICE = 50
 FILES_PER_SLICE = 50
 CHECKPOINT_INTERVAL_S = 60.0
-SCRUB_LOOK_INTERVAL_S = 1.0
+SCRUB_INTERVAL_S = 1.0
 
 
 @final
@@ -113,7 +113,7 @@ class Housekeeping:
     async def run_scrub(self) -> None:
         """Read closed segments slowly and verify their checksums."""
         while True:
-            await asyncio.sleep(SCRUB_LOOK_INTERVAL_S)
+            await asyncio.sleep(SCRUB_INTERVAL_S)
             part = self._scrub.next_slice(self._monotonic_ms())
             if part is None:
                 continue

@@ -51,9 +51,9 @@ class LogOpener:
         """Make pending logs, forever."""
         while True:
             await self._pending.wait_work(RETRY_INTERVAL_S if len(self._pending) else IDLE_S)
-            await self.work_off()
+            await self.open_pending()
 
-    async def work_off(self) -> None:
+    async def open_pending(self) -> None:
         """Try to make every pending log, and finish removals."""
         await self._settle_removals()
         self._pending.retry_failed()

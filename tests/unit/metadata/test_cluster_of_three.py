@@ -53,7 +53,7 @@ def test_only_the_controller_creates_topics() -> None:
     asyncio.run(scenario())
 
 
-def test_I11_a_lost_leader_is_replaced_from_the_isr_at_a_higher_epoch_and_everyone_sees_it() -> (
+def test_I11_a_lost_leader_is_replaced_from_the_isr_at_a_higher_epoch_and_all_brokers_see_it() -> (
     None
 ):
     async def scenario() -> None:

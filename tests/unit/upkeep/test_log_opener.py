@@ -57,8 +57,8 @@ class Place:
         await self.replicas.pending_logs.wait_tried([topic])
         running.cancel()
 
-    def work_off(self) -> None:
-        asyncio.run(self.opener.work_off())
+    def open_pending(self) -> None:
+        asyncio.run(self.opener.open_pending())
 
     def open_next(self) -> None:
         asyncio.run(self.opener.open_group(self.replicas.pending_logs.take(LOGS_PER_GROUP)))
@@ -102,9 +102,9 @@ def test_a_log_that_cannot_be_made_does_not_hold_up_the_others(place: Place) -> 
 def test_a_failed_log_is_tried_again(place: Place) -> None:
     place.put(1)
     place.disk.fail("create", "t-0/")
-    place.work_off()
+    place.open_pending()
     assert place.replicas.find("t", 0) is None
-    place.work_off()
+    place.open_pending()
     assert place.replicas.find("t", 0) is not None
     assert len(place.replicas.pending_logs) == 0
 
@@ -115,8 +115,8 @@ def test_a_failure_is_logged_once_however_often_it_is_retried(
     place.put(1)
     place.disk.fail("create", "t-0/", times=2)
     with caplog.at_level(logging.ERROR):
-        place.work_off()
-        place.work_off()
+        place.open_pending()
+        place.open_pending()
     assert len(caplog.messages) == 1
     assert "t-0 cannot be opened" in caplog.text
 
@@ -133,7 +133,7 @@ def test_the_deletion_of_a_topic_becomes_durable_in_the_background(place: Place)
     place.open_next()
     place.drop()
     assert place.directory.has_unsettled_removals
-    place.work_off()
+    place.open_pending()
     assert not place.directory.has_unsettled_removals
 
 

@@ -21,15 +21,15 @@ def stumble():
     raise ValueError("a bug that endangers nothing")
 
 
-def told_of(loop_factory, *callbacks, brokers=1, stopped=0):
+def reports_of(loop_factory, *callbacks, brokers=1, stopped=0):
     """The reports that brokers on one loop get; the first `stopped` brokers have stopped."""
-    told = []
+    reports = []
 
     async def scenario():
         loop = asyncio.get_running_loop()
         ends = [
             report_broken_invariants(
-                loop, lambda part, error, n=n: told.append((n, part, str(error)))
+                loop, lambda part, error, n=n: reports.append((n, part, str(error)))
             )
             for n in range(brokers)
         ]
@@ -42,23 +42,23 @@ def told_of(loop_factory, *callbacks, brokers=1, stopped=0):
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(scenario())
-    return told
+    return reports
 
 
 @pytest.mark.parametrize("loop_factory", [new_event_loop, asyncio.new_event_loop])
 def test_R15_an_invariant_that_breaks_in_a_callback_is_reported_and_logged(loop_factory, caplog):
-    assert told_of(loop_factory, violate) == [(0, "a callback", "an offset went back")]
+    assert reports_of(loop_factory, violate) == [(0, "a callback", "an offset went back")]
     assert "an offset went back" in caplog.text
 
 
 def test_other_errors_of_callbacks_are_only_logged(caplog):
-    assert told_of(new_event_loop, stumble) == []
+    assert reports_of(new_event_loop, stumble) == []
     assert "endangers nothing" in caplog.text
 
 
 def test_each_broker_on_a_loop_is_told_until_it_stops():
-    told = told_of(new_event_loop, violate, brokers=3, stopped=1)
-    assert [number for number, _part, _error in told] == [1, 2]
+    reports = reports_of(new_event_loop, violate, brokers=3, stopped=1)
+    assert [number for number, _part, _error in reports] == [1, 2]
 
 
 def test_R15_a_broker_whose_callback_broke_an_invariant_stops(tmp_path, run, caplog):
