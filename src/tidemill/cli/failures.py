@@ -1,4 +1,4 @@
-"""What a failed command says on standard error, and its exit code."""
+"""How a failed command reports its error: one line on standard error and an exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 
 _ADVICE = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "`tidemill topic list` shows what there is",
-    ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted or made anew; try again",
+    ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted or created again; try again",
     ErrorCode.TOPIC_ALREADY_EXISTS: "choose another name, or change it with `tidemill topic alter`",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "a name has 1 to 249 of the characters a-z A-Z 0-9 . _ -",
     ErrorCode.INVALID_REPLICATION_FACTOR: "it cannot be more than the number of brokers",
@@ -44,14 +44,14 @@ _ADVICE = {
 @final
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One line for the person, one code for the script. An empty line says nothing at all."""
+    """A line for the user and an exit code for scripts. An empty line is not printed."""
 
     line: str
     exit_code: int
 
 
 def explain(error: BaseException) -> Failure | None:
-    """How to report `error`; None means that it is a bug and deserves its traceback."""
+    """How to report `error`; None if it is a bug, which is shown with its traceback."""
     match error:
         case KeyboardInterrupt() | click.Abort():
             return Failure("", INTERRUPTED)

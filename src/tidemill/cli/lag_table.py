@@ -1,4 +1,4 @@
-"""How far a group is: one picture of it, as facts for programs and as tables for people."""
+"""The progress of a group at one moment, as JSON for programs and as tables for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill.client.admin.group_description import GroupDescription, GroupMembe
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
 
-__all__ = ["GroupPicture", "group_facts", "print_group", "take_picture"]
+__all__ = ["GroupSnapshot", "group_facts", "print_group", "take_snapshot"]
 
 _MEMBER_COLUMNS = ("MEMBER", "INSTANCE", "CLIENT", "HOST", "PARTITIONS")
 _PROGRESS_COLUMNS = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER")
@@ -23,38 +23,38 @@ _PROGRESS_COLUMNS = ("TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER")
 
 @final
 @dataclass(frozen=True, slots=True)
-class GroupPicture:
-    """Members and progress, asked for one after the other: a moment apart."""
+class GroupSnapshot:
+    """Members and progress; they come from two requests, a moment apart."""
 
     description: GroupDescription
     progress: list[PartitionProgress]
 
     @property
     def lag(self) -> int:
-        """All that is known of it."""
+        """The total lag over all partitions whose lag is known."""
         return sum(one.lag or 0 for one in self.progress)
 
     def owners(self) -> dict[TopicPartition, GroupMember]:
         return {p: member for member in self.description.members for p in member.assignment}
 
 
-async def take_picture(cluster: ClusterClient, group: str) -> GroupPicture:
-    """The group now; KafkaError if there is none of that name."""
+async def take_snapshot(cluster: ClusterClient, group: str) -> GroupSnapshot:
+    """The group now; raises KafkaError if it does not exist."""
     description = await describe_group(cluster, group)
     assigned = {p for member in description.members for p in member.assignment}
-    return GroupPicture(description, await GroupAdmin(cluster).progress(group, assigned))
+    return GroupSnapshot(description, await GroupAdmin(cluster).progress(group, assigned))
 
 
-def group_facts(picture: GroupPicture) -> dict[str, Any]:
-    """For JSON. `group reset --from-file` reads the `partitions` of it."""
-    group, owners = picture.description, picture.owners()
+def group_facts(snapshot: GroupSnapshot) -> dict[str, Any]:
+    """The group for JSON. `group reset --from-file` reads its `partitions`."""
+    group, owners = snapshot.description, snapshot.owners()
     return {
         "group": group.group_id,
         "type": group.kind,
         "state": group.state,
         "assignor": group.assignor,
         "coordinator": group.coordinator,
-        "lag": picture.lag,
+        "lag": snapshot.lag,
         "members": [_member_facts(member) for member in group.members],
         "partitions": [
             {
@@ -66,7 +66,7 @@ def group_facts(picture: GroupPicture) -> dict[str, Any]:
                 "lag": one.lag,
                 "member_id": owners[one.partition].member_id if one.partition in owners else None,
             }
-            for one in picture.progress
+            for one in snapshot.progress
         ],
     }
 
@@ -84,21 +84,21 @@ def _member_facts(member: GroupMember) -> dict[str, Any]:
     }
 
 
-def print_group(picture: GroupPicture, *, rows_max: int | None = None) -> None:
-    """The group for a person; `rows_max` rows in all, at most half of them members."""
-    group = picture.description
+def print_group(snapshot: GroupSnapshot, *, rows_max: int | None = None) -> None:
+    """Print the group as tables; at most `rows_max` rows, at most half of them members."""
+    group = snapshot.description
     plan = f", {escape(group.assignor)}" if group.assignor else ""
     click.echo(
         f"{escape(group.group_id)}  {group.kind}, {escape(group.state)}{plan}, "
-        f"{len(group.members)} members, lag {picture.lag}, coordinator {group.coordinator}"
+        f"{len(group.members)} members, lag {snapshot.lag}, coordinator {group.coordinator}"
     )
     members = [_member_row(member) for member in group.members]
     if members:
         members_max = None if rows_max is None else max(1, rows_max // 2)
         _print_cut(_MEMBER_COLUMNS, members, members_max)
-    if picture.progress:
+    if snapshot.progress:
         rest = None if rows_max is None else max(rows_max - len(members), rows_max // 2, 1)
-        _print_cut(_PROGRESS_COLUMNS, _progress_rows(picture), rest)
+        _print_cut(_PROGRESS_COLUMNS, _progress_rows(snapshot), rest)
 
 
 def _member_row(member: GroupMember) -> tuple[object, ...]:
@@ -110,7 +110,7 @@ def _member_row(member: GroupMember) -> tuple[object, ...]:
 
 
 def _ranges(indexes: Sequence[int]) -> str:
-    """0,2-4 for 0, 2, 3 and 4; `indexes` rise."""
+    """Ranges such as 0,2-4 for 0, 2, 3 and 4; `indexes` must be ascending."""
     runs: list[list[int]] = []
     for index in indexes:
         if runs and index == runs[-1][-1] + 1:
@@ -120,8 +120,8 @@ def _ranges(indexes: Sequence[int]) -> str:
     return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
-def _progress_rows(picture: GroupPicture) -> list[tuple[object, ...]]:
-    owners = picture.owners()
+def _progress_rows(snapshot: GroupSnapshot) -> list[tuple[object, ...]]:
+    owners = snapshot.owners()
     return [
         (
             one.partition.topic,
@@ -131,7 +131,7 @@ def _progress_rows(picture: GroupPicture) -> list[tuple[object, ...]]:
             one.lag,
             owners[one.partition].member_id if one.partition in owners else None,
         )
-        for one in picture.progress
+        for one in snapshot.progress
     ]
 
 

@@ -1,7 +1,7 @@
-"""Lines from standard input, as they come, without stopping the event loop in between.
+"""Lines from standard input as they arrive, without blocking the event loop.
 
-A pipe or a terminal is waited for with the loop's own reader; a file is always ready. A stream that
-has no descriptor (a test's) is simply read.
+The loop's reader waits for a pipe or a terminal; a file is always ready. A stream without a
+descriptor (in a test) is simply read.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ __all__ = ["read_lines"]
 
 _CHUNK_BYTES = 64 * KIB
 LINE_BYTES_MAX = 16 * MIB
-"""More than any broker takes in one record."""
+"""More than any broker accepts in one record."""
 
 
 async def read_lines(stream: BinaryIO) -> AsyncIterator[bytes]:
-    """Each line without its newline; a last line without one counts too."""
+    """Each line without its newline; the last line needs none."""
     rest = b""
     while chunk := await _read_chunk(stream):
         *lines, rest = (rest + chunk).split(b"\n")
         if len(rest) > LINE_BYTES_MAX:
-            raise UserError(f"a line is longer than {LINE_BYTES_MAX} bytes; no broker takes that")
+            raise UserError(f"a line is longer than {LINE_BYTES_MAX} bytes; no broker accepts that")
         for line in lines:
             yield line
         await next_turn()
@@ -52,7 +52,7 @@ async def _wait_readable(descriptor: int) -> None:
     try:
         loop.add_reader(descriptor, readable.set)
     except PermissionError:
-        return  # epoll takes no files: they are always ready
+        return  # epoll does not accept files: they are always ready
     try:
         await readable.wait()
     finally:

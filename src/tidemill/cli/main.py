@@ -1,7 +1,7 @@
-"""The `tidemill` command: finds the subcommand, runs it, and turns failures into one line each.
+"""The `tidemill` command: finds the subcommand, runs it, and reports a failure in one line.
 
-Subcommands are imported when they are called, and only the one that is called: `tidemill up` must
-not pay for what `tidemill demo` needs. The list with its one-line help is therefore a table here.
+Only the subcommand that is called is imported: `tidemill up` must not pay for the imports of
+`tidemill demo`. Therefore the list of commands with their one-line help is a table here.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong use, 3 no broker reached, 130 interrupted.
 """
@@ -27,8 +27,8 @@ _COMMANDS = {
     "produce": "Send lines from standard input to a topic.",
     "consume": "Print the records of a topic.",
     "pipeline": "Run data pipelines on Apache Spark.",
-    "log": "Look into the log files of a broker that is not running.",
-    "doctor": "Check this machine, and say what to do about what is missing.",
+    "log": "Inspect the log files of a broker that is not running.",
+    "doctor": "Check this machine and advise how to fix what is missing.",
     "demo": "Start a broker, send web-server log lines through it, and count them.",
 }
 
@@ -39,7 +39,7 @@ _NOT_YET = {
 
 @final
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and help, and imports a command when it is called."""
+    """A group that knows the names and help of its commands and imports a command when called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_COMMANDS)
@@ -82,7 +82,7 @@ def cli() -> None:
 
 
 def _report(error: BaseException) -> int:
-    """Say what went wrong in one line; the exit code. What is a bug keeps its traceback."""
+    """Print what went wrong in one line; the exit code. A bug is printed with its traceback."""
     from tidemill.cli.failures import explain
 
     failure = explain(error)
@@ -94,7 +94,7 @@ def _report(error: BaseException) -> int:
 
 
 def _drop_stdout() -> None:
-    """Whoever read our output has gone: the interpreter must not fail again on its last flush."""
+    """The reader of our output is gone: the interpreter's last flush must not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,12 +1,12 @@
-"""What a broker's process asks of Python and of the C library before it starts.
+"""Settings of Python and the C library for a broker's process.
 
-Garbage collection: requests leave hardly any cycles, so the young generation may grow before anyone
-looks, and what start-up made is never looked at again (`gc.freeze`).
+Garbage collection: requests leave hardly any cycles, so the young generation may grow larger before
+it is collected, and objects made at start-up are never examined again (`gc.freeze`).
 
-Memory: the C library gives blocks of more than 128 KiB back to the kernel at once and gets fresh
-ones for the next request; each costs a page fault per 4 KiB. Measured here: decompressing a batch
-of 1 MB takes 0.57 ms into fresh pages and 0.09 ms into kept ones. So blocks of up to 32 MiB come
-from the heap, and up to 64 MiB of it stay with the process.
+Memory: the C library returns blocks of more than 128 KiB to the kernel at once and gets new ones
+for the next request; these cost a page fault per 4 KiB. Measured: decompressing a batch of 1 MB
+takes 0.57 ms into new pages and 0.09 ms into kept ones. So blocks of up to 32 MiB come from the
+heap, and the process keeps up to 64 MiB of free heap.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["freeze_start_up", "raise_descriptor_limit", "tune_process"]
 
 YOUNG_OBJECTS_MAX = 50_000
 DESCRIPTORS_WANTED = 1_048_576
-"""More than any configuration asks for; the hard limit is what really decides."""
+"""More than any configuration needs; in practice the hard limit decides."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _HEAP_BLOCK_BYTES_MAX = 32 * 1024 * 1024
@@ -32,14 +32,14 @@ def tune_process() -> None:
     """Call before anything large is allocated."""
     gc.set_threshold(YOUNG_OBJECTS_MAX)
     if sys.platform == "linux":
-        with suppress(OSError, AttributeError):  # another C library: its own ways are fine too
+        with suppress(OSError, AttributeError):  # another C library: its defaults are fine
             libc = ctypes.CDLL(None)
             libc.mallopt(_M_MMAP_THRESHOLD, _HEAP_BLOCK_BYTES_MAX)
             libc.mallopt(_M_TRIM_THRESHOLD, _HEAP_KEPT_BYTES)
 
 
 def raise_descriptor_limit() -> int:
-    """What this process may open at most. The soft limit is a default that we may raise (S13)."""
+    """Raise the soft limit of open files, as a process may (S13); the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = hard == resource.RLIM_INFINITY
     wanted = DESCRIPTORS_WANTED if unlimited else min(hard, DESCRIPTORS_WANTED)
@@ -48,6 +48,6 @@ def raise_descriptor_limit() -> int:
 
 
 def freeze_start_up() -> None:
-    """Call when the broker serves: what lives now lives to the end."""
+    """Call when the broker serves: the objects that exist now are never freed."""
     gc.collect()
     gc.freeze()

@@ -40,7 +40,7 @@ def _literal(text: str) -> _Piece:
 
 @final
 class RecordFormat:
-    """A pattern such as `%t %p %o %k %v`, checked once, applied to every record.
+    """A pattern such as `%t %p %o %k %v`; checked once, then applied to every record.
 
     %t topic, %p partition, %o offset, %T timestamp in ms, %k key, %v value, %h headers,
     %K and %V sizes of key and value (-1: null), %% a percent sign; \\n, \\t, \\r, \\0, \\\\.
@@ -70,7 +70,7 @@ class RecordFormat:
 
 
 def record_facts(fetched: FetchedRecords, record: Record) -> dict[str, Any]:
-    """A record as JSON can hold it; bytes that are not UTF-8 are base64 under another name."""
+    """A record as a JSON object; bytes that are not UTF-8 become base64 under another name."""
     facts: dict[str, Any] = {
         "topic": fetched.topic,
         "partition": fetched.partition,

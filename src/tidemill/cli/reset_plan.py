@@ -1,8 +1,8 @@
-"""Where `group reset` would move a group: worked out first, shown or written afterwards.
+"""Where `group reset` would move a group: computed first, then shown or committed.
 
-Whatever was asked for, the new offset lies in what the partition holds: between its log start
-offset and its high watermark. A group that were set outside would fall back on its clients'
-`auto.offset.reset`, which is not what anybody meant.
+A new offset is always inside the partition: between its log start offset and its high watermark.
+Otherwise the group would fall back to its clients' `auto.offset.reset`, which the user did not ask
+for.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _OFFSET_MAX = 2**63 - 1
 @final
 @dataclass(frozen=True, slots=True)
 class ShiftBy:
-    """So many records on (or back) from what is committed."""
+    """Forward (or back) by a number of records from the committed offset."""
 
     records: int
 
@@ -46,7 +46,7 @@ class ShiftBy:
 @final
 @dataclass(frozen=True, slots=True)
 class SavedOffsets:
-    """What a file says, for the partitions that it names."""
+    """The offsets of a file, for the partitions that it names."""
 
     offsets: Mapping[TopicPartition, int]
 
@@ -57,7 +57,7 @@ ResetTarget = AtOffset | AtTime | ShiftBy | SavedOffsets
 @final
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """A topic whose offsets are to be moved; None stands for all its partitions."""
+    """A topic whose offsets move; None means all its partitions."""
 
     topic: str
     partitions: tuple[int, ...] | None = None
@@ -66,7 +66,7 @@ class TopicChoice:
 @final
 @dataclass(frozen=True, slots=True)
 class PlannedMove:
-    """One partition's committed offset before (None: never committed) and after."""
+    """The committed offset of one partition before (None: never committed) and after."""
 
     partition: TopicPartition
     before: int | None
@@ -80,7 +80,7 @@ def parse_topic_choice(text: str) -> TopicChoice:
         return TopicChoice(topic)
     indexes = listed.split(",")
     if not all(index.isascii() and index.isdigit() and len(index) <= 9 for index in indexes):
-        raise UserError(f"--topic {text}: expected TOPIC or TOPIC:0,1 with numbers of partitions")
+        raise UserError(f"--topic {text}: expected TOPIC or TOPIC:0,1 with partition numbers")
     return TopicChoice(topic, tuple(sorted({int(index) for index in indexes})))
 
 
@@ -88,9 +88,9 @@ def parse_topic_choice(text: str) -> TopicChoice:
 
 
 def read_saved_offsets(path: Path) -> SavedOffsets:
-    """The partitions of what `group describe --json` printed; those without an offset are left."""
+    """The offsets that `group describe --json` saved; partitions without one are skipped."""
     if path.stat().st_size > _OFFSETS_FILE_BYTES_MAX:
-        raise UserError(f"--from-file {path}: larger than any saved offsets are")
+        raise UserError(f"--from-file {path}: too large to be saved offsets")
     try:
         facts = json.loads(path.read_bytes())
         saved = dict(_saved_offset(entry) for entry in facts["partitions"])
@@ -118,7 +118,7 @@ def _saved_offset(entry: Mapping[str, Any]) -> tuple[TopicPartition, int | None]
 async def plan_reset(
     cluster: ClusterClient, group: str, target: ResetTarget, topics: Iterable[TopicChoice] | None
 ) -> list[PlannedMove]:
-    """The move of every chosen partition; None chooses those that the group has committed."""
+    """The move of every chosen partition; None chooses the partitions with a committed offset."""
     committed = await GroupOffsets(cluster, group).fetch(None)
     chosen = await _chosen(cluster, topics, target, committed)
     wanted = await _wanted(cluster, target, chosen, committed)
@@ -157,7 +157,7 @@ async def _wanted(
     chosen: list[TopicPartition],
     committed: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> dict[TopicPartition, int]:
-    """Where to, before it is fitted into the log; left out is what lies after every record."""
+    """The wanted offsets, before they are clamped; none where the time is after every record."""
     match target:
         case AtOffset(offset):
             return dict.fromkeys(chosen, offset)

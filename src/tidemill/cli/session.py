@@ -1,4 +1,4 @@
-"""What every client command has in common: where the cluster is, and a connection to it."""
+"""Options and connection that all client commands share."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ bootstrap_option = click.option(
     show_default=True,
     show_envvar=True,
     metavar="HOST:PORT[,...]",
-    help="Brokers to ask first; any of the cluster will do.",
+    help="Brokers to connect to first; one of the cluster is enough.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def parse_bootstrap(text: str) -> list[Endpoint]:
-    """HOST:PORT, several with commas between."""
+    """Parse one or several HOST:PORT, separated by commas."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not 1 <= len(parts) <= _ADDRESSES_MAX:
         raise UserError(f"--bootstrap needs 1 to {_ADDRESSES_MAX} addresses, as in 127.0.0.1:9092")
@@ -40,9 +40,9 @@ def parse_bootstrap(text: str) -> list[Endpoint]:
 
 
 def run_client(bootstrap: str, work: Callable[[ClusterClient], Coroutine[Any, Any, T]]) -> T:
-    """Do `work` with a connection to the cluster; its result.
+    """Run `work` with a client of the cluster; its result.
 
-    The context's object is the network, if a caller (a test) has put one there.
+    A test may put its own network into the context's object.
     """
     addresses = parse_bootstrap(bootstrap)
     net: Net | None = click.get_current_context().obj

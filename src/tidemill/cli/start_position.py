@@ -1,4 +1,4 @@
-"""Where `consume --from` begins and `group reset --to-time` leads."""
+"""The start position of `consume --from` and the time of `group reset --to-time`."""
 
 from __future__ import annotations
 

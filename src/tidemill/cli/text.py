@@ -1,8 +1,8 @@
-"""What a command prints: tables, JSON, and text that came from somebody else made harmless.
+"""Output of commands: tables, JSON, and escaped text from a peer.
 
-A topic name, a key or an error message may hold anything, also what makes a terminal act (S52).
-Everything from a peer goes through `escape` before it is shown. rich is imported only when standard
-output is a terminal: it costs more than most commands.
+A topic name, a key or an error message may hold any bytes, also terminal control sequences (S52).
+Everything from a peer goes through `escape` before it is shown. rich is imported only if standard
+output is a terminal: the import takes longer than most commands.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CATEGORIES_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 def escape(text: str) -> str:
-    """`text` with every character that could steer a terminal written as an escape sequence."""
+    """`text` with every character that could control a terminal escaped."""
     if text.isprintable():
         return text
     return "".join(map(_escape_character, text))
@@ -28,27 +28,27 @@ def escape(text: str) -> str:
 def _escape_character(character: str) -> str:
     if character in _SHOWN_AS_IS or unicodedata.category(character) not in _CATEGORIES_ESCAPED:
         return character
-    if 0xDC80 <= ord(character) <= 0xDCFF:  # a byte that was not UTF-8, as surrogateescape keeps it
+    if 0xDC80 <= ord(character) <= 0xDCFF:  # a byte that was not UTF-8, decoded by surrogateescape
         return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape").decode("ascii")
 
 
 def escape_bytes(data: bytes | memoryview | None, *, null: str = "") -> str:
-    """Bytes as text for a person: UTF-8 where it is, `\\xNN` where it is not."""
+    """Bytes as readable text: UTF-8 where valid, `\\xNN` elsewhere."""
     if data is None:
         return null
     return escape(bytes(data).decode("utf-8", "backslashreplace"))
 
 
 def print_json(facts: object) -> None:
-    """One JSON document on one line; ASCII only, so nothing in it can steer a terminal."""
+    """Print one JSON document on one line; ASCII only, so it cannot control a terminal."""
     sys.stdout.write(json.dumps(facts, ensure_ascii=True) + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table: by rich on a terminal, else plain and aligned. Numbers stand at the right.
+    """Print a table: with rich on a terminal, else plain and aligned. Numbers are right-aligned.
 
-    What is not known (None) is a dash, and keeps a column of numbers a column of numbers.
+    An unknown value (None) is a dash; a column of numbers with dashes stays right-aligned.
     """
     listed = [list(row) for row in rows]
     texts = [["-" if cell is None else escape(str(cell)) for cell in row] for row in listed]

@@ -1,4 +1,4 @@
-"""What Tidemill ships for the tests of others, and uses in its own."""
+"""Brokers for tests: Tidemill ships them for its users and uses them in its own tests."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""A real broker inside this process, for tests and demos: free port, temporary directory, its own
-loop.
+"""A real broker inside this process, for tests: free port, temporary directory, own event loop.
 
     with broker() as running:
         producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap})
 
-It is the same broker that `tidemill up` runs; only its event loop lives in a thread of its own.
+It is the same broker that `tidemill up` runs; only its event loop runs in a separate thread.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ STOP_TIMEOUT_S = 30.0
 
 @final
 class RunningBroker:
-    """A broker on a thread; `bootstrap` is what a client needs to know."""
+    """A broker on a thread; clients connect to `bootstrap`."""
 
     def __init__(self, data_dir: str, settings: Mapping[str, object]) -> None:
         values = {"listeners": "127.0.0.1:0", "data.dir": data_dir, **settings}
@@ -46,7 +45,7 @@ class RunningBroker:
         self._loop.run_forever()
 
     def start(self) -> None:
-        """Serve; raises what `tidemill up` would have said."""
+        """Start serving; raises the error that `tidemill up` would report."""
         self._thread.start()
         started = asyncio.run_coroutine_threadsafe(self.broker.start(), self._loop)
         try:
@@ -69,7 +68,7 @@ class RunningBroker:
 
 @contextmanager
 def broker(data_dir: str | None = None, **settings: object) -> Iterator[RunningBroker]:
-    """A running broker; its directory goes with it unless you brought your own.
+    """A running broker; its data directory is removed at the end, unless you named one.
 
     Settings are broker keys with underscores: `broker(num_partitions=1)`.
     """

@@ -1,7 +1,6 @@
-"""Several brokers on the running event loop: real sockets on the loopback, real files, a
-coordination store in memory.
+"""Several brokers on the running event loop, with real sockets and files and a store in memory.
 
-The slow brother of the simulation: the same brokers and the same protocol between them, with the
+It runs what the simulation runs, the same brokers and the same protocol between them, but on the
 machine's own clock, network and disk. What both show is no artefact of the simulation.
 """
 
@@ -25,7 +24,7 @@ __all__ = ["InProcessCluster"]
 @final
 @dataclass(slots=True)
 class _Member:
-    """One broker from its start to its end."""
+    """One running broker and its resources."""
 
     broker: Broker
     disk: OsDisk
@@ -35,7 +34,7 @@ class _Member:
 
 @final
 class InProcessCluster:
-    """Use as `async with`: brokers 0, 1, 2 and so on, each in a directory of its own."""
+    """Use as `async with`: brokers 0, 1, 2 and so on, each in its own directory."""
 
     def __init__(
         self, data_dir: str, *, brokers: int = 3, values: Mapping[str, object] | None = None
@@ -63,7 +62,7 @@ class InProcessCluster:
 
     @property
     def bootstrap(self) -> list[tuple[str, int]]:
-        """Addresses of the brokers that run."""
+        """Addresses of the running brokers."""
         return [(*member.endpoint,) for member in self._members.values()]
 
     def client_net(self) -> Net:
@@ -73,7 +72,7 @@ class InProcessCluster:
         return self._members[broker_id].broker
 
     async def start_broker(self, broker_id: int) -> None:
-        """Serve from what the last life of this broker left."""
+        """Start a broker on the data that its last run left."""
         own = {
             "node.id": broker_id,
             "listeners": "127.0.0.1:0",
@@ -84,7 +83,7 @@ class InProcessCluster:
         self._members[broker_id] = _Member(broker, disk, session, await broker.start())
 
     async def stop_broker(self, broker_id: int) -> None:
-        """A clean end."""
+        """Stop a broker cleanly."""
         member = self._members.pop(broker_id)
         await member.broker.stop()
         member.disk.close()
@@ -92,7 +91,7 @@ class InProcessCluster:
     async def kill(self, broker_id: int) -> None:
         """End a broker as a crash of its process would: nothing answered, flushed or marked.
 
-        Its session is over at once, so that the others need not wait for it.
+        Its session expires at once, so that the others need not wait for it.
         """
         member = self._members.pop(broker_id)
         await member.broker.abandon()

@@ -13,6 +13,6 @@ __all__ = ["tidemill_broker"]
 
 @pytest.fixture
 def tidemill_broker() -> Iterator[RunningBroker]:
-    """A real broker of its own for one test."""
+    """A real broker for one test."""
     with broker() as running:
         yield running

@@ -14,11 +14,11 @@ PATH = Path(__file__).parents[3] / "docs" / "reference" / "cli.md"
 HEAD = """\
 # The command line
 
-Made from the commands' own help by `python -m tests.unit.cli.reference`; do not edit.
+Generated from the help of the commands by `python -m tests.unit.cli.reference`; do not edit.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong use, 3 no broker reached, 130 interrupted. A
-failure is one line on standard error that says what to do. Tables are drawn on a terminal, and are
-plain text elsewhere; what came from the cluster is shown with its control characters escaped.
+failure prints one line on standard error that says what to do. Tables are drawn on a terminal and
+are plain text elsewhere. Text from the cluster is printed with its control characters escaped.
 """
 
 

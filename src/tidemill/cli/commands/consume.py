@@ -45,10 +45,12 @@ _Show = Callable[[FetchedRecords, Record], bytes]
     show_default=True,
     help="%t topic, %p partition, %o offset, %T time in ms, %k key, %v value, %h headers.",
 )
-@click.option("--count", type=click.IntRange(min=0), help="Stop after so many records.")
-@click.option("--follow/--no-follow", default=True, help="Go on at the end, or stop there.")
-@click.option("--raw", is_flag=True, help="Values byte for byte, control characters included.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object per record.")
+@click.option("--count", type=click.IntRange(min=0), help="Stop after this many records.")
+@click.option(
+    "--follow/--no-follow", default=True, help="Wait for new records at the end, or stop there."
+)
+@click.option("--raw", is_flag=True, help="Print values unchanged, control characters included.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record.")
 @bootstrap_option
 def consume(
     topic: str,
@@ -77,7 +79,7 @@ def consume(
 
 
 async def _ends(cluster: ClusterClient, consumer: Consumer) -> dict[TopicPartition, int]:
-    """Where each partition ended when the command began: what --no-follow stops at."""
+    """The end of each partition when the command began; --no-follow stops there."""
     asked = dict.fromkeys(consumer.positions, LATEST_TIMESTAMP)
     return {p: found.offset for p, found in (await list_offsets(cluster, asked)).items()}
 
@@ -101,7 +103,7 @@ def _show(pattern: str, *, raw: bool, as_json: bool) -> _Show:
 
 @final
 class _Printer:
-    """Writes records to standard output, up to a number of them."""
+    """Writes records to standard output, at most `--count` of them."""
 
     def __init__(self, show: _Show, count: int | None) -> None:
         self._show = show

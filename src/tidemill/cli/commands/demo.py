@@ -1,7 +1,7 @@
-"""`tidemill demo`: the main job, end to end, on a broker of its own.
+"""`tidemill demo`: a whole application, end to end, on its own broker.
 
-With Spark: a shop's access log, made up, through the pipeline `logs`. Without Java or Spark: the
-same kind of lines through the broker and back.
+With Spark, the invented access log of a shop runs through the pipeline `logs`. Without Java or
+Spark, the same kind of lines go through the broker and back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BROKER_RATE = 20_000
 @click.option(
     "--seconds",
     type=click.FloatRange(0.1, 3600),
-    help="How long lines are sent.  [default: 60, without Spark 5]",
+    help="How long to send lines.  [default: 60, without Spark 5]",
 )
 @click.option(
     "--rate",
@@ -43,9 +43,9 @@ _BROKER_RATE = 20_000
     "directory",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where results stay.  [default: a new temporary directory]",
+    help="Directory for the results.  [default: a new temporary directory]",
 )
-@click.option("--without-spark", is_flag=True, help="Only the broker: lines in, lines out.")
+@click.option("--without-spark", is_flag=True, help="Run only the broker: lines in, lines out.")
 @click.option("--verbose", is_flag=True, help="Also show what Spark and its JVM print.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def demo(
@@ -58,13 +58,13 @@ def demo(
 ) -> None:
     """Start a broker, send web-server log lines through it, and count them.
 
-    The pipeline `logs` runs on Spark against it; its results stay in a directory. The broker, its
-    data and all processes are gone afterwards.
+    The pipeline `logs` runs on Spark and reads from the broker; its results stay in a directory.
+    The broker, its data and all processes are removed at the end.
     """
     missing = None if without_spark else _missing()
     if without_spark or missing is not None:
         if missing is not None:
-            click.echo(f"{missing}; the demo goes on without Spark", err=True)
+            click.echo(f"{missing}; the demo continues without Spark", err=True)
         _without_spark(seconds or _BROKER_SECONDS, rate or _BROKER_RATE, as_json=as_json)
         return
     _with_spark(
@@ -77,7 +77,7 @@ def demo(
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:
-    """SIGTERM ends it like Ctrl-C does: no process may stay behind."""
+    """Run `work`; SIGTERM ends it like Ctrl-C does, so that no process stays behind."""
 
     async def until_told() -> T:
         task = asyncio.current_task()

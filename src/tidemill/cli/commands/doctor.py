@@ -1,4 +1,4 @@
-"""`tidemill doctor`: looks at this machine, and says what to do about what is missing."""
+"""`tidemill doctor`: checks this machine and advises how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Status(StrEnum):
 
     OK = "ok"
     NOTE = "note"
-    """Something optional is missing."""
+    """Something optional is missing or slow."""
     PROBLEM = "problem"
     """The broker will not run, or not well."""
 
@@ -50,7 +50,7 @@ class Status(StrEnum):
 @final
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. `advice` is empty when all is well."""
+    """The result of one check. `advice` is empty if there is nothing to do."""
 
     name: str
     status: Status
@@ -63,9 +63,9 @@ class Finding:
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def doctor(data_dir: str, listen: str, as_json: bool) -> None:
-    """Check this machine, and say what to do about what is missing.
+    """Check this machine and advise how to fix what is missing.
 
-    Ends with 1 if the broker would not run, or not well.
+    Exits with 1 if the broker would not run, or not run well.
     """
     checks: list[Callable[[], Finding]] = [
         _check_python,
@@ -103,7 +103,9 @@ def _check_compiler() -> Finding:
     path = shutil.which(os.environ.get("CC") or "cc") or shutil.which("gcc")
     if path is not None:
         return Finding("compiler", Status.OK, path)
-    advice = "without a C compiler loops and request path stay slow: apt install gcc python3-dev"
+    advice = (
+        "without a C compiler the broker runs as plain Python, slower: apt install gcc python3-dev"
+    )
     return Finding("compiler", Status.NOTE, "none", advice)
 
 
@@ -111,8 +113,10 @@ def _check_compiled(name: str, modules: Sequence[str]) -> Finding:
     slow = [module for module in modules if not is_compiled(module)]
     if not slow:
         return Finding(name, Status.OK, f"all {len(modules)} modules")
-    advice = "they run as plain Python, slower; with a C compiler `make setup` compiles them"
-    return Finding(name, Status.NOTE, f"{len(slow)} of {len(modules)} modules are not", advice)
+    advice = "these run as plain Python, slower; with a C compiler `make setup` compiles them"
+    return Finding(
+        name, Status.NOTE, f"{len(slow)} of {len(modules)} modules are not compiled", advice
+    )
 
 
 def _check_descriptors() -> Finding:
@@ -120,7 +124,7 @@ def _check_descriptors() -> Finding:
     found = f"{soft} (at most {hard})"
     if soft >= _DESCRIPTORS_MIN:
         return Finding("open files", Status.OK, found)
-    advice = f"every client and segment takes one; run `ulimit -n {min(hard, 65_536)}` first"
+    advice = f"every client and segment needs one; run `ulimit -n {min(hard, 65_536)}` first"
     return Finding("open files", Status.PROBLEM, found, advice)
 
 
@@ -134,7 +138,12 @@ def _check_disk(data_dir: str) -> Finding:
     found = f"{free / MIB / 1024:.1f} GiB free at {present}"
     if free >= _FREE_BYTES_MIN:
         return Finding("disk", Status.OK, found)
-    return Finding("disk", Status.PROBLEM, found, "a full disk refuses writes; make room")
+    return Finding(
+        "disk",
+        Status.PROBLEM,
+        found,
+        "the broker refuses writes when the disk is full; free some space",
+    )
 
 
 async def _check_port(listen: str) -> Finding:
@@ -146,7 +155,7 @@ async def _check_port(listen: str) -> Finding:
     except BrokerUnreachable:
         return Finding("port", Status.OK, f"{listen} is free")
     except (ClientError, TidemillError):
-        advice = "another program has the port; give `tidemill up` another with --listen"
+        advice = "another program uses the port; choose another for `tidemill up` with --listen"
         return Finding("port", Status.PROBLEM, f"{listen} is taken, not by a broker", advice)
     connection.close()
     return Finding("port", Status.OK, f"a broker answers on {listen}")

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from tidemill.cli.failures import explain
-from tidemill.cli.lag_table import group_facts, print_group, take_picture
+from tidemill.cli.lag_table import group_facts, print_group, take_snapshot
 from tidemill.cli.reset_plan import (
     PlannedMove,
     ResetTarget,
@@ -37,7 +37,7 @@ __all__ = ["group"]
 
 _WATCH_S = 1.0
 _LINES_AROUND_TABLES = 10
-"""Of a watched group: its head, the heads of its tables, and what was cut off."""
+"""Lines of a watched group beside its rows: its head, the table heads, what was cut off."""
 
 
 @click.group()
@@ -66,13 +66,13 @@ def list_(state: str | None, as_json: bool, bootstrap: str) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--watch", is_flag=True, help="Again every second, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C.")
 @json_option
 @bootstrap_option
 def describe(name: str, watch: bool, as_json: bool, bootstrap: str) -> None:
     """Describe the group NAME: members, assignment, committed offsets and lag.
 
-    What --json prints can be saved and given to `group reset --from-file` later.
+    The output of --json can be saved and passed to `group reset --from-file` later.
     """
 
     async def work(cluster: ClusterClient) -> None:
@@ -87,19 +87,21 @@ def describe(name: str, watch: bool, as_json: bool, bootstrap: str) -> None:
 @group.command()
 @click.argument("name")
 @click.option("--topic", "topics", metavar="TOPIC[:0,1]", multiple=True, help="Repeatable.")
-@click.option("--all-topics", is_flag=True, help="All that the group has committed.")
-@click.option("--to-earliest", is_flag=True, help="To the first record that is kept.")
-@click.option("--to-latest", is_flag=True, help="Behind the last record.")
+@click.option(
+    "--all-topics", is_flag=True, help="All topics for which the group has committed offsets."
+)
+@click.option("--to-earliest", is_flag=True, help="To the first stored record.")
+@click.option("--to-latest", is_flag=True, help="To the end, after the last record.")
 @click.option("--to-offset", metavar="N", type=click.IntRange(0, 2**63 - 1))
 @click.option("--to-time", metavar="TIME", help="An age such as -10m, or an ISO 8601 time.")
-@click.option("--shift-by", metavar="N", type=int, help="On by so many records; -5 goes back.")
+@click.option("--shift-by", metavar="N", type=int, help="Forward by N records; -5 goes back.")
 @click.option(
     "--from-file",
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="What `group describe --json` printed.",
+    help="To the offsets that `group describe --json` printed.",
 )
-@click.option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the new offsets, change nothing.")
 @json_option
 @bootstrap_option
 def reset(
@@ -118,8 +120,8 @@ def reset(
 ) -> None:
     """Move the committed offsets of the group NAME, which must have no members.
 
-    It acts at once; look first with --dry-run. An offset that the partition does not hold
-    becomes the nearest that it holds. A group that is new begins where it was reset to.
+    It acts at once; use --dry-run to look first. An offset outside the partition becomes the
+    nearest one inside. A group that does not exist yet will start at the new offsets.
     """
     target = _target(
         to_earliest=to_earliest,
@@ -165,9 +167,9 @@ def delete(names: tuple[str, ...], bootstrap: str) -> None:
 @click.option("--instance", "instances", metavar="ID", multiple=True, help="Repeatable.")
 @bootstrap_option
 def evict(name: str, instances: tuple[str, ...], bootstrap: str) -> None:
-    """Take static members out of the group NAME that will not come back.
+    """Remove static members that will not come back from the group NAME.
 
-    All of them, or those with these instance ids. A member that is alive joins again.
+    Removes all of them, or only the given instances. A live member joins again.
     """
 
     async def work(cluster: ClusterClient) -> dict[str, ErrorCode]:
@@ -187,32 +189,32 @@ def evict(name: str, instances: tuple[str, ...], bootstrap: str) -> None:
 
 
 async def _show(cluster: ClusterClient, name: str, *, as_json: bool) -> None:
-    picture = await take_picture(cluster, name)
+    snapshot = await take_snapshot(cluster, name)
     if as_json:
-        print_json(group_facts(picture))
+        print_json(group_facts(snapshot))
     else:
-        print_group(picture)
+        print_group(snapshot)
     sys.stdout.flush()
 
 
 async def _show_again(cluster: ClusterClient, name: str, *, as_json: bool) -> None:
-    """On a terminal in the place of the last picture, cut to its height; else below it."""
+    """Print the group again: over the last output, cut to the terminal's height, or below it."""
     try:
-        picture = await take_picture(cluster, name)
+        snapshot = await take_snapshot(cluster, name)
     except (ClientError, KafkaError) as error:
-        # A broker that starts again is what one watches for.
+        # People watch a group while brokers restart.
         failure = explain(error)
         click.echo(f"error: {failure.line if failure else error}", err=True)
         return
     if as_json:
-        print_json(group_facts(picture))
+        print_json(group_facts(snapshot))
     elif sys.stdout.isatty():
         click.clear()
         height = shutil.get_terminal_size().lines
-        print_group(picture, rows_max=max(2, height - _LINES_AROUND_TABLES))
+        print_group(snapshot, rows_max=max(2, height - _LINES_AROUND_TABLES))
     else:
         click.echo()
-        print_group(picture)
+        print_group(snapshot)
     sys.stdout.flush()
 
 
@@ -271,7 +273,7 @@ def _time_ms(text: str) -> int:
 
 
 async def _refuse_active(cluster: ClusterClient, name: str) -> None:
-    """Members commit where they are: what they find reset, they would write over."""
+    """Refuse a group with members: their next commit would overwrite the new offsets."""
     try:
         described = await describe_group(cluster, name)
     except KafkaError as refusal:

@@ -1,4 +1,4 @@
-"""`tidemill log`: look into the log files of a broker that is not running."""
+"""`tidemill log`: inspect the log files of a broker that is not running."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class _Damage:
 @final
 @dataclass(slots=True)
 class _SegmentWalk:
-    """Iterates over a segment's valid batches; `damage` is complete when that has ended.
+    """Iterates over a segment's valid batches; `damage` is complete when the iteration has ended.
 
-    Every checksum is compared; behind damage the walk goes on at the next batch that is whole.
+    Every checksum is verified. After damage the walk continues at the next complete batch.
     """
 
     path: str
@@ -66,13 +66,13 @@ class _SegmentWalk:
             scan.skip_to(found)
 
     def read(self, batch: FoundBatch) -> bytes:
-        """The bytes of a batch that the iteration has found."""
+        """The bytes of a batch that the iteration returned."""
         return self.file.pread(batch.header.size_bytes, batch.position)
 
 
 @click.group()
 def log() -> None:
-    """Look into the log files of a broker that is not running."""
+    """Inspect the log files of a broker that is not running."""
 
 
 @log.command()
@@ -82,7 +82,7 @@ def log() -> None:
 def dump(directory: str, with_records: bool, as_json: bool) -> None:
     """Print the batches in DIR: a data directory, or one partition's.
 
-    What is damaged is named behind its segment; `log verify` sums it up.
+    Damage is listed after its segment; `log verify` gives the totals.
     """
     disk = OsDisk()
     for partition in _partition_directories(directory):
@@ -99,9 +99,9 @@ def dump(directory: str, with_records: bool, as_json: bool) -> None:
 @click.argument("directory", metavar="DIR")
 @json_option
 def verify(directory: str, as_json: bool) -> None:
-    """Compare every checksum in DIR: a data directory, or one partition's.
+    """Verify every checksum in DIR: a data directory, or one partition's.
 
-    Ends with 1 if anything is damaged. Nothing is changed.
+    Exits with 1 if anything is damaged. Changes nothing.
     """
     disk = OsDisk()
     damages: list[_Damage] = []
@@ -141,7 +141,7 @@ def _partition_directories(directory: str) -> list[Path]:
 
 
 def _segments(disk: Disk, partition: Path) -> Iterator[_SegmentWalk]:
-    """The segments of a partition by offset, each open while it is looked at."""
+    """The segments of a partition by offset; each is open while it is yielded."""
     for name in disk.list_names(str(partition)):
         base_offset = try_parse_offset(name, LOG_SUFFIX)
         if base_offset is None:

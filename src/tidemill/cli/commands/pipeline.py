@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["missing_for_spark", "pipeline"]
 
 _PLAIN_EVERY_S = 10.0
-"""Between two progress lines that stay; on a terminal one line is written over and over."""
+"""Between two lines of progress; on a terminal one line is overwritten instead."""
 
 _set_option = click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="One key; repeatable."
@@ -45,14 +45,14 @@ _config_option = click.option(
 def pipeline() -> None:
     """Run data pipelines on Apache Spark.
 
-    A pipeline is named, or is a file that `init` wrote: `tidemill pipeline run ./logs.toml`.
+    Give the name of a pipeline, or a file that `init` wrote: `tidemill pipeline run ./logs.toml`.
     """
 
 
 @pipeline.command("list")
 @json_option
 def list_pipelines(as_json: bool) -> None:
-    """Show which pipelines there are."""
+    """List the pipelines."""
     if as_json:
         print_json([{"name": kind.name, "description": kind.description} for kind in PIPELINES])
         return
@@ -98,7 +98,7 @@ def init(name: str, directory: Path) -> None:
 @click.argument("name", metavar="NAME|FILE")
 @_config_option
 @click.option("--master", metavar="URL", help="Where Spark runs.  [default: local[*]]")
-@click.option("--once", is_flag=True, help="Process what is in the topics now, then end.")
+@click.option("--once", is_flag=True, help="Process the records that exist now, then stop.")
 @click.option("--verbose", is_flag=True, help="Also show what Spark and its JVM print.")
 @_set_option
 def run(
@@ -111,8 +111,8 @@ def run(
 ) -> None:
     """Run a pipeline until Ctrl-C or SIGTERM.
 
-    It goes on where its last run stopped (see checkpoint.dir). After a failure it starts again,
-    with growing pauses.
+    It continues where its last run stopped (see checkpoint.dir). After a failure it restarts, with
+    growing pauses.
     """
     configured = _configured(name, config_file, settings, master)
     missing = missing_for_spark()
@@ -136,13 +136,13 @@ def run(
 @_set_option
 @json_option
 def report(name: str, config_file: str | None, settings: tuple[str, ...], as_json: bool) -> None:
-    """Show what a pipeline has found so far, and write its page again. Needs no Spark running."""
+    """Show the results of a pipeline so far, and write its report page. Needs no running Spark."""
     if importlib.util.find_spec("pyarrow") is None:
         raise TidemillError("pyarrow is missing: pip install 'tidemill[spark]'")
     configured = _configured(name, config_file, settings, None)
     table = configured.pipeline.table()
     if table is None:
-        raise TidemillError(f"{configured.kind.name} has nothing to show yet")
+        raise TidemillError(f"{configured.kind.name} has no results yet")
     if as_json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
         return
@@ -151,7 +151,7 @@ def report(name: str, config_file: str | None, settings: tuple[str, ...], as_jso
 
 
 def missing_for_spark() -> str | None:
-    """What to install before pipelines can run, in one line."""
+    """One line that says what to install before pipelines can run; None if nothing is missing."""
     for module in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(module) is None:
             return f"{module} is missing: pip install 'tidemill[spark]'"
@@ -171,7 +171,7 @@ def _configured(
     if path is not None and path == name:
         named = values.get("pipeline")
         if not isinstance(named, str):
-            raise UserError(f'{path} does not say which pipeline: pipeline = "logs"')
+            raise UserError(f'{path} names no pipeline; add a line such as pipeline = "logs"')
         name = named
     flags: dict[str, object] = dict(parse_assignments(settings))
     if master is not None:
@@ -189,7 +189,7 @@ def _read(path: str) -> dict[str, object]:
 
 @final
 class _Screen:
-    """Says on standard error what the run is doing."""
+    """Reports the progress of the run on standard error."""
 
     def __init__(self, name: str, clock: Clock) -> None:
         self._name = name

@@ -45,7 +45,7 @@ class _LineFormat:
 
 @final
 class _Progress:
-    """A line on a terminal's standard error that counts, and the one that stays at the end."""
+    """Counts the records on standard error if it is a terminal, and prints the total at the end."""
 
     def __init__(self, clock: Clock, topic: str) -> None:
         self._clock = clock
@@ -72,16 +72,24 @@ class _Progress:
 
 @click.command()
 @click.argument("topic")
-@click.option("--key-separator", metavar="TEXT", help="What stands between key and value.")
+@click.option(
+    "--key-separator",
+    metavar="TEXT",
+    help="Text between key and value; without it lines have no key.",
+)
 @click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
-@click.option("--partition", type=click.IntRange(min=0), help="Send to this one only.")
-@click.option("--acks", type=click.Choice(list(_ACKS)), help="Who must have it.  [default: all]")
+@click.option("--partition", type=click.IntRange(min=0), help="Send all records to this partition.")
+@click.option(
+    "--acks",
+    type=click.Choice(list(_ACKS)),
+    help="Replicas that must store a record.  [default: all]",
+)
 @click.option(
     "--compression",
     type=click.Choice(["none", "gzip", "snappy", "lz4", "zstd"]),
     default="none",
     show_default=True,
-    help="Codec of the batches.",
+    help="Compression of the batches.",
 )
 @click.option("--idempotent", is_flag=True, help="Retries store nothing twice; implies acks=all.")
 @bootstrap_option

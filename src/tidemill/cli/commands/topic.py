@@ -27,7 +27,7 @@ def topic() -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--partitions", type=_INT32, help="How many.  [default: the broker's]")
+@click.option("--partitions", type=_INT32, help="Number of partitions.  [default: the broker's]")
 @click.option("--replication", type=click.IntRange(1, 32_767), help="Copies of each partition.")
 @click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
 @json_option

@@ -24,11 +24,13 @@ __all__ = ["up"]
 
 
 @click.command(short_help="Start a broker.")
-@click.option("--data-dir", metavar="DIR", help="Where the data lives.  [default: ./data]")
+@click.option("--data-dir", metavar="DIR", help="Directory for all data.  [default: ./data]")
 @click.option("--listen", metavar="HOST:PORT", help="Address to serve.  [default: 127.0.0.1:9092]")
-@click.option("--advertise", metavar="HOST:PORT", help="Address that clients are told to use.")
-@click.option("--config", "config_file", metavar="FILE", help="key=value lines.")
-@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="One key; repeatable.")
+@click.option("--advertise", metavar="HOST:PORT", help="Address that clients use, if not --listen.")
+@click.option("--config", "config_file", metavar="FILE", help="File with key=value lines.")
+@click.option(
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set one key; repeatable."
+)
 @click.option("--brokers", metavar="N", type=int, default=1, hidden=True)
 @click.option("--zookeeper", metavar="HOSTS", hidden=True)
 def up(
@@ -42,9 +44,11 @@ def up(
 ) -> None:
     """Start a broker that speaks the Kafka protocol. Prints `ready: HOST:PORT` once it serves."""
     if brokers != 1:
-        raise UserError("--brokers is not there yet: one broker per command, one per cluster")
+        raise UserError(
+            "--brokers is not available yet: each command runs one broker, and a cluster has one"
+        )
     if zookeeper is not None:
-        raise UserError("--zookeeper is not there yet: metadata lives in the data directory")
+        raise UserError("--zookeeper is not available yet: the data directory holds the metadata")
     named = {"data.dir": data_dir, "listeners": listen, "advertised.listeners": advertise}
     config = broker_config(
         file_text=_read(config_file) if config_file else "",
@@ -73,9 +77,9 @@ def _read(path: str) -> str:
 
 
 async def _serve(broker: Broker) -> bool:
-    """Run until told to stop; whether the broker failed by itself."""
+    """Run until a signal or a failure; whether the broker failed."""
     stop = asyncio.Event()
-    broker.on_failure(stop.set)  # before the start: a part may fail as soon as it runs
+    broker.on_failure(stop.set)  # before the start: a part may fail at once
     endpoint = await broker.start()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,8 +1,8 @@
-"""Web-server log lines that look like a small shop's: the demo's stream.
+"""Invented web-server log lines of a small shop, for the demo.
 
-Combined log format. A few hundred visitors with their addresses and browsers come again and again,
-a few pages get most of the visits, most answers are 200. The same seed makes the same lines, apart
-from the time that stands in them.
+Combined log format. A few hundred visitors, each with an address and a browser, return again and
+again, a few pages get most of the visits, most answers are 200. The same seed gives the same lines,
+apart from their times.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Visitor(NamedTuple):
 
 @final
 class AccessLog:
-    """An endless log. `line` needs about 3 us, so the demo measures the broker and not this."""
+    """An endless log. `line` takes about 3 us, so the demo measures the broker, not this class."""
 
     def __init__(self, rng: Rng) -> None:
         self._rng = rng
@@ -48,7 +48,7 @@ class AccessLog:
         self._stamp = ""
 
     def _visitor(self) -> _Visitor:
-        # 198.51.100.0/24 and 203.0.113.0/24 are set aside for examples (RFC 5737).
+        # 198.51.100.0/24 and 203.0.113.0/24 are reserved for examples (RFC 5737).
         network = ("198.51.100", "203.0.113")[self._rng.below(2)]
         user = f"user{self._rng.below(1000):03}" if self._rng.below(4) == 0 else "-"
         agent = _AGENTS[self._rng.below(len(_AGENTS))]

@@ -1,4 +1,4 @@
-"""The demo's table of finished minutes: redrawn by rich on a terminal, lines anywhere else."""
+"""The demo's table of finished minutes: redrawn by rich on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _ROWS_SHOWN_MAX = 30
 
 
 class GrowingTable(Protocol):
-    """Rows come one by one."""
+    """A table that grows by one row at a time."""
 
     def add(self, minute: Minute) -> None: ...
 
     def say(self, status: str) -> None:
-        """What is going on right now; replaces what was said before."""
+        """Show a line of status; it replaces the last one."""
         ...
 
 
 @contextlib.contextmanager
 def growing_table() -> Iterator[GrowingTable]:
-    """One that suits standard error."""
+    """A table for standard error, drawn if that is a terminal."""
     if not sys.stderr.isatty():
         yield _Lines()
         return
@@ -65,7 +65,7 @@ class _Lines:
         self._write(_texts(minute))
 
     def say(self, status: str) -> None:
-        """Lines stay where they are: only results are worth one."""
+        """Ignored: printed lines stay, so only results are printed."""
 
     def _write(self, cells: list[str]) -> None:
         padded = [cell.rjust(width) for cell, width in zip(cells, _WIDTHS, strict=True)]

@@ -43,7 +43,7 @@ DEAD_TOPIC = "web-logs.dead"
 PARTITIONS = 4
 SEED = 20_261
 SPEED = 20
-"""Seconds of the log in one second of the demo."""
+"""Seconds of the log that are played in one second of the demo."""
 
 _LATE_S = 20
 _SPARK_START_S = 90.0
@@ -75,14 +75,14 @@ def summary_text(result: PipelineResult, directory: Path) -> str:
     look = f"import pyarrow.dataset as d; print(d.dataset('{events}').head(5).to_pylist())"
     return (
         f"sent {result.sent:,} lines; {result.events:,} became events, "
-        f"{result.dead:,} broken ones dead letters: all accounted for "
-        f"({result.seconds:.0f} s with everything)\n"
+        f"{result.dead:,} broken ones became dead letters: every line is accounted for "
+        f"({result.seconds:.0f} s in total)\n"
         f"report of {result.windows} minutes: {result.report}\n\n"
         "look further:\n"
         f"  {tidemill} pipeline report {directory / 'logs.toml'}\n"
         f'  {sys.executable} -c "{look}"\n'
         f"  {tidemill} pipeline init logs     # your own: edit logs.toml, start `{tidemill} up`\n"
-        f"  rm -r {directory}     # when you have seen enough"
+        f"  rm -r {directory}     # remove the results"
     )
 
 
@@ -100,8 +100,8 @@ async def run_pipeline(
             log = _PipelineLog(process, shown=verbose)
             await _wait_running(process, log, clock)
             click.echo(
-                f"Spark runs. The log of {seconds * SPEED / 60:.0f} minutes is played in "
-                f"{seconds:.0f} s: {SPEED} times faster than life.",
+                f"Spark is running. A log of {seconds * SPEED / 60:.0f} minutes is played in "
+                f"{seconds:.0f} s: {SPEED} times faster than real time.",
                 err=True,
             )
             playback = _Playback(
@@ -145,7 +145,7 @@ class _Playback:
         self.windows = 0
 
     async def play(self, table: GrowingTable) -> tuple[int, int, int]:
-        """Lines sent, events and dead letters."""
+        """Send and read for the whole time; the counts of lines sent, events and dead letters."""
         minutes = Consumer(self._cluster, max_wait_ms=20)
         await minutes.assign(MINUTES_TOPIC, EARLIEST)
         async with Producer(self._cluster, self._clock) as producer:

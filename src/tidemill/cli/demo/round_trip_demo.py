@@ -1,4 +1,4 @@
-"""The demo without Spark: log lines through a broker, and a reader beside it."""
+"""The demo without Spark: log lines go through a broker and are read back at the same time."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ PARTITIONS = 4
 SEED = 20_261
 _DRAIN_S = 5.0
 _BURST_LINES = 2_000
-"""Lines between two looks at what came back."""
+"""Lines sent between two polls of the reader."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RoundTrip:
-    """What was measured."""
+    """The measured values."""
 
     client: str
     sent: int
@@ -45,7 +45,7 @@ class RoundTrip:
 
 
 async def round_trip(seconds: float, rate: int) -> RoundTrip:
-    """Send log lines for some seconds and read them back, in order, at the same time."""
+    """Send log lines for some seconds and, at the same time, read them back in order."""
     clock = SystemClock()
     async with own_broker() as endpoint:
         async with ClusterClient(AsyncioNet(), [endpoint]) as cluster:
@@ -87,18 +87,18 @@ async def _run(traffic: Traffic, clock: Clock, *, seconds: float, rate: int) -> 
 
 
 async def _drain(traffic: Traffic, clock: Clock, sent: int) -> None:
-    """Read until everything that was acknowledged has come back."""
+    """Read until every acknowledged line has arrived."""
     deadline = clock.monotonic() + _DRAIN_S
     while traffic.reading.records < sent:
         if clock.monotonic() > deadline:
             missing = sent - traffic.reading.records
-            raise TidemillError(f"{missing} acknowledged lines did not come back")
+            raise TidemillError(f"{missing} acknowledged lines did not arrive")
         await traffic.pump()
 
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; nothing anywhere else."""
+    """A progress bar on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done: None
         return

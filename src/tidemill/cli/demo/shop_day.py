@@ -1,7 +1,7 @@
-"""A day of a small shop, in as long as the demo takes: curve, rush, outage, and broken lines.
+"""A day of a small shop in the time of the demo: daily curve, rush, outage, broken lines.
 
-Lines come from `AccessLog` and get what a real log has besides: a latency at the end, some lines as
-JSON from a second server, some that no program can read.
+Lines come from `AccessLog`. Like a real log they also have a latency at the end, some lines in JSON
+from a second server, and some lines that no program can read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["DemoLine", "DemoLog", "intensity"]
 
 _RUSH = (0.30, 0.40)
 _OUTAGE = (0.62, 0.72)
-"""Parts of the whole: twice the visitors; a database that answers late or not at all."""
+"""Parts of the day: twice the visitors; a database that answers late or not at all."""
 
 _BROKEN_ONE_IN = 500
 _JSON_ONE_IN = 8
@@ -26,7 +26,7 @@ _BASE_MS = (("/static", 3), ("/cart", 90), ("/login", 120), ("/products/", 45), 
 
 @final
 class DemoLine(NamedTuple):
-    """One record; `broken` if no event can be made of it."""
+    """One record; `broken` if it cannot become an event."""
 
     key: bytes
     value: bytes
@@ -34,21 +34,21 @@ class DemoLine(NamedTuple):
 
 
 def intensity(share: float) -> float:
-    """How busy the shop is at this part of the whole, around 1."""
+    """How busy the shop is at this part of the day; 1 is the average."""
     curve = 0.5 + 0.9 * sin(pi * min(max(share, 0.0), 1.0))
     return curve * 2.0 if _RUSH[0] <= share < _RUSH[1] else curve
 
 
 @final
 class DemoLog:
-    """An endless log; the same random numbers make the same lines."""
+    """An endless log; the same random numbers give the same lines."""
 
     def __init__(self, rng: Rng) -> None:
         self._rng = rng
         self._lines = AccessLog(rng)
 
     def line(self, event_ms: int, share: float) -> DemoLine:
-        """The next line, stamped `event_ms`; `share` is how much of the whole has passed."""
+        """The next line, at the time `event_ms`; `share` is the part of the day that has passed."""
         key, line = self._lines.line(event_ms)
         chance = self._rng.below(1 << 40)
         is_outage = _OUTAGE[0] <= share < _OUTAGE[1]

@@ -1,7 +1,7 @@
-"""Who sends and who reads in the demo: librdkafka if it is installed, else our own client.
+"""The demo's producer and consumer: librdkafka if it is installed, else our own client.
 
-Both are driven from one event loop and never wait long in it; both count what they see. A reader
-notices records that are missing or doubled by the offsets, which have no holes in a fresh topic.
+One event loop drives both, and neither blocks it for long. Offsets have no holes in a new topic, so
+the reader detects missing and duplicate records by their offsets.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ _FLUSH_S = 10
 
 @final
 class Reading:
-    """What the reader has seen so far."""
+    """What the reader has received so far."""
 
     def __init__(self) -> None:
         self.records = 0
         self.size_bytes = 0
         self.latencies_ms: list[int] = []
-        """Creation to arrival of one record per poll; bounded by the number of polls."""
+        """From creation to arrival, one record per poll; bounded by the number of polls."""
         self._next: dict[int, int] = {}
 
     def saw(self, partition: int, offset: int, size_bytes: int) -> None:
-        """Count a record; an offset that is not the next one means loss or doubling."""
+        """Count a record; an offset that is not the next one means a lost or duplicate record."""
         expected = self._next.get(partition, 0)
         if offset != expected:
-            raise TidemillError(f"partition {partition}: offset {offset} where {expected} was due")
+            raise TidemillError(f"partition {partition}: expected offset {expected}, got {offset}")
         self._next[partition] = offset + 1
         self.records += 1
         self.size_bytes += size_bytes
@@ -57,7 +57,7 @@ class Traffic(Protocol):
     async def send(self, key: bytes, value: bytes) -> None: ...
 
     async def pump(self) -> None:
-        """Let both sides work for a moment."""
+        """Let producer and consumer work for a moment."""
         ...
 
     async def flush(self) -> None:
@@ -68,7 +68,7 @@ class Traffic(Protocol):
 
 
 async def open_traffic(broker: Endpoint, topic: str, partitions: int, clock: Clock) -> Traffic:
-    """The best client that is there."""
+    """Traffic through the fastest client that is installed."""
     if importlib.util.find_spec("confluent_kafka") is not None:
         return _LibrdkafkaTraffic(broker, topic, partitions, clock)
     own = _OwnTraffic(broker, topic, clock)
@@ -138,7 +138,7 @@ class _LibrdkafkaTraffic:
             try:
                 self._producer.produce(self._topic, value, key, on_delivery=self._delivered)
                 return
-            except BufferError:  # librdkafka's queue is full: let it work
+            except BufferError:  # librdkafka's queue is full: let it send
                 self._producer.poll(_POLL_S)
 
     def _delivered(self, error: object | None, message: Message) -> None:
@@ -147,7 +147,7 @@ class _LibrdkafkaTraffic:
 
     async def pump(self) -> None:
         self._producer.poll(0)
-        # `consume` alone waits for its full number or its full time; `poll` returns with the first.
+        # `consume` alone waits for all records or the whole timeout; `poll` returns with the first.
         first = self._consumer.poll(_POLL_S)
         if first is not None:
             messages = [first, *self._consumer.consume(_CONSUME_RECORDS, timeout=0)]

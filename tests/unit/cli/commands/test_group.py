@@ -8,7 +8,7 @@ from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_groups import FakeGroup, FakeGroups, FakeMember
 from tests.unit.cli.invoke import tidemill
 from tidemill.cli.commands import group as group_command
-from tidemill.cli.lag_table import GroupPicture, print_group
+from tidemill.cli.lag_table import GroupSnapshot, print_group
 from tidemill.client.admin.group_admin import PartitionProgress
 from tidemill.client.admin.group_description import GroupDescription, GroupMember
 from tidemill.core.errors import ErrorCode
@@ -110,7 +110,7 @@ def test_a_watched_group_is_cut_to_the_terminals_height(capsys):
     description = GroupDescription("shop", "classic", "Stable", "range", 1, members)
     progress = [PartitionProgress(TopicPartition("orders", n), None, 0) for n in range(9)]
 
-    print_group(GroupPicture(description, progress), rows_max=8)
+    print_group(GroupSnapshot(description, progress), rows_max=8)
 
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line.startswith("...")] == ["... 1 more", "... 5 more"]

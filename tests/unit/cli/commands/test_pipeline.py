@@ -62,7 +62,7 @@ def test_wrong_settings_are_refused_before_anything_starts(tmp_path):
 def test_a_report_without_windows_says_so(tmp_path):
     result = tidemill("pipeline", "report", "logs", "--set", f"output.dir={tmp_path}")
 
-    assert (result.exit_code, result.stderr) == (1, "error: logs has nothing to show yet\n")
+    assert (result.exit_code, result.stderr) == (1, "error: logs has no results yet\n")
 
 
 def test_listing_pipelines_does_not_load_spark():
