@@ -1,4 +1,4 @@
-"""The bench's arithmetic and what it prints; nothing here starts a broker."""
+"""The arithmetic of the bench and its output; no test here starts a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The broker that does nothing says yes to everything and keeps nothing."""
+"""The null broker acknowledges every batch and stores none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The driver on plain sockets, against a thread that answers as a broker would, or nearly."""
+"""The driver on plain sockets, against a thread that answers like a broker, or nearly."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IN_FLIGHT = 3
 SECONDS = 0.02
 
 Send = Callable[[socket.socket, int], None]
-"""Answers the request of this number, counted from 0."""
+"""Answers the request with this number, counted from 0."""
 
 
 def answer(error_code: int = 0, name: str = "topic") -> bytes:
@@ -41,7 +41,7 @@ def answer(error_code: int = 0, name: str = "topic") -> bytes:
 
 @contextmanager
 def broker(send: Send) -> Iterator[Address]:
-    """One connection is served, until the driver closes it."""
+    """Serves one connection until the driver closes it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -1,4 +1,4 @@
-"""What the Spark rows work out of numbers; nothing here starts Spark or a broker."""
+"""The arithmetic of the Spark rows; no test here starts Spark or a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One broker process for the tests that do not hurt it, one of its own for those that do."""
+"""Broker processes: shared ones, and one per test for tests that kill it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidemill.testing.broker_process import BrokerProcess
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that all tests of a run share; take a topic of your own."""
+    """A broker that all tests of a run share; each test uses its own topic."""
     broker = BrokerProcess(tmp_path_factory.mktemp("shared") / "data").start()
     yield broker
     assert broker.stop() == 0
@@ -22,7 +22,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
 
 @pytest.fixture(scope="session")
 def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker that loses no time over groups: short sessions, no wait for company at the start."""
+    """A broker with quick groups: short sessions, no initial delay for more members."""
     broker = BrokerProcess(
         tmp_path_factory.mktemp("groups") / "data",
         "group.initial.rebalance.delay.ms=0",
@@ -36,7 +36,7 @@ def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
 
 @pytest.fixture
 def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Brokers that a test may kill."""
+    """Starts brokers that the test may kill."""
     started: list[BrokerProcess] = []
 
     def start(*settings: str) -> BrokerProcess:

@@ -1,8 +1,8 @@
-"""A TCP relay that cuts connections in the middle of whatever they carry.
+"""A TCP relay that cuts connections in the middle of a request or an answer.
 
-Every connection is given a direction and a number of bytes; when so many have passed, the next ones
-are dropped and both ends are closed, so that a request arrives in part, or is stored while its
-answer never arrives. It does so as often as `cuts_left` says, at first never.
+Each connection gets a direction and a number of bytes. When that many have passed, the relay drops
+the rest and closes both ends: so a request arrives in part, or is stored and its answer is lost. It
+cuts `cuts_left` connections; the default is 0.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ __all__ = ["CuttingProxy"]
 CHUNK_BYTES = 65_536
 RETRY_S = 0.01
 REQUEST_BYTES = (200, 40_000)
-"""Enough to get past the first exchange of versions, seldom enough for all that a client has."""
+"""Enough for the exchange of versions, seldom enough for all that a client sends."""
 ANSWER_BYTES = (200, 2_000)
 
 
 @final
 class CuttingProxy:
-    """Listens as soon as it is made, so that a broker can advertise it; relays to `target`."""
+    """Listens as soon as it is created, so that a broker can advertise it; relays to `target`."""
 
     def __init__(self, seed: int) -> None:
         self.target = ""
@@ -69,7 +69,7 @@ class CuttingProxy:
                 thread.start()
 
     def _try_reach_broker(self) -> socket.socket | None:
-        """A broker that is being restarted looks slow, not gone; None once the relay is closed."""
+        """Connect, waiting for a broker that restarts; None once the relay is closed."""
         host, _, port = self.target.rpartition(":")
         while not self._closed.wait(RETRY_S):
             try:
@@ -79,7 +79,7 @@ class CuttingProxy:
         return None
 
     def _allowances(self) -> tuple[int | None, int | None]:
-        """How many bytes may pass in each direction; None is no limit."""
+        """How many bytes may pass in each direction; None means no limit."""
         if self._rng.random() < 0.5:
             return self._rng.randint(*REQUEST_BYTES), None
         return None, self._rng.randint(*ANSWER_BYTES)
@@ -106,7 +106,7 @@ class CuttingProxy:
 
 
 def _end(one: socket.socket) -> None:
-    """Wake the thread that reads it, and close."""
+    """Close it and wake the thread that reads from it."""
     with suppress(OSError):
         one.shutdown(socket.SHUT_RDWR)
     one.close()

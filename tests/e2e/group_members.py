@@ -1,7 +1,7 @@
 """Members of consumer groups, of every stock client: each reads, processes and commits on a thread.
 
 A member commits after each batch that it processed. A commit that is refused because the group has
-moved on is left: somebody else reads those records again.
+rebalanced is ignored: another member reads those records again.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Member(ABC):
         self.close()
 
     def stop(self) -> None:
-        """Begin to leave."""
+        """Start to leave the group."""
         self._stopping.set()
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Member(ABC):
                     self._turn()
             finally:
                 self._leave()
-        except Exception as error:  # noqa: BLE001 - the test that waits on `watch` tells it
+        except Exception as error:  # noqa: BLE001 - the test that waits on `watch` reports it
             self.watch.failed(self.name, error)
         finally:
             self.watch.lost(self.name)
@@ -95,7 +95,7 @@ class Member(ABC):
 
     @abstractmethod
     def _commit(self, positions: dict[Log, int]) -> bool:
-        """Whether it was taken; False if the group has moved on."""
+        """Whether the commit was accepted; False if the group has rebalanced."""
 
     @abstractmethod
     def _leave(self) -> None: ...
@@ -103,7 +103,7 @@ class Member(ABC):
 
 @final
 class ConfluentMember(Member):
-    """librdkafka, in both protocols; options are its own, with underscores for points."""
+    """librdkafka, in both protocols; options are its own, with underscores for dots."""
 
     def _open(self) -> None:
         given = {name.replace("_", "."): value for name, value in self._options.items()}
@@ -137,7 +137,7 @@ class ConfluentMember(Member):
             if message.error() is not None:
                 if message.error().code() == confluent_kafka.KafkaError._FATAL:
                     raise confluent_kafka.KafkaException(message.error())
-                continue  # it tries again by itself
+                continue  # it retries by itself
             read.append(((message.topic(), message.partition()), message.offset(), message.value()))
         return read
 
@@ -167,7 +167,7 @@ class _KafkaPythonListener(kafka.ConsumerRebalanceListener):
 
 @final
 class KafkaPythonMember(Member):
-    """Its polls wait longer: an assignment that comes between two of them is lost on it."""
+    """Its polls wait longer: it misses an assignment that arrives between two of them."""
 
     POLL_MS = 2_000
 
@@ -222,7 +222,7 @@ class _AioKafkaListener(aiokafka.ConsumerRebalanceListener):
 
 @final
 class AioKafkaMember(Member):
-    """Its heartbeats run whenever we wait for records, which is nearly always."""
+    """Its heartbeats run while we wait for records, which is nearly always."""
 
     def _open(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -268,7 +268,7 @@ class AioKafkaMember(Member):
 
 @final
 class Kind:
-    """A client with a way to be in a group."""
+    """A client and a group protocol."""
 
     def __init__(self, name: str, member: Callable[..., Member], **options: Any) -> None:
         self.name = name

@@ -1,8 +1,8 @@
-"""What a group did, seen by its members: who owned what, what was processed, what was committed.
+"""What the members of a group did: partitions owned, records processed, offsets committed.
 
-Members report from their own threads; a test waits for a state of the group and looks at what is
-wrong. Wrong is a partition with two owners at a time (I26), a record that was passed over, and a
-commit that went back.
+Members report from their own threads; a test waits for a state of the group and then checks for
+errors. Errors are a partition with two owners at a time (I26), a skipped record, and a commit that
+went back.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import final
 __all__ = ["DEADLINE_S", "GroupWatch", "Log"]
 
 DEADLINE_S = 60.0
-"""For what takes a second or two; a test machine may be busy."""
+"""For steps that take a second or two; a test machine may be busy."""
 
 Log = tuple[str, int]
 """Topic and partition."""
@@ -23,18 +23,18 @@ Log = tuple[str, int]
 
 @final
 class GroupWatch:
-    """The common memory of the members of one group."""
+    """The shared record of the members of one group."""
 
     def __init__(self) -> None:
         self.owner: dict[Log, str] = {}
         self.offsets: dict[Log, list[int]] = defaultdict(list)
-        """Processed, in that order, by whichever member."""
+        """Processed by any member, in that order."""
         self.values: list[bytes] = []
         self.processed_by: Counter[str] = Counter()
         self.committed: dict[Log, int] = {}
-        """The highest offset whose commit was answered."""
+        """The highest offset whose commit was acknowledged."""
         self.assignments: Counter[str] = Counter()
-        """How often each member was given or had to give something."""
+        """How often the assignment of each member changed."""
         self.wrong: list[str] = []
         self._changed = threading.Condition()
 
@@ -58,7 +58,7 @@ class GroupWatch:
             self._changed.notify_all()
 
     def lost(self, member: str) -> None:
-        """It was killed, or the group went on without it."""
+        """The member was killed, or the group has removed it."""
         with self._changed:
             self.owner = {log: owner for log, owner in self.owner.items() if owner != member}
             self._changed.notify_all()
@@ -90,7 +90,7 @@ class GroupWatch:
     # --- what tests wait for ---------------------------------------------------------------------
 
     def shares(self) -> dict[str, int]:
-        """How many partitions each member has; those without are left out."""
+        """The number of partitions of each member that has any."""
         return dict(Counter(self.owner.values()))
 
     def wait(self, what: str, reached: Callable[[], bool]) -> None:
@@ -100,10 +100,10 @@ class GroupWatch:
         assert done, f"waited in vain: {what}; shares {self.shares()}, read {len(self.values)}"
 
     def wait_shares(self, **shares: int) -> None:
-        """Until the members have so many partitions each, and nobody else has any."""
+        """Wait until the members have these numbers of partitions and no other member has any."""
         self.wait(f"shares {shares}", lambda: self.shares() == shares)
 
     def wait_values(self, values: Iterable[bytes]) -> None:
-        """Until each of these was processed."""
+        """Wait until each of these records was processed."""
         wanted = set(values)
         self.wait(f"{len(wanted)} values", lambda: wanted <= set(self.values))

@@ -1,4 +1,4 @@
-"""Idempotent producers that send without pause and remember what they were promised."""
+"""Idempotent producers that send without pause and remember what was acknowledged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.clients import DEADLINE_S, Confluent
 __all__ = ["Acknowledged", "Load", "Log", "Tail", "read_logs"]
 
 UNACKNOWLEDGED_MAX = 100
-"""Per producer: several batches on their way whenever the broker dies, and a bounded test."""
+"""Per producer: enough for several batches in flight when the broker dies; bounds the test."""
 
 Log = tuple[str, int]
 """Topic and partition."""
@@ -32,9 +32,9 @@ class Acknowledged:
 
 @final
 class Load:
-    """`start`, `wait_acknowledged` as often as you like, `finish`; then look at what is recorded.
+    """Call `start`, `wait_acknowledged` any number of times, `finish`; then read the records.
 
-    A value is the producer's number and a number that it counts up: `1:42`.
+    A value is the producer's number and its own counter: `1:42`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Load:
         return self
 
     def wait_acknowledged(self, more: int) -> None:
-        """Until so many more records were acknowledged."""
+        """Wait until `more` further records are acknowledged."""
         target = len(self.acknowledged) + more
         with self._progress:
             reached = self._progress.wait_for(
@@ -75,7 +75,7 @@ class Load:
         assert reached, f"{len(self.acknowledged)} of {target} acknowledged"
 
     def finish(self) -> None:
-        """Send no more, wait for the outcome of everything."""
+        """Stop sending and wait for the outcome of every record."""
         self._stopping.set()
         deadline = monotonic() + 2 * DEADLINE_S
         for thread in self._threads:
@@ -108,7 +108,7 @@ class Load:
 
 @final
 class Tail:
-    """A consumer that reads along, whatever happens to the broker meanwhile."""
+    """A consumer that keeps reading while the broker is killed and restarted."""
 
     def __init__(self, bootstrap: str, logs: list[Log]) -> None:
         self.read: dict[Log, list[tuple[int, bytes]]] = {log: [] for log in logs}
@@ -121,7 +121,7 @@ class Tail:
         self._thread.start()
 
     def finish(self, count: int) -> None:
-        """Until it has read so many in all."""
+        """Wait until it has read `count` records in total."""
         self._wanted = count
         self._thread.join(DEADLINE_S)
         alive = self._thread.is_alive()
@@ -132,7 +132,7 @@ class Tail:
         while self._wanted is None or self._count < self._wanted:
             try:
                 messages = self._consumer.consume(1000, 0.05)
-            except RuntimeError:  # closed: it took too long
+            except RuntimeError:  # closed: reading took too long
                 return
             for message in messages:
                 if message.error() is not None:
@@ -144,7 +144,7 @@ class Tail:
 
 
 def read_logs(bootstrap: str, logs: list[Log]) -> dict[Log, list[bytes]]:
-    """Everything that the broker has, by offset: the logs of these tests begin at 0."""
+    """All records of the broker by offset; the logs of these tests begin at 0."""
     consumer = Confluent().consumer(bootstrap)
     try:
         asked = [confluent_kafka.TopicPartition(topic, index, 0) for topic, index in logs]

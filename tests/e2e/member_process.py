@@ -1,7 +1,7 @@
-"""A member of a group in a process of its own, for tests that kill it.
+"""A member of a group in its own process, for tests that kill it.
 
-`python -m tests.e2e.member_process BOOTSTRAP GROUP TOPIC KEY=VALUE...` tells each record that it
-processed on a line, before it commits it.
+`python -m tests.e2e.member_process BOOTSTRAP GROUP TOPIC KEY=VALUE...` prints a line for each
+record that it processed, before it commits it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class MemberProcess:
-    """The parent's side: what the member processed appears in `watch` as processed by `name`."""
+    """The parent's side: `watch` shows the member's records as processed by `name`."""
 
     def __init__(
         self, name: str, watch: GroupWatch, bootstrap: str, group: str, topic: str, **options: Any
@@ -48,7 +48,7 @@ class MemberProcess:
             self._watch.processed(self.name, log, int(offset), value.strip().encode())
 
     def kill(self) -> None:
-        """Nobody is told; what it had said is in `watch` when this returns."""
+        """Kill the member without a goodbye; `watch` then has all that it printed."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(DEADLINE_S)
         self._reader.join(DEADLINE_S)

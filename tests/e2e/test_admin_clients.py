@@ -1,4 +1,4 @@
-"""The admin clients of the stock libraries make, describe, change and remove topics."""
+"""The admin clients of the stock libraries create, describe, change and delete topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The launcher of broker processes: what it tells when a program fails to start or to end."""
+"""The launcher of broker processes: how it reports a program that does not start or end."""
 
 from __future__ import annotations
 

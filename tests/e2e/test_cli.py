@@ -1,4 +1,4 @@
-"""The command line against a real broker in a process of its own (design, "The commands")."""
+"""The command line against a real broker process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ran:
 
 @dataclass
 class Shell:
-    """The commands against one broker."""
+    """Runs commands against one broker."""
 
     bootstrap: str
     data_dir: Path
@@ -72,7 +72,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 
 @pytest.fixture
 def topic(broker: Shell, request: pytest.FixtureRequest) -> str:
-    """A fresh topic with one partition, named after the test."""
+    """A new topic with one partition, named after the test."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)[:200]
     assert broker.tidemill("topic", "create", name, "--partitions", "1").exit_code == 0
     return name
@@ -153,7 +153,7 @@ def test_what_was_produced_is_consumed_with_every_codec(broker, topic, codec):
 def test_every_kind_of_acknowledgement_stores_the_records(broker, topic, flags):
     broker.produce(topic, "a", "b", "c", args=flags)
 
-    # acks=0 promises nothing about when: follow until all three are there.
+    # With acks=0 records may arrive late: follow until all three are there.
     ran = broker.tidemill("consume", topic, "--count", "3")
     assert ran.out.splitlines() == ["a", "b", "c"]
 

@@ -1,4 +1,4 @@
-"""Compacted topics as stock clients see them: newest values, deletes, refusals, and kill -9."""
+"""Compacted topics with stock clients: newest values, deletes, refusals, and kill -9."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def _version(number: int) -> list[Message]:
 
 
 def _push(broker: BrokerProcess, topic: str) -> None:
-    """Only closed segments are compacted: fill the last one with a key of its own."""
+    """Only closed segments are compacted: fill the last one with another key."""
     _send(broker, topic, [Message(b"x" * 300, b"filler") for _ in range(20)])
 
 
 def _read_all(broker: BrokerProcess, topic: str) -> list[tuple[bytes | None, bytes | None]]:
-    """Every record up to the end, by a consumer that is told when it got there."""
+    """Every record up to the end; the client reports the end."""
     consumer = Confluent().consumer(broker.bootstrap, enable_partition_eof=True)
     found: list[tuple[bytes | None, bytes | None]] = []
     deadline = monotonic() + DEADLINE_S

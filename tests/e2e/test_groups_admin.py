@@ -1,4 +1,4 @@
-"""Groups from outside: admin clients and `tidemill group` against a real broker."""
+"""Administration of groups: admin clients and `tidemill group` against a real broker."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def read_topic(group_broker: BrokerProcess, topic: str) -> str:
 def live(
     group_broker: BrokerProcess, read_topic: str, request: pytest.FixtureRequest
 ) -> Iterator[tuple[str, str]]:
-    """Kind and name of a group with one member, which has read all."""
+    """Kind and name of a group with one member, which has read every record."""
     watch, group = GroupWatch(), f"{read_topic}-live"
     with KINDS[request.param].join("reader", watch, group_broker.bootstrap, group, [read_topic]):
         watch.wait("20 commits", lambda: sum(watch.committed.values()) == 20)
@@ -53,7 +53,7 @@ def live(
 
 @pytest.fixture(params=TYPES)
 def idle(group_broker: BrokerProcess, read_topic: str, request: pytest.FixtureRequest) -> str:
-    """Name of a group that has read all and left."""
+    """Name of a group whose members have read every record and left."""
     watch, group = GroupWatch(), f"{read_topic}-idle"
     with KINDS[request.param].join("reader", watch, group_broker.bootstrap, group, [read_topic]):
         watch.wait("20 commits", lambda: sum(watch.committed.values()) == 20)

@@ -1,4 +1,4 @@
-"""Members and brokers are killed under a group: somebody goes on, and commits hold."""
+"""Members and brokers are killed: the group continues, and its commits are kept."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILLS = 3
 PARTITIONS = 4
 SHORT_SESSION: dict[str, dict[str, Any]] = {
     "librdkafka-classic": {"session_timeout_ms": 2000, "heartbeat_interval_ms": 100},
-    "librdkafka-consumer": {"group_protocol": "consumer"},  # the broker's is short
+    "librdkafka-consumer": {"group_protocol": "consumer"},  # the broker's setting is short
 }
 
 
@@ -43,9 +43,9 @@ def test_F55_F57_a_killed_members_partitions_go_to_the_others(
             values = _produce(group_broker.bootstrap, topic, "before")
             watch.wait_values(values)
         finally:
-            # When one is gone without a word
+            # When one is killed
             killed.kill()
-        # Then the other has it all, once the session is over
+        # Then the other gets all partitions, once the session has expired
         watch.wait_shares(stays=PARTITIONS)
         values = _produce(group_broker.bootstrap, topic, "after")
         watch.wait_values(values)
@@ -78,7 +78,7 @@ class KilledBroker:
             watch.wait_shares(m0=2, m1=2)
 
     def wait_commits(self, more: int) -> None:
-        """Until each group has committed so many records more."""
+        """Wait until each group has committed `more` further records."""
         for name, watch in self.watches.items():
             target = sum(watch.committed.values()) + more
             watch.wait(
@@ -86,7 +86,7 @@ class KilledBroker:
             )
 
     def kill(self) -> None:
-        """Kill the broker, start it again: what was answered to a commit before is there."""
+        """Kill the broker and start it again: every acknowledged commit is still there."""
         answered = {name: dict(watch.committed) for name, watch in self.watches.items()}
         self.broker.kill()
         self.broker.start()

@@ -1,4 +1,4 @@
-"""Committed offsets as stock clients use them: by hand, by themselves, without a group."""
+"""Committed offsets of stock clients: committed by hand, automatically, and without a group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def kind(request: pytest.FixtureRequest) -> Kind:
 
 
 def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int:
-    """-1001 if nothing is."""
+    """The committed offset; -1001 if there is none."""
     consumer = Confluent().consumer(bootstrap, group_id=group)
     try:
         asked = confluent_kafka.TopicPartition(topic, partition)
@@ -42,7 +42,7 @@ def test_F13_F46_F51_a_group_goes_on_after_its_last_commit_with_what_came_meanwh
     values: list[bytes] = []
     watch = GroupWatch()
     for day in range(3):
-        # Nobody reads: producers come and go, none of them waits for a reader.
+        # Producers come and go while no consumer reads; none of them waits for one.
         for producer in range(2):
             sent = [b"day %d, producer %d, %d" % (day, producer, n) for n in range(10)]
             messages = [Message(value, partition=n % 2) for n, value in enumerate(sent)]
@@ -149,7 +149,7 @@ def _simple_aiokafka(bootstrap: str, group: str, topic: str) -> tuple[int, str]:
         finally:
             await consumer.stop()
 
-    return asyncio.run(commit()), "a note"  # it does not show what stands beside an offset
+    return asyncio.run(commit()), "a note"  # it does not return the metadata of an offset
 
 
 @pytest.mark.parametrize("commit", [_simple_confluent, _simple_kafka_python, _simple_aiokafka])

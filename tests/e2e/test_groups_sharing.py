@@ -1,4 +1,4 @@
-"""Consumer groups of stock clients share partitions, whoever comes and goes."""
+"""Members of consumer groups share the partitions as members join and leave."""
 
 from __future__ import annotations
 

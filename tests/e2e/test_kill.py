@@ -1,4 +1,4 @@
-"""Brokers are killed, stopped and cut off under load: what was promised holds."""
+"""Brokers are killed, stopped and cut off under load: acknowledged records are kept."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Outcome:
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
-    """A load during which the broker was killed, each time after a random number of answers."""
+    """A load during which the broker was killed several times, after random numbers of answers."""
     rng = Random(SEED)
     broker = BrokerProcess(tmp_path_factory.mktemp("killed") / "data").start()
     try:
@@ -191,7 +191,7 @@ def test_T35_consumers_go_on_after_the_broker_was_killed(
     create_topic(proxy.address, topic)
     librdkafka = Confluent().consumer(proxy.address, reconnect_backoff_max_ms=200)
     librdkafka.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-    # This one fetches in a session, which a new broker does not know.
+    # This client fetches in a session, which a restarted broker does not know.
     python = KafkaPython().consumer(proxy.address, reconnect_backoff_max_ms=200)
     python.assign([kafka.TopicPartition(topic, 0)])
     python.seek(kafka.TopicPartition(topic, 0), 0)

@@ -1,4 +1,4 @@
-"""Which partition a record goes to is the sender's choice: docs/guides/partitioning.md, proven."""
+"""The sender chooses the partition of a record: docs/guides/partitioning.md, tested."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_F02_F17_without_a_key_the_load_is_spread(
 
 
 def _in_turn(key: bytes | None, every: list[int], _available: list[int]) -> int:
-    """By the number in the key: a client may ask twice for the same record."""
+    """Uses the number in the key, because a client may ask twice for the same record."""
     return every[int(key or b"0") % len(every)]
 
 
 def _by_location(key: bytes | None, every: list[int], _available: list[int]) -> int:
-    """The place before the slash decides: everything of one place is in one order."""
+    """Uses the place before the slash, so that the records of one place stay in order."""
     place = (key or b"").split(b"/")[0]
     return every[crc32(place) % len(every)]
 

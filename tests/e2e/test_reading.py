@@ -1,4 +1,4 @@
-"""How stock clients read: at their own pace, waiting, in small bites, again and from any point."""
+"""How stock clients read: at their own pace, waiting, in small parts, again, from any offset."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
 NOVEMBER_2023_MS = 1_700_000_000_000
 PARKED_MS = 4 * int(DEADLINE_S) * 1000
-"""Longer than any test: what arrives came because of data, not because the time was up."""
+"""Longer than any test: an answer means that there was data, not that the wait ended."""
 
 
 class _CountedFetches:
-    """A consumer of partition 0 that knows how many fetches it has sent."""
+    """A consumer of partition 0 that counts the fetches it has sent."""
 
     def __init__(self, broker: BrokerProcess, topic: str, **options: int) -> None:
         self.sent = 0
@@ -50,14 +50,14 @@ class _CountedFetches:
         self._seen += 1
 
     def wait_statistics(self, count: int) -> None:
-        """Until the client has told its counts so often; no record may come meanwhile."""
+        """Wait until the client has reported statistics `count` times; no record may arrive."""
         target, deadline = self._seen + count, monotonic() + DEADLINE_S
         while self._seen < target and monotonic() < deadline:
             assert self.consumer.poll(0.01) is None
         assert self._seen >= target
 
     def wait_parked(self) -> None:
-        """Until the first fetch is at the broker, which has nothing for it."""
+        """Wait until the first fetch is parked at the broker."""
         while self.sent == 0:
             self.wait_statistics(1)
         assert self.sent == 1
@@ -146,7 +146,7 @@ def test_F50_T31_a_batch_above_every_limit_is_still_returned(
 
 
 def _largest_fetch(broker: BrokerProcess, topic: str, *, count: int, **limits: int) -> float:
-    """Read everything under these limits; bytes of the largest answer."""
+    """Read everything under these limits; the size in bytes of the largest answer."""
     consumer = KafkaPython().consumer(broker.bootstrap, **limits)
     partition = kafka.TopicPartition(topic, 0)
     try:
@@ -208,7 +208,7 @@ def test_F53_T39_a_time_is_found_inside_a_batch(
 ):
     create_topic(shared_broker.bootstrap, topic)
     start_ms = NOVEMBER_2023_MS
-    # Two batches, a record every ten milliseconds; the times of the first are not in order.
+    # Two batches with a record every ten milliseconds; the times in the first are out of order.
     shuffled = [start_ms + 10 * n for n in (0, 1, 5, 3, 4, 2)]
     rising = [start_ms + 1000 + 10 * n for n in range(100)]
     for times in (shuffled, rising):

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""The code in the README works unchanged."""
 
 from __future__ import annotations
 

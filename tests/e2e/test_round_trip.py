@@ -1,4 +1,4 @@
-"""What a stock client sends is what a stock client reads: every field, codec, size and promise."""
+"""What one stock client sends, another reads unchanged: every field, codec, size and acks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAIRS = [
 
 
 def _varied_messages(seed: int) -> list[Message]:
-    """Keys, headers, nothings and empties, texts that compress and bytes that do not."""
+    """Keys, headers, nulls and empty values, text that compresses and bytes that do not."""
     rng = Random(seed)
     return [
         Message(b"plain"),
@@ -45,7 +45,7 @@ def _varied_messages(seed: int) -> list[Message]:
 
 
 def _fields(messages):
-    """What must come back unchanged, whatever place and time a message was given."""
+    """The fields that must come back unchanged; partition, offset and time may differ."""
     return [(m.key, m.value, m.headers) for m in messages]
 
 
@@ -73,7 +73,7 @@ def test_F15_a_record_may_have_neither_key_nor_value_and_a_header_no_value(
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(None), Message(b"v", headers=(("none", None),))]
 
-    # The other two refuse to send it, all must read it.
+    # The other two clients refuse to send it, but all must read it.
     Confluent().produce(shared_broker.bootstrap, topic, messages)
 
     for reader in CLIENTS:
@@ -147,7 +147,7 @@ def test_F30_F44_many_records_travel_as_one_batch(
 
     client.produce(shared_broker.bootstrap, topic, messages)
 
-    # Per record an offset, a time and lengths: some ten bytes. A batch each would be 61 more.
+    # A record has an offset, a time and lengths, about ten bytes. Its own batch would cost 61 more.
     logs = shared_broker.data_dir.glob(f"**/{topic}-0/*.log")
     assert sum(path.stat().st_size for path in logs) < 4000 * 215
     records = client.consume(shared_broker.bootstrap, topic, 4000)

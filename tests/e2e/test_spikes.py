@@ -1,6 +1,6 @@
-"""Slow consumers do not hold producers up, and what each way of delivery promises by itself.
+"""Slow consumers do not delay producers, and each kind of delivery keeps its promise.
 
-There are no consumer groups yet: a consumer keeps its offset where it keeps its results.
+A consumer here uses no group: it stores its offset beside its results.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 SPIKE_RECORDS = 20_000
 RECORD_BYTES = 1000
 BACKLOG_COST_MAX = 0.5
-"""Bytes of memory that a byte of backlog may cost the broker: far below one, or it queues."""
+"""Memory of the broker per byte of backlog: far below one, or it queues in memory."""
 
 
 def _resident_bytes(broker: BrokerProcess) -> int:
-    """Memory of the broker's own; pages of log files that it has mapped do not count."""
+    """The broker's own memory; mapped pages of log files do not count."""
     status = Path(f"/proc/{broker.pid}/status").read_text()
     (line,) = (line for line in status.splitlines() if line.startswith("RssAnon:"))
     return int(line.split()[1]) * 1024
@@ -63,7 +63,7 @@ def test_F45_producers_keep_their_pace_while_consumers_lag(
         assert [record.offset for record in Confluent().read(consumer, 5)] == list(range(5))
     spike_s = min(_spike_seconds(broker, topic) for _ in range(3))
 
-    # A slow machine may halve a pace by chance; a broker that waits for its readers stops it.
+    # A slow machine may halve the rate by chance; a broker that waits for readers would stop it.
     assert spike_s < 3 * alone_s + 1
     assert end_offset(broker.bootstrap, topic) == 5 * SPIKE_RECORDS
     grown_bytes = _resident_bytes(broker) - before_bytes
@@ -74,7 +74,7 @@ def test_F45_producers_keep_their_pace_while_consumers_lag(
 
 @dataclass(slots=True)
 class _Shop:
-    """Processes orders, and keeps its offset in a file beside them, before or after the work."""
+    """Processes orders and stores its offset in a file beside them, before or after the work."""
 
     broker: BrokerProcess
     topic: str
@@ -83,7 +83,7 @@ class _Shop:
     processed: list[bytes] = field(default_factory=list)
 
     def run(self, count: int, *, note_first: bool, crash_at: bytes = b"") -> None:
-        """Take `count` orders; a crash comes between the work and its note, whichever is first."""
+        """Process `count` orders; then crash between the work and storing the offset."""
         start = json.loads(self.offset_file.read_text()) if self.offset_file.exists() else 0
         for record in self.client.consume(self.broker.bootstrap, self.topic, count, {0: start}):
             steps = [
@@ -108,7 +108,7 @@ def _shop(broker: BrokerProcess, topic: str, folder: Path, client: Client, how: 
 
 
 def _wait_stored(broker: BrokerProcess, topic: str) -> None:
-    """acks=0 does not say when."""
+    """Wait until all records are stored: acks=0 does not tell."""
     deadline = monotonic() + DEADLINE_S
     while end_offset(broker.bootstrap, topic) < len(ORDERS):
         assert monotonic() < deadline

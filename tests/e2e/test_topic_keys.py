@@ -1,4 +1,4 @@
-"""Topic keys as stock clients feel them: flushing, clock, codec, size, segments, retention."""
+"""Effects of topic keys on stock clients: flushing, clock, codec, size, segments, retention."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_T9_a_refusal_without_an_answer_leaves_nothing_and_harms_nobody(
     create_topic(shared_broker.bootstrap, topic, max_message_bytes="10000")
     how = Sending(acks="0")
 
-    # The client is told nothing: for acks=0 the broker closes the connection.
+    # With acks=0 the client gets no error: the broker closes the connection.
     client.produce(shared_broker.bootstrap, topic, [Message(bytes(20_000))], how)
     client.produce(shared_broker.bootstrap, topic, [Message(b"fits")], how)
 

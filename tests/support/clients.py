@@ -1,8 +1,8 @@
-"""The stock clients behind one small interface: send these messages, read those records.
+"""The stock clients behind one small interface: send messages, read records.
 
-Nothing here is clever on purpose: a test that fails must point at the broker or at the client, not
-at this file. A client that cannot do something (a codec, a partitioner of one's own) says so in its
-class, and the tests leave that pair out.
+This file is simple on purpose: a failing test must point at the broker or the client, not at this
+file. A client that lacks a feature (a codec, a custom partitioner) declares that in its class, and
+the tests skip that combination.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
 with warnings.catch_warnings():
-    # It reads its schemas in a way that Python 3.11 calls old.
+    # It loads its schemas in a way that is deprecated in Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 
@@ -41,14 +41,14 @@ __all__ = [
 
 DEADLINE_S = 30.0
 LINGER_MS = 20
-"""Long enough that what a test sends at once travels as one batch."""
+"""Long enough that the records of one test are sent as one batch."""
 
 REQUEST_BYTES_MAX = 10_000_000
-"""No client's own limit may hide the broker's."""
+"""Large enough that no limit of a client hides the broker's."""
 
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
 Place = tuple[int, int]
-"""Partition and offset; the offset is -1 where nobody told it (acks=0)."""
+"""Partition and offset; the offset is -1 if it is not known (acks=0)."""
 
 
 @final
@@ -92,19 +92,19 @@ class Client(Protocol):
     def produce(
         self, bootstrap: str, topic: str, messages: Sequence[Message], how: Sending = ...
     ) -> list[Place]:
-        """Send all, wait for all answers; where each one went. Raises the client's own error."""
+        """Send all messages and wait; the place of each one. Raises the client's own error."""
         ...
 
     def consume(
         self, bootstrap: str, topic: str, count: int, start: Mapping[int, int] = ...
     ) -> list[Record]:
-        """The next `count` records from these offsets per partition, in order of arrival."""
+        """The next `count` records, starting at these offsets by partition, in order of arrival."""
         ...
 
     def offsets_for_times(
         self, bootstrap: str, topic: str, times_ms: Sequence[int]
     ) -> list[int | None]:
-        """Per time the first offset of partition 0 that is not before it; None if there is none."""
+        """For each time the first offset of partition 0 at or after it; None if there is none."""
         ...
 
 
@@ -117,7 +117,7 @@ def _incomplete(client: Client, got: int, wanted: int) -> AssertionError:
 
 @final
 class Confluent:
-    """librdkafka; it has no partitioner of one's own from Python, one passes the partition."""
+    """librdkafka; from Python it has no custom partitioner, so the caller passes the partition."""
 
     name = "confluent-kafka"
     codecs = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -186,7 +186,7 @@ class Confluent:
             consumer.close()
 
     def consumer(self, bootstrap: str, **options: Any) -> confluent_kafka.Consumer:
-        """`fetch_wait_max_ms=10` stands for `fetch.wait.max.ms`; callbacks have underscores."""
+        """`fetch_wait_max_ms=10` means `fetch.wait.max.ms`; callbacks keep their underscores."""
         given = {
             name if callable(value) else name.replace("_", "."): value
             for name, value in options.items()
@@ -242,7 +242,7 @@ class Confluent:
 
 @final
 class _PluggedPartitioner(kafka.partitioner.Partitioner):
-    """A plain function in the form that kafka-python wants."""
+    """Wraps a function in the form that kafka-python expects."""
 
     def __init__(self, function: Partitioner) -> None:
         self._function = function
@@ -386,7 +386,7 @@ class AioKafka:
             done = await asyncio.wait_for(asyncio.gather(*sent), DEADLINE_S)
         finally:
             await producer.stop()
-        # acks=0 is answered with nothing at all.
+        # acks=0 has no answer.
         return [(-1, -1) if place is None else (place.partition, place.offset) for place in done]
 
     def consume(
@@ -460,7 +460,7 @@ CLIENTS: tuple[Client, ...] = (Confluent(), KafkaPython(), AioKafka())
 
 
 def create_topic(bootstrap: str, topic: str, partitions: int = 1, **keys: str) -> None:
-    """`retention_ms="1"` stands for the topic key `retention.ms`."""
+    """Create a topic; `retention_ms="1"` means the topic key `retention.ms`."""
     config = {name.replace("_", "."): value for name, value in keys.items()}
     admin = AdminClient({"bootstrap.servers": bootstrap})
     (created,) = admin.create_topics([NewTopic(topic, partitions, 1, config=config)]).values()

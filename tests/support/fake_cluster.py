@@ -1,7 +1,7 @@
-"""A few Kafka brokers in memory, as far as the client needs them, with faults to order.
+"""A few Kafka brokers in memory, as far as the client needs them, with faults on demand.
 
-Each broker answers through a table of handlers by API; a test replaces or wraps one. What a handler
-may return instead of an answer: `SILENCE` (never answers) and `HANG_UP` (ends the connection).
+Each broker has a table of handlers by API; a test replaces or wraps them. Instead of an answer a
+handler may return `SILENCE` (never answers) or `HANG_UP` (ends the connection).
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class FakeCluster:
 
     @property
     def requests(self) -> list[tuple[ApiKey, Any]]:
-        """Everything that any broker was asked since the start, by broker and time."""
+        """All requests since the start, by broker and time."""
         return [request for broker in self.brokers.values() for request in broker.requests]
 
     def asked(self, key: ApiKey) -> list[Any]:
@@ -131,7 +131,7 @@ class FakeBroker:
         self.versions: list[tuple[ApiKey, int]] = []
         self.transports: list[MemoryTransport] = []
         self.version_max: dict[ApiKey, int] = {}
-        """Makes the broker older than it is."""
+        """Limits the versions of an API, as an older broker would."""
         self.handlers: dict[ApiKey, Handler] = {
             ApiKey.API_VERSIONS: self.api_versions,
             ApiKey.METADATA: self.metadata,

@@ -1,4 +1,4 @@
-"""Consumer groups for the brokers in memory: `FakeGroups(cluster)` teaches them the group APIs."""
+"""Consumer groups for the brokers in memory: `FakeGroups(cluster)` adds the group APIs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeMember:
     assignment: list[TopicPartition] = field(default_factory=list)
     instance_id: str | None = None
     raw_assignment: bytes | None = None
-    """For classic groups, instead of what `assignment` says."""
+    """For classic groups, in place of `assignment`."""
 
 
 @dataclass
@@ -42,12 +42,12 @@ class FakeGroup:
 
 
 class FakeGroups:
-    """All groups of a cluster, by name. One that is unknown has broker 1 as its coordinator."""
+    """All groups of a cluster, by name. Broker 1 coordinates groups that are not listed."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self.groups: dict[str, FakeGroup] = {}
         self.refusals: list[ErrorCode] = []
-        """What the next requests to a coordinator are answered with."""
+        """The error codes that answer the next requests to a coordinator."""
         self._cluster = cluster
         for broker in cluster.brokers.values():
             broker.handlers |= _Handlers(self, broker).table()

@@ -1,4 +1,4 @@
-"""A `Net` without sockets: both ends of a connection live in this process."""
+"""A `Net` without sockets: both ends of a connection are in this process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Server(Protocol):
-    """Whoever accepts connections: bytes come in, `MemoryTransport.feed` sends bytes back."""
+    """Accepts connections: receives bytes, and sends bytes back with `MemoryTransport.feed`."""
 
     def connected(self, transport: MemoryTransport) -> None: ...
 
@@ -22,7 +22,7 @@ class MemoryTransport(asyncio.Transport):
         super().__init__()
         self.server = server
         self.read_bytes_max = 1 << 20
-        """Bytes that one read brings; 1 feeds byte by byte."""
+        """The most bytes that one read returns; 1 feeds byte by byte."""
         self._protocol = protocol
         self._closing = False
         self._loop = asyncio.get_running_loop()

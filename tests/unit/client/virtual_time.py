@@ -1,7 +1,7 @@
 """An event loop whose time jumps to the next deadline instead of waiting for it.
 
 For coroutines that use neither sockets nor threads: a timeout of thirty seconds takes no time, and
-the order of events is the same in every run. When nobody can go on, that is an error, not a hang.
+the order of events is the same in every run. A deadlock is an error, not a hang.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class AllTasksAreBlocked(AssertionError):
-    """Nothing is left that could ever wake anybody."""
+    """No event is left that could wake a waiting coroutine."""
 
 
 class _JumpingSelector(selectors.SelectSelector):

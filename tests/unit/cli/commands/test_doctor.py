@@ -11,7 +11,7 @@ from tidemill.client.network.errors import BrokerUnreachable, RequestTimedOut
 
 @pytest.fixture
 def healthy(monkeypatch):
-    """A machine with everything, whatever this one has; the port is free."""
+    """A machine on which every check passes; the port is free."""
 
     async def refused(*args: object, **options: object) -> None:
         raise BrokerUnreachable("refused")

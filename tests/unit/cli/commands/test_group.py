@@ -20,7 +20,7 @@ FIRST, SECOND, THIRD = (TopicPartition("orders", index) for index in range(3))
 
 
 class World:
-    """The topic `orders` with ten records in each of three partitions, of which two are gone."""
+    """The topic `orders` with ten records in each of three partitions, two of them deleted."""
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()

@@ -19,7 +19,7 @@ FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 
 class World:
-    """A cluster in memory with the topic `orders` of two partitions, and a way to it."""
+    """A cluster in memory with the topic `orders` of two partitions, and clients of it."""
 
     def __init__(self, brokers: int = 1) -> None:
         self.cluster = FakeCluster(brokers)

@@ -26,7 +26,7 @@ def consumer(cluster: FakeCluster, **options) -> Consumer:
 
 
 async def read(reading: Consumer, count: int) -> list[tuple[int, int, bytes | None]]:
-    """Poll until `count` records came: (partition, offset, value)."""
+    """Poll until `count` records have arrived: (partition, offset, value)."""
     got: list[tuple[int, int, bytes | None]] = []
     while len(got) < count:
         for fetched in await reading.poll(1):

@@ -20,7 +20,7 @@ ANSWER_BYTES = 25_000
 def reading(
     story: Callable[[Consumer], Coroutine[Any, Any, Any]], **options: Any
 ) -> tuple[Any, list[Any]]:
-    """Run a story over 20 batches of 10 KB, two to an answer; its result and every Fetch asked."""
+    """Run a story over 20 batches of 10 KB, two per answer; its result and all Fetch requests."""
     asked: list[Any] = []
 
     async def scenario() -> Any:

@@ -42,7 +42,7 @@ def producer(cluster: FakeCluster, **options) -> BatchProducer:
 
 
 def strict(cluster: FakeCluster) -> None:
-    """Let every broker check sequences as a leader does: a repetition is not stored again."""
+    """Let every broker check sequences as a leader does: it does not store a repetition."""
     known: dict[tuple[str, int, int], dict[int, int]] = {}
     for broker in cluster.brokers.values():
         broker.handlers[ApiKey.PRODUCE] = _checking(broker.handlers[ApiKey.PRODUCE], known)

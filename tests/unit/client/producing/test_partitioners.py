@@ -5,7 +5,7 @@ import pytest
 from tidemill.client.producing.partitioners import KeyPartitioner, RandomPartitioner, RoundRobin
 from tidemill.core.rng import SeededRng
 
-# What kafka-python 3.0.12 answers for a topic of 1,000,003 partitions; Java does the same.
+# Results of kafka-python 3.0.12 for a topic of 1,000,003 partitions; Java gives the same.
 KEYS_AND_PARTITIONS = [
     (b"", 645856),
     (b"0", 24483),
