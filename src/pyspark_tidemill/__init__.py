@@ -1,4 +1,4 @@
-"""Spark looks for packages of this kind of name, and registers `DefaultSource` by itself."""
+"""Spark imports every package named `pyspark_*` and registers its `DefaultSource`."""
 
 from __future__ import annotations
 

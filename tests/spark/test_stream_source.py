@@ -158,7 +158,7 @@ def test_a_recreated_topic_stops_a_query_or_goes_on_with_the_new_one(
     assert drain(load_stream(spark, bootstrap, topic, **options), tmp_path) == [list(range(20))]
     recreate(bootstrap, topic)
     put(bootstrap, topic, range(100, 103))
-    with pytest.raises(StreamingQueryException, match="was deleted and made anew"):
+    with pytest.raises(StreamingQueryException, match="was deleted and created again"):
         drain(load_stream(spark, bootstrap, topic, **options), tmp_path)
     lossy = load_stream(spark, bootstrap, topic, failOnDataLoss="false", **options)
     assert drain(lossy, tmp_path) == [[100, 101, 102]]

@@ -1,4 +1,4 @@
-"""The data source `tidemill` as Spark sees it: batch and stream, source and sink."""
+"""The data source `tidemill` that Spark loads: batch and stream, source and sink."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 __all__ = ["TidemillSource"]
 
-_SOURCE_MARKS = frozenset({"subscribe", "subscribepattern", "assign"})
+_SOURCE_ONLY_OPTIONS = frozenset({"subscribe", "subscribepattern", "assign"})
 
 
 @final
 class TidemillSource(DataSource):
-    """Made by Spark for every query, in the driver's Python worker; then sent to the tasks."""
+    """Created by Spark for every query, in the driver's Python worker, and sent to the tasks."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # A user's schema keeps Spark from asking for ours: what can be checked is checked here.
-        if _SOURCE_MARKS & {name.lower() for name in options}:
+        # If the user gives a schema, Spark does not call `schema`: check the options here.
+        if _SOURCE_ONLY_OPTIONS & {name.lower() for name in options}:
             self._source_options()
 
     @classmethod

@@ -1,8 +1,8 @@
-"""This package for workers that do not have it: one archive that Spark unpacks beside them.
+"""This package as an archive for workers that do not have it; Spark unpacks it beside them.
 
-Compiled parts travel along: a worker on another kind of machine does not find their names and runs
-the same source uncompiled, slower. The libraries below (crc32c, lz4, zstandard, cramjam, pyarrow)
-are the business of whoever sets up the workers' Python.
+Compiled modules are included: a worker on another platform does not find their names and runs the
+same source uncompiled, slower. The workers' Python must have the libraries that the package uses:
+crc32c, lz4, zstandard, cramjam and pyarrow.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import tidemill
 __all__ = ["archive_settings", "package_root", "write_archive"]
 
 FOLDER: Final = "tidemill_package"
-"""What the archive is unpacked as, in the directory that an executor works in."""
+"""The folder that the archive becomes in the working directory of an executor."""
 _PACKAGES: Final = ("tidemill", "pyspark_tidemill")
 _SUFFIXES: Final = frozenset({".py", ".so"})
 
 
 def archive_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Settings of Spark that bring this package to all executors, merged with those given."""
+    """Settings of Spark that send this package to all executors, merged with the given ones."""
     folder = tempfile.mkdtemp(prefix="tidemill-archive-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors may ask until then
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # executors may fetch it until then
     path = Path(folder) / "tidemill.zip"
     write_archive(path)
     archives = [given["spark.archives"]] if given.get("spark.archives") else []
@@ -42,7 +42,7 @@ def archive_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_archive(path: Path) -> None:
-    """A zip with both packages at its root."""
+    """Write a zip file with both packages at its root."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, name in _files():
             archive.write(file, name)

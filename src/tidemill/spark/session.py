@@ -34,8 +34,8 @@ SETTINGS: Final = {
         "the option pushdown=true of the source needs it",
     ),
 }
-"""Value and reason of each. The third measure needs no setting: a worker that loads the source
-freezes what the garbage collector would look at after every task."""
+"""Value and reason of each. One more measure needs no setting: a worker that loads the source
+freezes the objects that the garbage collector would scan after every task."""
 
 _SHARED_KEYS: Final = (
     "SPARK_LOCAL_DIRS",
@@ -43,7 +43,7 @@ _SHARED_KEYS: Final = (
     "SPARK_BUFFER_SIZE",
     "SPARK_PYTHON_RUNTIME",
 )
-"""What Spark's runner of a streaming source puts into the environment of its Python process."""
+"""Variables that Spark sets in the environment of the Python process of a streaming source."""
 
 
 def session(
@@ -53,22 +53,21 @@ def session(
     settings: Mapping[str, str] | None = None,
     quiet: bool = False,
 ) -> SparkSession:
-    """The session of this process, made if there is none; `settings` go before ours.
+    """The session of this process, created if there is none; `settings` override ours.
 
-    On a cluster, workers get this package from us, packed into an archive.
-
-    Says on standard error what it has set, unless `quiet`.
+    On a cluster, workers get this package as an archive. Prints the settings on standard error,
+    unless `quiet`.
     """
     from pyspark.sql import SparkSession
 
     if master is None or master.startswith("local"):
-        # Spark starts its workers with the first `python3` of the path: not ours, in a virtual
-        # environment that nobody has activated.
+        # Spark starts workers with the first `python3` on the path. In a virtual environment that
+        # is not activated, that is another Python.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = dict(settings or {})
     if master is not None and not master.startswith("local"):
         given |= archive_settings(given)
-        # The driver plans with the workers' kind of Python, which may not know this package.
+        # The driver plans queries in a Python like the workers', which may lack this package.
         paths = [str(package_root()), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     builder = SparkSession.builder.appName(name)
@@ -87,24 +86,24 @@ def session(
 def _prepare_shared_environment(spark: SparkSession) -> None:
     """Make it safe to start two streaming queries of ours at the same time.
 
-    Spark finds our source once per JVM. The environment of its Python processes is one mutable
-    Scala map, without a lock; it goes out with every task, and each query that starts puts
-    `_SHARED_KEYS` into it, from a thread of its own. Two at once can count one key twice. From then
-    on no task of ours can be serialised ("Illegal size 5 of collection, expected 6"), until the JVM
-    ends. If the keys are there already, the same puts change values only, and those are constants.
+    Spark looks our source up once per JVM and keeps the environment of its Python processes in one
+    mutable Scala map without a lock. The map is sent with every task, and each query that starts
+    puts `_SHARED_KEYS` into it from its own thread. Two puts at once can count one key twice. From
+    then on no task of ours can be serialised ("Illegal size 5 of collection, expected 6") until the
+    JVM ends. If the map has the keys already, the puts only replace constant values.
     """
     from pyspark.errors import PySparkException
 
-    with contextlib.suppress(PySparkException):  # not found: reading will say so, with the reason
+    with contextlib.suppress(PySparkException):  # not found: reading reports it, with the reason
         sources = spark._jsparkSession.sessionState().dataSourceManager()
         environment = sources.lookupDataSource("tidemill").dataSourceCls().envVars()
-        # Twice: the map may also grow when a key is put that it has.
+        # Twice: the map may also resize when an existing key is put.
         for key in _SHARED_KEYS * 2:
             environment.put(key, environment.get(key) or "")
 
 
 def print_settings(ours: Mapping[str, str]) -> None:
-    """One line for each setting and why it is there, on standard error."""
+    """Print each setting and its reason on standard error."""
     for key, value in ours.items():
         sys.stderr.write(f"tidemill.spark: {key}={value} ({SETTINGS[key][1]})\n")
     sys.stderr.write(

@@ -1,8 +1,8 @@
-"""Makes Arrow record batches of about a megabyte from fetched batches, columns at a time.
+"""Builds Arrow record batches of about a megabyte from fetched batches, columns at a time.
 
-Sized by bytes: measured through Spark, 100-byte values go fastest in batches of 10,000 rows and
-more, 1 KB values in batches of 1,000. The columns come from `hot.record_columns` without a Python
-object per row; what is the same for every row (topic, partition) is made once and sliced.
+Batches are sized by bytes: measured through Spark, 100-byte values are fastest in batches of 10,000
+rows and more, 1 KB values in batches of 1,000. `hot.record_columns` builds the columns without a
+Python object per row; columns with one value (topic, partition) are built once and sliced.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _APPEND_TIME = 1
 
 @final
 class ArrowBatches:
-    """Builds record batches of one schema, partition after partition."""
+    """Builds record batches of one schema, one partition after another."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._rows_guess = 0
         self._bytes_guess = 0
         self._constants: dict[tuple[str, object], pa.Array] = {}
-        """Columns with the same value in `_ROWS_MAX` rows, by name and value."""
+        """Columns with one value in `_ROWS_MAX` rows, by name and value."""
 
     def decode(self, fetched: FetchedBatches, stop: int) -> Iterator[pa.RecordBatch]:
         """The visible records of `fetched` with offsets below `stop`.
 
-        KafkaError for a batch that is damaged.
+        KafkaError if a batch is damaged.
         """
         columns = self._new_columns()
         kind = _CREATE_TIME
@@ -83,7 +83,7 @@ class ArrowBatches:
         if columns.row_count == 0:
             return
         if columns.size_bytes >= ARROW_BATCH_BYTES:
-            # The next ones are likely to be as large: room for them at once, and an eighth more.
+            # The next batches are likely to be as large: reserve their size plus an eighth.
             self._rows_guess = columns.row_count + columns.row_count // 8
             used = columns.values.data_bytes if columns.values is not None else 0
             self._bytes_guess = used + used // 8
@@ -125,7 +125,7 @@ class ArrowBatches:
 def _section(
     view: memoryview, header: BatchHeader
 ) -> tuple[bytes | bytearray | memoryview, int, int]:
-    """The records of a batch: what holds them, where they begin and end."""
+    """The records of a batch: the buffer, and where the records begin and end in it."""
     if header.codec == compression.NONE:
         return view, HEADER_BYTES, header.size_bytes
     section = records_section(view, header)

@@ -1,11 +1,11 @@
-"""Our asyncio client for code that blocks: Spark calls us, and waits.
+"""Our asyncio client for blocking code: Spark calls a method and waits for it to return.
 
-A `BlockingClient` owns an event loop that runs only while somebody waits in `run`; there is no
-thread. Each process has one for each cluster that it talks to (`client_for`): Python workers live
-for many tasks, and a connection that is there saves each of them a few round trips.
+A `BlockingClient` owns an event loop that runs only inside a call of `run`; there is no thread. A
+process keeps one client for each cluster that it uses (`client_for`): Python workers live for many
+tasks, and an open connection saves each task a few round trips.
 
-The loop stands still between calls. A connection that dies meanwhile is noticed at the next call,
-which fails once and is tried again: `run` goes on until the caller's time is over.
+The loop stands still between calls. A connection that breaks meanwhile is noticed at the next call,
+which fails once and is retried: `run` retries until the caller's limits are reached.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ __all__ = ["Address", "BlockingClient", "RetryLimits", "client_for", "drop_clien
 T = TypeVar("T")
 
 _CLIENTS_MAX = 8
-"""Clusters that one process keeps connections to; the one made first goes when there are more."""
+"""Clusters that one process keeps connections to; beyond that, the oldest client is closed."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How to reach a cluster: what a client is kept by."""
+    """How to reach a cluster; the key that clients are kept by."""
 
     bootstrap: tuple[Endpoint, ...]
     client_id: str
@@ -43,7 +43,7 @@ class Address:
 @final
 @dataclass(frozen=True, slots=True)
 class RetryLimits:
-    """How long lost connections and passing refusals are borne."""
+    """How long lost connections and transient errors are retried."""
 
     timeout_ms: int
     attempts_max: int | None = None
@@ -52,7 +52,7 @@ class RetryLimits:
 
 @final
 class BlockingClient:
-    """A way to one cluster that blocks."""
+    """Blocking access to one cluster."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -60,8 +60,8 @@ class BlockingClient:
         self._clusters: list[ClusterClient] = []
         self.cluster = self.new_cluster()
 
-    def new_cluster(self) -> ClusterClient:
-        """Connections of their own, for requests that wait at the broker; leaders are shared."""
+    def new_cluster(self) -> Cluster:
+        """A second set of connections, for requests that wait at the broker; metadata is shared."""
         made = ClusterClient(
             AsyncioNet(),
             self._address.bootstrap,
@@ -76,18 +76,18 @@ class BlockingClient:
     def run(
         self, work: Callable[[ClusterClient], Coroutine[Any, Any, T]], limits: RetryLimits
     ) -> T:
-        """Do `work`, again after a fault that may pass, until the limits are reached."""
+        """Do `work`, and retry it after a transient error until the limits are reached."""
         return self._runner.run(self._retry(work, limits))
 
     def run_once(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine that does its own retrying."""
+        """Run a coroutine that retries by itself."""
         return self._runner.run(work)
 
     def pause(self, seconds: float) -> None:
         self._runner.run(asyncio.sleep(seconds))
 
     def close(self) -> None:
-        """End every connection. The loop turns once more: uvloop cannot close with open ones."""
+        """Close every connection. The loop runs once more: uvloop cannot close with open ones."""
         for cluster in self._clusters:
             cluster.close()
         self.pause(0)
@@ -112,12 +112,12 @@ class BlockingClient:
                     attempts > limits.attempts_max
                 )
                 late = loop.time() + pause_s > deadline
-                if not _may_pass(error) or late or out_of_attempts:
+                if not _is_transient(error) or late or out_of_attempts:
                     raise
             await asyncio.sleep(pause_s)
 
 
-def _may_pass(error: ClientError | KafkaError) -> bool:
+def _is_transient(error: ClientError | KafkaError) -> bool:
     return isinstance(error, ClientError) or error.code.retriable
 
 
@@ -125,7 +125,7 @@ _clients: dict[Address, BlockingClient] = {}
 
 
 def client_for(address: Address) -> BlockingClient:
-    """The client of this process for a cluster, made when it is first asked for."""
+    """The client of this process for a cluster, created at the first call."""
     client = _clients.get(address)
     if client is None:
         if len(_clients) >= _CLIENTS_MAX:
@@ -135,7 +135,7 @@ def client_for(address: Address) -> BlockingClient:
 
 
 def drop_client(address: Address) -> None:
-    """Forget a client after a fault, so that the next task begins afresh."""
+    """Close a client after an error, so that the next task starts with new connections."""
     client = _clients.pop(address, None)
     if client is not None:
         client.close()

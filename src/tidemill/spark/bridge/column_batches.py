@@ -1,7 +1,7 @@
 """Arrow record batches as the columns that `hot.column_encode` reads: views, no copies.
 
-Only what is rare or small is converted: columns with 64-bit offsets, timestamps to milliseconds,
-and rows of several topics, which are taken apart.
+Only rare or small data is converted: columns with 64-bit offsets, timestamps to milliseconds, and
+rows of several topics, which are separated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NARROW = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
 
 
 def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """The rows of each topic, in order; all are `topic`'s if that is given."""
+    """The rows of each topic, in order; if `topic` is given, all rows belong to it."""
     if topic is not None:
         yield topic, batch
         return
@@ -66,7 +66,7 @@ def row_columns(batch: pa.RecordBatch, now_ms: int) -> RowColumns:
 
 
 def asked_partitions(batch: pa.RecordBatch, topic: str, partition_count: int) -> array[int]:
-    """The partition that each row asks for, UNDECIDED where it does not."""
+    """The partition that each row asks for; UNDECIDED if it asks for none."""
     column = _column(batch, "partition")
     if column is None or column.null_count == len(column):
         row_count: int = batch.num_rows
@@ -128,7 +128,7 @@ def _timestamps(batch: pa.RecordBatch, now_ms: int) -> memoryview:
 
 
 def _view(buffer: pa.Buffer | None, item: Literal["B", "i", "q"]) -> memoryview:
-    """A buffer as whole items; Arrow leaves out buffers that would be empty."""
+    """A buffer as whole items; None is an empty buffer, which Arrow leaves out."""
     if buffer is None:
         return memoryview(b"").cast(item)
     bytes_view = memoryview(buffer).cast("B")

@@ -1,19 +1,19 @@
-"""How far a query has read, in the JSON that Spark keeps in its checkpoint.
+"""The position of a query, as the JSON that Spark keeps in its checkpoint.
 
     {"logs": {"0": 123, "1": 456}, "_v": {"group": "...", "ids": {"logs": "..."}, "starts": {...}}}
 
-The topics are as Spark's Kafka source writes them, so that offsets can be carried over by copying.
-Spark compares offsets as text: everything is sorted. What only we need is under `_v`:
+Topics are written as in Spark's Kafka source, so offsets can be copied from its checkpoints. Spark
+compares offsets as text, so everything is sorted. Our own fields are under `_v`:
 
-ids      the id of each topic: a topic that was deleted and made anew has another one.
-group    the consumer group that progress is committed to, when the query was not given one.
-starts   where partitions begin that the offset before this one did not have.
-initial  this is what `initialOffset` said, not the end of a batch.
+ids      the id of each topic: a topic that was deleted and created again has a new one.
+group    the consumer group for progress, if the user did not name one.
+starts   where partitions begin that the previous offset did not have.
+initial  true for the answer of `initialOffset`; absent for the end of a batch.
 
-`starts` closes a hole in Spark's protocol. Spark logs where batch 0 ends and not where it begins:
-after a crash it asks for the initial offset again, and "latest" would have moved on. So the end of
-batch 0 carries its own beginning, and whoever plans the batch believes that and not the initial
-offset it is given. The same holds for partitions that appear while a query runs.
+`starts` closes a gap in Spark's protocol. Spark logs where batch 0 ends, but not where it begins:
+after a crash it asks for the initial offset again, and "latest" may have moved. So the end of batch
+0 carries its own start, and the planner uses that instead of the initial offset. The same applies
+to partitions that appear while a query runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PartitionOffsets = dict[TopicPartition, int]
 @final
 @dataclass(frozen=True, slots=True)
 class QueryOffset:
-    """A place in every partition of a query: `positions` are the next offsets to be read."""
+    """A position in every partition of a query: `positions` are the next offsets to read."""
 
     positions: PartitionOffsets
     topic_ids: dict[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class QueryOffset:
     initial: bool = False
 
     def to_json(self) -> dict[str, object]:
-        """What Spark gets; the same place gives the same text."""
+        """For Spark; equal offsets give equal text."""
         private: dict[str, object] = {}
         if self.group is not None:
             private["group"] = self.group
@@ -62,7 +62,7 @@ class QueryOffset:
 
     @classmethod
     def from_json(cls, data: Mapping[str, object]) -> QueryOffset:
-        """An offset of ours, or one of Spark's Kafka source; UserError if it is neither."""
+        """An offset of ours or of Spark's Kafka source. UserError if it is neither."""
         private = data.get(PRIVATE_KEY, {})
         if not isinstance(private, Mapping):
             raise UserError(f"the offset's {PRIVATE_KEY!r} is not an object: {private!r}")
@@ -81,24 +81,24 @@ class QueryOffset:
     def start_of(self, partition: TopicPartition, end: QueryOffset) -> int:
         """Where the batch from here to `end` begins in one of the partitions of `end`.
 
-        A partition that we did not have, or whose topic was made anew since, begins where `end`
-        says; so do all of them if this is an initial offset.
+        `end` carries the start of a partition that is new, or whose topic was created again. If
+        this is an initial offset, `end` carries the starts of all partitions.
         """
         known = end.starts.get(partition)
         if self.initial:
             return end.positions[partition] if known is None else known
-        begun = self.positions.get(partition)
-        if begun is None or self._made_anew(partition.topic, end):
+        position = self.positions.get(partition)
+        if position is None or self._was_recreated(partition.topic, end):
             return 0 if known is None else known
-        return begun
+        return position
 
-    def _made_anew(self, topic: str, end: QueryOffset) -> bool:
+    def _was_recreated(self, topic: str, end: QueryOffset) -> bool:
         before, after = self.topic_ids.get(topic), end.topic_ids.get(topic)
         return before is not None and after is not None and before != after
 
 
 def parse_partition_numbers(data: object, what: str) -> PartitionOffsets:
-    """`{"topic": {"0": 23}}` as an object or as text; UserError says what is wrong with it."""
+    """`{"topic": {"0": 23}}` as an object or as text. UserError says what is wrong with it."""
     if isinstance(data, str):
         try:
             data = json.loads(data)

@@ -1,6 +1,6 @@
-"""The values of options as text, and how each kind is read. Source, sink and pipelines share them.
+"""Parsers for the values of options, which source, sink and pipelines share.
 
-Every parser takes the text and the name of the option, and raises UserError with both in it.
+Every parser takes the text and the name of the option; its UserError names both.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def parse_word(text: str, option: str) -> str:
 
 
 def parse_duration_ms(text: str, option: str) -> int:
-    """`10m`, `90 seconds`, `500ms`: a length of time."""
+    """`10m`, `90 seconds` or `500ms`."""
     match = _DURATION.fullmatch(text.strip().lower())
     if match is not None:
         name = match[2]
@@ -98,7 +98,7 @@ def parse_duration_ms(text: str, option: str) -> int:
 
 
 def parse_bootstrap(text: str, option: str) -> tuple[Endpoint, ...]:
-    """HOST:PORT, several with commas between."""
+    """HOST:PORT, several separated by commas."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not 1 <= len(parts) <= _ADDRESSES_MAX:
         raise UserError(f"{option} needs 1 to {_ADDRESSES_MAX} addresses, as in 127.0.0.1:9092")

@@ -1,7 +1,7 @@
-"""The options of the source: those of Spark's Kafka source by the same names, and some of our own.
+"""The options of the source: those of Spark's Kafka source under the same names, and our own.
 
-Whatever is not understood is refused when the source is loaded, with a sentence: a mistyped option
-that is silently ignored costs somebody an evening. Spark hands over names in lower case.
+An unknown option is refused when the source is loaded: a mistyped option must not silently have no
+effect. Spark passes names in lower case.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _FETCH_BYTES_MAX: Final = 8 * MIB
 @final
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What is read: topics by name, topics by pattern, or single partitions. One of the three."""
+    """What is read: topics by name, topics by pattern, or single partitions; one of the three."""
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -97,7 +97,7 @@ class Subscription:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Checked and with defaults; what `None` means differs between a batch and a stream."""
+    """Checked options with defaults; the meaning of `None` differs between batch and stream."""
 
     bootstrap: tuple[Endpoint, ...]
     subscription: Subscription
@@ -118,7 +118,7 @@ class SourceOptions:
     pushdown: bool = False
     poll_timeout_ms: int = 120_000
     offset_retries: int | None = None
-    """Tries of the driver before it gives up; None: until the poll timeout."""
+    """Attempts of the driver before it gives up; None: until the poll timeout."""
     offset_retry_interval_ms: int | None = None
     metadata_ttl_ms: int = 1_000
     isolation_level: int = READ_UNCOMMITTED
@@ -129,7 +129,7 @@ class SourceOptions:
 
 
 def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Check everything; UserError names the option and says what is wrong with it."""
+    """Check all options. UserError names the option and what is wrong with it."""
     given = {name.lower(): value for name, value in options.items()}
     _refuse_unknown(given)
     columns = _columns(given.get("columns"))
@@ -238,7 +238,7 @@ def _assigned(text: str) -> tuple[TopicPartition, ...]:
 
 
 def _starting(given: Mapping[str, str]) -> Places | None:
-    """A time for all goes before times for each, and those before offsets: Spark's order."""
+    """One time for all overrides times per partition, and those override offsets, as in Spark."""
     strategy = given.get("startingoffsetsbytimestampstrategy", "error").lower()
     if strategy not in {"error", "latest"}:
         raise UserError(f"startingOffsetsByTimestampStrategy={strategy}: expected error or latest")

@@ -1,8 +1,8 @@
-"""Where a query begins or ends, as its options say it: places without numbers yet.
+"""Where a query begins or ends, as its options say; `source.positions` turns it into offsets.
 
 Spark's Kafka source has `earliest`, `latest`, offsets and times for each partition (-2 and -1 stand
-for earliest and latest), and a time for all of them. Ours has more: `group` is where a consumer
-group has come to, `-10m` is a time before now, `-100` is so many offsets before the end.
+for earliest and latest), and one time for all. Ours adds `group`, the committed offsets of a
+consumer group; `-10m`, a time before now; and `-100`, a number of offsets before the end.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ class PlaceKind(Enum):
     TIME = "time"
     """The first record of this time (ms since the epoch) or later."""
     AGO = "ago"
-    """The first record of so many milliseconds before now, or later."""
+    """The first record from this many milliseconds before now, or later."""
     BEFORE_END = "before the end"
-    """So many offsets before the end, as far as there are that many."""
+    """This many offsets before the end, but not before the log begins."""
     GROUP = "group"
-    """What the consumer group has committed, earliest where it has committed nothing."""
+    """The committed offset of the consumer group; earliest if it has committed none."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One place in a partition."""
+    """One position in a partition, not resolved yet."""
 
     kind: PlaceKind
     number: int = 0
@@ -64,20 +64,20 @@ LATEST = Place(PlaceKind.LATEST)
 @final
 @dataclass(frozen=True, slots=True)
 class Places:
-    """A place for every partition: one for all, or one for each that is named."""
+    """A place for every partition: one for all, or one for each named partition."""
 
     for_all: Place | None = None
     by_partition: dict[TopicPartition, Place] = field(default_factory=dict)
     option: str = ""
-    """Where it comes from, for messages."""
+    """The option that it comes from, for messages."""
     late_is_latest: bool = True
     """Whether a time after the last record means the end, rather than a mistake."""
 
     def of(self, partition: TopicPartition) -> Place:
-        """UserError when the option names partitions and not this one."""
+        """UserError if the option names partitions but not this one."""
         place = self.by_partition.get(partition, self.for_all)
         if place is None:
-            raise UserError(f"{self.option} says nothing of {partition}: name every partition")
+            raise UserError(f"{self.option} does not name {partition}: name every partition")
         return place
 
 

@@ -1,6 +1,6 @@
 """Pipelines that people run with one command and one file: `tidemill pipeline run NAME`.
 
-A new one is a module with a class of settings and a class with `topics` and `build`, and a line in
-`catalogue.py`. Everything else, reading the file, checkpoints, restarts, progress and stopping, is
-the framework's.
+A new pipeline is a settings class, a class that implements `framework.pipeline.Pipeline`, and an
+entry in `catalogue.py`. The framework reads the file, keeps checkpoints, restarts, reports progress
+and stops.
 """

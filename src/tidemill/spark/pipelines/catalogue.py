@@ -1,4 +1,4 @@
-"""The pipelines that there are, by name."""
+"""All pipelines, by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PIPELINES: Final = (
 
 
 def pipeline_kind(name: str) -> PipelineKind:
-    """UserError with the near match if there is no such pipeline."""
+    """UserError with the nearest name if there is no such pipeline."""
     for kind in PIPELINES:
         if kind.name == name:
             return kind

@@ -1,9 +1,9 @@
-"""The sink's way to a cluster, kept between the tasks of one Python worker process.
+"""The sink's connections and producer, kept between the tasks of one Python worker process.
 
-Spark reuses its workers. A task that finds the client of an earlier one with the same options saves
-connecting, asking for a producer id, and the caution with which a producer begins each partition.
-A client is lent to one task at a time; after a failure it is closed, since its sequence numbers are
-in doubt. It has connections of its own: a parked fetch of the source would hold up what is written.
+Spark reuses its workers. A task that reuses the client of an earlier task with the same options
+saves the connections, the producer id, and the single first batch with which a producer starts each
+partition. One task at a time uses a client; after a failure it is closed, because its sequence
+numbers are in doubt. It shares no connection with the source: a parked fetch would delay writes.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ class SinkClient:
         )
 
     def close(self) -> None:
-        """End every connection; what was in flight is in doubt."""
+        """Close every connection; the outcome of requests in flight is unknown."""
         self.connections.close()
 
 
 _idle: dict[SinkOptions, SinkClient] = {}
-"""The longest unused one first."""
+"""The client that was unused longest comes first."""
 
 
 @contextmanager
 def borrowed_client(
     options: SinkOptions, identity: ProducerIdentity | None
 ) -> Iterator[SinkClient]:
-    """A client for one task: under an identity of the caller's, or kept for the next task."""
+    """A client for one task: new and closed afterwards with an `identity`, else kept for reuse."""
     client = None if identity is not None else _idle.pop(options, None)
     if client is None:
         client = SinkClient(options, identity)

@@ -1,11 +1,10 @@
-"""What a write promises, and who ends it: the seam between the sink and its guarantees.
+"""The delivery guarantee of a write: the seam between the sink and its guarantees.
 
-A write goes through three hands. The driver plans it and sends the writer to the executors; tasks
-write; the driver hears what became of them. `Delivery` has one hook for each end on the driver:
-`lease` as the writer leaves, `commit` or `abort` when the tasks are over. With at least once there
-is nothing to hold and nothing to end: what a task has flushed is in its topics, and a task or batch
-that runs again writes again. Exactly once will lease one producer id for all tasks of a
-micro-batch, and end its transaction in `commit`.
+A write has three steps. The driver plans it and sends the writer to the executors; tasks write; the
+driver gets the result of every task. `Delivery` has a hook for the driver's steps: `lease` when the
+writer is sent, `commit` or `abort` when the tasks have ended. At least once needs neither: what a
+task has flushed is in its topics, and a task or batch that runs again writes again. Exactly once
+will lease one producer id for all tasks of a micro-batch, and end its transaction in `commit`.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ EXACTLY_ONCE = "exactly_once"
 
 
 class Delivery(Protocol):
-    """The driver's part in a write."""
+    """The driver's steps of a write."""
 
     def lease(self) -> ProducerIdentity | None:
-        """Called once, as the writer is sent to the tasks: the identity under which all of them
-        write, or None if each asks for its own."""
+        """Called once, when the writer is sent to the tasks: the identity that all tasks use, or
+        None if each requests its own."""
         ...
 
     def commit(self, messages: Sequence[object], batch_id: int | None) -> None:
@@ -35,13 +34,13 @@ class Delivery(Protocol):
         ...
 
     def abort(self, messages: Sequence[object], batch_id: int | None) -> None:
-        """The write has failed; tasks that failed left None as their message."""
+        """The write has failed; the message of a failed task is None."""
         ...
 
 
 @final
 class AtLeastOnce:
-    """Nothing is lost; what runs again is written again."""
+    """Nothing is lost; a task or batch that runs again is written again."""
 
     def lease(self) -> ProducerIdentity | None:
         return None
@@ -54,7 +53,7 @@ class AtLeastOnce:
 
 
 def delivery_of(name: str) -> Delivery:
-    """The delivery that the option `delivery` names; UserError if there is none."""
+    """The delivery for a value of the option `delivery`. UserError if it is unknown."""
     if name == AT_LEAST_ONCE:
         return AtLeastOnce()
     if name == EXACTLY_ONCE:

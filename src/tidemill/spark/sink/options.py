@@ -1,7 +1,7 @@
-"""The options of the sink: those of Spark's Kafka sink, and the producer settings behind `kafka.`.
+"""The options of the sink: those of Spark's Kafka sink, and producer settings as `kafka.` options.
 
-Spark hands options over in lower case and ignores what a source or sink does not know. Here a word
-that is not known is refused: a setting with a typing error must not silently have no effect.
+Spark passes options in lower case, and its own sinks ignore unknown ones. Here an unknown option is
+refused: a mistyped option must not silently have no effect.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["SinkOptions", "sink_options"]
 T = TypeVar("T")
 
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
-_SPARKS_OWN = frozenset({"checkpointlocation", "queryname"})
+_ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Spark adds these to a stream's options."""
 
 _REFUSED = {
@@ -41,11 +41,11 @@ _REFUSED = {
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What the user asked for, checked. Hashable: tasks with equal options share a client."""
+    """Checked options. Hashable: tasks with equal options share a client."""
 
     bootstrap: tuple[Endpoint, ...]
     topic: str | None = None
-    """For all rows; None: every row names its own."""
+    """The topic of all rows; None: every row names its own."""
     delivery: str = AT_LEAST_ONCE
     client_id: str = "tidemill-spark"
     acks: int = -1
@@ -55,18 +55,18 @@ class SinkOptions:
     """None: a batch waits for more rows until it is full or its task ends."""
     in_flight_max: int = 5
     request_bytes_max: int = 16 * MIB
-    """Of one request, and so of one record."""
+    """Limit of one request, and so of one record."""
     buffer_bytes_max: int = 32 * MIB
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Check the options of a write; UserError says which one is wrong and why."""
+    """Check the options of a write. UserError names the wrong option and the reason."""
     fields: dict[str, object] = {}
     for name, text in given.items():
         word = name.lower()
-        if word in _SPARKS_OWN:
+        if word in _ADDED_BY_SPARK:
             continue
         if word in _REFUSED:
             raise UserError(f"option {name} is not supported: {_REFUSED[word]}")
@@ -152,4 +152,4 @@ _KNOWN: dict[str, tuple[str | None, Callable[[str], object]]] = {
     "kafka.enable.idempotence": (None, _idempotence),
     "kafka.security.protocol": (None, _plaintext),
 }
-"""By the word in lower case: the field it sets, None if it is only checked, and how to read it."""
+"""By name in lower case: the field that it sets (None if it is only checked) and its parser."""

@@ -1,8 +1,8 @@
-"""Which columns a frame may have to be written, and of which types.
+"""The columns and types that a frame must have to be written.
 
-The words and types are those of Spark's Kafka sink, and `timestamp`, which that one lacks. What the
-source adds beside them (`offset`, `timestampType`) is left out, so that a topic can be copied as it
-was read; any other column is a mistake.
+Names and types are those of Spark's Kafka sink, plus `timestamp`, which that sink lacks. The other
+columns of the source (`offset`, `timestampType`) are ignored, so that a topic can be copied as it
+was read; any other column is an error.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IGNORED: Final = frozenset({"offset", "timestamptype"})
 
 
 def check_schema(schema: StructType, topic: str | None) -> None:
-    """UserError, in one sentence, unless rows of `schema` can be written."""
+    """UserError unless rows of `schema` can be written."""
     seen: set[str] = set()
     for field in schema.fields:
         name = field.name.lower()

@@ -1,8 +1,8 @@
-"""What Spark asks of the sink: writers for a batch and for a stream, and their commit messages.
+"""The sink that Spark calls: writers for a batch and for a stream, and their commit messages.
 
-One writer object lives three lives. The driver makes it and pickles it for the executors (this is
-when `Delivery.lease` is called, once, however often it is pickled); each task calls `write` on a
-copy; the driver calls `commit` or `abort`, for a stream on a fresh object.
+A writer is used in three places. The driver creates it and pickles it for the executors, which
+calls `Delivery.lease` once however often it is pickled. Each task calls `write` on a copy. The
+driver calls `commit` or `abort`; for a stream, on a new object.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RowsWritten(WriterCommitMessage):
 
 
 class _Sink:
-    """What both writers share."""
+    """The common part of both writers."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -61,7 +61,7 @@ class _Sink:
         return self.__dict__.copy()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
-        """The task's part; a failure closes the task's connections and fails the task."""
+        """Write the rows of one task; a failure closes its connections and fails the task."""
         with borrowed_client(self._options, self._lease) as client:
             writer = SinkWriter(
                 client.connections.cluster,
@@ -99,7 +99,7 @@ class _StreamWriter(_Sink, DataSourceStreamArrowWriter):
 def batch_writer(
     options: Mapping[str, str], schema: StructType, overwrite: bool
 ) -> DataSourceArrowWriter:
-    """The writer of one `save()`. UserError for options, columns and modes that cannot be."""
+    """The writer of one `save()`. UserError for unsupported options, columns and modes."""
     if overwrite:
         raise UserError("a topic cannot be overwritten, only appended to: use mode append")
     return _BatchWriter(_checked(options, schema))
@@ -110,7 +110,7 @@ def stream_writer(
 ) -> DataSourceStreamArrowWriter:
     """The writer of one micro-batch. In complete mode (`overwrite`) every result is written again.
 
-    UserError for options and columns that cannot be.
+    UserError for unsupported options and columns.
     """
     return _StreamWriter(_checked(options, schema))
 

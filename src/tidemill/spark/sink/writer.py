@@ -1,8 +1,8 @@
-"""Writes Arrow record batches to topics: the work of one task, without anything of Spark.
+"""Writes Arrow record batches to topics: the work of one task, without any of Spark's classes.
 
-Every partition that rows go to has an open batch, which leaves when it is full. All of them leave
-when they hold half of the buffer together (many partitions, few rows each), when they are older
-than `kafka.linger.ms`, and at the end.
+Every partition that gets rows has an open batch, which is sent when it is full. All open batches
+are sent when together they fill half of the buffer (many partitions with few rows each), when they
+are older than `kafka.linger.ms`, and at the end.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Topic:
     name: str
     partition_count: int
     current: int
-    """Where rows without a key go at present."""
+    """The partition that rows without a key go to now."""
     current_bytes: int = 0
     open: dict[int, OpenBatch] = field(default_factory=dict)
     """By partition."""
@@ -47,7 +47,7 @@ class _Topic:
 
 @final
 class SinkWriter:
-    """For one task; the producer may serve others before and after."""
+    """Writes the rows of one task; other tasks may use the producer before and after."""
 
     def __init__(
         self,
@@ -65,12 +65,12 @@ class SinkWriter:
         self._rng = rng
         self._topics: dict[str, _Topic] = {}
         self._opened_at = 0.0
-        """When the oldest open batch can have been opened."""
+        """The oldest open batch was opened at this time or later."""
 
     async def write(self, chunks: Iterable[pa.RecordBatch]) -> dict[TopicPartition, Delivered]:
-        """Write all rows and wait for their acknowledgement; what each partition got.
+        """Write all rows and wait for their acknowledgement; the result by partition.
 
-        Raises UserError for rows that cannot be written, BatchRefused for what a broker refuses.
+        Raises UserError for rows that cannot be written, BatchRefused if a broker refuses a batch.
         """
         self._producer.take_delivered()
         self._opened_at = self._clock.monotonic()
@@ -85,7 +85,7 @@ class SinkWriter:
         now_ms = self._clock.wall_ms()
         for name, rows in by_topic(chunk, self._options.topic):
             topic = await self._topic(name)
-            # Batch by batch and not all at once: the first ones travel while the next are filled.
+            # Batch by batch, not all at once: the first are sent while the next are filled.
             for batch in self._encode(topic, rows, now_ms):
                 await self._producer.send([batch])
         if self._is_time_to_send():
@@ -99,7 +99,7 @@ class SinkWriter:
         return topic
 
     async def _partition_count(self, name: str) -> int:
-        """Ask until somebody answers: a broker that restarts may be away when a task begins."""
+        """Retry until a broker answers: it may be restarting when a task begins."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._options.delivery_timeout_ms / 1000
         backoff = Backoff()
@@ -117,7 +117,7 @@ class SinkWriter:
             await asyncio.sleep(pause_s)
 
     def _encode(self, topic: _Topic, rows: pa.RecordBatch, now_ms: int) -> Iterator[EncodedBatch]:
-        """Put rows into the open batches of their partitions; those that are full come out."""
+        """Put rows into the open batches of their partitions; yields the batches that are full."""
         count = topic.partition_count
         columns = row_columns(rows, now_ms)
         partitions = asked_partitions(rows, topic.name, count)

@@ -1,7 +1,7 @@
-"""How far the next batch of a stream goes. Pure: numbers in, numbers out.
+"""Decides how far the next batch of a stream goes. Pure: numbers in, numbers out.
 
-`maxOffsetsPerTrigger` and `maxBytesPerTrigger` are shared out over the partitions by what each has
-waiting, so that none starves and all are through at about the same time.
+`maxOffsetsPerTrigger` and `maxBytesPerTrigger` are divided among the partitions in proportion to
+what each has waiting, so that none starves and all finish at about the same time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["TriggerLimits", "admit", "waiting_offsets"]
 @final
 @dataclass(frozen=True, slots=True)
 class TriggerLimits:
-    """What one batch may hold; None is no limit."""
+    """Limits of one batch; None is no limit."""
 
     offsets_max: int | None = None
     bytes_max: int | None = None
@@ -27,22 +27,24 @@ class TriggerLimits:
     delay_max_ms: int = 0
 
 
-def waiting_offsets(begun: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
-    """Offsets that have not been read yet, over all partitions."""
-    return sum(max(0, end - begun[partition]) for partition, end in ends.items())
+def waiting_offsets(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> int:
+    """Offsets that are not read yet, over all partitions."""
+    return sum(max(0, end - starts[partition]) for partition, end in ends.items())
 
 
 def admit(
-    begun: Mapping[TopicPartition, int],
+    starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     limits: TriggerLimits,
     sizes: Mapping[TopicPartition, int] | None = None,
 ) -> PartitionOffsets:
-    """Where the batch ends in each partition: at `ends`, or before where a limit says so.
+    """Where the batch ends in each partition: at `ends`, or earlier if a limit applies.
 
     `sizes` are the bytes waiting in each partition; `bytes_max` needs them.
     """
-    waiting = {partition: max(0, end - begun[partition]) for partition, end in ends.items()}
+    waiting = {partition: max(0, end - starts[partition]) for partition, end in ends.items()}
     share = 1.0
     total = sum(waiting.values())
     if limits.offsets_max is not None and total > limits.offsets_max:
@@ -52,22 +54,22 @@ def admit(
         if total_bytes > limits.bytes_max:
             share = min(share, limits.bytes_max / total_bytes)
     if share >= 1.0:
-        return {p: max(begun[p], end) for p, end in ends.items()}
-    return _shared_out(begun, waiting, share)
+        return {p: max(starts[p], end) for p, end in ends.items()}
+    return _shared_out(starts, waiting, share)
 
 
 def _shared_out(
-    begun: Mapping[TopicPartition, int], waiting: PartitionOffsets, share: float
+    starts: Mapping[TopicPartition, int], waiting: PartitionOffsets, share: float
 ) -> PartitionOffsets:
-    """Each gets its share, rounded down; what that leaves goes to those with the largest rest."""
+    """Each partition gets its share, rounded down; the rest goes to the largest fractions."""
     exact = {partition: count * share for partition, count in waiting.items()}
     given = {partition: int(count) for partition, count in exact.items()}
     left = max(1, int(sum(exact.values()))) - sum(given.values())
-    by_rest = sorted(exact, key=lambda p: (given[p] - exact[p], p))
-    for partition in by_rest:
+    by_fraction = sorted(exact, key=lambda p: (given[p] - exact[p], p))
+    for partition in by_fraction:
         if left <= 0:
             break
         if given[partition] < waiting[partition]:
             given[partition] += 1
             left -= 1
-    return {partition: begun[partition] + count for partition, count in given.items()}
+    return {partition: starts[partition] + count for partition, count in given.items()}

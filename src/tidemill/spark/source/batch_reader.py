@@ -1,4 +1,4 @@
-"""`spark.read.format("tidemill")`: what lies between two places, planned once."""
+"""`spark.read.format("tidemill")`: the records between two places, planned once."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class BatchReader(DataSourceReader):
     async def _within_log(
         self, cluster: ClusterClient, found: dict[TopicPartition, int], places: Places
     ) -> dict[TopicPartition, int]:
-        """Offsets that retention has passed are data loss, or raised to where the log begins."""
+        """With failOnDataLoss=false, offsets that retention has deleted move to the log's start."""
         if self._options.fail_on_data_loss:
             return found
         exact = [p for p in found if places.of(p).kind is PlaceKind.OFFSET]
@@ -101,13 +101,13 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """With `pushdown=true`: filters narrow what is read.
+    """With `pushdown=true`: filters reduce what is read.
 
-    A class of its own: Spark refuses a reader that takes filters unless the session's
+    A separate class, because Spark refuses a reader with `pushFilters` unless the session's
     `spark.sql.python.filterPushdown.enabled` is on.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
-        """All are given back: they narrow what is read, and Spark filters the rows."""
+        """Return all filters: they only bound what is read, and Spark still filters the rows."""
         self._bounds = ReadBounds.from_filters(filters)
         return iter(filters)

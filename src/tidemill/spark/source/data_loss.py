@@ -1,4 +1,4 @@
-"""What a query says when records are gone before it has read them."""
+"""The error of a query whose records were deleted before it read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["DataLoss"]
 
 @final
 class DataLoss(TidemillError):
-    """Records that should have been read are not there any more."""
+    """Records that the query should have read no longer exist."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"{what}. failOnDataLoss=false would go on without them.")

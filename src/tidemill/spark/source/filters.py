@@ -1,8 +1,8 @@
-"""Filters of a query as bounds on what is fetched: topic, partition, offset, and time from below.
+"""Filters of a query as bounds on what is fetched: topics, partitions, offsets and a lowest time.
 
-Nothing is filtered here, only narrowed: Spark looks at every row again. A time bounds from below
-alone, since timestamps of a log need not rise: all before the first record of that time or later
-is older, while after it there may be anything.
+The bounds only reduce what is fetched; Spark filters every row again. A time is a lower bound only,
+because timestamps in a log need not rise: all records before the first one of that time or later
+are older, while the records after it can have any time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _OFFSET_MAX = (1 << 63) - 1
 @final
 @dataclass(slots=True)
 class ReadBounds:
-    """What a row must be like, as far as it helps to fetch less."""
+    """The conditions on a row that allow fetching less."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -46,7 +46,7 @@ class ReadBounds:
 
     @classmethod
     def from_filters(cls, filters: Iterable[Filter]) -> ReadBounds:
-        """The conjunction of the filters; those of another kind are left to Spark."""
+        """The conjunction of the filters; filters of other kinds are left to Spark."""
         bounds = cls()
         for wanted in filters:
             bounds._add(wanted)
@@ -57,20 +57,20 @@ class ReadBounds:
         return self != ReadBounds()
 
     def may_hold(self, partition: TopicPartition) -> bool:
-        """Whether the partition can have such a row."""
+        """Whether the partition can have a matching row."""
         return (self.topics is None or partition.topic in self.topics) and (
             self.partitions is None or partition.partition in self.partitions
         )
 
     def clip(self, start: int, stop: int) -> tuple[int, int]:
-        """The part of a range that can have such a row."""
+        """The part of a range that can have a matching row."""
         low = max(start, self.offset_low)
         return low, max(low, min(stop, self.offset_high))
 
     async def later_starts(
         self, cluster: ClusterClient, starts: Mapping[TopicPartition, int], isolation_level: int
     ) -> dict[TopicPartition, int]:
-        """Starts that leave out what is older than the rows may be."""
+        """Starts that skip records older than the lowest time."""
         if self.time_low_ms is None or not starts:
             return dict(starts)
         asked = dict.fromkeys(starts, self.time_low_ms)

@@ -1,8 +1,8 @@
-"""Commits what a stream has processed to its consumer group, so that lag tools see it.
+"""Commits the progress of a stream to its consumer group, so that lag tools see it.
 
-Nothing depends on it: the checkpoint says where a query goes on. A commit that fails is a line in
-the log, once, and is tried again with the next batch. A busy query commits once a second, since a
-commit waits for the broker's disk; one that has nothing to do commits what it has not told yet.
+Nothing depends on these commits: a query restarts from its checkpoint. A failed commit is logged
+once and tried again with the next batch. A busy query commits once a second, because a commit waits
+for the broker's disk; an idle query commits the rest at once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ __all__ = ["GroupProgress"]
 _log = logging.getLogger(__name__)
 
 _START_MARK: Final = "tidemill.spark: start"
-"""Committed beside a start that no batch has followed yet."""
+"""Metadata of a committed start that no batch has followed yet."""
 _INTERVAL_S: Final = 1.0
-_HOPELESS: Final = frozenset({ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_AUTHORIZATION_FAILED})
+_PERMANENT_ERRORS: Final = frozenset(
+    {ErrorCode.UNSUPPORTED_VERSION, ErrorCode.GROUP_AUTHORIZATION_FAILED}
+)
 
 
 @final
 class GroupProgress:
-    """What one query has told its group."""
+    """The commits of one query to its group."""
 
     def __init__(self, client: BlockingClient, *, enabled: bool) -> None:
         self._client = client
@@ -39,10 +41,10 @@ class GroupProgress:
         self._committed: tuple[str, PartitionOffsets] | None = None
         self._committed_at = -_INTERVAL_S
         self._clock = SystemClock()
-        self._has_complained = False
+        self._has_warned = False
 
     def commit(self, group: str, positions: PartitionOffsets, *, is_idle: bool) -> None:
-        """The query has processed all below `positions`; a busy one is asked to be brief."""
+        """The query has processed everything below `positions`; a busy one commits less often."""
         if not self._enabled or not positions or self._committed == (group, positions):
             return
         now = self._clock.monotonic()
@@ -53,20 +55,20 @@ class GroupProgress:
             self._committed = (group, dict(positions))
 
     def commit_start(self, group: str, positions: PartitionOffsets) -> None:
-        """The query begins here; a crash before its first batch must not move that."""
+        """Record where the query begins: a crash before its first batch must not move it."""
         if self._enabled and positions:
             self._try_commit(group, positions, _START_MARK)
 
-    async def known_start(
+    async def committed_start(
         self, cluster: ClusterClient, group: str, wanted: list[TopicPartition]
     ) -> PartitionOffsets:
-        """Starts that an earlier run of the query committed and no batch has followed."""
+        """Starts that an earlier run committed before its first batch."""
         if not self._enabled:
             return {}
         try:
             found = await GroupOffsets(cluster, group).fetch(wanted)
         except KafkaError as refusal:
-            self._complain(group, refusal)
+            self._warn_once(group, refusal)
             return {}
         return {p: entry.offset for p, entry in found.items() if entry.metadata == _START_MARK}
 
@@ -76,13 +78,13 @@ class GroupProgress:
                 GroupOffsets(self._client.cluster, group).commit(positions, metadata=metadata)
             )
         except (ClientError, KafkaError) as error:
-            self._complain(group, error)
+            self._warn_once(group, error)
             return False
         return True
 
-    def _complain(self, group: str, error: ClientError | KafkaError) -> None:
-        if isinstance(error, KafkaError) and error.code in _HOPELESS:
+    def _warn_once(self, group: str, error: ClientError | KafkaError) -> None:
+        if isinstance(error, KafkaError) and error.code in _PERMANENT_ERRORS:
             self._enabled = False
-        if not self._has_complained:
+        if not self._has_warned:
             _log.warning("group %s does not show this query's progress: %s", group, error)
-        self._has_complained = True
+        self._has_warned = True

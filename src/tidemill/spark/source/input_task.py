@@ -1,4 +1,4 @@
-"""What Spark carries from the driver to a task: ranges of offsets."""
+"""The ranges of offsets that Spark sends from the driver to a task."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["InputTask"]
 
 @final
 class InputTask(InputPartition):
-    """The ranges that one task reads, none for a batch without data."""
+    """The ranges that one task reads; empty for a batch without data."""
 
     def __init__(self, ranges: tuple[OffsetRange, ...]) -> None:
         super().__init__(ranges)

@@ -1,8 +1,8 @@
-"""Cuts what a batch reads into tasks. Pure: the same ranges give the same tasks.
+"""Divides what a batch reads into tasks. Pure: the same ranges give the same tasks.
 
-A Python task costs some 25 ms of its own, so that many short ranges go into one task; a long range
-is cut so that cores share it. Both are judged by bytes: an estimate, taken from the log itself.
-`minPartitions` and `maxRecordsPerPartition` cut further, by offsets, as in Spark's Kafka source.
+A Python task has an overhead of about 25 ms, so many short ranges share one task; a long range is
+cut so that cores share it. Both decisions use estimated bytes (`log_sizes`). `minPartitions` and
+`maxRecordsPerPartition` cut further, by offsets, as in Spark's Kafka source.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["OffsetRange", "plan_tasks"]
 TASK_BYTES_MAX: Final = 64 * MIB
 """A longer range is cut."""
 TASK_BYTES_MIN: Final = 4 * MIB
-"""Shorter ranges share a task until together they have so much."""
+"""Shorter ranges share a task up to this total."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets `start` to `stop` - 1 of one partition; `topic_id` says of which topic of that name.
+    """Offsets `start` to `stop` - 1 of one partition.
 
-    `size_bytes` is an estimate.
+    `topic_id` tells topics apart that have had the same name. `size_bytes` is an estimate.
     """
 
     partition: TopicPartition
@@ -42,7 +42,7 @@ class OffsetRange:
         return self.stop - self.start
 
     def cut(self, pieces: int) -> Iterator[OffsetRange]:
-        """Equal parts, one after the other; never more than there are offsets."""
+        """Consecutive parts of equal length; at most one for each offset."""
         pieces = max(1, min(pieces, self.offset_count))
         edges = [self.start + self.offset_count * i // pieces for i in range(pieces + 1)]
         for start, stop in pairwise(edges):
@@ -77,7 +77,7 @@ def plan_tasks(
 
 
 def _cut_into(wanted: Sequence[OffsetRange], count: int) -> list[OffsetRange]:
-    """About `count` parts, each range cut in proportion to its offsets; short ones stay whole."""
+    """About `count` parts: each range is cut in proportion to its offsets."""
     total = sum(piece.offset_count for piece in wanted)
     return [
         part

@@ -1,4 +1,4 @@
-"""Asks the cluster what a query's options mean now: which partitions, which offsets."""
+"""Resolves the options of a query against the cluster: its partitions and offsets now."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _MISSING = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TO
 @final
 @dataclass(frozen=True, slots=True)
 class SubscribedPartitions:
-    """What a subscription covers at the moment."""
+    """The partitions that a subscription covers now."""
 
     partitions: tuple[TopicPartition, ...]
     topic_ids: dict[str, str]
     missing: tuple[str, ...] = ()
-    """Topics that were asked for by name and are not there."""
+    """Topics and partitions that the subscription names and that do not exist."""
 
     def check_complete(self) -> None:
         if self.missing:
@@ -50,7 +50,7 @@ class SubscribedPartitions:
 async def resolve_subscription(
     cluster: ClusterClient, subscription: Subscription
 ) -> SubscribedPartitions:
-    """The partitions of the topics that are there now."""
+    """The partitions that exist now."""
     if subscription.pattern is not None:
         await cluster.refresh(None)
         wanted = re.compile(subscription.pattern)
@@ -65,9 +65,9 @@ async def resolve_subscription(
     found = _of_topics(cluster, names)
     if not subscription.partitions:
         return found
-    there = [p for p in subscription.partitions if p in set(found.partitions)]
-    gone = {str(p) for p in subscription.partitions} - {str(p) for p in there}
-    return SubscribedPartitions(tuple(there), found.topic_ids, (*found.missing, *sorted(gone)))
+    existing = [p for p in subscription.partitions if p in set(found.partitions)]
+    gone = {str(p) for p in subscription.partitions} - {str(p) for p in existing}
+    return SubscribedPartitions(tuple(existing), found.topic_ids, (*found.missing, *sorted(gone)))
 
 
 def _of_topics(cluster: ClusterClient, names: Iterable[str]) -> SubscribedPartitions:
@@ -90,7 +90,7 @@ def _of_topics(cluster: ClusterClient, names: Iterable[str]) -> SubscribedPartit
 async def earliest_offsets(
     cluster: ClusterClient, partitions: Iterable[TopicPartition]
 ) -> PartitionOffsets:
-    """Where the logs begin."""
+    """The first offset of each log."""
     asked = dict.fromkeys(partitions, EARLIEST_TIMESTAMP)
     return {p: listed.offset for p, listed in (await _list(cluster, asked, 0)).items()}
 
@@ -98,7 +98,7 @@ async def earliest_offsets(
 async def latest_offsets(
     cluster: ClusterClient, partitions: Iterable[TopicPartition], isolation_level: int
 ) -> PartitionOffsets:
-    """Where the logs end for a reader of that isolation level."""
+    """The end of each log for a reader of that isolation level."""
     asked = dict.fromkeys(partitions, LATEST_TIMESTAMP)
     found = await _list(cluster, asked, isolation_level)
     return {partition: listed.offset for partition, listed in found.items()}
@@ -113,7 +113,7 @@ async def resolve_places(
     group: str | None,
     isolation_level: int,
 ) -> PartitionOffsets:
-    """An offset for every partition, within its log where the place is relative to it."""
+    """An offset for every partition. Relative places stay within the log."""
     wanted = {partition: places.of(partition) for partition in partitions}
     unknown = places.by_partition.keys() - wanted.keys()
     if unknown:

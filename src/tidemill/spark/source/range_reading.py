@@ -1,10 +1,10 @@
-"""What a task does in a Python worker: reads its ranges of offsets into Arrow batches.
+"""The work of a task in a Python worker: reads ranges of offsets into Arrow batches.
 
-The worker keeps its connections from task to task (`blocking_client`). While Spark takes one answer
-batch by batch, the next Fetch is already under way; the broker sends into the socket's buffer.
+The worker keeps its connections between tasks (`blocking_client`). While Spark consumes one
+response, the next Fetch is already sent; the broker writes into the socket's buffer.
 
-Records that are gone (retention has passed the range, the log was cut, the topic was made anew) end
-the task with `DataLoss`, or are skipped where the query says `failOnDataLoss=false`.
+Missing records (deleted by retention, truncated, or of a topic that was created again) end the task
+with `DataLoss`, or are skipped if the query has `failOnDataLoss=false`.
 """
 
 from __future__ import annotations
@@ -42,29 +42,29 @@ _log = logging.getLogger(__name__)
 _POLL_S: Final = 1.0
 _MAX_WAIT_MS: Final = 500
 _STALL_S: Final = 5.0
-"""Time without data before we look whether the log still reaches the end of the range. A leader
-that was just chosen may not know yet how far it reaches."""
+"""Time without data before we check that the log still reaches the end of the range. A newly
+elected leader may not know its end yet."""
 
 
 def address_of(options: SourceOptions) -> Address:
-    """By what a process keeps its client."""
+    """The key of this query's client in the process."""
     return Address(options.bootstrap, options.client_id, options.request_timeout_ms)
 
 
 def read_ranges(
     ranges: Sequence[OffsetRange], options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Every visible record of the ranges; DataLoss, KafkaError or ClientError if it cannot be."""
+    """Every visible record of the ranges. Raises DataLoss, KafkaError or ClientError."""
     address = address_of(options)
     try:
-        yield from _Reading(client_for(address), options, schema).read(ranges)
+        yield from _RangeReader(client_for(address), options, schema).read(ranges)
     except (ClientError, KafkaError):
         drop_client(address)
         raise
 
 
 @final
-class _Reading:
+class _RangeReader:
     def __init__(self, client: BlockingClient, options: SourceOptions, schema: pa.Schema) -> None:
         self._client = client
         self._options = options
@@ -77,7 +77,7 @@ class _Reading:
         self._client.run(lambda cluster: cluster.refresh(topics), self._retry_limits)
         waiting = [piece for piece in ranges if self._is_same_topic(piece)]
         while waiting:
-            # A partition is read in one place at a time; a second range of it comes afterwards.
+            # A consumer has one position per partition; a second range of it is read afterwards.
             now: dict[TopicPartition, OffsetRange] = {}
             for piece in waiting:
                 now.setdefault(piece.partition, piece)
@@ -88,8 +88,8 @@ class _Reading:
         info = self._client.cluster.metadata.topics.get(piece.partition.topic)
         if piece.topic_id is None or (info is not None and str(info.topic_id) == piece.topic_id):
             return True
-        gone = "does not exist any more" if info is None else "was deleted and made anew"
-        self._lose(
+        gone = "no longer exists" if info is None else "was deleted and created again"
+        self._report_loss(
             f"topic {piece.partition.topic} {gone}: offsets {piece.start} to {piece.stop - 1} of "
             f"partition {piece.partition.partition} are gone"
         )
@@ -113,7 +113,7 @@ class _Reading:
             if fetched:
                 progress_at = self._clock.monotonic()
             elif self._clock.monotonic() - progress_at > _STALL_S:
-                self._look_into_stall(consumer, self._clock.monotonic() - progress_at)
+                self._check_stall(consumer, self._clock.monotonic() - progress_at)
 
     def _poll(self, consumer: Consumer) -> list[FetchedBatches]:
         try:
@@ -124,7 +124,7 @@ class _Reading:
             self._skip_deleted(consumer)
             return []
 
-    def _look_into_stall(self, consumer: Consumer, stalled_s: float) -> None:
+    def _check_stall(self, consumer: Consumer, stalled_s: float) -> None:
         self._skip_missing(consumer)
         if consumer.positions and stalled_s > self._options.poll_timeout_ms / 1000:
             partition, position = min(consumer.positions.items())
@@ -136,7 +136,7 @@ class _Reading:
     # --- records that are gone -------------------------------------------------------------------
 
     def _skip_deleted(self, consumer: Consumer) -> None:
-        """Go on where the logs begin now: retention or DeleteRecords was faster than we."""
+        """Continue at the log's start: retention or DeleteRecords has removed records."""
         partitions = list(consumer.positions)
         starts = self._client.run(
             lambda cluster: earliest_offsets(cluster, partitions), self._retry_limits
@@ -144,12 +144,14 @@ class _Reading:
         for partition, start in starts.items():
             position = consumer.positions[partition]
             if start > position:
-                self._lose(f"{partition} begins at {start} now, offsets from {position} are gone")
+                self._report_loss(
+                    f"{partition} begins at {start} now, offsets from {position} are gone"
+                )
                 consumer.skip_to(partition, start)
         self._skip_missing(consumer)
 
     def _skip_missing(self, consumer: Consumer) -> None:
-        """Give up what a log that has become shorter does not hold any more."""
+        """Give up offsets beyond the end of a log that was truncated."""
         partitions = list(consumer.positions)
         if not partitions:
             return
@@ -160,19 +162,21 @@ class _Reading:
         for partition, end in ends.items():
             position = consumer.positions[partition]
             if end <= position:
-                self._lose(f"{partition} ends at {end} now, offsets from {position} are gone")
+                self._report_loss(
+                    f"{partition} ends at {end} now, offsets from {position} are gone"
+                )
                 consumer.skip_to(partition, None)
 
-    def _lose(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(what)
-        _log.warning("%s; going on without them", what)
+        _log.warning("%s; continuing without them", what)
 
 
 def _freeze_garbage_collector() -> None:
-    """Spark's worker collects garbage after every task, which costs more than a small task.
+    """Exclude what is loaded from collections: Spark's worker collects garbage after every task.
 
-    What is loaded by now lives as long as the process: the collector need not look at it.
+    The collection costs more than a small task, and loaded modules live as long as the process.
     """
     if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
         gc.collect()

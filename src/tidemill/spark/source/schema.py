@@ -1,4 +1,4 @@
-"""The columns of the source: exactly those of Spark's Kafka source."""
+"""The columns of the source, which are those of Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["check_schema", "source_schema"]
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """What the options ask for; all columns may be null, as there."""
+    """The columns that the options ask for; all are nullable, as in Spark's Kafka source."""
     from pyspark.sql.types import StructType
 
     every = _every_column()
@@ -25,7 +25,7 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """A schema that the user gave may leave columns out, and nothing else."""
+    """A schema from the user may leave columns out; any other difference is a UserError."""
     every = _every_column()
     for field in schema.fields:
         known = every[field.name] if field.name in every.fieldNames() else None

@@ -1,20 +1,20 @@
 """`spark.readStream.format("tidemill")`: the driver's side of a stream.
 
-Theory of operation. Spark keeps one process with one `StreamReader` for each source of a query, and
-calls it in turn: where does the stream begin, how far can the next batch go, which tasks are there
+Theory of operation. Spark keeps one process with one `StreamReader` for each source of a query. It
+asks in turn where the stream begins, how far the next batch can go, and which tasks there are
 between two offsets. Offsets are the JSON of `offset_json`.
 
 *Beginning.* `initialOffset` is called more than once, and "latest" moves: it is resolved once and
-kept. After a crash in the first batch it is called in a new process; `offset_json` says how that
-batch still begins where it began.
+kept. After a crash in the first batch it is called in a new process; `offset_json` describes how
+that batch keeps its start.
 
-*Next batch.* An idle query calls `latestOffset` a hundred times a second. So it waits: a Fetch at
-the ends of the partitions lies at the broker until something comes (`_tail`), and `latestOffset`
-returns what it was given when nothing has come within `_WAIT_S`. Only then, or when an answer has
-come, are the ends asked for. SubscribedPartitions and topic ids are looked at once a second.
+*Next batch.* An idle query calls `latestOffset` a hundred times a second, so the call waits: a
+Fetch at the ends of the partitions is parked at the broker (`_tail`). If it is not answered within
+`_WAIT_S`, `latestOffset` returns the offset that it was given. The ends are requested only after an
+answer, or when the topics are due for their check once a second.
 
-*Loss.* An end never goes back: a leader that was just chosen may know less than the one before it.
-If it stays so, or if a topic was deleted or made anew, that is `DataLoss`.
+*Loss.* An end never goes back: a newly elected leader may know less than the previous one. If an
+end stays behind, or if a topic was deleted or created again, that is `DataLoss`.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ __all__ = ["StreamReader"]
 _log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 0.2
-"""How long `latestOffset` waits for something new. A query may have other sources to look at."""
+"""How long `latestOffset` waits for new data. The query may have other sources to ask."""
 _TAIL_WAIT_MS: Final = 1_000
-"""How long the Fetch lies at the broker; it outlives calls of `latestOffset`."""
-_BACKWARDS_S: Final = 30.0
-"""How long an end may lie before what was read."""
+"""How long the Fetch is parked at the broker; it outlives calls of `latestOffset`."""
+_BEHIND_S_MAX: Final = 30.0
+"""How long an end may be below the position that was read."""
 _FIXED_KINDS: Final = frozenset({PlaceKind.EARLIEST, PlaceKind.OFFSET})
-"""Places that mean the same after a restart."""
+"""Places that resolve to the same offsets after a restart."""
 
 
 @final
@@ -86,14 +86,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._driver: _Driver | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Tasks get options and schema; what the driver knows stays there."""
+        """Tasks get options and schema; the driver's state stays in the driver."""
         return {"_options": self._options, "_schema": self._schema, "_driver": None}
 
     def initialOffset(self) -> dict[str, object]:
         return self._on_driver().initial_offset().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Limits are our own options; anything but ReadAllAvailable says that they count."""
+        """Our options hold the limits; any value but ReadAllAvailable makes them apply."""
         limits = (self._options.trigger_offsets_max, self._options.trigger_bytes_max)
         if limits == (None, None) and self._options.trigger_offsets_min is None:
             return ReadAllAvailable()
@@ -139,7 +139,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @final
 class _Driver:
-    """What the driver's process knows of the stream."""
+    """The state of the stream in the driver's process."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -165,10 +165,10 @@ class _Driver:
         self._target: PartitionOffsets | None = None
         """With Trigger.AvailableNow: where the query ends."""
         self._last_batch_at = self._clock.monotonic()
-        self._backwards_since: float | None = None
+        self._behind_since: float | None = None
         self._last_loss = ""
         self.known_ends: PartitionOffsets = {}
-        """The ends that were last seen, for reports."""
+        """The last known ends, for Spark's reports."""
 
     def close(self) -> None:
         self._client.close()
@@ -194,7 +194,7 @@ class _Driver:
             isolation_level=self._options.isolation_level,
         )
         if self._options.group_id is not None and not self._start_is_fixed():
-            positions |= await self._progress.known_start(
+            positions |= await self._progress.committed_start(
                 cluster, self._options.group_id, list(covered.partitions)
             )
         return QueryOffset(positions, covered.topic_ids, self._private_group(), initial=True)
@@ -207,7 +207,7 @@ class _Driver:
         return kinds <= _FIXED_KINDS
 
     def _private_group(self) -> str | None:
-        """A group of the query's own, kept in its offsets; none if the user has named one."""
+        """A group made for this query and kept in its offsets; None if the user has named one."""
         if self._options.group_id is not None or not self._options.commit_offsets:
             return None
         if self._group is None:
@@ -216,24 +216,24 @@ class _Driver:
 
     # --- the next batch --------------------------------------------------------------------------
 
-    def next_offset(self, begun: QueryOffset, *, is_limited: bool) -> QueryOffset | None:
-        """Where the next batch ends; None if there is nothing for one yet."""
-        self._adopt(begun)
-        found = self._wait_for_next(begun, is_limited)
-        if not begun.initial:
-            self._progress.commit(self._group_of(begun), begun.positions, is_idle=found is None)
+    def next_offset(self, start: QueryOffset, *, is_limited: bool) -> QueryOffset | None:
+        """Where the next batch ends; None if there is no data for one yet."""
+        self._adopt_group(start)
+        found = self._wait_for_next(start, is_limited)
+        if not start.initial:
+            self._progress.commit(self._group_of(start), start.positions, is_idle=found is None)
         return found
 
-    def _wait_for_next(self, begun: QueryOffset, is_limited: bool) -> QueryOffset | None:
+    def _wait_for_next(self, start: QueryOffset, is_limited: bool) -> QueryOffset | None:
         waits = self._target is None and self._covered is not None
-        has_news = self._has_news(begun) if waits else True
-        if not has_news and not self._topics_are_due():
+        has_new_data = self._has_new_data(start) if waits else True
+        if not has_new_data and not self._topics_are_due():
             return None
         found = self._client.run(
-            lambda cluster: self._next(cluster, begun, is_limited), self._retry_limits
+            lambda cluster: self._next(cluster, start, is_limited), self._retry_limits
         )
-        if found is None and has_news and self._target is None:
-            self._client.pause(_WAIT_S)  # too little yet: Spark asks again at once
+        if found is None and has_new_data and self._target is None:
+            self._client.pause(_WAIT_S)  # too little data: Spark would ask again at once
         return found
 
     def fix_target(self) -> None:
@@ -244,40 +244,40 @@ class _Driver:
         self._target = self._client.run(ends, self._retry_limits)
 
     def commit(self, end: QueryOffset) -> None:
-        self._adopt(end)
+        self._adopt_group(end)
         self._progress.commit(self._group_of(end), end.positions, is_idle=False)
 
-    def _adopt(self, offset: QueryOffset) -> None:
-        """A checkpoint knows the query's group better than we do."""
+    def _adopt_group(self, offset: QueryOffset) -> None:
+        """Take over the query's group from its checkpoint."""
         if offset.group is not None and self._options.group_id is None:
             self._group = offset.group
 
     def _group_of(self, offset: QueryOffset) -> str:
         return self._options.group_id or offset.group or self._private_group() or ""
 
-    def _has_news(self, begun: QueryOffset) -> bool:
-        """Whether something lies behind what was read; waits up to `_WAIT_S` for it."""
+    def _has_new_data(self, start: QueryOffset) -> bool:
+        """Whether there are records beyond those read; waits up to `_WAIT_S` for them."""
         covered = self._covered
         self._tail.positions = {
             p: position
-            for p, position in begun.positions.items()
+            for p, position in start.positions.items()
             if covered is None or p in covered.partitions
         }
         try:
             return bool(self._client.run_once(self._tail.poll_batches(_WAIT_S)))
         except KafkaError:
-            return True  # out of range, or worse: `_next` looks, and knows what to say
+            return True  # for example out of range: `_next` finds and reports the cause
 
     async def _next(
-        self, cluster: ClusterClient, begun: QueryOffset, is_limited: bool
+        self, cluster: ClusterClient, start: QueryOffset, is_limited: bool
     ) -> QueryOffset | None:
-        covered = await self._look_at_topics(cluster)
-        fresh = self._fresh_partitions(begun, covered)
+        covered = await self._refresh_topics(cluster)
+        fresh = self._fresh_partitions(start, covered)
         starts = await earliest_offsets(cluster, fresh) if fresh else {}
-        if begun.initial:
-            starts |= {p: begun.positions[p] for p in covered.partitions if p in begun.positions}
+        if start.initial:
+            starts |= {p: start.positions[p] for p in covered.partitions if p in start.positions}
         positions = {
-            p: starts[p] if p in starts else begun.positions[p] for p in covered.partitions
+            p: starts[p] if p in starts else start.positions[p] for p in covered.partitions
         }
         ends = await self._ends(cluster, positions)
         limits = self._limits(is_limited)
@@ -296,7 +296,7 @@ class _Driver:
             starts,
         )
 
-    async def _look_at_topics(self, cluster: ClusterClient) -> SubscribedPartitions:
+    async def _refresh_topics(self, cluster: ClusterClient) -> SubscribedPartitions:
         if self._covered is None or self._topics_are_due():
             self._covered = await resolve_subscription(cluster, self._options.subscription)
             self._covered_at = self._clock.monotonic()
@@ -307,20 +307,22 @@ class _Driver:
         return age_ms >= self._options.metadata_ttl_ms
 
     def _fresh_partitions(
-        self, begun: QueryOffset, covered: SubscribedPartitions
+        self, start: QueryOffset, covered: SubscribedPartitions
     ) -> list[TopicPartition]:
         """New partitions, and those of new topics. DataLoss if a known partition is missing."""
-        gone = sorted(begun.positions.keys() - set(covered.partitions))
+        gone = sorted(start.positions.keys() - set(covered.partitions))
         if gone:
-            self._lose(f"{gone[0]} does not exist any more: what was not read of it is gone")
-        anew = {
+            self._report_loss(f"{gone[0]} no longer exists: its unread records are gone")
+        recreated = {
             topic
             for topic, topic_id in covered.topic_ids.items()
-            if begun.topic_ids.get(topic, topic_id) != topic_id
+            if start.topic_ids.get(topic, topic_id) != topic_id
         }
-        if anew:
-            self._lose(f"topic {min(anew)} was deleted and made anew: what was not read is gone")
-        return [p for p in covered.partitions if p not in begun.positions or p.topic in anew]
+        if recreated:
+            self._report_loss(
+                f"topic {min(recreated)} was deleted and created again: its unread records are gone"
+            )
+        return [p for p in covered.partitions if p not in start.positions or p.topic in recreated]
 
     async def _ends(
         self, cluster: ClusterClient, positions: Mapping[TopicPartition, int]
@@ -331,25 +333,27 @@ class _Driver:
             ends = await latest_offsets(cluster, positions, self._options.isolation_level)
         self.known_ends = ends
         behind = sorted(p for p, end in ends.items() if end < positions[p])
-        self._watch_backwards(behind, positions, ends)
+        self._check_regression(behind, positions, ends)
         return {p: max(end, positions[p]) for p, end in ends.items()}
 
-    def _watch_backwards(
+    def _check_regression(
         self,
         behind: list[TopicPartition],
         positions: Mapping[TopicPartition, int],
         ends: PartitionOffsets,
     ) -> None:
         if not behind:
-            self._backwards_since = None
+            self._behind_since = None
             return
         now = self._clock.monotonic()
-        if self._backwards_since is None:
-            self._backwards_since = now
-        if now - self._backwards_since > _BACKWARDS_S:
+        if self._behind_since is None:
+            self._behind_since = now
+        if now - self._behind_since > _BEHIND_S_MAX:
             first = behind[0]
-            self._backwards_since = None
-            self._lose(f"{first} ends at {ends[first]}, before {positions[first]}, which was read")
+            self._behind_since = None
+            self._report_loss(
+                f"{first} ends at {ends[first]}, before {positions[first]}, which was read"
+            )
 
     def _limits(self, is_limited: bool) -> TriggerLimits:
         if not is_limited:
@@ -369,11 +373,11 @@ class _Driver:
         waited_ms = (self._clock.monotonic() - self._last_batch_at) * 1000
         return waited_ms < limits.delay_max_ms
 
-    def _lose(self, what: str) -> None:
+    def _report_loss(self, what: str) -> None:
         if self._options.fail_on_data_loss:
             raise DataLoss(what)
         if self._last_loss != what:
-            _log.warning("%s; going on", what)
+            _log.warning("%s; continuing", what)
         self._last_loss = what
 
     # --- tasks -----------------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""The one file that a pipeline is run by: TOML, every key explained in it.
+"""The TOML file that configures a pipeline; `init` writes one that explains every key.
 
     pipeline = "logs"
     input.topic = "web-logs"
 
-A key may also stand in a table (`[input]`, then `topic = ...`): both are the same key to TOML.
-Whatever is under `[spark]` goes to Spark as it is. A key that nobody knows is refused.
+A key may also be in a table (`[input]`, then `topic = ...`): TOML treats both as the same key.
+Keys under `[spark]` go to Spark unchanged. An unknown key is refused.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ConfiguredPipeline:
 
 
 def parse_file(text: str, *, source: str) -> dict[str, object]:
-    """Values by dotted key; UserError if it is not TOML."""
+    """Values by dotted key. UserError if the text is not TOML."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -65,7 +65,7 @@ def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, objec
 
 
 def configure(kind: PipelineKind, *layers: Mapping[str, object]) -> ConfiguredPipeline:
-    """Check everything; the later layer wins. UserError names the key and what would be right."""
+    """Check all values; a later layer overrides an earlier one. UserError names the wrong key."""
     values: dict[str, object] = {}
     for layer in layers:
         values.update(layer)
@@ -94,25 +94,25 @@ def _check_name(kind: PipelineKind, name: object) -> None:
 
 
 def _spark_text(value: object) -> str:
-    """A value as Spark's settings are written."""
+    """A value in the spelling of Spark's settings."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def key_rows(kind: PipelineKind) -> list[tuple[Option, bool]]:
-    """The options of a pipeline, its own first; the flag says whether all pipelines have it."""
+    """The options of a pipeline, its own first. The flag is true for options that all share."""
     own = [(made, False) for made in options_of(kind.settings_class).values()]
     return own + [(made, True) for made in options_of(RunSettings).values()]
 
 
 def template(kind: PipelineKind) -> str:
-    """The file that `init` writes: every key, its meaning and its default."""
+    """The file that `init` writes: every key with its meaning and default."""
     parts = [f"# {kind.description}\n#\n#     tidemill pipeline run FILE\n\n"]
     parts.append(f'{PIPELINE_KEY} = "{kind.name}"\n')
-    shared_begun = False
+    shared_started = False
     for made, shared in key_rows(kind):
-        if shared and not shared_begun:
+        if shared and not shared_started:
             parts.append("\n# --- for every pipeline " + "-" * 50 + "\n")
-            shared_begun = True
+            shared_started = True
         parts.append(f"\n{_comment(made)}\n{made.key} = {_toml(made)}\n")
     parts.append(
         "\n# Settings of Spark itself, as Spark names them, for example:\n"

@@ -1,8 +1,7 @@
-"""Records that a pipeline cannot use: to a topic of their own, as they came, with the reason.
+"""Dead letters: records that a pipeline cannot use, sent unchanged to a topic of their own.
 
-Key and value stay what they were, so that sending a dead letter again is copying it. What is known
-about it stands in headers, as text. A record that comes back from there and fails again carries on
-counting its attempts.
+Key and value stay as they were, so copying a dead letter to the input topic retries it. Headers say
+in text why it failed and where it came from. A record that fails again counts one more attempt.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ __all__ = ["HEADER_PREFIX", "SOURCE_COLUMNS", "dead_letter_columns", "dead_lette
 
 HEADER_PREFIX: Final = "tidemill.dead."
 SOURCE_COLUMNS: Final = "key,value,topic,partition,offset,timestamp,headers"
-"""What must be read of a record so that it can be sent on as a dead letter."""
+"""The columns of the source that a dead letter needs."""
 
 
 def dead_letters(rows: DataFrame, reason: Column, pipeline: str) -> DataFrame:
-    """Rows with the columns of the source, as records of the dead-letter topic."""
+    """Rows with `SOURCE_COLUMNS` as records of the dead-letter topic."""
     return rows.select(*dead_letter_columns(reason, pipeline))
 
 
@@ -53,7 +52,7 @@ def _header(name: str, value: Column) -> Column:
 
 
 def _attempt() -> Column:
-    """One more than the record says that there have been."""
+    """One more than the attempts that the record's header counts."""
     earlier = F.filter("headers", lambda header: header["key"] == F.lit(f"{HEADER_PREFIX}attempt"))
-    said = F.get(earlier, F.lit(0))["value"].cast("string").try_cast("int")
-    return F.coalesce(said, F.lit(0)) + 1
+    counted = F.get(earlier, F.lit(0))["value"].cast("string").try_cast("int")
+    return F.coalesce(counted, F.lit(0)) + 1

@@ -1,7 +1,7 @@
-"""The seam between a pipeline and what runs it.
+"""The seam between a pipeline and the runner.
 
-A pipeline says which topics it touches, and builds its stages: streaming queries that are not
-started yet. Name, checkpoint, trigger and start are the runner's, the same for all of them.
+A pipeline names its topics and builds its stages: streaming queries that are not started yet. The
+runner gives every query its name, checkpoint and trigger, and starts it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Job", "Pipeline", "PipelineKind", "Stage", "Table", "Topics"]
 @final
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What a pipeline reads and writes. Inputs must be there; outputs are made if they are not."""
+    """What a pipeline reads and writes. Inputs must exist; missing outputs are created."""
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
@@ -40,14 +40,14 @@ class Stage:
 @final
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What `build` gets: a session, and the ways to the topics."""
+    """What `build` works with: a session, and reading and writing of topics."""
 
     name: str
     spark: SparkSession
     run: RunSettings
 
     def read(self, topic: str, stage: str, *, columns: str) -> DataFrame:
-        """A stream of the records of `topic`, whose progress the stage's group shows."""
+        """A stream of the records of `topic`; the stage's consumer group shows its progress."""
         return (
             self.spark.readStream.format("tidemill")
             .option("kafka.bootstrap.servers", self.run.bootstrap)
@@ -73,7 +73,7 @@ class Job:
 @final
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Facts in rows."""
+    """Results in rows, for a terminal."""
 
     columns: tuple[str, ...]
     rows: Sequence[tuple[object, ...]]
@@ -85,25 +85,25 @@ class Pipeline(Protocol):
     def topics(self) -> Topics: ...
 
     def build(self, job: Job) -> Sequence[Stage]:
-        """The stages; UserError if the settings do not fit together with what is there."""
+        """The stages. UserError if the settings do not fit the data or the checkpoint."""
         ...
 
     def table(self) -> Table | None:
-        """What there is to see so far, for a terminal; None if there is nothing."""
+        """The results so far; None if there are none."""
         ...
 
     def report(self) -> str | None:
-        """Write what there is to see so far; a line for the person, None if there is nothing."""
+        """Write the report of the results so far. A line for the user; None if there are none."""
         ...
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PipelineKind:
-    """What the catalogue knows of a pipeline without loading Spark."""
+    """A pipeline in the catalogue, described without loading Spark."""
 
     name: str
     description: str
     settings_class: type
     make: Callable[[Mapping[str, object]], Pipeline]
-    """From values by key; UserError says which one is wrong."""
+    """From values by key. UserError names the wrong one."""

@@ -1,4 +1,4 @@
-"""What a running pipeline says about itself: one line, from Spark's progress reports."""
+"""The progress of a running pipeline as one line, from Spark's progress reports."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 
 __all__ = ["StageProgress", "is_batch_running", "progress_line", "stage_progress"]
 
-_LOOKING: Final = ("Getting offsets from ", "Waiting for ")
-"""How Spark's message begins while a query looks whether there is anything to do."""
+_IDLE_MESSAGES: Final = ("Getting offsets from ", "Waiting for ")
+"""How Spark's status message begins while a query waits for new data."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class StageProgress:
-    """One stage, after its last batch."""
+    """One stage after its last batch."""
 
     name: str
     batch_id: int
     rows: int
     rows_per_second: float
     lag: int | None
-    """Records behind what the topic had at the time; None if Spark did not say."""
+    """Records that the topic had beyond the batch; None if Spark did not report it."""
     late: int
-    """Rows of the batch that came too late for their window."""
+    """Rows of the batch that arrived after their window had closed."""
 
 
 def stage_progress(name: str, query: StreamingQuery) -> StageProgress | None:
@@ -43,11 +43,11 @@ def stage_progress(name: str, query: StreamingQuery) -> StageProgress | None:
 
 
 def is_batch_running(status: Mapping[str, object]) -> bool:
-    """Whether a stop would cut something off; `status` is the query's.
+    """Whether a stop would interrupt a batch; `status` is the query's.
 
-    A trigger is active nearly all the time: our source waits for news inside it.
+    `isTriggerActive` alone is true nearly all the time: our source waits for data inside a trigger.
     """
-    return bool(status["isTriggerActive"]) and not str(status["message"]).startswith(_LOOKING)
+    return bool(status["isTriggerActive"]) and not str(status["message"]).startswith(_IDLE_MESSAGES)
 
 
 def from_report(name: str, facts: Mapping[str, object]) -> StageProgress:
@@ -78,7 +78,7 @@ def _lag(sources: Sequence[Mapping[str, object]]) -> int | None:
 
 
 def _positions(offset: object) -> dict[tuple[str, str], int]:
-    """`{"topic": {"0": 12}}`, as text or already parsed; our private entries are no topics."""
+    """`{"topic": {"0": 12}}`, as text or parsed, without our private entry."""
     try:
         topics = json.loads(offset) if isinstance(offset, str) else offset
     except ValueError:
@@ -95,7 +95,7 @@ def _positions(offset: object) -> dict[tuple[str, str], int]:
 
 
 def progress_line(pipeline: str, stages: Sequence[StageProgress]) -> str:
-    """For a person; the same words in the same order every time."""
+    """One line for the user, always with the same words in the same order."""
     return f"{pipeline}: " + " | ".join(_stage_text(stage) for stage in stages)
 
 

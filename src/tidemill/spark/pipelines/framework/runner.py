@@ -1,13 +1,13 @@
-"""Runs a pipeline until it is told to stop, and again when it has failed.
+"""Runs a pipeline until it is told to stop, and restarts it after a failure.
 
-Theory of operation. All stages run in one Spark session and are one unit: if one fails, the others
-are stopped and all start again from their checkpoints, after a pause that doubles. A batch that
-succeeds sets the count of failures back; too many in a row end the run. Nothing is lost by a
-restart: a stage goes on behind the last batch that its checkpoint has noted as done, and repeats
-the one in work.
+Theory of operation. All stages run in one Spark session as one unit: if one fails, the others stop
+and all restart from their checkpoints, after a pause that doubles each time. A successful batch
+resets the count of failures; too many in a row end the run. A restart loses nothing: a stage
+continues behind the last batch that its checkpoint records as done, so a batch that was running is
+repeated.
 
-A stop (SIGTERM, SIGINT) waits for the batches in work, for a while; what is cut off is repeated by
-the next run. The JVM may have had the same signal and be gone already: that is no failure then.
+A stop (SIGTERM, SIGINT) waits a limited time for running batches; the next run repeats what was
+interrupted. The JVM may have received the same signal and ended already: that is not a failure.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _REASON_CHARS_MAX: Final = 300
 
 
 class Listener(Protocol):
-    """Who is told what happens."""
+    """Receives what happens during a run."""
 
     def started(self, stages: Sequence[str]) -> None: ...
 
@@ -81,7 +81,7 @@ class Runner:
         self._job = Job(configured.kind.name, spark, configured.run)
         self._queries: dict[str, StreamingQuery] = {}
         self._seen: dict[str, int] = {}
-        """The last batch of each stage that the listener was told of."""
+        """The last batch of each stage that the listener knows."""
         self._failures = 0
         self._is_stopping = False
 
@@ -90,7 +90,7 @@ class Runner:
         self._is_stopping = True
 
     def run(self) -> None:
-        """Until stopped; with `once` until all that is there now is done.
+        """Run until stopped, or with `once` until the records that exist now are processed.
 
         TidemillError if it failed too often.
         """
@@ -102,7 +102,7 @@ class Runner:
     # --- one attempt -----------------------------------------------------------------------------
 
     def _attempt(self) -> bool:
-        """Whether the run is over; if not, it failed and may be tried again."""
+        """True if the run is over; False if it failed and may be tried again."""
         try:
             self._start()
             self._follow()
@@ -127,7 +127,7 @@ class Runner:
         return writer.trigger(processingTime=f"{int(run.trigger_s * 1000)} milliseconds").start()
 
     def _follow(self) -> None:
-        """Returns when stopped or, with `once`, when all is done; raises what a stage raised."""
+        """Watch the queries until they end or a stop is asked for; raises what a stage raised."""
         while not self._is_stopping:
             active = [query for query in self._queries.values() if query.isActive]
             if len(active) < len(self._queries):
@@ -157,7 +157,7 @@ class Runner:
     # --- failures --------------------------------------------------------------------------------
 
     def _recover(self, error: Exception) -> None:
-        """Pause before the next attempt, or raise if there shall be none."""
+        """Pause before the next attempt, or raise if there is none."""
         reason = _reason(error)
         self._failures += 1
         if isinstance(error, AnalysisException) or "UserError: " in str(error):
@@ -210,7 +210,7 @@ class Runner:
 
 
 def _reason(error: Exception) -> str:
-    """One line; what our own code said in a worker, if it was that."""
+    """One line; the message of our own code in a worker if it raised the error."""
     text = str(error)
     ours = _OUR_ERROR.findall(text)
     if ours:
@@ -218,5 +218,5 @@ def _reason(error: Exception) -> str:
         return f"{kind}: {sentence}"[:_REASON_CHARS_MAX]
     lines = [line.lstrip(": ") for line in text.splitlines() if line.strip()]
     if isinstance(error, Py4JJavaError) and len(lines) > 1:
-        lines = lines[1:]  # the first says which call it was, in words for nobody
+        lines = lines[1:]  # the first line only names the py4j call
     return (lines[0] if lines else type(error).__name__)[:_REASON_CHARS_MAX]

@@ -1,4 +1,4 @@
-"""Before a pipeline starts: its inputs are there, and its outputs are made."""
+"""The topics of a pipeline before it starts: inputs must exist, missing outputs are created."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["prepare_topics"]
 
 
 def prepare_topics(bootstrap: str, topics: Topics) -> list[str]:
-    """Names of the topics that were made. UserError if an input is missing."""
+    """Names of the topics that were created. UserError if an input is missing."""
     return asyncio.run(_prepare(bootstrap, topics))
 
 
@@ -23,11 +23,11 @@ async def _prepare(bootstrap: str, topics: Topics) -> list[str]:
     endpoints = parse_bootstrap(bootstrap, "bootstrap")
     async with ClusterClient(AsyncioNet(), endpoints, client_id="tidemill-pipeline") as cluster:
         admin = Admin(cluster)
-        there = {info.name for info in await admin.list_topics()}
+        existing = {info.name for info in await admin.list_topics()}
         for name in topics.inputs:
-            if name not in there:
+            if name not in existing:
                 raise UserError(f"there is no topic {name}: `tidemill topic create {name}`")
-        missing = [name for name in dict.fromkeys(topics.outputs) if name not in there]
+        missing = [name for name in dict.fromkeys(topics.outputs) if name not in existing]
         return [name for name in missing if await _create(admin, name)]
 
 
@@ -35,7 +35,7 @@ async def _create(admin: Admin, name: str) -> bool:
     try:
         await admin.create_topic(name)
     except KafkaError as error:
-        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # somebody else was quicker
+        if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:  # another process created it first
             raise
         return False
     return True

@@ -1,12 +1,12 @@
-"""Log lines to typed columns, by expressions that Spark compiles: no Python sees a line.
+"""Parses log lines into typed columns with expressions that Spark compiles; Python sees no line.
 
-A combined line is taken apart by one regular expression, run once: it rewrites the line with a
-separator between the fields, and `split` makes an array of them. A line that does not match stays
-as it is and gives one field. Every loop in the expression is possessive or bounded: a hostile line
-costs time in proportion to its length, and no stack.
+One regular expression, run once, splits a combined line: it rewrites the line with a separator
+between the fields, and `split` makes an array of them. A line that does not match stays unchanged
+and gives one field. Every loop in the expression is possessive or bounded, so a hostile line costs
+time in proportion to its length, and no stack.
 
-Nothing here may raise: casts are `try_`, indexes are `get`. Spark's own errors would end the query,
-and the same line would end it again after each restart.
+Nothing here may raise: casts are `try_`, indexes are `get`. An error would end the query, and the
+same line would end it again after each restart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EVENT_COLUMNS: Final = (
     *("time", "client", "user", "method", "path", "query", "protocol", "status", "bytes"),
     *("referer", "agent", "latency_ms"),
 )
-"""Of an event, beside `topic`, `partition` and `offset`, where its line came from."""
+"""The columns of an event, besides the origin of its line: `topic`, `partition`, `offset`."""
 
 _SEPARATOR: Final = "\x01"
 _TEXT: Final = r'[^"\\]*+(?:\\.[^"\\]*+){0,200}+'
@@ -43,7 +43,7 @@ _FIELDS: Final = (
     *("client", "user", "time", "method", "path", "query", "protocol", "request"),
     *("status", "bytes", "referer", "agent", "latency_ms"),
 )
-"""In the order of the groups. `request` is there if it is not `METHOD path protocol`."""
+"""In the order of the groups. `request` is set if it is not `METHOD path protocol`."""
 _CLF_TIME: Final = "dd/MMM/yyyy:HH:mm:ss Z"
 _LATENCY_MS: Final = {"s": 1_000.0, "ms": 1.0, "us": 0.001}
 _LINE_BYTES_MAX: Final = 64 * 1024
@@ -63,16 +63,16 @@ _JSON_NAMES: Final = {
     "latency_ms": ("latency_ms",),
     "latency_s": ("request_time",),
 }
-"""What the fields of a JSON line may be called; the first one that is there counts."""
+"""Accepted names for the fields of a JSON line; the first one present counts."""
 
 _MILLIS_FROM: Final = 100_000_000_000
-"""A bare number from here on is milliseconds since 1970, below it is seconds."""
+"""A bare number from here on is milliseconds since 1970; a smaller one is seconds."""
 _MILLIS_MAX: Final = 100_000_000_000_000
-"""More than three thousand years: not a time, and too much for a cast."""
+"""More than three thousand years: not a time, and too large for a cast."""
 
 
 def parse_lines(records: DataFrame, settings: LogSettings) -> DataFrame:
-    """The records with `EVENT_COLUMNS`, and with `reason` where the line was not understood."""
+    """The records with `EVENT_COLUMNS`, and with a `reason` if the line cannot be parsed."""
     lines = records.withColumns({"_line": F.col("value").cast("string")})
     apart = lines.withColumns(
         {
@@ -151,7 +151,7 @@ def _typed() -> list[Column]:
 
 
 def _time(text: Column) -> Column:
-    """A look at the text decides how to read it: a failed attempt costs more than all the rest."""
+    """The shape of the text selects the parser: a failed attempt is the most expensive step."""
     number = text.try_cast("double")
     millis = F.when(number >= _MILLIS_FROM, number).otherwise(number * 1_000)
     return (
@@ -162,7 +162,7 @@ def _time(text: Column) -> Column:
 
 
 def _reason(settings: LogSettings) -> Column:
-    """Why the line is a dead letter; null if it is an event. The first that holds counts."""
+    """Why the line is a dead letter; null for an event. The first reason that applies counts."""
     ahead_s = F.unix_timestamp("time") - F.unix_timestamp("timestamp")
     raw = F.col("_raw")
     return (
@@ -170,7 +170,7 @@ def _reason(settings: LogSettings) -> Column:
         .when(F.col("value").isNull() | (F.trim("_line") == ""), "the record is empty")
         .when(F.octet_length("value") > _LINE_BYTES_MAX, f"longer than {_LINE_BYTES_MAX} bytes")
         .when(~F.is_valid_utf8("_line"), "not UTF-8")
-        .when(raw["time"].isNull() & raw["status"].isNull(), _unlike(settings))
+        .when(raw["time"].isNull() & raw["status"].isNull(), _unknown_format(settings))
         .when(F.col("time").isNull(), F.concat(F.lit("no time in: "), _shown(raw["time"])))
         .when(
             F.col("status").isNull() | ~F.col("status").between(100, 599),
@@ -185,10 +185,10 @@ def _reason(settings: LogSettings) -> Column:
 
 
 def _barrier() -> Column:
-    """False, but Spark does not know, and so moves no filter on our columns below them.
+    """Always false, which Spark cannot know: it therefore pushes no filter below our columns.
 
-    It would put the whole expression in the place of each column, and again for those in it: the
-    program that it writes for one `reason IS NULL` was six megabytes long.
+    A pushed filter would contain the whole expression of each column, and of each column inside it:
+    the code that Spark generated for one `reason IS NULL` was six megabytes long.
     """
     return F.spark_partition_id() < 0
 
@@ -197,7 +197,7 @@ def _shown(text: Column) -> Column:
     return F.coalesce(F.substring(text, 1, 60), F.lit("nothing"))
 
 
-def _unlike(settings: LogSettings) -> str:
+def _unknown_format(settings: LogSettings) -> str:
     sentences = {
         "auto": "neither the combined format nor JSON with known fields",
         "combined": "not the combined format",

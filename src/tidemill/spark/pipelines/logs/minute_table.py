@@ -33,5 +33,5 @@ def minute_row(minute: Minute) -> tuple[object, ...]:
 
 
 def minute_table(minutes: Iterable[Minute]) -> Table:
-    """Oldest first, as a log grows."""
+    """One row for each window, in the given order."""
     return Table(MINUTE_COLUMNS, [minute_row(minute) for minute in minutes])

@@ -1,4 +1,7 @@
-"""What the pipeline has found, read back from its Parquet files; needs no Spark."""
+"""The finished windows of the pipeline `logs`, from Parquet, from its topic or from a batch.
+
+Nothing here needs Spark.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import final
 
-__all__ = ["Minute", "count_events", "minute_from_json", "read_minutes"]
+__all__ = [
+    "Minute",
+    "count_events",
+    "minute_from_json",
+    "minute_from_row",
+    "newest_minutes",
+    "read_minutes",
+]
 
 
 @final
@@ -29,7 +39,7 @@ class Minute:
 
     @property
     def errors(self) -> int:
-        """What the server did wrong."""
+        """Requests that the server failed to answer: status 5xx."""
         return self.status.get("5xx", 0)
 
     @property
@@ -38,13 +48,18 @@ class Minute:
 
 
 def read_minutes(directory: str, minutes: int, window_s: int) -> list[Minute]:
-    """The windows of the last `minutes`, back from the newest, in order; empty if there is none."""
+    """The stored windows of the last `minutes` before the newest one ends, oldest first."""
     folders = _newest_folders(Path(directory), days=minutes // 1_440 + 2)
     found: dict[datetime, Minute] = {}
     for folder in folders:
         for row in _rows(folder):
             minute = _minute(row, row["time"])
             found[minute.start] = minute
+    return newest_minutes(found, minutes, window_s)
+
+
+def newest_minutes(found: Mapping[datetime, Minute], minutes: int, window_s: int) -> list[Minute]:
+    """The windows of the last `minutes` before the newest one ends, oldest first."""
     if not found:
         return []
     since = max(found) + timedelta(seconds=window_s) - timedelta(minutes=minutes)
@@ -63,20 +78,25 @@ def _rows(folder: Path) -> list[dict[str, object]]:
 
 
 def count_events(directory: str) -> int:
-    """How many events lie there, by the heads of the files; a running pipeline may add to them."""
+    """The number of stored events, from the footers of the files; a running pipeline adds more."""
     from pyarrow import dataset
 
     try:
         count: int = dataset.dataset(directory, format="parquet").count_rows()
-    except FileNotFoundError:  # nothing written yet, or a file that is just being replaced
+    except FileNotFoundError:  # nothing is written yet, or a file is being replaced
         return 0
     return count
 
 
 def minute_from_json(facts: Mapping[str, object]) -> Minute:
-    """A window as it stands in the topic."""
+    """A window as the result topic has it."""
     start = datetime.fromisoformat(str(facts["start"]).replace("Z", "+00:00"))
     return _minute(facts, start)
+
+
+def minute_from_row(row: Mapping[str, object]) -> Minute:
+    """A window as a batch has it; Spark gives times without a zone in the zone of this process."""
+    return _minute(row, row["start"])
 
 
 def _minute(row: Mapping[str, object], start: object) -> Minute:

@@ -1,7 +1,7 @@
-"""The report as one HTML page that needs nothing else: styles and plots are in it.
+"""The report as one self-contained HTML page, with its styles and plots inside.
 
-Paths in a log are whatever strangers asked for. Every text from the data goes through `escape`, and
-the page forbids scripts and addresses by its own policy, should one ever slip through.
+Paths in a log are text that strangers chose. Every text from the data goes through `escape`. As a
+second line of defence, the page's content security policy forbids scripts and external addresses.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ font-weight:500;border:0}td:first-child,th:first-child{text-align:left;overflow-
 
 
 def write_page(path: Path, minutes: Sequence[Minute], *, title: str) -> None:
-    """Replace the report; a reader sees the old one or the new one, never half of it."""
+    """Replace the report; a reader sees the old one or the new one, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     fresh.write_text(page(minutes, title=title), encoding="utf-8")
@@ -56,7 +56,7 @@ def write_page(path: Path, minutes: Sequence[Minute], *, title: str) -> None:
 
 
 def page(minutes: Sequence[Minute], *, title: str) -> str:
-    """The whole document; `minutes` is in order and not empty."""
+    """The whole document. `minutes` is in order and not empty."""
     first, last = minutes[0].start, minutes[-1].start
     span = f"{first:%d %B %Y, %H:%M} to {last:%H:%M} UTC, {len(minutes)} windows"
     parts = [
@@ -70,8 +70,8 @@ def page(minutes: Sequence[Minute], *, title: str) -> str:
         *_plots(minutes),
         _paths_section(minutes),
         _minutes_section(minutes),
-        "<footer>Windows that are still open are not in it. Percentiles are those of each window; "
-        "counts of paths are sums of what each window named.</footer></main></body></html>\n",
+        "<footer>Open windows are not included. Percentiles are those of each window; counts of "
+        "paths are sums over the top paths of each window.</footer></main></body></html>\n",
     ]
     return "\n".join(parts)
 
@@ -133,7 +133,7 @@ def _plot(title: str, minutes: Sequence[Minute], series: Sequence[Series], unit:
 
 
 def top_paths(minutes: Iterable[Minute], count: int) -> list[tuple[str, int]]:
-    """The paths that windows named most often, by requests."""
+    """The paths with the most requests, summed over the top paths of each window."""
     total: Counter[str] = Counter()
     for minute in minutes:
         total.update(dict(minute.top_paths))
@@ -178,7 +178,7 @@ def _minute_row(minute: Minute) -> str:
 
 
 def size_text(size_bytes: float) -> str:
-    """For a person, in decimal units."""
+    """A size in decimal units, such as `1.5 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if size_bytes < 1_000:
             return f"{size_bytes:.3g} {unit}"

@@ -1,6 +1,6 @@
-"""Small plots as SVG text: lines or areas over time. No script, no font, no address in them.
+"""Small plots of values over time as SVG text, without scripts, fonts or external addresses.
 
-Colours are CSS variables of the page, so that a plot is right in the light and in the dark.
+Colours are CSS variables of the page, so plots follow its light and dark themes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Series:
 
 
 def time_plot(title: str, times: Sequence[datetime], series: Sequence[Series], unit: str) -> str:
-    """An `svg` element. `times` are in order and as many as each series has values."""
+    """An `svg` element. `times` are in order, one for each value of a series."""
     top = _nice_top(max((v for s in series for v in s.values if v is not None), default=1.0))
     parts = [
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(title)}">',
@@ -50,7 +50,7 @@ def time_plot(title: str, times: Sequence[datetime], series: Sequence[Series], u
 
 
 def _nice_top(largest: float) -> float:
-    """The next round number, so that labels on the grid are round as well."""
+    """The next round number, so that the labels of the grid are round too."""
     if largest <= 0:
         return 1.0
     power = 10.0 ** floor(log10(largest))
@@ -117,7 +117,7 @@ def _drawn(series: Series, times: Sequence[datetime], top: float) -> list[str]:
 
 
 def _runs(values: Sequence[float | None]) -> list[list[int]]:
-    """Indexes without gaps between them."""
+    """Runs of consecutive indexes that have a value."""
     runs: list[list[int]] = [[]]
     for index, value in enumerate(values):
         if value is None:

@@ -1,0 +1,151 @@
+"""The streaming query of the pipeline `logs`: every line is read and parsed once.
+
+    topic -> parse -> exchange -+-> lines ------------------------+-> union -> foreachBatch
+                                +-> windows (watermark, state) ---+
+
+`foreachBatch` has no event-time state, and a query has one output. So lines and finished windows
+leave the query as one frame: each row has either a `line` or a `window`. The batch is cached, then
+written: events and windows to Parquet, dead letters and windows to topics.
+
+Both branches read one exchange, which Spark runs once as long as they want the same columns of it.
+That is why a line is one struct, and why Spark may not prune the fields of structs here. If a later
+Spark parses twice after all, results stay right and the query is slower; a test counts the input.
+
+A batch that is repeated after a crash has the same records and replaces its own files: their folder
+is named after query and batch. In the topics its records appear twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from tidemill.spark.pipelines.framework.dead_letters import SOURCE_COLUMNS, dead_letters
+from tidemill.spark.pipelines.framework.pipeline import Job, Stage
+from tidemill.spark.pipelines.logs.line_parsing import EVENT_COLUMNS, parse_lines
+from tidemill.spark.pipelines.logs.minutes import Minute, minute_from_row
+from tidemill.spark.pipelines.logs.window_figures import FIGURE_INPUTS, window_figures
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from tidemill.spark.pipelines.logs.settings import LogSettings
+
+__all__ = ["log_stage"]
+
+_ORIGIN_COLUMNS: Final = ("topic", "partition", "offset")
+_PAYLOAD_COLUMNS: Final = ("key", "value", "headers")
+"""Of a record; only dead letters need them behind the parser."""
+_FIELD_PRUNING: Final = "spark.sql.optimizer.nestedSchemaPruning.enabled"
+
+
+def log_stage(
+    job: Job, settings: LogSettings, on_windows: Callable[[Sequence[Minute]], None]
+) -> Stage:
+    """The query, not started. `on_windows` gets the newest windows that a batch has finished."""
+    job.spark.conf.set(_FIELD_PRUNING, "false")
+    lines = _lines(job, settings)
+    windows = _windows(lines, settings)
+    rows = lines.select("line", _null_like(windows, "window")).unionByName(
+        windows.select(_null_like(lines, "line"), "window")
+    )
+    writer = rows.writeStream.outputMode("append")
+    return Stage("events", writer.foreachBatch(_batch_writer(job, settings, on_windows)))
+
+
+def _lines(job: Job, settings: LogSettings) -> DataFrame:
+    """One column, `line`: what was parsed, where it came from, and the record if it is dead."""
+    records = job.read(settings.input_topic, "events", columns=SOURCE_COLUMNS)
+    parsed = parse_lines(records, settings)
+    is_dead = F.col("reason").isNotNull()
+    fields = [
+        F.when(is_dead, F.col(name)).alias(name) if name in _PAYLOAD_COLUMNS else F.col(name)
+        for name in parsed.columns
+    ]
+    packed = parsed.select(F.struct(*fields).alias("line"))
+    return packed.repartition(F.col("line.partition"), F.col("line.offset"))
+
+
+def _windows(lines: DataFrame, settings: LogSettings) -> DataFrame:
+    """One column, `window`: the start, end and figures of a window that is finished."""
+    # A dead letter may have a time. Without it, the line is in no window and moves no watermark.
+    time = F.when(F.col("line.reason").isNull(), F.col("line.time")).alias("time")
+    return (
+        lines.select(time, *(F.col(f"line.{name}") for name in FIGURE_INPUTS))
+        .withWatermark("time", f"{settings.window_late_s} seconds")
+        .groupBy(F.window("time", f"{settings.window_s} seconds").alias("span"))
+        .agg(*window_figures(settings))
+        .select(F.col("span.start").alias("start"), F.col("span.end").alias("end"), "*")
+        .drop("span")
+        .select(F.struct("*").alias("window"))
+    )
+
+
+def _null_like(frame: DataFrame, name: str) -> Column:
+    return F.lit(None).cast(frame.schema[name].dataType).alias(name)
+
+
+def _batch_writer(
+    job: Job, settings: LogSettings, on_windows: Callable[[Sequence[Minute]], None]
+) -> Callable[[DataFrame, int], None]:
+    def write(rows: DataFrame, batch_id: int) -> None:
+        kept = rows.persist()
+        try:
+            lines = kept.where(F.col("line").isNotNull()).select("line.*")
+            windows = kept.where(F.col("window").isNotNull()).select("window.*")
+            _write_events(lines, settings, batch_id)
+            _write_dead_letters(lines, job, settings)
+            finished = _write_windows(windows, job, settings, batch_id)
+        finally:
+            kept.unpersist()
+        if finished:
+            on_windows(finished)
+
+    return write
+
+
+def _write_events(lines: DataFrame, settings: LogSettings, batch_id: int) -> None:
+    events = lines.where(F.col("reason").isNull()).select(*EVENT_COLUMNS, *_ORIGIN_COLUMNS)
+    dated = events.withColumn("hour", F.date_format("time", "HH"))
+    _write_parquet(dated, settings.events_dir, batch_id, by=("hour",))
+
+
+def _write_dead_letters(lines: DataFrame, job: Job, settings: LogSettings) -> None:
+    dead = lines.where(F.col("reason").isNotNull())
+    if not dead.isEmpty():
+        job.write(dead_letters(dead, F.col("reason"), job.name), settings.dead_topic)
+
+
+def _write_windows(
+    windows: DataFrame, job: Job, settings: LogSettings, batch_id: int
+) -> list[Minute]:
+    """The newest of the windows that were written, as many as the report can show."""
+    shown = windows.sort(F.desc("start")).limit(settings.report_windows_max).collect()
+    if not shown:
+        return []
+    ordered = windows.coalesce(1).sortWithinPartitions("start")
+    dated = ordered.withColumnRenamed("start", "time")
+    _write_parquet(dated, settings.minutes_dir, batch_id, by=())
+    if settings.minutes_topic:
+        record = [
+            F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("key"),
+            F.to_json(F.struct("*")).alias("value"),
+            F.col("end").alias("timestamp"),
+        ]
+        job.write(ordered.select(*record), settings.minutes_topic)
+    return [minute_from_row(row.asDict(recursive=True)) for row in shown]
+
+
+def _write_parquet(rows: DataFrame, path: str, batch_id: int, *, by: Sequence[str]) -> None:
+    """Into folders by date, `by` and batch; folders of the same batch are replaced."""
+    query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "batch"
+    (
+        rows.withColumn("date", F.date_format("time", "yyyy-MM-dd"))
+        .withColumn("batch", F.lit(f"{query_id[:8]}-{batch_id}"))
+        .write.mode("overwrite")
+        .option("partitionOverwriteMode", "dynamic")
+        .partitionBy("date", *by, "batch")
+        .parquet(path)
+    )
