@@ -60,7 +60,7 @@ class BlockingClient:
         self._clusters: list[ClusterClient] = []
         self.cluster = self.new_cluster()
 
-    def new_cluster(self) -> Cluster:
+    def new_cluster(self) -> ClusterClient:
         """A second set of connections, for requests that wait at the broker; metadata is shared."""
         made = ClusterClient(
             AsyncioNet(),
