@@ -82,7 +82,7 @@ class FetchReader:
         self.bytes_found = 0
         """Counts the batches in `cold` too."""
         self.must_answer = False
-        """The client must be told something now: an error, or where its log diverges."""
+        """News that cannot wait: an error, a divergence, or a new watermark for a follower."""
         self.is_starved = False
         """Clients have not taken their answers, and there is no memory for more (S40)."""
 
