@@ -111,7 +111,7 @@ APPEND_RETRY_MS = 1_000
 
 # --- `__consumer_offsets` ------------------------------------------------------------------------
 OFFSETS_BATCH_BYTES_MAX = 8 * MIB
-"""The topic's `max.message.bytes`: a consumer group's records for a thousand members fit."""
+"""The topic's `max.message.bytes`: a thousand members with their assignments fit."""
 
 # --- consumer protocol ---------------------------------------------------------------------------
 QUICK_HEARTBEAT_MS = 500
