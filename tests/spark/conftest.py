@@ -1,4 +1,4 @@
-"""One Spark session and one broker for the tests of a run; a JVM takes ten seconds to warm up."""
+"""One Spark session and one broker for all tests; a JVM takes ten seconds to warm up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under xdist all of them go to one worker: a second session would cost more than it saves."""
+    """Under xdist all tests run in one worker: a second session costs more than it saves."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.xdist_group("spark"))
@@ -45,7 +45,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         settings={
             "spark.ui.enabled": "false",
             "spark.driver.memory": "1g",
-            # A run of the tests is too short for Java's second compiler to pay for itself.
+            # The tests are too short to repay the work of Java's second compiler.
             "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
@@ -62,14 +62,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def running() -> Iterator[RunningBroker]:
-    """A broker in this process; take a topic of your own."""
+    """A broker in this process; each test uses its own topic."""
     with broker(num_partitions=1) as started:
         yield started
 
 
 @pytest.fixture
 def new_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """Brokers in processes of their own, which a test may kill."""
+    """Brokers in separate processes, which a test may kill."""
     started: list[BrokerProcess] = []
 
     def start(*settings: str) -> BrokerProcess:
@@ -101,7 +101,7 @@ def delete() -> Callable[[str, str], None]:
 
 @pytest.fixture
 def recreate(delete: Callable[[str, str], None]) -> Callable[[str, str], None]:
-    """Deletes a topic and makes one of the same name."""
+    """Deletes a topic and creates one of the same name."""
 
     def act(bootstrap: str, topic: str) -> None:
         delete(bootstrap, topic)

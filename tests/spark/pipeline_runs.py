@@ -1,4 +1,4 @@
-"""Log lines with a known outcome, and pipelines as processes that a test may kill."""
+"""Log lines with a known outcome, and pipelines as processes that a test can kill."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tidemill.core.rng import SeededRng
 
 DEADLINE_S = 150.0
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that ends before Java's second compiler has paid for itself."""
+"""For a JVM that is too short-lived for Java's second compiler."""
 STATUS = re.compile(rb'" (\d{3}) (\d+) "|"status": (\d+), "bytes": (\d+)')
 
 
 @dataclass
 class Traffic:
-    """What was sent, counted without Spark."""
+    """The messages that were sent, and their figures, counted without Spark."""
 
     messages: list[Message] = field(default_factory=list)
     broken: set[int] = field(default_factory=set)
@@ -79,7 +79,7 @@ def rank(values: Sequence[float], share: float) -> float:
 
 
 def offsets_in(folder: Path) -> list[tuple[int, int]]:
-    """Partition and offset of every event in Parquet; of finished files, while a batch may run."""
+    """Partition and offset of every event in finished Parquet files; a batch may be running."""
     places: list[tuple[int, int]] = []
     for file in _finished_files(folder):
         with contextlib.suppress(FileNotFoundError):
@@ -89,7 +89,7 @@ def offsets_in(folder: Path) -> list[tuple[int, int]]:
 
 
 def _finished_files(folder: Path) -> Iterator[Path]:
-    """os.walk overlooks folders that go while it looks; those of a running batch are hidden."""
+    """os.walk ignores folders that vanish meanwhile; folders of a running batch are hidden."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         visible = (name for name in names if not name.startswith("."))
@@ -97,7 +97,7 @@ def _finished_files(folder: Path) -> Iterator[Path]:
 
 
 class PipelineProcess:
-    """`tidemill pipeline run`, with everything that it starts in a process group of its own."""
+    """`tidemill pipeline run` and its children, in their own process group."""
 
     def __init__(self, folder: Path, *args: str, **environment: str) -> None:
         self.log = folder / "pipeline.log"
@@ -119,7 +119,7 @@ class PipelineProcess:
             self.kill()
 
     def wait_until(self, reached) -> None:
-        """Look again and again; fails when the process ends first or time is over."""
+        """Poll until `reached`; fails if the process ends first or the deadline passes."""
         late = threading.Event()
         timer = threading.Timer(DEADLINE_S, late.set)
         timer.start()
@@ -208,7 +208,7 @@ def free_port() -> int:
 
 
 def python_without_tidemill(folder: Path) -> Path:
-    """An interpreter that finds the libraries of this environment, but not this project."""
+    """An interpreter with the libraries of this environment, but without this project."""
     libraries = sysconfig.get_paths()["purelib"]
     script = folder / "python-without-tidemill"
     script.write_text(
@@ -220,5 +220,5 @@ def python_without_tidemill(folder: Path) -> Path:
 
 
 def without_python_path() -> dict[str, str]:
-    """The environment of a machine that knows nothing of this checkout."""
+    """The environment of a machine without this checkout."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

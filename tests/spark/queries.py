@@ -1,4 +1,4 @@
-"""What the tests of the source do again and again: produce, read, and follow a stream."""
+"""Helpers for the tests of the source: produce, read, and follow a stream."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEADLINE_S = 60.0
 def put(
     bootstrap: str, topic: str, numbers: Iterable[int], partition: int = 0, codec: str = "none"
 ) -> None:
-    """Each number as a value of its own."""
+    """One record for each number."""
     messages = [Message(b"%d" % number, partition=partition) for number in numbers]
     Confluent().produce(bootstrap, topic, messages, Sending(codec=codec))
 
@@ -50,12 +50,12 @@ def numbers_of(rows: Iterable[Row]) -> list[int]:
 
 
 class Batches:
-    """What a stream has delivered, batch by batch; a test waits here and nowhere else."""
+    """The batches that a stream has delivered. Tests wait here and nowhere else."""
 
     def __init__(self) -> None:
         self.numbers: list[list[int]] = []
         self.before: Callable[[int], None] = lambda batch_id: None
-        """Called before a batch is taken; may raise."""
+        """Called before a batch is stored; may raise."""
         self._changed = threading.Condition()
 
     def take(self, rows: DataFrame, batch_id: int) -> None:
@@ -92,7 +92,7 @@ def start(
 
 
 def drain(stream: DataFrame, checkpoint: Path) -> list[list[int]]:
-    """Everything that is there now, batch by batch."""
+    """The records that exist now, batch by batch."""
     batches = Batches()
     query = start(stream, batches, checkpoint, available_now=True)
     assert query.awaitTermination(int(DEADLINE_S))

@@ -1,4 +1,4 @@
-"""Pipelines under real Spark against a real broker; what they count is counted in Python too."""
+"""Pipelines under real Spark against a real broker; Python counts the expected results."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ COMBINED = (
 )
 
 
-class Quiet:
-    """A listener that only remembers."""
+class FailureRecorder:
+    """A listener that records failures and ignores the rest."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
@@ -62,7 +62,7 @@ class Quiet:
 def run_once(spark: SparkSession, name: str, values: dict[str, object]) -> None:
     configured = configure(pipeline_kind(name), values)
     prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
-    listener = Quiet()
+    listener = FailureRecorder()
     Runner(configured, spark, listener, SystemClock(), once=True).run()
     assert listener.failures == []
 
@@ -249,7 +249,7 @@ def test_a_dead_letter_that_comes_back_counts_its_attempts(
 def test_queries_add_nothing_to_the_environment_that_they_share(
     spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
-    """Two that add to it at the same time break it for the rest of the JVM's life."""
+    """Two queries that add to it at the same time damage it for the rest of the JVM's life."""
     sources = spark._jsparkSession.sessionState().dataSourceManager()
     shared = sources.lookupDataSource("tidemill").dataSourceCls().envVars()
     for key in set(shared) - {"PYTHONPATH"}:  # as it is in a new JVM
@@ -314,7 +314,7 @@ def test_enriched_records_keep_their_fields_and_get_the_row(
     ]
 
 
-def test_a_table_with_a_doubled_key_is_refused(
+def test_a_table_with_a_duplicate_key_is_refused(
     spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     (tmp_path / "table.csv").write_text("id,name\n1,Ann\n1,Bob\n")
@@ -324,7 +324,7 @@ def test_a_table_with_a_doubled_key_is_refused(
         run_once(spark, "enrich", enrich_values(running.bootstrap, topic, tmp_path))
 
 
-def test_an_input_that_is_not_there_is_refused_before_spark_starts(running: RunningBroker) -> None:
+def test_a_missing_input_topic_is_refused_before_spark_starts(running: RunningBroker) -> None:
     topics = configure(pipeline_kind("logs"), {"input.topic": "nowhere"}).pipeline.topics()
 
     with pytest.raises(UserError, match="there is no topic nowhere"):
@@ -335,7 +335,7 @@ def test_an_input_that_is_not_there_is_refused_before_spark_starts(running: Runn
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_pipeline_goes_on_without_a_gap_and_stops_cleanly_when_told(
+def test_a_killed_pipeline_continues_without_a_gap_and_stops_cleanly_on_sigterm(
     new_broker, topic: str, tmp_path: Path
 ) -> None:
     broker: BrokerProcess = new_broker("num.partitions=1")

@@ -130,7 +130,7 @@ def test_a_frame_without_rows_is_written_as_nothing(
         ("'x' value", {"kafka__batch__sise": "1"}, "kafka.batch.sise is not known to the sink"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_a_task_runs(
+def test_unsupported_rows_are_refused_before_a_task_runs(
     spark: SparkSession,
     running: RunningBroker,
     columns: str,
@@ -163,14 +163,14 @@ def test_a_wrong_topic_and_a_record_that_is_too_large_name_the_reason(
 
 
 def lines(folder: Path, number: int) -> list[bytes]:
-    """A file of lines for the stream to find; what is in it."""
+    """Write a file of lines for the stream to find; returns them."""
     made = [f"{number}-{line}" for line in range(50)]
     (folder / f"{number}.txt").write_text("\n".join(made))
     return [line.encode() for line in made]
 
 
 def run_stream(spark: SparkSession, folder: Path, bootstrap: str, **options: str) -> None:
-    """Take everything that is there, a file per micro-batch, from where the last run ended."""
+    """Process the files that exist now, one per micro-batch, from where the last run ended."""
     rows = spark.readStream.option("maxFilesPerTrigger", "1").text(str(folder / "in"))
     writer = rows.writeStream.format("tidemill").trigger(availableNow=True)
     writer = writer.option("kafka.bootstrap.servers", bootstrap)
@@ -182,7 +182,7 @@ def run_stream(spark: SparkSession, folder: Path, bootstrap: str, **options: str
     assert not query.isActive
 
 
-def test_a_stream_goes_on_after_a_restart_where_it_ended(
+def test_a_restarted_stream_continues_where_it_ended(
     spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     create_topic(running.bootstrap, topic)
@@ -247,5 +247,5 @@ def test_a_broker_that_is_killed_and_comes_back_during_a_write_costs_nothing(
     finally:
         process.stop()
     assert stored_when_killed[0] < count
-    # Each task wrote once: not even the retries of batches that were stored show.
+    # Each task wrote once: retries of stored batches add no records.
     assert sorted(values) == sorted(b"%d" % number for number in range(count))

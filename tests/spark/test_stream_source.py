@@ -149,7 +149,7 @@ def test_partitions_added_while_a_query_runs_are_read(
     assert got == list(range(9))
 
 
-def test_a_recreated_topic_stops_a_query_or_goes_on_with_the_new_one(
+def test_a_recreated_topic_stops_a_query_or_is_read_from_its_start(
     spark, bootstrap, topic, tmp_path, recreate
 ):
     create_topic(bootstrap, topic)

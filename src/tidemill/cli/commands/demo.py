@@ -79,14 +79,14 @@ def demo(
 def _run(work: Coroutine[Any, Any, T]) -> T:
     """Run `work`; SIGTERM ends it like Ctrl-C does, so that no process stays behind."""
 
-    async def until_told() -> T:
+    async def until_terminated() -> T:
         task = asyncio.current_task()
         assert task is not None
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
         return await work
 
     try:
-        return asyncio.run(until_told())
+        return asyncio.run(until_terminated())
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
 

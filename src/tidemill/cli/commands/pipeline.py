@@ -34,7 +34,7 @@ _PLAIN_EVERY_S = 10.0
 """Between two lines of progress; on a terminal one line is overwritten instead."""
 
 _set_option = click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="One key; repeatable."
+    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set one key; repeatable."
 )
 _config_option = click.option(
     "--config", "config_file", metavar="FILE", help="Settings; `init` writes one with every key."
@@ -63,7 +63,7 @@ def list_pipelines(as_json: bool) -> None:
 @click.argument("name")
 @json_option
 def describe(name: str, as_json: bool) -> None:
-    """Show the keys of the pipeline NAME, their defaults and meanings."""
+    """Show the keys of the pipeline NAME with their defaults and meanings."""
     kind = pipeline_kind(name)
     rows = [made for made, _ in key_rows(kind)]
     if as_json:
@@ -90,7 +90,7 @@ def init(name: str, directory: Path) -> None:
         with path.open("x", encoding="utf-8") as file:
             file.write(template(kind))
     except FileExistsError:
-        raise UserError(f"{path} is there already; it stays as it is") from None
+        raise UserError(f"{path} exists already and was not changed") from None
     click.echo(f"wrote {path}; run it with `tidemill pipeline run {path}`")
 
 
@@ -163,7 +163,7 @@ def missing_for_spark() -> str | None:
 def _configured(
     name: str, config_file: str | None, settings: Sequence[str], master: str | None
 ) -> ConfiguredPipeline:
-    """NAME with a file, NAME alone, or a file that names its pipeline."""
+    """From NAME and a file, from NAME alone, or from a file that names its pipeline."""
     path = config_file
     if path is None and (name.endswith(".toml") or "/" in name):
         path = name
@@ -195,7 +195,7 @@ class _Screen:
         self._name = name
         self._clock = clock
         self._is_terminal = sys.stderr.isatty()
-        self._said_at: float | None = None
+        self._progress_at: float | None = None
         self._width = 0
 
     def show(self, line: str) -> None:
@@ -215,12 +215,12 @@ class _Screen:
             sys.stderr.write("\r" + line[:columns].ljust(min(self._width, columns)))
             sys.stderr.flush()
             self._width = len(line)
-        elif self._said_at is None or now - self._said_at >= _PLAIN_EVERY_S:
-            self._said_at = now
+        elif self._progress_at is None or now - self._progress_at >= _PLAIN_EVERY_S:
+            self._progress_at = now
             click.echo(line, err=True)
 
     def failed(self, reason: str, pause_s: float) -> None:
-        self.show(f"failed: {reason}; starts again in {pause_s:g} s")
+        self.show(f"failed: {reason}; restarting in {pause_s:g} s")
 
     def close(self) -> None:
         self._clear()

@@ -34,7 +34,7 @@ def test_init_writes_a_file_that_run_accepts_and_never_overwrites_one(tmp_path, 
     ran = tidemill("pipeline", "run", str(tmp_path / "new/logs.toml"))
 
     assert wrote.exit_code == 0
-    assert (again.exit_code, "is there already" in again.stderr) == (2, True)
+    assert (again.exit_code, "exists already" in again.stderr) == (2, True)
     assert ran.stderr.startswith("error: Java is missing")
     assert ran.exit_code == 1
 

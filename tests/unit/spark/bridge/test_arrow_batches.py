@@ -39,7 +39,7 @@ def decode(
 
 
 @pytest.mark.parametrize("codec", sorted(CODEC_NAMES), ids=CODEC_NAMES.get)
-def test_spark_rule_7_rows_are_the_records_whatever_the_codec(codec):
+def test_spark_rule_7_rows_are_the_records_under_every_codec(codec):
     records = [
         Record(b"value", b"key", headers=[("a", b"1"), ("b", None)], timestamp=1500),
         Record(None, None, timestamp=1501),
@@ -63,7 +63,7 @@ def test_gaps_that_compaction_left_stay_gaps():
     assert [row["offset"] for row in rows] == [5, 9, 30]
 
 
-def test_only_the_offsets_that_were_asked_for_are_there():
+def test_only_the_requested_offsets_are_returned():
     batches = [
         build_batch([Record(b"v", timestamp=1)] * 10, base_offset=base) for base in (0, 10, 20)
     ]

@@ -11,7 +11,7 @@ from tidemill.spark.options.offset_json import QueryOffset, parse_partition_numb
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
-def test_spark_rule_2_offsets_are_sorted_whatever_order_they_come_in():
+def test_spark_rule_2_offsets_are_sorted_in_any_input_order():
     there = QueryOffset({B0: 3, A1: 2, A0: 1}, {"b": "x", "a": "y"}, "g", {A1: 2, A0: 0})
     back = QueryOffset({A0: 1, A1: 2, B0: 3}, {"a": "y", "b": "x"}, "g", {A0: 0, A1: 2})
     assert json.dumps(there.to_json()) == json.dumps(back.to_json())
@@ -23,7 +23,7 @@ def test_spark_rule_2_partitions_are_sorted_by_number_not_by_text():
     assert json.dumps(offset.to_json()) == '{"a": {"2": 2, "9": 9, "10": 10}}'
 
 
-def test_spark_rule_2_what_was_written_is_read_again():
+def test_spark_rule_2_an_offset_survives_a_round_trip():
     offset = QueryOffset({A0: 1, B0: 3}, {"a": "y"}, "g", {A0: 0}, initial=True)
     assert QueryOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
@@ -40,7 +40,7 @@ def test_spark_rule_2_our_offset_is_understood_as_starting_offsets():
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"a": 5}', '{"a": {"x": 5}}', '{"a": {"0": "5"}}', '{"a": {"-1": 5}}']
 )
-def test_what_is_no_offset_is_refused_by_name(text):
+def test_malformed_offsets_are_refused_by_name(text):
     with pytest.raises(UserError, match="startingOffsets"):
         parse_partition_numbers(text, "startingOffsets")
 
@@ -71,10 +71,10 @@ def test_a_partition_that_appeared_begins_where_the_end_says():
     assert QueryOffset({A0: 5}, {"a": "x"}).start_of(A1, end) == 2
 
 
-def test_a_topic_that_was_made_anew_begins_where_the_end_says():
+def test_a_recreated_topic_begins_where_the_end_says():
     end = QueryOffset({A0: 9}, {"a": "new"}, starts={A0: 0})
     assert QueryOffset({A0: 500}, {"a": "old"}).start_of(A0, end) == 0
 
 
-def test_an_offset_without_topic_ids_goes_on_where_it_was():
+def test_an_offset_without_topic_ids_continues_at_its_position():
     assert QueryOffset({A0: 5}).start_of(A0, QueryOffset({A0: 9}, {"a": "x"})) == 5

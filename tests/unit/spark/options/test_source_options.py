@@ -38,7 +38,7 @@ OFFICIAL = {
     "fetchOffset.retryIntervalMs": "10",
     "partition.metadata.cache.ttl.ms": "-1",
 }
-"""Spark's Kafka source: every option but those that say what is read."""
+"""Every option of Spark's Kafka source except the subscription."""
 
 REFUSED = {
     "kafka.auto.offset.reset": "startingOffsets",
@@ -88,7 +88,7 @@ def test_names_are_understood_in_any_case():
         ),
     ],
 )
-def test_what_is_read_is_said_in_one_of_three_ways(given, subscription):
+def test_a_subscription_has_three_forms(given, subscription):
     options = parse_source_options({"kafka.bootstrap.servers": "h:1", **given})
     assert options.subscription == subscription
 
@@ -106,7 +106,7 @@ def test_what_is_read_is_said_in_one_of_three_ways(given, subscription):
         {"assign": '{"t": ["x"]}'},
     ],
 )
-def test_a_subscription_that_is_none_is_refused(given):
+def test_an_invalid_subscription_is_refused(given):
     with pytest.raises(UserError):
         parse_source_options({"kafka.bootstrap.servers": "h:1", **given})
 
@@ -142,7 +142,7 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_option(option, value):
         parse_source_options({**BASE, option: value})
 
 
-def test_a_time_goes_before_times_and_those_before_offsets():
+def test_one_time_overrides_times_and_those_override_offsets():
     given = {**BASE, "startingOffsets": "earliest"}
     given["startingOffsetsByTimestamp"] = '{"t": {"0": 1}}'
     assert parse_source_options(given).starting.option == "startingOffsetsByTimestamp"

@@ -45,7 +45,7 @@ def test_a_partition_without_a_place_is_named():
 
 
 @pytest.mark.parametrize("text", ["", "newest", "7", "-", "-10y", '{"a": {"0": -3}}'])
-def test_what_is_no_place_is_refused(text):
+def test_an_invalid_place_is_refused(text):
     with pytest.raises(UserError):
         parse_offsets(text, "startingOffsets")
 

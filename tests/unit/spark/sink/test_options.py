@@ -40,11 +40,11 @@ def test_producer_settings_are_understood_in_any_case():
     assert (checked.in_flight_max, checked.topic) == (1, "t")
 
 
-def test_what_spark_adds_to_a_streams_options_is_no_mistake():
+def test_options_that_spark_adds_to_a_stream_are_accepted():
     assert options(checkpointLocation="/x", queryName="q") == options()
 
 
-def test_settings_that_state_what_holds_anyway_are_accepted():
+def test_settings_that_are_always_true_are_accepted():
     checked = options(kafka__enable__idempotence="true", kafka__security__protocol="PLAINTEXT")
     assert checked == options()
 

@@ -69,7 +69,7 @@ def test_the_columns_of_a_record_can_be_written(columns, topic):
         ("value binary, Value binary", "t", "the column value is there twice"),
     ],
 )
-def test_what_cannot_be_written_is_refused_with_a_sentence(columns, topic, sentence):
+def test_unsupported_columns_are_refused_with_a_sentence(columns, topic, sentence):
     with pytest.raises(UserError) as refused:
         check_schema(schema(columns), topic)
     assert sentence in str(refused.value)

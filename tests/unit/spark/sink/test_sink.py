@@ -20,7 +20,7 @@ OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
 
 
 class ExactlyOnceInTheMaking:
-    """Leases an identity, and remembers what it was asked."""
+    """Leases an identity and records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[object] = []

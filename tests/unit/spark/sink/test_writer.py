@@ -1,4 +1,4 @@
-"""The work of a sink's task, against a real broker in this process; Spark is not needed."""
+"""The work of a sink's task against a real broker in this process, without Spark."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_rows_that_cannot_be_written_are_refused_with_a_sentence(running, column
 
 
 @pytest.mark.slow
-def test_a_topic_that_is_not_there_is_named(running):
+def test_a_missing_topic_is_named(running):
     with pytest.raises(UserError, match=r"cannot write to topic missing: UNKNOWN_TOPIC"):
         write(running, chunk(value=binary(b"v")), topic="missing")
 

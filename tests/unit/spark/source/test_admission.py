@@ -25,7 +25,7 @@ def test_max_offsets_bounds_a_batch_and_is_used_up(waiting, limit):
     assert taken >= min(limit, sum(waiting)) - 1  # at most one lost to the sum of fractions
 
 
-def test_max_offsets_is_shared_out_by_what_waits():
+def test_max_offsets_is_divided_by_what_waits():
     got = admit({P[0]: 0, P[1]: 0}, {P[0]: 900, P[1]: 100}, TriggerLimits(offsets_max=100))
     assert got == {P[0]: 90, P[1]: 10}
 
@@ -41,7 +41,7 @@ def test_max_bytes_takes_the_part_of_the_waiting_bytes_that_fits():
 
 
 @given(waiting=waiting)
-def test_a_batch_always_gets_on(waiting):
+def test_a_batch_always_makes_progress(waiting):
     begun = {P[i]: 0 for i in range(len(waiting))}
     ends = {P[i]: count for i, count in enumerate(waiting)}
     sizes = {p: end * 1000 for p, end in ends.items()}

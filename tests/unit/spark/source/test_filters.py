@@ -44,7 +44,7 @@ def test_a_time_bounds_from_below_only():
     assert ReadBounds.from_filters([LessThan(("timestamp",), noon)]) == ReadBounds()
 
 
-def test_a_time_without_a_zone_narrows_nothing():
+def test_a_time_without_a_zone_bounds_nothing():
     noon = datetime(2024, 5, 17, 12)
     assert ReadBounds.from_filters([GreaterThan(("timestamp",), noon)]) == ReadBounds()
 

@@ -25,7 +25,7 @@ REPORT = {
 }
 
 
-def test_a_query_that_only_looks_for_records_is_not_waited_for():
+def test_a_query_that_waits_for_records_has_no_running_batch():
     messages = {
         "Processing new data": True,
         "No new data but cleaning up state": True,
@@ -50,7 +50,7 @@ def test_a_report_without_offsets_has_no_lag():
     assert progress_line("logs", [found]) == "logs: events batch 0, 0 rows, 0 rows/s, lag ?"
 
 
-def test_the_line_names_each_stage_and_what_came_late():
+def test_the_line_names_each_stage_and_its_late_rows():
     line = progress_line("logs", [from_report("minutes", REPORT)])
 
     assert line == "logs: minutes batch 3, 1,200 rows, 2,400 rows/s, lag 7, 4 late"
@@ -64,7 +64,7 @@ def test_the_archive_holds_both_packages_and_no_bytecode(tmp_path: Path):
     assert not [name for name in names if name.endswith(".pyc")]
 
 
-def test_what_the_user_ships_to_workers_stays():
+def test_archives_of_the_user_are_kept():
     given = {"spark.archives": "mine.zip", "spark.executorEnv.PYTHONPATH": "mine"}
 
     settings = archive_settings(given)

@@ -9,9 +9,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from tidemill.spark.pipelines.logs.minute_history import MinuteHistory
 from tidemill.spark.pipelines.logs.minute_table import MINUTE_COLUMNS, minute_table
 from tidemill.spark.pipelines.logs.minutes import Minute, minute_from_json, read_minutes
 from tidemill.spark.pipelines.logs.report_page import page, size_text, top_paths, write_page
+from tidemill.spark.pipelines.logs.settings import LogSettings
 from tidemill.spark.pipelines.logs.svg_plot import Series, time_plot
 
 START = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -32,7 +34,7 @@ def minute(index: int = 0, *, paths=(("/", 5),), latency: float | None = 12.5) -
 
 
 class Strict(HTMLParser):
-    """Every element that is opened is closed, in order."""
+    """Checks that every element is closed, in the right order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -93,7 +95,7 @@ def test_a_page_is_replaced_as_a_whole(tmp_path: Path):
 
 
 @pytest.mark.parametrize("values", [[], [None], [0.0], [5.0], [1.0, None, 3.0], [1e9, 2.0]])
-def test_a_plot_bears_every_shape_of_series(values):
+def test_a_plot_accepts_every_shape_of_series(values):
     times = [START + timedelta(minutes=n) for n in range(len(values))]
 
     text = time_plot("t", times, [Series("s", "--c1", values, filled=True)], " ms")
@@ -158,3 +160,17 @@ def test_a_window_in_the_topic_reads_like_one_in_a_file():
     assert (found.start, found.requests, found.errors) == (START, 7, 1)
     assert (found.latency_p50_ms, found.latency_p95_ms) == (3.0, None)
     assert found.top_paths == [("/", 7)]
+
+
+def test_the_history_reads_files_once_and_then_grows_by_batches(tmp_path: Path):
+    settings = LogSettings(output_dir=str(tmp_path), report_minutes=60)
+    stored = [{"time": START + timedelta(minutes=n), "requests": 100 + n} for n in range(60)]
+    store(tmp_path / "minutes", "a-0", stored)
+    history = MinuteHistory(settings)
+
+    first = history.extend([minute(60)])
+    store(tmp_path / "minutes", "never-read", [{"time": START, "requests": 0}])
+    second = history.extend([minute(62), minute(61)])
+
+    assert [m.requests for m in first] == list(range(101, 161))
+    assert [m.requests for m in second] == list(range(103, 163))
