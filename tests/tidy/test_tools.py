@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.tidy.source import ROOT
 from tidemill.core.compiled import REQUEST_PATH
+from tools import walk
 from tools.lock import without_origins
 
 
@@ -75,3 +76,26 @@ def test_hooks_before_a_commit_call_tools_of_the_working_copy() -> None:
     assert commands
     assert all(command.startswith(".venv/bin/") for command in commands)
     assert hooks.count("repo: ") == hooks.count("repo: local")
+
+
+WALK = [
+    ("server/connection/connection.py", "Connection.get_buffer"),
+    ("wire/primitives.py", "Reader.__init__"),
+    ("wire/primitives.py", "Reader.text"),
+    ("wire/primitives.py", "Reader.text"),
+    ("server/request/dispatch.py", "Dispatcher.find"),
+    ("server/connection/connection.py", "Connection._start.<locals>.<lambda>"),
+]
+
+
+def test_walk_counts_hops_files_and_changes_of_place() -> None:
+    assert walk.count(WALK) == walk.Counts(hops=5, files=3, folder_changes=3, package_changes=2)
+
+
+def test_walk_is_listed_by_file() -> None:
+    assert walk.listing(WALK) == (
+        "server/connection/connection.py: Connection.get_buffer\n"
+        "wire/primitives.py: Reader, Reader.text\n"
+        "server/request/dispatch.py: Dispatcher.find\n"
+        "server/connection/connection.py: _start's lambda\n"
+    )
