@@ -103,7 +103,9 @@ class Partition:
         self.followers: dict[int, FollowerPosition] = {}
         self._broker_id = broker_id
         self._flushes = flushes
-        self._isr: tuple[int, ...] = ()
+        self.isr: tuple[int, ...] = ()
+        self.effective_in_sync_min = 1
+        """The configured minimum, capped at the number of replicas."""
         self._maximal_isr: tuple[int, ...] = ()
         self._alone = False
         """No other replica is in sync or needs to be: our own log decides both marks."""
@@ -159,11 +161,12 @@ class Partition:
 
     def _adopt_isr(self, image: PartitionImage) -> None:
         self.image = image
-        self._isr = image.isr
+        self.isr = image.isr
         self._set_maximal_isr(image.isr)
 
     def _set_maximal_isr(self, isr: tuple[int, ...]) -> None:
         self._maximal_isr = isr
+        self.effective_in_sync_min = min(self.settings.in_sync_min, len(self.followers) + 1)
         self._alone = isr == (self._broker_id,) and self.effective_in_sync_min <= 1
 
     def set_settings(self, settings: PartitionSettings) -> None:
@@ -172,24 +175,14 @@ class Partition:
         self._set_maximal_isr(self._maximal_isr)
         self.maybe_advance_marks()
 
-    @property
-    def isr(self) -> tuple[int, ...]:
-        return self._isr
-
     def propose_isr(self, isr: tuple[int, ...]) -> None:
         """Let the marks respect both the current and the proposed set until that is decided."""
-        self._set_maximal_isr(tuple(sorted({*self._isr, *isr})))
+        self._set_maximal_isr(tuple(sorted({*self.isr, *isr})))
 
     def withdraw_isr_proposal(self) -> None:
         """The store refused the proposal: only the current set counts again."""
-        self._set_maximal_isr(self._isr)
+        self._set_maximal_isr(self.isr)
         self.maybe_advance_marks()
-
-    @property
-    def effective_in_sync_min(self) -> int:
-        """The configured minimum, capped at the number of replicas."""
-        replicas = len(self.followers) + 1
-        return min(self.settings.in_sync_min, replicas)
 
     # --- leader: produce -------------------------------------------------------------------------
 
@@ -197,7 +190,6 @@ class Partition:
         """Check one produced batch and append it. On KafkaError or StorageFault nothing changed."""
         self.check_writable(acks)
         batch, header = prepare_produced(records, self.settings.policy, now_ms)
-        self._check_segment_size(header)
         if header.producer_id >= 0:
             original = self.log.producers.check(header)
             if original is not None:
@@ -213,16 +205,14 @@ class Partition:
         """
         self.check_writable(ACKS_ALL)
         view, header = prepare_own(memoryview(batch), self.settings.policy, now_ms)
-        self._check_segment_size(header)
         return self._append_prepared(view, header, acks=ACKS_ALL, now_ms=now_ms)
-
-    def _check_segment_size(self, header: BatchHeader) -> None:
-        if header.size_bytes > self.settings.segment_bytes:
-            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
 
     def _append_prepared(
         self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
     ) -> Appended:
+        size_bytes = header.size_bytes
+        if size_bytes > self.settings.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
         log = self.log
         base_offset = log.log_end_offset
         assign_offsets(batch, base_offset, self.leader_epoch)
@@ -233,7 +223,7 @@ class Partition:
         next_offset = header.next_offset
         if ack_waits:
             self._flush_requested_offset = next_offset
-        self._flushes.appended(log, header.size_bytes, ack_waits=ack_waits)
+        self._flushes.appended(log, size_bytes, ack_waits=ack_waits)
         self.maybe_advance_marks()
         if self.replica_watchers:
             for watcher in self.replica_watchers:
@@ -262,8 +252,8 @@ class Partition:
     def check_writable(self, acks: int) -> None:
         """KafkaError if any append with these acks would be refused."""
         self.check_leader()
-        if acks == ACKS_ALL and len(self._isr) < self.effective_in_sync_min:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self._isr)} in sync")
+        if acks == ACKS_ALL and len(self.isr) < self.effective_in_sync_min:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in sync")
 
     def check_leader(self) -> None:
         if self.offline:
@@ -289,7 +279,7 @@ class Partition:
         if self._alone:
             self._move_marks(log.log_end_offset, log.flushed_offset)
             return
-        count, minimum = len(self._isr), self.effective_in_sync_min
+        count, minimum = len(self.isr), self.effective_in_sync_min
         appended = agreed_offset(
             self._positions(log.log_end_offset, "log_end_offset"),
             in_sync_count=count,

@@ -17,7 +17,7 @@ from struct import error as StructError
 from typing import final
 
 from tidemill.core.errors import ProtocolViolation
-from tidemill.wire.api_keys import API_SPECS, ApiKey, ApiSpec
+from tidemill.wire.api_keys import API_SPECS, ApiSpec
 from tidemill.wire.message import Message
 from tidemill.wire.primitives import Buffer, Reader, Writer
 
@@ -59,7 +59,7 @@ class UnsupportedVersion(ProtocolViolation):
 class RequestHeader:
     """The fields of a request's header; the body starts at `body_offset` of the frame."""
 
-    __slots__ = ("api_version", "body_offset", "client_id", "correlation_id", "spec")
+    __slots__ = ("api_key", "api_version", "body_offset", "client_id", "correlation_id", "spec")
 
     def __init__(
         self,
@@ -70,14 +70,11 @@ class RequestHeader:
         body_offset: int,
     ) -> None:
         self.spec = spec
+        self.api_key = spec.key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
         self.body_offset = body_offset
-
-    @property
-    def api_key(self) -> ApiKey:
-        return self.spec.key
 
 
 def parse_request_header(frame: Buffer) -> RequestHeader:

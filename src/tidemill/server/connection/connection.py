@@ -77,13 +77,14 @@ class Connection(asyncio.BufferedProtocol):
         "_mute_timer",
         "_muted_until",
         "_part_since",
-        "_peer_address",
         "_read_stall",
         "_reading",
         "_receive",
         "_resources",
         "_transport",
+        "client_address",
         "last_active",
+        "principal",
     )
 
     def __init__(self, resources: ListenerResources) -> None:
@@ -95,7 +96,7 @@ class Connection(asyncio.BufferedProtocol):
             resources.services.config.socket_request_max_bytes,
         )
         self._answers = AnswerQueue(resources.services)
-        self._peer_address = ""
+        self.client_address = ""
         self._holds = 0
         self._is_costly = False
         """The last read took more than a slice: the next request waits for one."""
@@ -106,21 +107,10 @@ class Connection(asyncio.BufferedProtocol):
         self._part_since = 0.0
         """Since when we have been reading the request that is arriving; 0 if there is none."""
         self._closing_since = 0.0
+        self.principal = ANONYMOUS
         self.last_active = resources.services.clock.monotonic()
 
     # --- the peer of a request context -----------------------------------------------------------
-
-    @property
-    def principal(self) -> str:
-        return ANONYMOUS
-
-    @property
-    def listener(self) -> str:
-        return self._resources.name
-
-    @property
-    def client_address(self) -> str:
-        return self._peer_address
 
     @property
     def server_endpoint(self) -> Endpoint:
@@ -135,8 +125,8 @@ class Connection(asyncio.BufferedProtocol):
         transport = cast(asyncio.Transport, transport)  # uvloop's transport does not inherit it
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self._peer_address = str(peer[0]) if peer else "unknown"
-        if not self._resources.admission.admit(self, self._peer_address):
+        self.client_address = str(peer[0]) if peer else "unknown"
+        if not self._resources.admission.admit(self, self.client_address):
             self._holds |= CLOSED
             transport.abort()
             return
@@ -144,7 +134,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_BYTES, low=WRITE_LOW_WATER_BYTES)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._resources.admission.forget(self, self._peer_address)
+        self._resources.admission.forget(self, self.client_address)
         self._release()
         self._answers.transport_lost()
         self._transport = None
@@ -412,14 +402,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _note_fault(self, reason: str) -> None:
         self._resources.services.telemetry.connections_closed_by_fault += 1
-        self._resources.connection_log.note_closed(self._peer_address, reason)
+        self._resources.connection_log.note_closed(self.client_address, reason)
 
     def _close_for_violation(self, violation: ProtocolViolation) -> None:
         self._note_fault(str(violation))
         self.close()
 
     def _close_for_bug(self, error: Exception) -> None:
-        self._resources.connection_log.note_bug(self._peer_address, error)
+        self._resources.connection_log.note_bug(self.client_address, error)
         self.close()
 
     def close(self) -> None:

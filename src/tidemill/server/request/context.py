@@ -47,9 +47,6 @@ class Peer(Protocol):
     def principal(self) -> str: ...
 
     @property
-    def listener(self) -> str: ...
-
-    @property
     def client_address(self) -> str: ...
 
     @property

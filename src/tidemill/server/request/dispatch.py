@@ -23,10 +23,11 @@ __all__ = ["BoundHandler", "Dispatcher"]
 class BoundHandler:
     """A handler together with its wire form; made on the API's first request."""
 
-    __slots__ = ("_fast", "_request_class", "_spec", "handler")
+    __slots__ = ("_fast", "_request_class", "_spec", "first_version", "handler", "last_version")
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
+        self.first_version, self.last_version = handler.versions
         self._fast = handler.fast
         self._spec = API_SPECS[handler.api_key]
         self._request_class, _ = load(handler.api_key)
@@ -73,8 +74,9 @@ class Dispatcher:
         bound = self._bound.get(api_key)
         if bound is None and api_key in self._handlers:
             bound = self.bound(api_key)
-        if bound is None or not bound.handler.understands(header.api_version):
-            raise UnsupportedVersion(api_key, header.api_version, header.correlation_id)
+        version = header.api_version
+        if bound is None or not bound.first_version <= version <= bound.last_version:
+            raise UnsupportedVersion(api_key, version, header.correlation_id)
         return bound
 
     def bound(self, api_key: ApiKey) -> BoundHandler:

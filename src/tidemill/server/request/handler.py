@@ -72,6 +72,3 @@ class Handler:
     fast: FastCodec | None = None
     tail_bytes_max: int = 0
     """Bytes after the last field that are ignored, because a stock client leaves them there."""
-
-    def understands(self, version: int) -> bool:
-        return self.versions[0] <= version <= self.versions[1]

@@ -31,51 +31,27 @@ class MemoryPartitionLog:
     """`PartitionLog` without a disk."""
 
     def __init__(self, config: LogConfig, *, base_offset: int = 0) -> None:
-        self._config = config
-        self._log_start_offset = base_offset
-        self._log_end_offset = base_offset
+        self.config = config
+        self.log_start_offset = base_offset
+        self.log_end_offset = base_offset
         self._batches: list[_Stored] = []
-        self._size_bytes = 0
-        self._epochs = LeaderEpochs()
-        self._producers = ProducerStates()
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self._log_end_offset
+        self.size_bytes = 0
+        self.epochs = LeaderEpochs()
+        self.producers = ProducerStates()
 
     @property
     def flushed_offset(self) -> int:
-        return self._log_end_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    @property
-    def epochs(self) -> LeaderEpochs:
-        return self._epochs
-
-    @property
-    def producers(self) -> ProducerStates:
-        return self._producers
-
-    @property
-    def config(self) -> LogConfig:
-        return self._config
+        return self.log_end_offset
 
     def set_config(self, config: LogConfig) -> None:
-        self._config = config
+        self.config = config
 
     def append(
         self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader], *, now_ms: int
     ) -> None:
         data = memoryview(b"".join(chunks))
         size_bytes = check_order(
-            headers, next_offset=self._log_end_offset, leader_epoch=self._epochs.latest
+            headers, next_offset=self.log_end_offset, leader_epoch=self.epochs.latest
         )
         invariant(size_bytes == len(data), "the headers do not describe the bytes appended")
         position = 0
@@ -83,16 +59,16 @@ class MemoryPartitionLog:
             batch = bytes(data[position : position + header.size_bytes])
             position += header.size_bytes
             self._batches.append((header, batch, now_ms))
-            self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-            self._producers.update(header, now_ms)
-        self._size_bytes += len(data)
-        self._log_end_offset = headers[-1].next_offset
+            self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+            self.producers.update(header, now_ms)
+        self.size_bytes += len(data)
+        self.log_end_offset = headers[-1].next_offset
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
     ) -> LogSlice:
         check_readable(
-            offset, log_start_offset=self._log_start_offset, log_end_offset=self._log_end_offset
+            offset, log_start_offset=self.log_start_offset, log_end_offset=self.log_end_offset
         )
         chunks: list[bytes] = []
         size_bytes = 0
@@ -115,7 +91,7 @@ class MemoryPartitionLog:
                 memoryview(batch),
                 header,
                 timestamp_ms,
-                start_offset=self._log_start_offset,
+                start_offset=self.log_start_offset,
                 end_offset=end_offset,
             )
             if found is not None:
@@ -130,45 +106,45 @@ class MemoryPartitionLog:
         return self.offset_by_time(greatest, end_offset=end_offset)
 
     def truncate_to(self, offset: int) -> None:
-        if offset >= self._log_end_offset:
+        if offset >= self.log_end_offset:
             return
-        if offset <= self._log_start_offset:
+        if offset <= self.log_start_offset:
             self.restart_at(offset)
             return
         index = self._index_of(offset)
         cut = self._batches[index:]
-        start = min([self._log_start_offset, *(header.base_offset for header, _, _ in cut)])
-        self._log_end_offset = self._batches[index - 1][0].next_offset if index else start
-        self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
-        self._size_bytes -= sum(len(batch) for _, batch, _ in cut)
+        start = min([self.log_start_offset, *(header.base_offset for header, _, _ in cut)])
+        self.log_end_offset = self._batches[index - 1][0].next_offset if index else start
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.size_bytes -= sum(len(batch) for _, batch, _ in cut)
         del self._batches[index:]
-        self._epochs.truncate_from_end(self._log_end_offset)
-        self._producers = ProducerStates()
+        self.epochs.truncate_from_end(self.log_end_offset)
+        self.producers = ProducerStates()
         for header, _, appended_ms in self._batches:
-            self._producers.update(header, appended_ms)
+            self.producers.update(header, appended_ms)
 
     def restart_at(self, offset: int) -> None:
         self._batches.clear()
-        self._size_bytes = 0
-        self._log_start_offset = self._log_end_offset = offset
-        self._epochs.clear()
-        self._producers.clear()
+        self.size_bytes = 0
+        self.log_start_offset = self.log_end_offset = offset
+        self.epochs.clear()
+        self.producers.clear()
 
     def advance_start(self, offset: int) -> None:
-        check_start(offset, log_end_offset=self._log_end_offset)
-        if offset > self._log_start_offset:
-            self._log_start_offset = offset
-            self._epochs.truncate_from_start(offset)
+        check_start(offset, log_end_offset=self.log_end_offset)
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.epochs.truncate_from_start(offset)
             self._drop_first(self._index_of(offset))
 
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
-        count, left_bytes = 0, self._size_bytes
+        count, left_bytes = 0, self.size_bytes
         for header, batch, appended_ms in self._batches:
             left_bytes -= len(batch)
             newest_ms = header.max_timestamp if header.max_timestamp >= 0 else appended_ms
-            by_size = 0 <= self._config.retention_bytes <= left_bytes
-            by_time = 0 <= self._config.retention_ms < now_ms - newest_ms
-            may_go = self._config.deletes and (by_size or by_time)
+            by_size = 0 <= self.config.retention_bytes <= left_bytes
+            by_time = 0 <= self.config.retention_ms < now_ms - newest_ms
+            may_go = self.config.deletes and (by_size or by_time)
             if header.next_offset > high_watermark or not may_go:
                 break
             count += 1
@@ -190,7 +166,7 @@ class MemoryPartitionLog:
         return bisect_left(self._batches, offset, key=_last_offset)
 
     def _drop_first(self, count: int) -> None:
-        self._size_bytes -= sum(len(batch) for _, batch, _ in self._batches[:count])
+        self.size_bytes -= sum(len(batch) for _, batch, _ in self._batches[:count])
         del self._batches[:count]
 
 

@@ -78,17 +78,17 @@ class FilePartitionLog:
     ) -> None:
         self._disk = disk
         self._files = files
-        self._directory = directory
-        self._config = config
+        self.directory = directory
+        self.config = config
         self._before_cut = before_cut
-        self._segments = Segments(disk, files, directory, state.segments)
-        self._log_start_offset = state.log_start_offset
-        self._log_end_offset = self._segments.active.next_offset
-        self._flushed_offset = state.flushed_offset
-        self._size_bytes = self._segments.size_bytes()
-        self._epochs = state.epochs
+        self.segments = Segments(disk, files, directory, state.segments)
+        self.log_start_offset = state.log_start_offset
+        self.log_end_offset = self.segments.active.next_offset
+        self.flushed_offset = state.flushed_offset
+        self.size_bytes = self.segments.size_bytes()
+        self.epochs = state.epochs
         self._unflushed = UnflushedChanges(disk, directory, epochs_version=state.epochs.version)
-        self._producers = state.producers
+        self.producers = state.producers
         self._snapshots = ProducerSnapshots(disk, directory, state.snapshot_offsets)
         self._active_since_ms = NO_TIMESTAMP
         """When the active segment got its first batch; decides when the segment rolls by time."""
@@ -131,47 +131,8 @@ class FilePartitionLog:
         log._unflushed.note_created()
         return log
 
-    # --- properties ------------------------------------------------------------------------------
-
-    @property
-    def log_start_offset(self) -> int:
-        return self._log_start_offset
-
-    @property
-    def log_end_offset(self) -> int:
-        return self._log_end_offset
-
-    @property
-    def flushed_offset(self) -> int:
-        return self._flushed_offset
-
-    @property
-    def size_bytes(self) -> int:
-        return self._size_bytes
-
-    @property
-    def epochs(self) -> LeaderEpochs:
-        return self._epochs
-
-    @property
-    def producers(self) -> ProducerStates:
-        return self._producers
-
-    @property
-    def config(self) -> LogConfig:
-        return self._config
-
-    @property
-    def directory(self) -> str:
-        return self._directory
-
-    @property
-    def segments(self) -> Segments:
-        """For recovery, scrub and inspection."""
-        return self._segments
-
     def set_config(self, config: LogConfig) -> None:
-        self._config = config
+        self.config = config
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -179,23 +140,23 @@ class FilePartitionLog:
         self, chunks: Sequence[Buffer], headers: Sequence[BatchHeader], *, now_ms: int
     ) -> None:
         size_bytes = check_order(
-            headers, next_offset=self._log_end_offset, leader_epoch=self._epochs.latest
+            headers, next_offset=self.log_end_offset, leader_epoch=self.epochs.latest
         )
         invariant(
             sum(map(len, chunks)) == size_bytes, "the headers do not describe the bytes appended"
         )
-        segment = self._segments.active
+        segment = self.segments.active
         if segment.size_bytes and self._must_roll(size_bytes, headers[-1].next_offset, now_ms):
             self._roll()
-            segment = self._segments.active
+            segment = self.segments.active
         if not segment.size_bytes:
             self._active_since_ms = now_ms
         segment.append(chunks, headers)
         self._unflushed.dirty[segment] = None
-        self._size_bytes += size_bytes
-        self._log_end_offset = segment.next_offset
+        self.size_bytes += size_bytes
+        self.log_end_offset = segment.next_offset
         self._last_append_ms = now_ms
-        epochs, producers = self._epochs, self._producers
+        epochs, producers = self.epochs, self.producers
         for header in headers:
             if header.partition_leader_epoch != epochs.latest:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
@@ -203,7 +164,7 @@ class FilePartitionLog:
                 producers.update(header, now_ms)
 
     def _must_roll(self, size_bytes: int, next_offset: int, now_ms: int) -> bool:
-        segment, config = self._segments.active, self._config
+        segment, config = self.segments.active, self.config
         if segment.size_bytes + size_bytes > config.segment_bytes:
             return True
         if self._active_since_ms == NO_TIMESTAMP:
@@ -214,13 +175,13 @@ class FilePartitionLog:
 
     def _roll(self) -> None:
         """Start a new segment; the next flush stores the old one's index and a snapshot."""
-        closed = self._segments.active
-        self._segments.start(
-            self._log_end_offset, index_interval_bytes=self._config.index_interval_bytes
+        closed = self.segments.active
+        self.segments.start(
+            self.log_end_offset, index_interval_bytes=self.config.index_interval_bytes
         )
         closed.fallback_timestamp_ms = self._last_append_ms
         self._unflushed.note_rolled(closed)
-        self._snapshots.take(self._producers, self._log_end_offset)
+        self._snapshots.take(self.producers, self.log_end_offset)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -228,25 +189,25 @@ class FilePartitionLog:
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
     ) -> LogSlice:
         check_readable(
-            offset, log_start_offset=self._log_start_offset, log_end_offset=self._log_end_offset
+            offset, log_start_offset=self.log_start_offset, log_end_offset=self.log_end_offset
         )
-        if offset >= end_offset or offset == self._log_end_offset:
+        if offset >= end_offset or offset == self.log_end_offset:
             return LogSlice((), 0)
-        segment = self._segments.active
+        segment = self.segments.active
         if offset < segment.base_offset:
-            segment = self._segments.holding(offset)
+            segment = self.segments.holding(offset)
         return segment.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
 
     def offset_by_time(self, timestamp_ms: int, *, end_offset: int) -> TimedOffset | None:
-        return self._segments.first_at_time(
-            timestamp_ms, start_offset=self._log_start_offset, end_offset=end_offset
+        return self.segments.first_at_time(
+            timestamp_ms, start_offset=self.log_start_offset, end_offset=end_offset
         )
 
     def max_timestamp(self, *, end_offset: int) -> TimedOffset | None:
-        greatest = self._segments.max_timestamp(
-            start_offset=self._log_start_offset, end_offset=end_offset
+        greatest = self.segments.max_timestamp(
+            start_offset=self.log_start_offset, end_offset=end_offset
         )
         if greatest == NO_TIMESTAMP:
             return None
@@ -255,88 +216,88 @@ class FilePartitionLog:
     # --- cutting ---------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        if offset >= self._log_end_offset:
+        if offset >= self.log_end_offset:
             return
-        if offset <= self._log_start_offset:
+        if offset <= self.log_start_offset:
             self.restart_at(offset)
             return
-        self._start_cut(self._segments.end_before(offset))
-        self._segments.truncate_to(offset)
-        self._log_end_offset = self._segments.active.next_offset
-        self._log_start_offset = min(self._log_start_offset, self._log_end_offset)
-        self._epochs.truncate_from_end(self._log_end_offset)
-        self._snapshots.drop_behind(self._log_end_offset)
+        self._start_cut(self.segments.end_before(offset))
+        self.segments.truncate_to(offset)
+        self.log_end_offset = self.segments.active.next_offset
+        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
+        self.epochs.truncate_from_end(self.log_end_offset)
+        self._snapshots.drop_behind(self.log_end_offset)
         self._rebuild_producers()
         self._end_cut()
 
     def restart_at(self, offset: int) -> None:
         self._start_cut(offset)
-        self._segments.restart_at(offset, index_interval_bytes=self._config.index_interval_bytes)
-        self._log_start_offset = self._log_end_offset = offset
-        self._epochs.clear()
+        self.segments.restart_at(offset, index_interval_bytes=self.config.index_interval_bytes)
+        self.log_start_offset = self.log_end_offset = offset
+        self.epochs.clear()
         self._snapshots.drop_behind(-1)
-        self._producers.clear()
+        self.producers.clear()
         self._end_cut()
-        self._flushed_offset = offset
+        self.flushed_offset = offset
 
     def _start_cut(self, offset: int) -> None:
         self.cuts += 1
         self.settle_swap()
         self.clean_point.lower_to(offset)
         self._unflushed.start_generation()
-        if offset < self._flushed_offset and self._before_cut is not None:
+        if offset < self.flushed_offset and self._before_cut is not None:
             self._before_cut(offset)
 
     def _end_cut(self) -> None:
-        self._unflushed.keep_only(set(self._segments))
-        self._unflushed.store_epochs(self._epochs)
+        self._unflushed.keep_only(set(self.segments))
+        self._unflushed.store_epochs(self.epochs)
         self._active_since_ms = NO_TIMESTAMP
-        self._size_bytes = self._segments.size_bytes()
-        self._flushed_offset = min(self._flushed_offset, self._log_end_offset)
+        self.size_bytes = self.segments.size_bytes()
+        self.flushed_offset = min(self.flushed_offset, self.log_end_offset)
 
     def _rebuild_producers(self) -> None:
         """Forget the batches that were cut: load the newest snapshot and replay from there."""
-        if not self._producers.reaches(self._log_end_offset):
+        if not self.producers.reaches(self.log_end_offset):
             return
-        found = self._snapshots.try_load_newest(self._log_end_offset)
-        states, offset = found or (ProducerStates(), self._segments.oldest.base_offset)
-        for header in self._segments.headers_from(offset):
+        found = self._snapshots.try_load_newest(self.log_end_offset)
+        states, offset = found or (ProducerStates(), self.segments.oldest.base_offset)
+        for header in self.segments.headers_from(offset):
             states.update(header, self._last_append_ms)
-        self._producers = states
+        self.producers = states
 
     def advance_start(self, offset: int) -> None:
-        check_start(offset, log_end_offset=self._log_end_offset)
-        if offset > self._log_start_offset:
-            self._log_start_offset = offset
-            self._flushed_offset = max(self._flushed_offset, offset)
-            self._epochs.truncate_from_start(offset)
+        check_start(offset, log_end_offset=self.log_end_offset)
+        if offset > self.log_start_offset:
+            self.log_start_offset = offset
+            self.flushed_offset = max(self.flushed_offset, offset)
+            self.epochs.truncate_from_start(offset)
 
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
         self.purge_deleted(now_ms)
         dropped = 0
         while self._oldest_may_go(now_ms, high_watermark):
             self.settle_swap()
-            if len(self._segments) == 1:
+            if len(self.segments) == 1:
                 self._roll()
-                self._disk.sync_directory(self._directory)  # a log always has a segment
-            self._size_bytes -= self._segments.oldest.size_bytes
-            path = self._segments.drop_oldest()
-            self._deleted.append((now_ms + self._config.delete_delay_ms, path))
-            self.advance_start(self._segments.oldest.base_offset)
+                self._disk.sync_directory(self.directory)  # a log always has a segment
+            self.size_bytes -= self.segments.oldest.size_bytes
+            path = self.segments.drop_oldest()
+            self._deleted.append((now_ms + self.config.delete_delay_ms, path))
+            self.advance_start(self.segments.oldest.base_offset)
             dropped += 1
         if dropped:
-            self._unflushed.keep_only(set(self._segments))
+            self._unflushed.keep_only(set(self.segments))
         return dropped
 
     def _oldest_may_go(self, now_ms: int, high_watermark: int) -> bool:
-        oldest, config = self._segments.oldest, self._config
+        oldest, config = self.segments.oldest, self.config
         if not oldest.size_bytes or oldest.next_offset > high_watermark:
             return False
-        if oldest.next_offset <= self._log_start_offset:
+        if oldest.next_offset <= self.log_start_offset:
             return True
         if not config.deletes:
             return False
-        if 0 <= config.retention_bytes <= self._size_bytes - oldest.size_bytes:
+        if 0 <= config.retention_bytes <= self.size_bytes - oldest.size_bytes:
             return True
         return 0 <= config.retention_ms < now_ms - oldest.newest_ms(now_ms)
 
@@ -356,8 +317,8 @@ class FilePartitionLog:
         A flush that covered bytes after a segment has also written the last of its index.
         """
         row = []
-        for segment in self._segments:
-            is_at_rest = segment.is_closed and segment.next_offset < self._flushed_offset
+        for segment in self.segments:
+            is_at_rest = segment.is_closed and segment.next_offset < self.flushed_offset
             if not is_at_rest or segment.next_offset > end_offset:
                 break
             row.append(segment)
@@ -368,8 +329,8 @@ class FilePartitionLog:
         windows, so that retries are recognised without a snapshot (I18), and each epoch's first
         batch (I11).
         """
-        starts = [start for _, start in self._epochs.entries()]
-        return frozenset((*self._producers.window_offsets(), *starts))
+        starts = [start for _, start in self.epochs.entries()]
+        return frozenset((*self.producers.window_offsets(), *starts))
 
     def adopt_segment(
         self,
@@ -385,7 +346,7 @@ class FilePartitionLog:
         return Segment.adopt(
             self._disk,
             self._files,
-            self._directory,
+            self.directory,
             base_offset=base_offset,
             next_offset=next_offset,
             index=index,
@@ -397,15 +358,15 @@ class FilePartitionLog:
     def begin_swap(self, old: Sequence[Segment], new: Segment) -> SegmentSwap:
         """Announce that `new` replaces these segments, which are pinned."""
         self.settle_swap()
-        self._swap = SegmentSwap(self._disk, self._files, self._segments, old, new)
+        self._swap = SegmentSwap(self._disk, self._files, self.segments, old, new)
         return self._swap
 
     def switch(self, swap: SegmentSwap) -> bool:
         """Give readers the new segment; False if the log was cut in between."""
         if not swap.switch():
             return False
-        self._unflushed.keep_only(set(self._segments))
-        self._size_bytes = self._segments.size_bytes()
+        self._unflushed.keep_only(set(self.segments))
+        self.size_bytes = self.segments.size_bytes()
         return True
 
     def settle_swap(self) -> None:
@@ -417,7 +378,7 @@ class FilePartitionLog:
     # --- flushing --------------------------------------------------------------------------------
 
     def take_flush_point(self) -> FlushPoint | None:
-        if self._flushed_offset >= self._log_end_offset:
+        if self.flushed_offset >= self.log_end_offset:
             return None
         return self._take_point()
 
@@ -427,29 +388,29 @@ class FilePartitionLog:
         Its `sync` also stores the active segment's index and a producer snapshot of the log's end.
         None if nothing changed since the last time.
         """
-        if self._snapshots.newest_offset != self._log_end_offset:
-            self._snapshots.take(self._producers, self._log_end_offset)
-            self._unflushed.want_indexed(self._segments.active)
+        if self._snapshots.newest_offset != self.log_end_offset:
+            self._snapshots.take(self.producers, self.log_end_offset)
+            self._unflushed.want_indexed(self.segments.active)
         is_behind = self._snapshots.pending_offsets() or self._unflushed.has_unindexed
-        if not is_behind and self._flushed_offset >= self._log_end_offset:
+        if not is_behind and self.flushed_offset >= self.log_end_offset:
             return None
         return self._take_point()
 
     def _take_point(self) -> FlushPoint:
-        work = self._unflushed.take(self._epochs, self._snapshots)
-        return FlushPoint(self._log_end_offset, work.run, work)
+        work = self._unflushed.take(self.epochs, self._snapshots)
+        return FlushPoint(self.log_end_offset, work.run, work)
 
     def flushed(self, point: FlushPoint) -> None:
         work = point.token
         assert isinstance(work, FlushWork)
         if self._unflushed.complete(work, point.log_end_offset):
-            self._flushed_offset = max(self._flushed_offset, point.log_end_offset)
+            self.flushed_offset = max(self.flushed_offset, point.log_end_offset)
             if work.contents_stored:
                 self._snapshots.written(work.snapshot_offsets)
 
     def close(self) -> None:
         self.cuts += 1
-        self._segments.forget()
+        self.segments.forget()
 
 
 def _active_ms_max(config: LogConfig) -> int:
