@@ -1,4 +1,4 @@
-"""What every Disk does: the real one and the simulated one pass the same suite."""
+"""The contract of Disk: the real and the simulated one pass the same suite."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_read_ends_at_the_end_of_the_file(disk: Disk, root: str) -> None:
     file.close()
 
 
-def test_a_write_behind_the_end_leaves_zeros_between(disk: Disk, root: str) -> None:
+def test_a_write_past_the_end_leaves_zeros_in_between(disk: Disk, root: str) -> None:
     file = disk.open(f"{root}/a", create=True)
     file.pwrite([b"z"], 5)
     assert file.size() == 6
@@ -79,7 +79,7 @@ def test_create_refuses_a_file_that_exists(disk: Disk, root: str) -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "size", "read_file", "list_names"])
-def test_what_is_not_there_is_a_storage_fault(disk: Disk, root: str, call: str) -> None:
+def test_a_missing_file_is_a_storage_fault(disk: Disk, root: str, call: str) -> None:
     with pytest.raises(StorageFault):
         getattr(disk, call)(f"{root}/missing")
 
@@ -101,7 +101,7 @@ def test_names_are_listed_sorted(disk: Disk, root: str) -> None:
     assert disk.list_names(f"{root}/aa") == ["deep"]
 
 
-def test_make_directories_accepts_what_is_there(disk: Disk, root: str) -> None:
+def test_make_directories_accepts_existing_directories(disk: Disk, root: str) -> None:
     disk.make_directories(f"{root}/x/y")
     disk.make_directories(f"{root}/x/y")
     assert disk.exists(f"{root}/x/y")
@@ -122,7 +122,7 @@ def test_atomic_write_replaces_the_file_and_leaves_nothing_else(disk: Disk, root
     assert disk.list_names(root) == ["a"]
 
 
-def test_atomic_write_gets_over_its_own_leftover(disk: Disk, root: str) -> None:
+def test_an_atomic_write_replaces_the_leftover_of_an_earlier_one(disk: Disk, root: str) -> None:
     disk.open(f"{root}/a.tmp", create=True).close()
     disk.write_file_atomically(f"{root}/a", b"new")
     assert disk.read_file(f"{root}/a") == b"new"
@@ -149,7 +149,7 @@ def test_rename_of_nothing_is_a_storage_fault(disk: Disk, root: str) -> None:
         disk.rename(f"{root}/a", f"{root}/b")
 
 
-def test_removing_what_is_gone_is_no_error(disk: Disk, root: str) -> None:
+def test_removing_what_does_not_exist_is_not_an_error(disk: Disk, root: str) -> None:
     disk.unlink(f"{root}/a")
     disk.remove_directory(f"{root}/x")
 
@@ -172,7 +172,7 @@ def test_sync_of_file_and_directory_succeed(disk: Disk, root: str) -> None:
     file.close()
 
 
-def test_sync_of_a_directory_that_is_gone_is_a_storage_fault(disk: Disk, root: str) -> None:
+def test_sync_of_a_missing_directory_is_a_storage_fault(disk: Disk, root: str) -> None:
     with pytest.raises(StorageFault):
         disk.sync_directory(f"{root}/x")
 
@@ -181,7 +181,7 @@ def test_a_resident_view_shows_the_bytes_and_cannot_be_written(disk: Disk, root:
     file = disk.open(f"{root}/a", create=True)
     file.pwrite([bytes(range(256)) * 64], 0)
     view = file.try_resident_view(4000, 500)
-    if view is not None:  # whether pages are resident is the kernel's business
+    if view is not None:  # the kernel decides whether pages are resident
         assert bytes(view) == (bytes(range(256)) * 64)[4000:4500]
         assert view.readonly
     file.close()
@@ -211,7 +211,7 @@ def test_a_closed_file_may_be_closed_again_but_not_used(disk: Disk, root: str) -
         file.pread(1, 0)
 
 
-def test_a_lock_is_refused_to_the_second_until_the_first_lets_go(disk: Disk, root: str) -> None:
+def test_a_second_lock_is_refused_until_the_first_is_released(disk: Disk, root: str) -> None:
     held = disk.lock(f"{root}/.lock")
     with pytest.raises(UserError, match=r"\.lock"):
         disk.lock(f"{root}/.lock")
@@ -219,7 +219,7 @@ def test_a_lock_is_refused_to_the_second_until_the_first_lets_go(disk: Disk, roo
     disk.lock(f"{root}/.lock").close()
 
 
-def test_a_volume_has_room_and_no_more_of_it_than_it_is_large(disk: Disk, root: str) -> None:
+def test_the_usable_space_is_not_larger_than_the_volume(disk: Disk, root: str) -> None:
     space = disk.space(root)
     assert 0 < space.usable_bytes <= space.total_bytes
 

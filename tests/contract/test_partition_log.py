@@ -1,4 +1,4 @@
-"""What every PartitionLog does: in files and in memory, the same suite."""
+"""The contract of PartitionLog: the file log and the memory log pass the same suite."""
 
 from __future__ import annotations
 
@@ -90,7 +90,9 @@ def test_T31_an_offset_inside_a_batch_gets_that_batch(log: PartitionLog) -> None
         assert read(log, offset).startswith(written[offset // 3]), offset
 
 
-def test_T31_the_first_batch_comes_whole_though_it_exceeds_the_limit(log: PartitionLog) -> None:
+def test_T31_the_first_batch_is_returned_whole_even_if_it_exceeds_the_limit(
+    log: PartitionLog,
+) -> None:
     written = fill(log, 3, value=b"x" * 500)
     assert read(log, 1, max_bytes=10) == written[1]
 
@@ -136,7 +138,7 @@ def test_T32_no_batch_reaches_the_end_offset(log: PartitionLog) -> None:
         assert found == b"".join(written[:whole]), end_offset
 
 
-def test_an_end_offset_behind_the_log_is_the_end_of_the_log(log: PartitionLog) -> None:
+def test_an_end_offset_past_the_log_is_the_end_of_the_log(log: PartitionLog) -> None:
     written = fill(log, 2)
     assert read(log, 0, end_offset=99) == b"".join(written)
     assert read(log, 2, end_offset=99) == b""
@@ -262,7 +264,9 @@ def test_records_without_time_have_no_max_timestamp(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 2, 5, 9, 20, 29])
-def test_truncation_drops_the_offset_and_all_behind_it(log: PartitionLog, offset: int) -> None:
+def test_truncation_drops_the_offset_and_everything_after_it(
+    log: PartitionLog, offset: int
+) -> None:
     written = fill(log, 30)
     log.truncate_to(offset)
     assert log.log_end_offset == offset
@@ -279,7 +283,7 @@ def test_truncation_inside_a_batch_drops_the_whole_batch(log: PartitionLog) -> N
     assert log.log_end_offset == 12
 
 
-def test_truncation_of_the_batch_that_holds_the_start_takes_the_start_back(
+def test_truncation_of_the_batch_that_holds_the_start_lowers_the_start(
     log: PartitionLog,
 ) -> None:
     append(log, batch(0, 4))
@@ -301,21 +305,21 @@ def test_truncation_into_a_gap_before_all_batches_leaves_an_empty_log(log: Parti
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
 
 
-def test_truncation_behind_the_end_changes_nothing(log: PartitionLog) -> None:
+def test_truncation_past_the_end_changes_nothing(log: PartitionLog) -> None:
     written = fill(log, 3)
     log.truncate_to(3)
     log.truncate_to(99)
     assert drain(log) == b"".join(written)
 
 
-def test_truncation_forgets_the_epochs_that_began_behind_it(log: PartitionLog) -> None:
+def test_truncation_forgets_the_epochs_that_began_after_it(log: PartitionLog) -> None:
     append(log, batch(0, 2, epoch=1), batch(2, 2, epoch=2), batch(4, epoch=3))
     log.truncate_to(3)
     assert log.epochs.entries() == ((1, 0),)
     append(log, batch(2, epoch=2))
 
 
-def test_truncation_to_the_start_begins_anew(log: PartitionLog) -> None:
+def test_truncation_to_the_start_leaves_an_empty_log(log: PartitionLog) -> None:
     fill(log, 10)
     log.advance_start(4)
     log.truncate_to(3)
@@ -324,7 +328,7 @@ def test_truncation_to_the_start_begins_anew(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 3, 10, 500])
-def test_a_log_begins_anew_at_any_offset(log: PartitionLog, offset: int) -> None:
+def test_a_log_can_restart_at_any_offset(log: PartitionLog, offset: int) -> None:
     append(log, batch(0, producer=(9, 0, 0)))
     fill(log, 9)
     log.restart_at(offset)
@@ -353,7 +357,7 @@ def test_the_start_offset_stops_at_the_end_of_the_log(log: PartitionLog) -> None
     assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_T37_epochs_before_the_start_fold_into_the_one_that_holds_it(log: PartitionLog) -> None:
+def test_T37_epochs_before_the_start_merge_into_the_one_that_holds_it(log: PartitionLog) -> None:
     append(log, batch(0, 2, epoch=1), batch(2, 4, epoch=2), batch(6, epoch=3))
     log.advance_start(4)
     assert log.epochs.entries() == ((2, 4), (3, 6))
@@ -413,7 +417,7 @@ def test_F35_retention_without_limits_drops_nothing(new_log: NewLog) -> None:
     assert log.log_start_offset == 0
 
 
-def test_a_changed_config_counts_from_then_on(log: PartitionLog) -> None:
+def test_a_changed_config_applies_from_then_on(log: PartitionLog) -> None:
     fill(log, 10)
     log.set_config(LogConfig(retention_ms=10))
     assert log.config.retention_ms == 10
@@ -423,14 +427,14 @@ def test_a_changed_config_counts_from_then_on(log: PartitionLog) -> None:
 # --- flushing -------------------------------------------------------------------------------------
 
 
-def test_all_that_was_appended_is_flushed_after_a_flush(log: PartitionLog) -> None:
+def test_everything_appended_is_flushed_after_a_flush(log: PartitionLog) -> None:
     fill(log, 10)
     flush(log)
     assert log.flushed_offset == log.log_end_offset == 10
     assert log.take_flush_point() is None
 
 
-def test_a_slice_says_how_large_it_is(log: PartitionLog) -> None:
+def test_a_slice_knows_its_size(log: PartitionLog) -> None:
     fill(log, 3)
     found = log.read(0, max_bytes=1 << 20, end_offset=3)
     assert found.size_bytes >= len(data_of(found)) > 0

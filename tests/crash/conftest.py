@@ -1,4 +1,4 @@
-"""The size of the exploration: small by default, as large as one has time for by option."""
+"""The size of the exploration: small by default, larger by option."""
 
 from __future__ import annotations
 

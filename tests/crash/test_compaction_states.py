@@ -1,4 +1,4 @@
-"""Compaction breaks no promise, wherever a power loss hits it; and planted bugs in it are found."""
+"""A power loss at any moment of a compaction breaks no promise; and planted bugs are found."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_I35_I1_I18_hold_in_every_crash_state_of_a_compaction(crash_seed: int) -
     assert explorer.states > explorer.calls > 100
 
 
-def test_I35_what_a_power_loss_may_take_replaces_nothing() -> None:
+def test_I35_a_record_that_a_power_loss_may_lose_replaces_nothing() -> None:
     explore(unflushed_workload)
 
 
@@ -83,7 +83,7 @@ def test_mutant_renamed_before_it_is_synced_is_found(monkeypatch: pytest.MonkeyP
 
 
 def without(number: int) -> Callable[..., Iterator[Callable[[], None]]]:
-    """The steps of a swap but one."""
+    """All steps of a swap but one."""
     swap = Compaction._swap
 
     def steps(job: Compaction, *arguments: object) -> Iterator[Callable[[], None]]:
@@ -94,14 +94,14 @@ def without(number: int) -> Callable[..., Iterator[Callable[[], None]]]:
     return steps
 
 
-def test_mutant_old_segments_go_before_the_new_one_is_durable_is_found(
+def test_mutant_old_segments_removed_before_the_new_one_is_durable_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Compaction, "_swap", without(0))
     assert is_found()
 
 
-def test_mutant_tombstones_go_before_their_horizon_is_found(
+def test_mutant_tombstones_dropped_before_their_horizon_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sift = segment_rewriter.sift_records
@@ -114,7 +114,7 @@ def test_mutant_tombstones_go_before_their_horizon_is_found(
     assert is_found()
 
 
-def test_mutant_cleaned_over_what_is_flushed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_cleaning_past_the_flushed_offset_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def segments(log: FilePartitionLog, _end_offset: int) -> Sequence[Segment]:
         return [segment for segment in log.segments if segment.is_closed]
 
@@ -129,6 +129,8 @@ def test_mutant_a_decided_swap_is_not_finished_by_the_next_start_is_found(
     assert is_found()
 
 
-def test_mutant_the_last_batch_of_a_segment_goes_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_dropping_the_last_batch_of_a_segment_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(SegmentRewriter, "_keep_last_batch", lambda *_arguments: None)
     assert is_found()

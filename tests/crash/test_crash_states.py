@@ -1,4 +1,4 @@
-"""No promise is broken by a power loss, wherever it hits."""
+"""A power loss at any moment breaks no promise."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_coun
     CrashExplorer(kill_workload, fates=3).run()
 
 
-def test_I10_I18_nothing_that_was_truncated_comes_back() -> None:
+def test_I10_I18_no_truncated_batch_reappears() -> None:
     CrashExplorer(truncation_workload, fates=3).run()
 
 
-def test_I1_I34_logs_made_together_are_all_there_once_it_was_said(crash_seed: int) -> None:
+def test_I1_I34_logs_created_together_all_exist_once_that_was_promised(crash_seed: int) -> None:
     explorer = CrashExplorer(creation_workload, fates=6, seed=crash_seed)
     explorer.run()
     assert explorer.calls > 60

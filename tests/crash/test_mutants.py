@@ -1,7 +1,7 @@
-"""Planted bugs: an exploration that finds none of them would be decoration.
+"""Planted bugs: an exploration that misses them would prove nothing.
 
-Each mutant puts a plausible mistake in the place of the right thing, and the exploration must
-notice within a few workloads. Production code knows nothing of them.
+Each mutant replaces correct code with a plausible mistake, and the exploration must find it within
+a few workloads. Production code knows nothing about them.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ def test_mutant_logs_whose_own_directories_are_not_synced_are_found(
     assert finds(creation_workload)
 
 
-def test_mutant_files_of_a_deletion_that_is_not_durable_go_is_found(
+def test_mutant_unlinking_files_before_their_deletion_is_durable_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The log comes back without the file that says whose it is."""
+    """The log comes back without the file that names its topic."""
 
     def settle_removals(directory: log_directory.LogDirectory) -> None:
         directory._purgeable.extend(directory._removed)
@@ -148,7 +148,7 @@ def test_mutant_cut_at_the_first_bad_checksum_anywhere_is_found(
 
 
 def test_mutant_recovered_tail_is_only_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a failed sync of the process before, its pages are clean and not on disk."""
+    """After a failed sync of the previous process, its pages are clean but not on disk."""
 
     def only_sync(work: recovery._Recovery, place: int, _position: int) -> None:
         for segment in work._segments[place:]:
@@ -184,6 +184,6 @@ def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch: pytest.Mo
     assert finds_by_chance()
 
 
-def test_mutant_snapshot_behind_the_end_is_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ProducerSnapshots, "drop_behind", lambda _snapshots, _offset: None)
+def test_mutant_snapshot_past_the_end_is_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ProducerSnapshots, "drop_after", lambda _snapshots, _offset: None)
     assert finds(truncation_workload)

@@ -1,4 +1,4 @@
-"""Batches for storage tests, and the few things every test of a log does with them."""
+"""Batches for storage tests, and the common operations on a log."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def append(log: PartitionLog, *batches: bytes, now_ms: int = NOW_MS) -> None:
 
 
 def fill(log: PartitionLog, count: int, *, records: int = 1, value: bytes = b"v") -> list[bytes]:
-    """Append `count` batches, one by one; what was appended."""
+    """Append `count` batches, one by one; returns them."""
     written = []
     for _ in range(count):
         written.append(batch(log.log_end_offset, records, value=value))
@@ -74,7 +74,7 @@ def read(
 
 
 def drain(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1 << 20) -> bytes:
-    """Everything from `offset` on, by as many reads as it takes."""
+    """Everything from `offset` on, in as many reads as needed."""
     at = log.log_start_offset if offset is None else offset
     parts = []
     while at < log.log_end_offset:

@@ -1,4 +1,4 @@
-"""What tests of compaction share: keyed batches, a compacted log, a whole cleaning, a start."""
+"""Helpers for compaction tests: keyed batches, a compacted log, a whole cleaning, a start."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def put(
 
 
 def seal(log: FilePartitionLog) -> None:
-    """Close the active segment, and flush behind it, so that all of it may be cleaned."""
+    """Close the active segment and flush past it, so that all of it may be cleaned."""
     put(log, (b"filler", b"x" * log.config.segment_bytes))
     put(log, (b"filler", b"x"))
     flush(log)
@@ -84,7 +84,7 @@ def clean(
     end_offset: int | None = None,
     buffer_bytes: int = 1 << 16,
 ) -> Compaction | None:
-    """One whole cleaning; None where nothing is dirty."""
+    """One whole cleaning; None if nothing is dirty."""
     end = log.log_end_offset if end_offset is None else end_offset
     found = try_find_cleanable(log, end, now_ms=now_ms)
     if found is None or not found.is_due:
@@ -103,7 +103,7 @@ def clean(
 
 
 def records(log: FilePartitionLog) -> list[Record]:
-    """Every record of the log, fillers left out."""
+    """Every record of the log except fillers."""
     data = drain(log)
     found = []
     for position, header in iter_headers(data):

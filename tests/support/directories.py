@@ -1,4 +1,4 @@
-"""A data directory on a simulated disk, for the tests of what lies around the logs."""
+"""A data directory on a simulated disk, for tests of everything around the logs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def log_of(directory: LogDirectory, partition: TopicPartition = ORDERS) -> FileP
 
 
 def flushed(directory: LogDirectory, *partitions: TopicPartition) -> None:
-    """A flush round for these logs, or for the one that every test has."""
+    """A flush round for these logs, or for the default log."""
     for partition in partitions or (ORDERS,):
         directory.dirty.request(log_of(directory, partition))
     flush_round = directory.dirty.collect(now_ms=0)

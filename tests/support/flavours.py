@@ -1,4 +1,4 @@
-"""Loads a hot module compiled or as the plain `.py`, so that each case runs both ways (D14)."""
+"""Loads a hot module compiled or as plain `.py`, so that each case runs both ways (ADR 0005)."""
 
 from __future__ import annotations
 

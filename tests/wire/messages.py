@@ -1,4 +1,4 @@
-"""Messages of every API and version, made from the schemas: drawn by hypothesis, or by a seed."""
+"""Messages of every API and version, built from the schemas, by hypothesis or from a seed."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _values(case: Case, field: model.Field) -> st.SearchStrategy[Any]:
 def sample(case: Case, rng: random.Random, *, is_full: bool = True, own: bool = True) -> Message:
     """A message with every field, tag and array filled, or with all of them left out.
 
-    Integers are large enough to be told apart and small enough to be anything: a time, an error
+    Integers are large enough to be distinguished and small enough for any use: a time, an error
     code. `own` includes the tagged fields that only Tidemill has.
     """
     return _sample_struct(case, case.name, rng, is_full=is_full, own=own)

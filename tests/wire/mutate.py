@@ -3,8 +3,8 @@
     PYTHONPATH=src python -m tests.wire.mutate --count 1000000 --seed 7
 
 Every frame starts as a good request of some API and version and is then damaged a little: that
-reaches much deeper than noise. Whatever comes in, the decoder answers with a message or with
-`ProtocolViolation`, and spends memory in proportion to what it was sent.
+reaches much deeper than noise. For any input the decoder returns a message or raises
+`ProtocolViolation`, and uses memory in proportion to the input.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def mutated_requests(count: int, seed: int) -> Iterator[bytes]:
 
 
 def is_accepted(frame: bytes) -> bool:
-    """Decode like the server does; any exception but a violation is a bug and is let through."""
+    """Decode like the server; any exception but a violation is a bug and is not caught."""
     try:
         header = parse_request_header(frame)
         r = Reader(frame, pos=header.body_offset)
@@ -131,7 +131,7 @@ def is_accepted(frame: bytes) -> bool:
 
 
 def decoding_bytes(frame: bytes) -> int:
-    """The peak of memory that decoding takes; `tracemalloc` must be on."""
+    """Decoding's peak memory; `tracemalloc` must be on."""
     tracemalloc.reset_peak()
     before, _ = tracemalloc.get_traced_memory()
     is_accepted(frame)
@@ -166,7 +166,7 @@ def run(count: int, seed: int, *, measure_every: int) -> Tally:
 
 
 def _measured(frame: bytes) -> int:
-    is_accepted(frame)  # imports and caches are not the frame's doing
+    is_accepted(frame)  # the frame is not charged for imports and caches
     tracemalloc.start()
     try:
         return decoding_bytes(frame)

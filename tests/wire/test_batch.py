@@ -30,7 +30,7 @@ from tidemill.wire.records import Record, build_batch, iter_records
 NOW_MS = 1_700_000_000_000
 PLAIN = BatchPolicy()
 
-# Where a field lies in a batch, for tests that lie in it.
+# The position of each field in a batch, for tests that falsify it.
 FIELDS = {
     "batch_length": (8, ">i"),
     "magic": (16, ">b"),
@@ -48,7 +48,7 @@ FIELDS = {
 
 @pytest.fixture(params=FLAVOURS, autouse=True)
 def walker(request, monkeypatch):
-    """Every test of a batch runs with the compiled and with the plain walk."""
+    """Every test of a batch runs with the compiled and the interpreted walk."""
     module = load(request.param, "record_walk")
     for name in ("walk", "keyless", "timestamps_outside"):
         monkeypatch.setattr(produced_batch, name, getattr(module, name))
@@ -241,7 +241,7 @@ def test_S23_a_wrong_checksum_is_refused():
         ({"batch_length": -1}, ErrorCode.CORRUPT_MESSAGE),
     ],
 )
-def test_S23_a_header_that_lies_is_refused(fields, code):
+def test_S23_an_inconsistent_header_is_refused(fields, code):
     assert refusal(with_fields(make(3), **fields)) is code
 
 
@@ -329,7 +329,7 @@ def test_S24_the_records_with_a_wrong_timestamp_are_named():
     assert [index for index, _ in caught.value.record_errors] == [1, 3]
 
 
-def test_a_wrong_max_timestamp_is_mended_with_a_new_checksum():
+def test_a_wrong_max_timestamp_is_corrected_with_a_new_checksum():
     view = with_fields(make(3), max_timestamp=0)
     header = validate_produced(view, PLAIN, NOW_MS)
     assert header.max_timestamp == NOW_MS + 2
@@ -406,7 +406,7 @@ def section_of(data):
 
 
 @pytest.mark.parametrize("codec", compression.CODEC_NAMES)
-def test_a_rebuilt_batch_keeps_everything_but_the_records_that_went(codec):
+def test_a_rebuilt_batch_keeps_everything_but_the_dropped_records(codec):
     data = make(3, codec=codec, producer_id=4, producer_epoch=1, base_sequence=9)
     assign_offsets(memoryview(data), 100, 7)
     old = read_header(data)
@@ -421,7 +421,7 @@ def test_a_rebuilt_batch_keeps_everything_but_the_records_that_went(codec):
     assert [record.offset for record in iter_records(made)] == [102]
 
 
-def test_a_delete_horizon_takes_the_place_of_the_base_timestamp():
+def test_a_delete_horizon_replaces_the_base_timestamp():
     data = make(2)
     made = rebuild(
         read_header(data),
@@ -434,7 +434,7 @@ def test_a_delete_horizon_takes_the_place_of_the_base_timestamp():
     assert header.delete_horizon_ms == header.base_timestamp == NOW_MS + 9
 
 
-def test_an_emptied_batch_is_a_header_that_speaks_for_its_producer():
+def test_an_emptied_batch_is_a_header_that_keeps_its_producer():
     data = make(3, codec=compression.LZ4, producer_id=4, producer_epoch=1, base_sequence=9)
     made = rebuild(read_header(data), b"", record_count=0, max_timestamp=-1, delete_horizon_ms=None)
     header = read_header(made)

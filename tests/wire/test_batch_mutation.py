@@ -1,4 +1,4 @@
-"""Damage, byte by byte: a batch is refused or decodes; nothing else may happen (S23, S55)."""
+"""Damage, byte by byte: a batch is either refused or decodes (S23, S55)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def original(codec: int) -> bytearray:
 
 
 def accepts(data: bytearray) -> bool:
-    """Whether the batch passes; whatever passes must also open, and hold as many as it says."""
+    """Whether the batch passes; one that passes must also open and hold its record count."""
     try:
         header = validate_produced(memoryview(data), POLICY, NOW_MS)
     except KafkaError:
@@ -54,7 +54,7 @@ def test_S23_every_truncation_is_refused(flavour, codec):
 
 
 @pytest.mark.parametrize("codec", compression.CODEC_NAMES)
-def test_S23_every_truncation_with_mended_length_and_checksum_is_refused(flavour, codec):
+def test_S23_every_truncation_with_corrected_length_and_checksum_is_refused(flavour, codec):
     data = original(codec)
     for size in range(HEADER_BYTES, len(data)):
         cut = data[:size]
@@ -73,7 +73,7 @@ def test_S23_every_changed_byte_under_the_checksum_is_refused(flavour, codec):
 
 
 @pytest.mark.parametrize("codec", compression.CODEC_NAMES)
-def test_S55_every_changed_byte_with_mended_checksum_is_refused_or_decodes(flavour, codec):
+def test_S55_every_changed_byte_with_corrected_checksum_is_refused_or_decodes(flavour, codec):
     data = original(codec)
     for position in range(12, len(data)):
         for flip in (0x01, 0x80, 0xFF):

@@ -1,4 +1,4 @@
-"""What one message may cost: counts, objects and tagged fields have bounds of their own."""
+"""What one message may cost: counts, objects and tagged fields are bounded separately."""
 
 from __future__ import annotations
 
@@ -34,20 +34,22 @@ def fetch_partition(tags: bytes) -> FetchPartition:
 
 
 @pytest.mark.parametrize("count", [0x7FFFFFFF, 0x01000000, 11])
-def test_S3_a_count_above_the_bytes_left_is_refused_before_anything_is_made(count: int) -> None:
+def test_S3_a_count_above_the_remaining_bytes_is_refused_before_anything_is_allocated(
+    count: int,
+) -> None:
     body = count.to_bytes(4, "big") + bytes(10)
     with pytest.raises(ProtocolViolation, match="elements in 10 bytes"):
         Reader(body).count(1)
 
 
-def test_S3_a_count_is_weighed_with_the_smallest_element() -> None:
+def test_S3_a_count_is_checked_with_the_smallest_element() -> None:
     body = (3).to_bytes(4, "big") + bytes(47)
     with pytest.raises(ProtocolViolation, match="3 elements in 47 bytes"):
         Reader(body).count(16)
     assert Reader(body + b"\0").count(16) == 3
 
 
-def test_S3_no_element_of_any_array_is_of_no_size() -> None:
+def test_S3_no_element_of_any_array_has_size_zero() -> None:
     for case in all_cases():
         for struct in case.schema.structs.values():
             if struct is not case.schema.root and case.version in struct.versions:
@@ -87,12 +89,12 @@ def test_S4_the_costliest_message_within_the_budget_stays_in_megabytes() -> None
     assert peak < 10 * 1024 * 1024
 
 
-def test_S5_known_and_unknown_tags_are_told_apart() -> None:
+def test_S5_known_and_unknown_tags_are_distinguished() -> None:
     tags = b"\x02" + tag(77, b"unknown") + tag(10000, (5).to_bytes(8, "big"))
     assert fetch_partition(tags).flushed_offset == 5
 
 
-def test_S5_a_tag_of_a_younger_version_is_unknown() -> None:
+def test_S5_a_tag_of_a_later_version_is_unknown() -> None:
     partition = fetch_partition(b"\x01" + tag(1, (5).to_bytes(8, "big")))
     assert partition == FetchPartition(
         current_leader_epoch=0, last_fetched_epoch=0, log_start_offset=0
@@ -116,7 +118,7 @@ def test_S5_twenty_million_tagged_fields_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("second", [5, 4], ids=["duplicate", "falling"])
-def test_S7_tags_rise(second: int) -> None:
+def test_S7_tags_must_rise(second: int) -> None:
     with pytest.raises(ProtocolViolation, match="after tag 5"):
         fetch_partition(b"\x02" + tag(5, b"x") + tag(second, b"y"))
 

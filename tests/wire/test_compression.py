@@ -74,7 +74,7 @@ def test_data_of_exactly_the_cap_decompresses(codec):
     assert decompress(codec, compress(codec, data), 3000) == data
 
 
-def test_no_codec_leaves_the_data_alone():
+def test_no_codec_leaves_the_data_unchanged():
     assert compress(NONE, b"abc") == b"abc"
 
 
@@ -249,7 +249,7 @@ def test_zstd_frames_with_checksum_and_run_blocks_are_read():
     "tail",
     [b"\x00", b"\x00\x00\x00\x00", struct.pack(">i", -1) + b"x", struct.pack(">i", 50) + b"x"],
 )
-def test_T62_a_xerial_block_length_that_lies_is_refused(tail):
+def test_T62_a_wrong_xerial_block_length_is_refused(tail):
     refused(SNAPPY, XERIAL_HEADER + tail)
 
 
@@ -271,7 +271,7 @@ def test_cut_data_is_refused(codec):
         refused(codec, packed[:size])
 
 
-def test_a_gzip_checksum_that_lies_is_refused():
+def test_a_wrong_gzip_checksum_is_refused():
     packed = bytearray(gzip.compress(b"data"))
     packed[-8] ^= 1
     refused(GZIP, bytes(packed))

@@ -1,4 +1,4 @@
-"""Frames: the length is judged first, and the bytes may arrive in any pieces."""
+"""Frames: the length is checked first, and the bytes may arrive in any pieces."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_frames_fed_byte_by_byte_come_out_whole() -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.binary(min_size=10, max_size=40), max_size=6), st.data())
-def test_frames_come_out_however_the_stream_is_cut(
+def test_frames_are_decoded_however_the_stream_is_cut(
     bodies: list[bytes], data: st.DataObject
 ) -> None:
     rest = stream(bodies)

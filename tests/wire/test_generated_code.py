@@ -1,4 +1,4 @@
-"""The generated package as a whole: complete, ours, and cheap to have."""
+"""The generated package as a whole: complete, up to date, and cheap to import."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_api_loads_its_two_classes() -> None:
         assert (request.__name__, response.__name__) == (f"{name}Request", f"{name}Response")
 
 
-def test_the_generated_files_are_what_the_generator_writes() -> None:
+def test_the_generated_files_match_the_generators_output() -> None:
     written = {path.name: path.read_text() for path in TARGET.glob("*.py")}
     assert written == render(), "run: python -m tools.schema_gen"
 

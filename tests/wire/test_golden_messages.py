@@ -1,4 +1,4 @@
-"""Bytes written down field by field from the protocol's description, not by our own code."""
+"""Bytes written by hand, field by field, from the protocol's description."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_header_1_ends_with_the_client_id() -> None:
     assert header.body_offset == 13
 
 
-def test_header_2_goes_on_with_tags_which_are_skipped() -> None:
+def test_header_2_has_tags_which_are_skipped() -> None:
     header = parse_request_header(head(3, 9, rest="0001 61 02 05 01ff 06 00") + b"body")
     assert header.client_id == "a"
     assert header.body_offset == 17
@@ -76,7 +76,9 @@ def test_S5_a_header_of_twenty_million_tags_is_refused_at_its_count() -> None:
 @pytest.mark.parametrize(
     ("key", "version"), [(18, 5), (18, -1), (3, 14), (1, 3), (4, 0), (999, 0), (-1, 0)]
 )
-def test_T7_an_unknown_key_or_version_says_which_and_for_whom(key: int, version: int) -> None:
+def test_T7_an_unknown_key_or_version_is_named_with_its_correlation_id(
+    key: int, version: int
+) -> None:
     with pytest.raises(UnsupportedVersion) as caught:
         parse_request_header(head(key, version, correlation_id=42))
     error = caught.value
@@ -84,7 +86,7 @@ def test_T7_an_unknown_key_or_version_says_which_and_for_whom(key: int, version:
     assert isinstance(error, ProtocolViolation)
 
 
-def test_T2_an_api_versions_request_from_the_future_is_recognised_whatever_follows() -> None:
+def test_T2_an_api_versions_request_from_the_future_is_recognised_by_its_first_bytes() -> None:
     with pytest.raises(UnsupportedVersion) as caught:
         parse_request_header(head(18, 99, rest="ffff") + b"\xff" * 40)
     assert caught.value.api_key == ApiKey.API_VERSIONS
@@ -98,7 +100,7 @@ def test_T3_produce_below_3_is_advertised_but_not_read(version: int) -> None:
         parse_request_header(head(0, version))
 
 
-def test_requests_of_every_api_come_back_from_their_frames() -> None:
+def test_requests_of_every_api_are_read_back_from_their_frames() -> None:
     for key in ApiKey:
         spec = API_SPECS[key]
         for version in (spec.version_min, spec.version_max):
@@ -116,7 +118,7 @@ def test_requests_of_every_api_come_back_from_their_frames() -> None:
 
 
 @pytest.mark.parametrize("version", [8, 9])
-def test_response_headers_come_back(version: int) -> None:
+def test_response_headers_are_read_back(version: int) -> None:
     response = MetadataResponse(cluster_id="c")
     frame = b"".join(encode_response(response, spec=METADATA, version=version, correlation_id=-3))[
         4:
@@ -126,7 +128,7 @@ def test_response_headers_come_back(version: int) -> None:
     assert decode(MetadataResponse, frame[offset:], version) == response
 
 
-def test_T14_a_null_topic_list_is_told_from_an_empty_one() -> None:
+def test_T14_a_null_topic_list_is_distinguished_from_an_empty_one() -> None:
     assert MetadataRequest().topics == []
     assert MetadataRequest(topics=None).topics is None
 

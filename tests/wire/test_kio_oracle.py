@@ -1,7 +1,7 @@
-"""kio, written by others from the same schemas, as a foreign oracle.
+"""kio, an independent implementation of the same schemas, as an oracle.
 
 For every message and version that kio has: it reads our bytes, finds under each name the value we
-put there, and writes the same bytes again. kio only ever sees bytes of ours: its reader does not
+put there, and writes the same bytes again. kio only ever sees our own bytes: its reader does not
 survive a lying count.
 """
 
@@ -47,7 +47,7 @@ def kio_class(case: Case) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """kio's richer values as what is on the wire (T6)."""
+    """kio's richer values as the values on the wire (T6)."""
     match value:
         case timedelta():
             return round(value / timedelta(milliseconds=1))
@@ -76,7 +76,7 @@ def is_absent_tag(field: Field[Any], value: Any) -> bool:
 def assert_same(ours: Any, theirs: Any, path: str) -> None:
     if isinstance(ours, Message):
         for name, value in theirs.items():
-            # kio drops the unit of what it turns into a timedelta or a datetime.
+            # kio drops the unit of a value that it turns into a timedelta or a datetime.
             own_name = name if hasattr(ours, name) else f"{name}_ms"
             assert_same(getattr(ours, own_name), value, f"{path}.{name}")
     elif isinstance(ours, list):

@@ -1,4 +1,4 @@
-"""The fast codec and the generated one must agree on everything that the fast one takes on."""
+"""The fast codec and the generated one must agree on everything that the fast one accepts."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def generated_answer(response, version):
 @pytest.mark.parametrize("metadata", ["", None])
 @pytest.mark.parametrize("partitions", [0, 1, 3, 126])
 @pytest.mark.parametrize("instance_id", [None, "instance"])
-def test_requests_of_the_one_shape_are_read_alike(version, metadata, partitions, instance_id):
+def test_requests_of_the_common_shape_are_read_alike(version, metadata, partitions, instance_id):
     request = request_of(
         version,
         metadata=metadata,
@@ -144,7 +144,7 @@ def test_a_damaged_request_is_read_alike_or_not_at_all(data, version):
 
 @pytest.mark.parametrize("version", FLEXIBLE)
 @pytest.mark.parametrize("codes", [(), (0,), (0, 22, 0), (16,) * 126])
-def test_answers_of_the_one_shape_are_written_alike(version, codes):
+def test_answers_of_the_common_shape_are_written_alike(version, codes):
     response = response_of(version, *codes, throttle_ms=250)
     assert try_encode_response(response, version, 9) == generated_answer(response, version)
 
@@ -156,7 +156,7 @@ def test_answers_of_other_shapes_are_left_to_the_generated_codec(version):
 
 
 @pytest.mark.parametrize("length", [126, 127, 300])
-def test_answers_about_long_names_agree_or_are_left(length):
+def test_answers_with_long_names_agree_or_are_left_to_the_generated_codec(length):
     response = response_of(9, 0, name="t" * length)
     fast_answer = try_encode_response(response, 9, 9)
     assert (fast_answer is None) == (length > 126)

@@ -146,7 +146,7 @@ def test_S6_lengths_below_minus_one_are_violations(name: str, encoded: str) -> N
         ("compact_nullable_records", "04 6162"),
     ],
 )
-def test_S3_a_length_above_the_bytes_left_is_a_violation(name: str, encoded: str) -> None:
+def test_S3_a_length_above_the_remaining_bytes_is_a_violation(name: str, encoded: str) -> None:
     with pytest.raises(ProtocolViolation):
         getattr(Reader(bytes.fromhex(encoded)), name)()
 
@@ -174,7 +174,7 @@ def test_a_string_too_long_to_be_read_is_not_written(name: str) -> None:
         getattr(Writer(), name)("é" * STRING_BYTES_MAX)
 
 
-def test_S7_finish_refuses_what_is_left() -> None:
+def test_S7_finish_refuses_remaining_bytes() -> None:
     r = Reader(b"\0\0\0\1\0\0")
     r.int32()
     with pytest.raises(ProtocolViolation, match="2 bytes after"):

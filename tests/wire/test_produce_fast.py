@@ -1,4 +1,4 @@
-"""The fast codec of produce is the generated one for one shape, and nothing for any other."""
+"""The fast codec of Produce agrees with the generated one on one shape and leaves it the others."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_the_fast_writer_writes_what_the_generated_one_writes(version: int, code
 
 
 @pytest.mark.parametrize("version", FAST_VERSIONS)
-def test_an_answer_with_words_or_hints_is_left_to_the_generated_writer(version: int):
+def test_an_answer_with_a_message_or_hint_is_left_to_the_generated_writer(version: int):
     hinted = _response(version)
     hinted.node_endpoints = [NodeEndpoint(node_id=1, host="h", port=1)]
     two = _response(version)

@@ -1,4 +1,4 @@
-"""Batches of two foreign client libraries, read by us; and ours, read by them."""
+"""Batches of two other client libraries, read by our code; and ours, read by theirs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ GOLDEN = bytes.fromhex(
     "01"  # its value: null
 )
 
-# kafka-python takes snappy from a library of its own, which nothing else here needs.
+# kafka-python needs a snappy library of its own, which nothing else here uses.
 FOREIGN = [
     pytest.param(library, codec, id=f"{name}-{compression.CODEC_NAMES[codec]}")
     for name, library in LIBRARIES.items()

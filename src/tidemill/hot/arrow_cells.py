@@ -52,5 +52,5 @@ class Cells:
         begin = self.offsets[at]
         end = self.offsets[at + 1]
         if not 0 <= begin <= end <= self.extent:
-            raise ValueError("a cell lies outside its column")
+            raise ValueError("a cell is outside its column")
         return end - begin

@@ -75,7 +75,7 @@ cdef Py_ssize_t _put_shifted(
 
 cdef i64 _shifted(i64 delta, i64 shift) except? -1
 
-cdef Py_ssize_t _behind_varint(const unsigned char[::1] buf, Py_ssize_t position) except -1
+cdef Py_ssize_t _after_varint(const unsigned char[::1] buf, Py_ssize_t position) except -1
 
 @cython.locals(rows=cython.longlong[::1], stayed=i64, marks=i64, position=Py_ssize_t, done=i64,
                chunk=i64, row=Py_ssize_t, fate=int)

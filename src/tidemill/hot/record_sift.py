@@ -276,8 +276,8 @@ def _put_shifted(
 ) -> int:
     """Write one record with another timestamp delta; returns where it ends."""
     target = memoryview(out)
-    attributes_at = _behind_varint(buf, record_at)
-    rest_at = _behind_varint(buf, attributes_at + 1)
+    attributes_at = _after_varint(buf, record_at)
+    rest_at = _after_varint(buf, attributes_at + 1)
     size = 1 + varint_bytes(delta) + record_end - rest_at
     out_at = write_varint(out, out_at, size)
     target[out_at] = buf[attributes_at]
@@ -292,7 +292,7 @@ def _shifted(delta: int, shift: int) -> int:
     return delta + shift
 
 
-def _behind_varint(buf: Buffer, position: int) -> int:
+def _after_varint(buf: Buffer, position: int) -> int:
     """The position after the varint here, which was read before."""
     while buf[position] >= 0x80:
         position += 1

@@ -1,4 +1,4 @@
-"""Arrow's buffers made by hand, so that tests of `hot` need no pyarrow."""
+"""Arrow's buffers built by hand, so that tests of `hot` need no pyarrow."""
 
 from __future__ import annotations
 

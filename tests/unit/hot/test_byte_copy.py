@@ -5,7 +5,7 @@ import pytest
 from tests.support.flavours import load
 
 
-def test_bytes_are_copied_to_their_place():
+def test_bytes_are_copied_to_their_position():
     target = bytearray(b"......")
     load("pure", "byte_copy").copy_bytes(memoryview(target), 2, b"abcdef", 3, 2)
     assert target == b"..de.."
@@ -19,5 +19,5 @@ def test_a_copy_outside_a_buffer_is_refused(at, start, size):
         load("pure", "byte_copy").copy_bytes(memoryview(bytearray(6)), at, b"abcdef", start, size)
 
 
-def test_other_names_are_not_there():
+def test_the_module_has_no_other_names():
     assert not hasattr(load("pure", "byte_copy"), "move_bytes")

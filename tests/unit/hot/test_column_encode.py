@@ -34,7 +34,7 @@ rows = st.lists(
 
 
 def row_columns(flavour: str, records: list[Record], *, first: int = 0):
-    """The records as columns, behind `first` rows that are not part of the slice."""
+    """The records as columns, after `first` rows that are not part of the slice."""
     padding = [Record(b"padding", b"padding")] * first
     everything = padding + records
     children = [entry for record in everything for entry in record.headers]
@@ -100,7 +100,7 @@ def test_a_batch_takes_rows_until_it_is_full_and_never_more(flavour, records, by
             assert len(built(records[begin : at + 1])) > bytes_max
 
 
-def test_a_batch_goes_on_filling_from_the_next_columns(flavour):
+def test_a_batch_continues_with_the_next_columns(flavour):
     encode = load(flavour, "column_encode")
     records = [Record(b"%d" % n, timestamp=1000 - n) for n in range(6)]
     batch = encode.OpenBatch(HEADER_BYTES)
@@ -110,7 +110,7 @@ def test_a_batch_goes_on_filling_from_the_next_columns(flavour):
     assert sealed(batch) == built(records)
 
 
-def test_rows_are_taken_in_the_order_that_is_asked_for(flavour):
+def test_rows_are_taken_in_the_requested_order(flavour):
     encode = load(flavour, "column_encode")
     records = [Record(b"%d" % n, timestamp=5) for n in range(4)]
     batch = encode.OpenBatch(HEADER_BYTES)
@@ -173,7 +173,7 @@ def test_a_timestamp_whose_deltas_could_overflow_is_refused(flavour, timestamp):
 
 
 @pytest.mark.parametrize("order", [[1], [-1]])
-def test_a_row_that_is_not_there_is_refused(flavour, order):
+def test_a_missing_row_is_refused(flavour, order):
     encode = load(flavour, "column_encode")
     columns = row_columns(flavour, [Record(b"v")])
     numbers = memoryview(array("i", order))

@@ -1,4 +1,4 @@
-"""Whatever the bytes, compiled and plain code say the same (D14)."""
+"""Compiled and interpreted code agree on any bytes (ADR 0005)."""
 
 from __future__ import annotations
 

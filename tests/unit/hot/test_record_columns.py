@@ -83,7 +83,7 @@ def test_records_outside_the_asked_offsets_are_left_out(flavour):
     assert [row[4] for row in rows_of(columns)] == [[(b"h", b"%d" % i)] for i in (3, 4, 5)]
 
 
-def test_columns_that_nobody_wants_are_not_made(flavour):
+def test_unwanted_columns_are_not_created(flavour):
     module = load(flavour, "record_columns")
     columns = module.RecordColumns(keys=False, values=False, headers=False)
     append(module, columns, section_of([(0, b"key", b"value", [(b"h", b"x")])]), 1)
@@ -91,7 +91,7 @@ def test_columns_that_nobody_wants_are_not_made(flavour):
     assert columns.size_bytes == 16
 
 
-def test_full_columns_stop_and_fresh_ones_go_on_where_they_stopped(flavour):
+def test_full_columns_stop_and_new_ones_continue_where_they_stopped(flavour):
     # Given a section of three chunks
     module = load(flavour, "record_columns")
     contents = [(i, None, b"%04d" % i, []) for i in range(1300)]

@@ -58,14 +58,14 @@ def test_records_without_a_key_are_not_noted(hot, keys):
     assert keys.key_count == 1
 
 
-def test_a_compressed_batch_is_the_callers(hot, keys):
+def test_a_compressed_batch_is_left_to_the_caller(hot, keys):
     first = batch(0, (b"a", b"1"))
     data = first + batch(1, (b"b", b"1"), codec=compression.LZ4)
     assert note(hot, keys, data) == (len(first), 1, hot.OTHER)
 
 
 @pytest.mark.parametrize("flag", ["transactional", "control"])
-def test_transactions_are_passed_over_when_keys_are_noted(hot, keys, flag):
+def test_transactions_are_skipped_when_keys_are_noted(hot, keys, flag):
     data = batch(0, (b"a", b"1"), producer_id=1, producer_epoch=0, **{flag: True})
     assert note(hot, keys, data) == (len(data), 1, hot.DONE)
     assert keys.key_count == 0
@@ -102,7 +102,7 @@ def test_offsets_that_go_back_are_refused(hot, keys, walk):
 
 
 @pytest.mark.parametrize(("at", "value"), [(16, 1), (8, 0xFF), (11, 3), (23, 0xFF), (57, 0xFF)])
-def test_what_is_no_batch_is_refused(hot, keys, at, value):
+def test_bytes_that_are_not_a_batch_are_refused(hot, keys, at, value):
     data = bytearray(batch(0, (b"a", b"1")))
     data[at] = value
     if at > 20:
@@ -121,7 +121,7 @@ def test_a_range_outside_the_window_is_refused(hot, keys, start, end):
         hot.sift_batches(state, view, start, end, end, bytearray(9_999), 0, crc32c)
 
 
-def test_a_superseded_batch_goes_and_others_are_copied_as_they_are(hot, keys):
+def test_a_superseded_batch_is_dropped_and_others_are_copied_unchanged(hot, keys):
     parts = [batch(0, (b"a", b"1")), batch(1, (b"b", b"1")), batch(2, (b"a", b"2"))]
     note(hot, keys, b"".join(parts))
     position, copied, outcome, state = sift(hot, keys, b"".join(parts))
@@ -131,7 +131,7 @@ def test_a_superseded_batch_goes_and_others_are_copied_as_they_are(hot, keys):
     assert (state.records_dropped, state.next_offset) == (1, 3)
 
 
-def test_no_batch_is_begun_behind_the_stop(hot, keys):
+def test_no_batch_is_copied_at_or_after_the_stop(hot, keys):
     data = batch(0, (b"a", b"1")) + batch(1, (b"b", b"1"))
     state = hot.Sift(keys, 0, 99, NOW_MS)
     found = hot.sift_batches(
@@ -140,13 +140,13 @@ def test_no_batch_is_begun_behind_the_stop(hot, keys):
     assert found == (len(data) // 2, len(data) // 2, hot.DONE)
 
 
-def test_a_batch_that_loses_a_part_is_the_callers(hot, keys):
+def test_a_batch_that_loses_some_records_is_left_to_the_caller(hot, keys):
     data = batch(0, (b"a", b"1"), (b"b", b"1"))
     note(hot, keys, data + batch(2, (b"a", b"2")))
     assert sift(hot, keys, data)[:3] == (0, b"", hot.OTHER)
 
 
-def test_an_empty_batch_that_must_stay_is_made_by_the_caller_once(hot, keys):
+def test_an_empty_batch_that_must_stay_is_left_to_the_caller_once(hot, keys):
     data = batch(0, (b"a", b"1"))
     note(hot, keys, data + batch(1, (b"a", b"2")))
     assert sift(hot, keys, data, kept=[0])[:3] == (0, b"", hot.OTHER)
@@ -158,7 +158,7 @@ def test_an_empty_batch_that_must_stay_is_made_by_the_caller_once(hot, keys):
     assert sift(hot, keys, bytes(empty))[1] == b""
 
 
-def test_what_lies_behind_the_clean_end_stays(hot, keys):
+def test_records_after_the_clean_end_stay(hot, keys):
     data = batch(0, (b"a", b"1"))
     note(hot, keys, data + batch(1, (b"a", b"2")))
     assert sift(hot, keys, data, clean_end=0)[1] == data
@@ -170,7 +170,7 @@ def test_control_batches_are_copied(hot, keys):
     assert sift(hot, keys, data)[1] == data
 
 
-def test_a_tombstone_without_a_horizon_is_the_callers_if_it_was_noted(hot, keys):
+def test_a_noted_tombstone_without_a_horizon_is_left_to_the_caller(hot, keys):
     data = batch(0, (b"a", None))
     note(hot, keys, data)
     assert sift(hot, keys, data)[2] == hot.OTHER
@@ -211,7 +211,7 @@ def sifted_records(hot, keys, data, *, expired=False, shift=0):
     return found, bytes(out[: found[1]])
 
 
-def test_single_records_of_a_batch_are_taken_out(hot, keys):
+def test_single_records_of_a_batch_are_dropped(hot, keys):
     data = batch(10, (b"a", b"1"), (b"b", None), (b"c", b"3"))
     note(hot, keys, data + batch(20, (b"a", b"2")))
     (stayed, size, highest, marks), kept = sifted_records(hot, keys, data)
@@ -222,7 +222,7 @@ def test_single_records_of_a_batch_are_taken_out(hot, keys):
 
 
 @pytest.mark.parametrize("shift", [1, -1, 10**9, -(10**15), -(2**62)])
-def test_timestamps_can_count_from_elsewhere(hot, keys, shift):
+def test_timestamps_can_be_relative_to_another_base(hot, keys, shift):
     data = batch(0, (b"a" * 70, b"1" * 200), (b"b", None))
     (stayed, size, _, _), section = sifted_records(hot, keys, data, shift=shift)
     moved = bytearray(data[:HEADER_BYTES] + section)
@@ -233,7 +233,7 @@ def test_timestamps_can_count_from_elsewhere(hot, keys, shift):
 
 
 @pytest.mark.parametrize("shift", [2**63 - 1, -(2**63)])
-def test_a_timestamp_that_leaves_64_bits_is_refused(hot, keys, shift):
+def test_a_timestamp_beyond_64_bits_is_refused(hot, keys, shift):
     records = [Record(b"", b"k", timestamp=at) for at in (5, 5 + (1 if shift > 0 else -1))]
     data = bytes(build_batch(records))
     with pytest.raises(ValueError, match="64 bits"):

@@ -1,4 +1,4 @@
-"""Records are built by hand here, byte by byte, so that every field can lie."""
+"""The records are built by hand, byte by byte, so that every field can be wrong."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_S23_a_record_that_lies_is_refused(flavour, case):
+def test_S23_an_inconsistent_record_is_refused(flavour, case):
     section, count, message = DAMAGED[case]
     with pytest.raises(ValueError, match=message):
         walk(flavour, section, count)
@@ -120,7 +120,7 @@ def test_T39_the_first_record_at_or_after_a_time_is_found(flavour):
     assert find(section, 0, len(section), 4, 1000, 1091) is None
 
 
-def test_T39_a_time_is_found_behind_the_first_chunk(flavour):
+def test_T39_a_time_is_found_after_the_first_chunk(flavour):
     section = b"".join(record(body(i, time=i)) for i in range(1200))
     find = load(flavour, "record_walk").find_time
     assert find(section, 0, len(section), 1200, 0, 1100) == (1100, 1100)
@@ -180,6 +180,6 @@ def test_S24_bounds_beyond_64_bits_from_the_base_do_not_wrap(flavour, base, low,
 
 
 @pytest.mark.parametrize("headers", [field(None), vi(9), field(b"a") + vi(9), field(b"a") + vi(-2)])
-def test_headers_that_lie_are_refused(flavour, headers):
+def test_inconsistent_headers_are_refused(flavour, headers):
     with pytest.raises(ValueError, match="header"):
         load(flavour, "record_walk").read_headers(headers, 0, len(headers), 1)

@@ -46,7 +46,7 @@ def test_undecided_rows_stay_together_until_a_batch_is_full(flavour):
     assert after == (1, 10)
 
 
-def test_spreading_goes_on_where_the_last_chunk_ended(flavour):
+def test_spreading_continues_where_the_last_chunk_ended(flavour):
     partitions = array("i", [-1, 0, -1])
     values = column(flavour, [b"x" * 10, b"decided", None])
     after = load(flavour, "row_partitions").spread(partitions, values, 3, 2, 15, 20)

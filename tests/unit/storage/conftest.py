@@ -1,4 +1,4 @@
-"""What most tests of the storage layer start with."""
+"""Fixtures that most tests of storage use."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tidemill.core.errors import StorageFault, UserError
 from tidemill.storage.directory.directory_meta import try_parse_partition
 from tidemill.storage.files.disk import Disk, DiskFile, OsDisk
 from tidemill.storage.files.log_file_names import LOG_SUFFIX, try_parse_offset
-from tidemill.storage.recovery.checked_scan import CheckedScan, FoundBatch, try_find_batch_behind
+from tidemill.storage.recovery.checked_scan import CheckedScan, FoundBatch, try_find_batch_after
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.compression import CODEC_NAMES
 from tidemill.wire.records import Record, iter_records
@@ -58,7 +58,7 @@ class _SegmentWalk:
             if scan.damage is None:
                 return
             self.damage.append(_Damage(self.path, scan.position, scan.next_offset, scan.damage))
-            found = try_find_batch_behind(
+            found = try_find_batch_after(
                 self.file, position=scan.position, end=end, next_offset=scan.next_offset
             )
             if found is None:

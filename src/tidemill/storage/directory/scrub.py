@@ -23,7 +23,7 @@ from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import MIB, SCRUB_EVENTS_MAX
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
-from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_behind
+from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_after
 from tidemill.storage.recovery.segment_files import offsets_in
 
 __all__ = ["WEEK_MS", "DamageFound", "Scrub", "ScrubSlice"]
@@ -97,7 +97,7 @@ class ScrubSlice:
         self.is_last = self.is_last or scan.position >= self._size_bytes
 
     def _skip_damage(self, scan: CheckedScan, file: DiskFile) -> None:
-        found = try_find_batch_behind(
+        found = try_find_batch_after(
             file, position=scan.position, end=self._size_bytes, next_offset=scan.next_offset
         )
         if found is None:

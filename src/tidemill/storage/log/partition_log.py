@@ -226,7 +226,7 @@ class FilePartitionLog:
         self.log_end_offset = self.segments.active.next_offset
         self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
         self.epochs.truncate_from_end(self.log_end_offset)
-        self._snapshots.drop_behind(self.log_end_offset)
+        self._snapshots.drop_after(self.log_end_offset)
         self._rebuild_producers()
         self._end_cut()
 
@@ -235,7 +235,7 @@ class FilePartitionLog:
         self.segments.restart_at(offset, index_interval_bytes=self.config.index_interval_bytes)
         self.log_start_offset = self.log_end_offset = offset
         self.epochs.clear()
-        self._snapshots.drop_behind(-1)
+        self._snapshots.drop_after(-1)
         self.producers.clear()
         self._end_cut()
         self.flushed_offset = offset
@@ -316,13 +316,13 @@ class FilePartitionLog:
 
         A flush that covered bytes after a segment has also written the last of its index.
         """
-        row = []
+        segments = []
         for segment in self.segments:
             is_at_rest = segment.is_closed and segment.next_offset < self.flushed_offset
             if not is_at_rest or segment.next_offset > end_offset:
                 break
-            row.append(segment)
-        return row
+            segments.append(segment)
+        return segments
 
     def kept_batches(self) -> frozenset[int]:
         """Base offsets of batches that must survive, if only empty: the batches in producers'

@@ -18,7 +18,7 @@ from tidemill.core.limits import MIB
 from tidemill.storage.files.disk import DiskFile
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
 
-__all__ = ["CheckedScan", "FoundBatch", "try_find_batch_behind"]
+__all__ = ["CheckedScan", "FoundBatch", "try_find_batch_after"]
 
 _MAGIC = b"\x02"
 _MAGIC_AT = 16
@@ -115,7 +115,7 @@ class CheckedScan:
             yield found
 
     def skip_to(self, found: FoundBatch) -> None:
-        """Continue after damage, at a batch that `try_find_batch_behind` found."""
+        """Continue after damage, at a batch that `try_find_batch_after` found."""
         self.position = found.position
         self.next_offset = found.header.base_offset
         self.leader_epoch = min(self.leader_epoch, found.header.partition_leader_epoch)
@@ -138,7 +138,7 @@ class CheckedScan:
         return header
 
 
-def try_find_batch_behind(
+def try_find_batch_after(
     file: DiskFile, *, position: int, end: int, next_offset: int
 ) -> FoundBatch | None:
     """The next valid batch somewhere after damage, or None.

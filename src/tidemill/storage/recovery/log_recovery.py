@@ -43,7 +43,7 @@ from tidemill.storage.index.header_walk import walk_headers
 from tidemill.storage.index.offset_index import OffsetIndex
 from tidemill.storage.index.segment_index import unlink_index_files
 from tidemill.storage.log.partition_log import LoadedState
-from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_behind
+from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_after
 from tidemill.storage.recovery.recovery_report import Damage, PartitionReport
 from tidemill.storage.recovery.segment_files import (
     SegmentFile,
@@ -90,8 +90,11 @@ def try_load_clean(
     A start does this for up to eight thousand logs, so only two small files are opened.
     """
     names = list_useful_names(disk, directory)
-    row = find_segment_files(disk, directory, names, log_end_offset=checkpointed.recovery_point)
-    if not row or sum(found.size_bytes for found in row) != checkpointed.size_bytes:
+    segment_files = find_segment_files(
+        disk, directory, names, log_end_offset=checkpointed.recovery_point
+    )
+    size_bytes = sum(found.size_bytes for found in segment_files)
+    if not segment_files or size_bytes != checkpointed.size_bytes:
         return None
     try:
         epochs = try_read_epochs(disk, directory, names)
@@ -107,9 +110,9 @@ def try_load_clean(
     epochs.truncate_from_start(checkpointed.log_start_offset)
     return LoadedState(
         segments=build_segments(
-            disk, files, directory, row, index_interval_bytes=index_interval_bytes
+            disk, files, directory, segment_files, index_interval_bytes=index_interval_bytes
         ),
-        log_start_offset=max(checkpointed.log_start_offset, row[0].base_offset),
+        log_start_offset=max(checkpointed.log_start_offset, segment_files[0].base_offset),
         flushed_offset=checkpointed.recovery_point,
         epochs=epochs,
         producers=producers,
@@ -170,7 +173,7 @@ class _Recovery:
             self._disk, self._directory, offsets_in(self._names, SNAPSHOT_SUFFIX)
         )
         if snapshots.newest_offset > self._log_end_offset:
-            snapshots.drop_behind(self._log_end_offset)
+            snapshots.drop_after(self._log_end_offset)
             self._disk.sync_directory(self._directory)
         producers = self._producers(snapshots)
         epochs = self._epochs()
@@ -368,7 +371,7 @@ class _Recovery:
                 return
             except CorruptBatch as error:
                 detail = error.detail
-            found = try_find_batch_behind(
+            found = try_find_batch_after(
                 file, position=position, end=segment.size_bytes, next_offset=next_offset
             )
             resumes_at = self._recovery_point if found is None else found.header.base_offset

@@ -69,18 +69,18 @@ def find_segment_files(
     """The segments by offset; each ends where the next begins, the last at the log's end."""
     bases = offsets_in(names, LOG_SUFFIX)
     ends = [*bases[1:], max(log_end_offset, bases[-1])] if bases else []
-    row = []
+    segment_files = []
     for base_offset, next_offset in zip(bases, ends, strict=True):
         path = offset_path(directory, base_offset, LOG_SUFFIX)
-        row.append(SegmentFile(path, base_offset, disk.size(path), next_offset))
-    return row
+        segment_files.append(SegmentFile(path, base_offset, disk.size(path), next_offset))
+    return segment_files
 
 
 def build_segments(
     disk: Disk,
     files: FileCache,
     directory: str,
-    row: Sequence[SegmentFile],
+    segment_files: Sequence[SegmentFile],
     *,
     index_interval_bytes: int,
 ) -> list[Segment]:
@@ -94,9 +94,9 @@ def build_segments(
             size_bytes=found.size_bytes,
             next_offset=found.next_offset,
             index_interval_bytes=index_interval_bytes,
-            is_closed=found is not row[-1],
+            is_closed=found is not segment_files[-1],
         )
-        for found in row
+        for found in segment_files
     ]
 
 

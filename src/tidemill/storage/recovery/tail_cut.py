@@ -15,7 +15,7 @@ from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.file_copy import copy_range
 from tidemill.storage.files.log_file_names import TEMPORARY_SUFFIX
 from tidemill.storage.index.segment_index import unlink_index_files
-from tidemill.storage.recovery.checked_scan import try_find_batch_behind
+from tidemill.storage.recovery.checked_scan import try_find_batch_after
 from tidemill.storage.recovery.recovery_report import CutTail
 from tidemill.storage.recovery.segment_files import SegmentFile
 
@@ -36,40 +36,42 @@ class TailCut:
         disk: Disk,
         files: FileCache,
         directory: str,
-        row: Sequence[SegmentFile],
+        segments: Sequence[SegmentFile],
         *,
         place: int,
         position: int,
         offset: int,
     ) -> None:
-        """`row[place]` is cut before its byte `position`; the log then ends at `offset`."""
+        """`segments[place]` is cut before its byte `position`; the log then ends at `offset`."""
         self._disk = disk
         self._files = files
         self._directory = directory
         self._offset = offset
         self._goes_whole = position == 0 and place > 0
         first = place if self._goes_whole else place + 1
-        self.kept = list(row[:first])
+        self.kept = list(segments[:first])
         """The segments that stay."""
-        self._leaving = row[first:]
+        self._leaving = segments[first:]
         self._cut_at = position
-        self._behind = [(row[place], position), *((later, 0) for later in row[place + 1 :])]
+        later = segments[place + 1 :]
+        self._cut_ranges = [(segments[place], position), *((segment, 0) for segment in later)]
+        """Each segment with bytes to cut, and where these begin."""
 
     def has_valid_batch(self) -> bool:
         """Whether a valid batch of this log is about to be cut off."""
         return any(
-            try_find_batch_behind(
+            try_find_batch_after(
                 self._files.get(found.path),
                 position=start,
                 end=found.size_bytes,
                 next_offset=self._offset,
             )
-            for found, start in self._behind
+            for found, start in self._cut_ranges
         )
 
     def perform(self, detail: str) -> CutTail:
         """Cut, durably. `detail` says what was wrong."""
-        size_bytes = sum(found.size_bytes - start for found, start in self._behind)
+        size_bytes = sum(found.size_bytes - start for found, start in self._cut_ranges)
         kept_in = [] if self._goes_whole else [self._keep_tail(self.kept[-1])]
         kept_in += [self._put_aside(found) for found in reversed(self._leaving)]
         self._disk.sync_directory(self._directory)

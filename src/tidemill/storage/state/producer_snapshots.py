@@ -60,7 +60,7 @@ class ProducerSnapshots:
             self._pending.pop(offset, None)
         self._stored = sorted({*self._stored, *offsets})[-_KEPT:]
 
-    def drop_behind(self, offset: int) -> None:
+    def drop_after(self, offset: int) -> None:
         """The log was cut at `offset`: later snapshots describe batches that are gone."""
         for stored in self._stored:
             if stored > offset:

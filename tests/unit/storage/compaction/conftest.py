@@ -1,4 +1,4 @@
-"""A compacted log, empty, on the simulated disk."""
+"""An empty compacted log on the simulated disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which records a cleaning keeps, and what it writes of them."""
+"""Which records a cleaning keeps, and what it writes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_I35_a_tombstone_removes_its_key_and_stays_itself(
     assert pairs(log) == [(1, b"b", b"1"), (2, b"a", None)]
 
 
-def test_I35_a_tombstone_stays_until_its_horizon_and_goes_then(
+def test_I35_a_tombstone_stays_until_its_horizon_and_is_then_dropped(
     disk: SimDisk, log: FilePartitionLog
 ) -> None:
     put(log, (b"a", b"1"))
@@ -138,7 +138,7 @@ def test_I35_a_tombstone_stays_until_its_horizon_and_goes_then(
     assert pairs(log) == [(2, b"b", b"1")]
 
 
-def test_the_delete_horizon_stands_in_the_header_and_timestamps_stay(
+def test_the_delete_horizon_is_in_the_header_and_timestamps_stay(
     disk: SimDisk, log: FilePartitionLog
 ) -> None:
     put(log, (b"a", None), (b"b", b"1"))
@@ -173,7 +173,9 @@ def test_the_longest_possible_retention_of_tombstones_is_for_ever(disk: SimDisk)
     assert records(log)[0].timestamp == NOW_MS
 
 
-def test_a_key_that_comes_back_replaces_its_tombstone(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_a_key_that_is_written_again_replaces_its_tombstone(
+    disk: SimDisk, log: FilePartitionLog
+) -> None:
     put(log, (b"a", None))
     seal(log)
     clean(disk, log)
@@ -183,7 +185,7 @@ def test_a_key_that_comes_back_replaces_its_tombstone(disk: SimDisk, log: FilePa
     assert [pair[1:] for pair in pairs(log)] == [(b"a", b"2")]
 
 
-# --- what stays although it is empty -------------------------------------------------------------
+# --- empty batches that stay ----------------------------------------------------------------------
 
 
 def test_I18_a_retry_is_recognised_after_compaction_without_a_snapshot(
@@ -204,7 +206,9 @@ def test_I18_a_retry_is_recognised_after_compaction_without_a_snapshot(
     assert pairs(found) == [(5, b"a", b"last")]
 
 
-def test_batches_behind_a_producers_window_go(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_batches_older_than_a_producers_window_are_dropped(
+    disk: SimDisk, log: FilePartitionLog
+) -> None:
     for number in range(9):
         put(log, (b"a", b"%d" % number), producer=(7, 0, number))
     seal(log)
@@ -214,7 +218,7 @@ def test_batches_behind_a_producers_window_go(disk: SimDisk, log: FilePartitionL
     assert not {1, 2, 3} & set(empty)
 
 
-def test_I11_the_epochs_can_be_told_from_the_batches_that_are_left(
+def test_I11_the_epochs_can_be_rebuilt_from_the_batches_that_are_left(
     disk: SimDisk, log: FilePartitionLog
 ) -> None:
     for epoch in range(4):

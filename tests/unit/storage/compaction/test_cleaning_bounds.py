@@ -19,7 +19,9 @@ from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.sim.disk import SimDisk
 
 
-def test_a_cleaning_goes_on_where_the_last_one_ended(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_a_cleaning_continues_where_the_last_one_ended(
+    disk: SimDisk, log: FilePartitionLog
+) -> None:
     put(log, (b"a", b"1"))
     seal(log)
     clean(disk, log)
@@ -45,7 +47,7 @@ def test_a_lost_or_damaged_clean_point_costs_only_work(
     assert [pair[1:] for pair in pairs(found)] == [(b"a", b"3")]
 
 
-def test_a_cut_below_the_clean_point_takes_it_away(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_a_cut_below_the_clean_point_removes_it(disk: SimDisk, log: FilePartitionLog) -> None:
     for number in range(30):
         put(log, (b"k%d" % number, b"v"))
     seal(log)

@@ -1,4 +1,4 @@
-"""What comes in between a cleaning: damage, a cut, an end at any moment."""
+"""What may interrupt a cleaning: damage, a cut, an end at any moment."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_cut_at_any_moment_of_a_cleaning_wins(disk: SimDisk) -> None:
     assert steps > 10
 
 
-def test_a_cleaning_that_is_given_up_at_any_moment_leaves_a_whole_log(disk: SimDisk) -> None:
+def test_a_cleaning_that_is_abandoned_at_any_moment_leaves_a_whole_log(disk: SimDisk) -> None:
     steps = 0
     while True:
         here = SimDisk()

@@ -1,4 +1,4 @@
-"""The segments that a cleaning leaves: their files, how they are read, when they go."""
+"""The segments that a cleaning leaves: their files, how they are read, when they are dropped."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_reading_by_offset_finds_the_next_record_that_is_left(
     assert pairs(log)[0][0] == 38
 
 
-def test_time_lookup_skips_what_is_gone(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_a_time_lookup_skips_dropped_records(disk: SimDisk, log: FilePartitionLog) -> None:
     put(log, (b"a", b"1"), (b"b", b"1"), producer=(1, 0, 0))
     put(log, (b"a", b"2"), producer=(1, 0, 2))
     put(log, (b"b", b"2"), producer=(1, 0, 3))
@@ -96,7 +96,7 @@ def test_a_reader_with_a_view_of_an_old_segment_keeps_its_bytes(
     assert bytes(view) == before
 
 
-def test_a_read_that_was_begun_before_the_swap_ends_well_after_it(disk: SimDisk) -> None:
+def test_a_read_that_began_before_the_swap_succeeds_after_it(disk: SimDisk) -> None:
     disk.is_resident = False
     log = make_log(disk)
     written = b"".join(put(log, (b"a", b"%d" % number)) for number in range(4))

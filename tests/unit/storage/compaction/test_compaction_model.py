@@ -1,4 +1,4 @@
-"""Random lives of a compacted log, compared with a dictionary (I35)."""
+"""Random operations on a compacted log, compared with a dictionary (I35)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DELETE_RETENTION_MS = CONFIG.delete_retention_ms
 
 
 class CompactedLog(RuleBasedStateMachine):
-    """Puts, tombstones, rolls, cleanings, crashes of the process; the newest value must stay."""
+    """Puts, tombstones, rolls, cleanings, process crashes; the newest value must stay."""
 
     @initialize()
     def start(self) -> None:
@@ -103,7 +103,7 @@ class CompactedLog(RuleBasedStateMachine):
 
     @rule()
     def kill(self) -> None:
-        """The process ends and recovery looks at everything."""
+        """The process ends and recovery scans everything."""
         end = self.log.log_end_offset
         self.disk = self.disk.restart()
         files = FileCache(self.disk)

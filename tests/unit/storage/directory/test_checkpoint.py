@@ -1,4 +1,4 @@
-"""Checkpoints: two generations, a mark for a clean end, caps for truncated logs."""
+"""Checkpoints: two generations, a mark for a clean shutdown, caps for truncated logs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_damaged_generation_leaves_the_one_before() -> None:
     assert read_newest(disk, "/").sequence == 1
 
 
-def test_every_flipped_bit_of_a_checkpoint_is_noticed() -> None:
+def test_every_flipped_bit_of_a_checkpoint_is_detected() -> None:
     data = checkpoint(1).encode()
     for position in range(len(data)):
         damaged = bytearray(data)
@@ -80,7 +80,7 @@ def test_R10_a_checkpoint_of_a_newer_version_is_refused_not_skipped() -> None:
         read_newest(disk, "/")
 
 
-def test_the_clean_mark_is_taken_once_and_for_good() -> None:
+def test_the_clean_mark_is_read_once_and_removed_durably() -> None:
     disk = SimDisk()
     mark_clean(disk, "/", 7)
     assert try_take_clean_mark(disk, "/") == 7
@@ -103,7 +103,7 @@ def test_a_cap_lowers_the_checkpoints_up_to_its_sequence_and_no_later_ones() -> 
     assert [try_read_cap(disk, "/", sequence=sequence) for sequence in (3, 4, 5)] == [55, 55, None]
 
 
-def test_a_damaged_cap_lets_no_checkpoint_count() -> None:
+def test_a_damaged_cap_invalidates_every_checkpoint() -> None:
     disk = SimDisk()
     write_cap(disk, "/", sequence=4, offset=55)
     disk.flip_bit("/recovery-cap", 20)

@@ -1,4 +1,4 @@
-"""A data directory of format 1, as it was written and checked in, is read by today's code."""
+"""Today's code reads a checked-in data directory of format 1."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_R10_a_directory_of_format_1_can_be_recovered_without_its_clean_mark(pat
     directory.close()
 
 
-def test_R10_a_directory_of_format_1_can_be_written_on(path: Path) -> None:
+def test_R10_a_directory_of_format_1_accepts_new_batches(path: Path) -> None:
     directory = opened(path)
     log = directory.get(written.ORDERS)
     assert log is not None

@@ -1,4 +1,4 @@
-"""Whose directory is this: the answer is checked before anything in it is used."""
+"""The owner of a directory is checked before anything in it is used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def claim(disk: SimDisk, cluster_id: str = "c1", broker_id: int = 1) -> Director
     return claim_directory(disk, "/", cluster_id=cluster_id, broker_id=broker_id, rng=SeededRng(5))
 
 
-def test_a_fresh_directory_becomes_ours_and_stays_it() -> None:
+def test_a_new_directory_is_claimed_and_stays_claimed() -> None:
     disk = SimDisk()
     assert claim(disk) == claim(disk.crash(SeededRng(3)))
 
@@ -43,7 +43,7 @@ def test_S47_another_brokers_directory_is_refused_with_what_to_do() -> None:
         claim(disk, broker_id=2)
 
 
-def test_S47_a_directory_with_strange_files_is_not_taken_over() -> None:
+def test_S47_a_directory_with_unknown_files_is_not_claimed() -> None:
     disk = SimDisk()
     disk.make_directories("/orders-0")
     with pytest.raises(UserError, match="orders-0"):
@@ -79,7 +79,7 @@ def test_a_partition_names_its_topic() -> None:
     assert try_read_topic_id(disk, "/") == topic_id
 
 
-def test_a_missing_or_damaged_partition_file_names_nobody() -> None:
+def test_a_missing_or_damaged_partition_file_names_no_topic() -> None:
     disk = SimDisk()
     assert try_read_topic_id(disk, "/") is None
     write_topic_id(disk, "/", TopicId(UUID(int=9)))
@@ -102,7 +102,7 @@ def test_a_missing_or_damaged_partition_file_names_nobody() -> None:
         ("orders-\u0661", None),
     ],
 )
-def test_directory_names_are_partitions_only_in_their_one_spelling(
+def test_a_directory_name_is_a_partition_only_in_its_one_spelling(
     name: str, expected: TopicPartition | None
 ) -> None:
     assert try_parse_partition(name) == expected

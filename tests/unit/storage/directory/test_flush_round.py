@@ -1,4 +1,4 @@
-"""Flush rounds: who is covered, when, and what success and failure do."""
+"""Flush rounds: which logs are covered, when, and what success and failure do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidemill.storage.log.memory_log import MemoryPartitionLog
 
 
 class FakeLog:
-    """As much of a log as a flush round sees."""
+    """The part of a log that a flush round uses."""
 
     def __init__(self, config: LogConfig | None = None) -> None:
         self.config = config or LogConfig()
@@ -73,7 +73,7 @@ def test_a_round_covers_what_was_written_before_it_began(dirty: DirtyLogs) -> No
     assert log.flushed_offset == 3
 
 
-def test_a_dirty_log_that_nobody_waits_for_is_left_alone(dirty: DirtyLogs) -> None:
+def test_a_dirty_log_without_a_waiting_acknowledgement_is_not_flushed(dirty: DirtyLogs) -> None:
     waited_for, other = FakeLog(), FakeLog()
     for log in (waited_for, other):
         dirty.appended(log.grow(), 10, now_ms=0)
@@ -128,7 +128,7 @@ def test_no_round_follows_a_failed_one(dirty: DirtyLogs) -> None:
     assert dirty.collect(now_ms=0) is None
 
 
-def test_a_round_cannot_be_applied_before_its_sync_ended_well(dirty: DirtyLogs) -> None:
+def test_a_round_cannot_be_applied_before_its_sync_succeeded(dirty: DirtyLogs) -> None:
     log = FakeLog()
     log.sync_error = StorageFault("EIO")
     dirty.request(log.grow())
@@ -207,7 +207,7 @@ def test_F27_a_log_becomes_due_by_the_age_of_its_first_unflushed_record(dirty: D
     assert dirty.next_due_ms() is None
 
 
-def test_F27_a_round_on_request_starts_the_clock_anew(dirty: DirtyLogs) -> None:
+def test_F27_a_round_on_request_restarts_the_clock(dirty: DirtyLogs) -> None:
     log = FakeLog(LogConfig(flush_ms=50))
     dirty.appended(log.grow(), 10, now_ms=0)
     dirty.request(log.seen)

@@ -71,7 +71,7 @@ def test_adopted_logs_survive_a_crash(seed: int) -> None:
     assert {again.topic_id(partition) for partition in PARTITIONS} == {TOPIC_ID}
 
 
-def test_I34_what_lies_in_the_way_is_put_aside_and_purged_later() -> None:
+def test_I34_files_in_the_way_are_put_aside_and_purged_later() -> None:
     disk = SimDisk()
     directory = opened(disk)
     created(directory)
@@ -85,7 +85,7 @@ def test_I34_what_lies_in_the_way_is_put_aside_and_purged_later() -> None:
     assert not [name for name in disk.list_names(ROOT) if name.endswith(".deleted")]
 
 
-def test_a_fault_of_one_log_leaves_the_others_alone() -> None:
+def test_a_fault_of_one_log_does_not_affect_the_others() -> None:
     disk = SimDisk()
     directory = opened(disk)
     disk.fail("sync", "t-2/partition")

@@ -109,7 +109,7 @@ def test_I34_a_recreated_topic_never_sees_the_old_data(disk: SimDisk) -> None:
     assert drain(log_of(again)) == written[0]
 
 
-def test_I34_the_checkpoint_of_the_old_topic_does_not_speak_for_the_new_one(disk: SimDisk) -> None:
+def test_I34_the_checkpoint_of_the_old_topic_does_not_apply_to_the_new_one(disk: SimDisk) -> None:
     directory = with_log(disk)
     directory.write_checkpoint({ORDERS: 10})
     fill(directory.create_log(ORDERS, OTHER_ID, SMALL), 1)
@@ -146,7 +146,7 @@ def test_a_deletion_survives_a_crash_and_is_finished_by_the_next_start(disk: Sim
 
 
 def test_the_files_of_a_deleted_log_stay_until_its_deletion_is_durable(disk: SimDisk) -> None:
-    """Else a crash could bring the log back with half of its files, which looks like damage."""
+    """Otherwise a crash could bring the log back with half of its files, which looks damaged."""
     directory = with_log(disk)
     directory.delete_log(ORDERS)
     assert directory.has_unsettled_removals
@@ -216,7 +216,7 @@ def test_I9_a_log_start_in_a_checkpoint_never_goes_back(disk: SimDisk) -> None:
         assert log_of(again).log_start_offset == 6
 
 
-def test_I9_a_log_start_behind_all_that_survived_begins_an_empty_log(disk: SimDisk) -> None:
+def test_I9_a_log_start_after_all_surviving_batches_starts_an_empty_log(disk: SimDisk) -> None:
     directory = opened(disk)
     fill(directory.create_log(ORDERS, TOPIC_ID, SMALL), 1)
     flushed(directory)
@@ -292,7 +292,7 @@ def test_a_log_that_cannot_be_read_is_not_served_and_not_forgotten(disk: SimDisk
     assert read_newest(disk.beside(), ROOT).entries[ORDERS].recovery_point == 10
 
 
-def test_a_lost_partition_file_is_made_anew_from_the_checkpoint(disk: SimDisk) -> None:
+def test_a_lost_partition_file_is_rebuilt_from_the_checkpoint(disk: SimDisk) -> None:
     with_log(disk).write_checkpoint()
     disk.flip_bit(f"{ORDERS_PATH}/partition", 18)
     disk = disk.restart()
@@ -318,7 +318,7 @@ def test_a_creation_that_was_cut_short_is_put_aside(disk: SimDisk) -> None:
     assert directory.report.failed == {}
 
 
-def test_the_report_is_one_line_for_each_thing_to_know(disk: SimDisk) -> None:
+def test_the_report_has_one_line_for_each_finding(disk: SimDisk) -> None:
     directory = with_log(disk)
     directory.write_checkpoint()
     disk.flip_bit(f"{ORDERS_PATH}/leader-epochs", 20)

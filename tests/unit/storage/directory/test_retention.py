@@ -1,4 +1,4 @@
-"""Retention walks over all logs in slices, and drops only what nothing else depends on."""
+"""Retention walks over all logs in slices, and drops only segments that nothing depends on."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def test_F25_young_segments_stay(directory: LogDirectory) -> None:
     assert log_of(directory).log_start_offset == 0
 
 
-def test_nothing_at_or_behind_the_high_watermark_goes(directory: LogDirectory) -> None:
+def test_nothing_at_or_above_the_high_watermark_is_dropped(directory: LogDirectory) -> None:
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     stored(directory)
     RetentionPass(directory, lambda _partition: 5).run_slice(LATER_MS, 10)
     assert log_of(directory).log_start_offset == 4
 
 
-def test_nothing_unflushed_goes(directory: LogDirectory) -> None:
+def test_nothing_unflushed_is_dropped(directory: LogDirectory) -> None:
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     RetentionPass(directory, no_limit).run_slice(LATER_MS, 10)
     assert log_of(directory).log_start_offset == 0
@@ -80,7 +80,7 @@ def test_the_last_segment_stays_until_a_checkpoint_has_stored_its_producers(
     assert log.log_start_offset == 1
 
 
-def test_I18_a_producer_is_known_after_its_last_segment_went_and_power_was_lost() -> None:
+def test_I18_a_producer_is_known_after_its_last_segment_was_dropped_and_power_was_lost() -> None:
     disk = SimDisk()
     directory = opened(disk)
     append(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), batch(0, producer=(5, 0, 0)))
@@ -94,7 +94,7 @@ def test_I18_a_producer_is_known_after_its_last_segment_went_and_power_was_lost(
         assert repeated.base_offset == 0
 
 
-def test_a_log_that_is_deleted_during_a_pass_is_passed_by(directory: LogDirectory) -> None:
+def test_a_log_that_is_deleted_during_a_pass_is_skipped(directory: LogDirectory) -> None:
     partitions = [TopicPartition("t", number) for number in range(3)]
     for partition in partitions:
         directory.create_log(partition, TOPIC_ID, BY_TIME)

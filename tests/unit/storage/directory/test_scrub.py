@@ -1,4 +1,4 @@
-"""The scrub looks at every closed segment once per period, slowly, and only reports."""
+"""The scrub reads every closed segment once per period, slowly, and only reports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def run_cycle(scrub: Scrub, now_ms: int = PERIOD_MS) -> list[DamageFound]:
     return found
 
 
-def test_every_closed_segment_is_checked_and_the_growing_one_left_alone(
+def test_every_closed_segment_is_checked_and_the_growing_one_is_not(
     disk: SimDisk, directory: LogDirectory
 ) -> None:
     scrub = scrub_of(disk, directory)
@@ -117,7 +117,7 @@ def test_a_large_segment_takes_several_slices(
     assert scrub.segments_checked == 1
 
 
-def test_segments_and_logs_that_vanish_meanwhile_are_no_damage(
+def test_segments_and_logs_that_disappear_meanwhile_are_not_damage(
     disk: SimDisk, directory: LogDirectory
 ) -> None:
     scrub = scrub_of(disk, directory)

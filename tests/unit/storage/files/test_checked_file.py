@@ -25,7 +25,7 @@ def test_what_was_encoded_is_decoded(payload: bytes) -> None:
 
 
 @pytest.mark.parametrize("position", range(len(GOOD)))
-def test_R10_any_changed_byte_is_seen(position: int) -> None:
+def test_R10_any_changed_byte_is_detected(position: int) -> None:
     damaged = bytearray(GOOD)
     damaged[position] ^= 0x10
     with pytest.raises(DamagedFile, match="a-file"):
@@ -33,12 +33,12 @@ def test_R10_any_changed_byte_is_seen(position: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(len(GOOD)))
-def test_R10_any_cut_is_seen(size: int) -> None:
+def test_R10_any_cut_is_detected(size: int) -> None:
     with pytest.raises(DamagedFile):
         decode(GOOD[:size])
 
 
-def test_R10_bytes_behind_the_end_are_seen() -> None:
+def test_R10_bytes_after_the_end_are_detected() -> None:
     with pytest.raises(DamagedFile, match="too many"):
         decode(GOOD + b"x")
 

@@ -1,4 +1,4 @@
-"""What only the real disk does; what every disk does is in tests/contract/test_disk.py."""
+"""Behaviour of the real disk alone; tests/contract/test_disk.py covers every disk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def disk() -> OsDisk:
 
 
 def descriptors_of(path: Path) -> int:
-    """How many descriptors of this process, in which others may be at work, name the file."""
+    """How many descriptors of this process, which may run other threads, name the file."""
     count = 0
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -45,7 +45,7 @@ def test_S47_symbolic_links_are_not_followed(disk: OsDisk, tmp_path: Path) -> No
         disk.read_file(f"{tmp_path}/link")
 
 
-def test_a_short_write_is_gone_on_with(
+def test_a_short_write_is_completed(
     disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real_pwrite = os.pwrite
@@ -64,7 +64,7 @@ def test_a_short_write_is_gone_on_with(
     ("code", "kind"),
     [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StorageFault)],
 )
-def test_R12_a_full_disk_is_told_from_a_broken_one(
+def test_R12_a_full_disk_is_distinguished_from_a_broken_one(
     disk: OsDisk,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -81,7 +81,7 @@ def test_R12_a_full_disk_is_told_from_a_broken_one(
     assert type(fault.value) is kind
 
 
-def test_a_dropped_file_gives_its_descriptor_back(disk: OsDisk, tmp_path: Path) -> None:
+def test_a_dropped_file_frees_its_descriptor(disk: OsDisk, tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     file.pwrite([bytes(8192)], 0)
     file.try_resident_view(0, 8192)
@@ -91,7 +91,9 @@ def test_a_dropped_file_gives_its_descriptor_back(disk: OsDisk, tmp_path: Path) 
     assert descriptors_of(tmp_path / "f") == 0
 
 
-def test_a_file_at_rest_is_mapped_when_it_is_asked_for_again(disk: OsDisk, tmp_path: Path) -> None:
+def test_a_file_that_stopped_growing_is_mapped_on_the_second_request(
+    disk: OsDisk, tmp_path: Path
+) -> None:
     file = disk.open(f"{tmp_path}/f", create=True)
     file.pwrite([b"ab" * 5000], 0)
     assert file.try_resident_view(0, 10_000) is None

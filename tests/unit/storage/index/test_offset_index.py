@@ -27,7 +27,7 @@ def index() -> OffsetIndex:
         (9_999, 2_000),
     ],
 )
-def test_reading_begins_at_the_last_entry_that_is_not_behind(
+def test_reading_begins_at_the_last_entry_at_or_before_the_offset(
     index: OffsetIndex, offset: int, position: int
 ) -> None:
     assert index.position_before(offset) == position

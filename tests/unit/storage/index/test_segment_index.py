@@ -125,7 +125,7 @@ def test_R10_a_damaged_index_is_rebuilt_from_the_segment(
     assert content(load(disk, file)) == content(built())
 
 
-def test_R10_an_index_of_another_history_is_not_believed(disk: SimDisk) -> None:
+def test_R10_an_index_of_another_history_is_not_trusted(disk: SimDisk) -> None:
     store(disk, built())
     file = disk.open(PATH, create=True)
     other = [batch(2 * offset, 2, value=b"other") for offset in range(30)]
@@ -139,14 +139,14 @@ def test_R10_an_index_of_another_history_is_not_believed(disk: SimDisk) -> None:
     assert not disk.exists(INDEX)
 
 
-def test_an_index_that_reaches_behind_the_segment_is_not_believed(
+def test_an_index_that_reaches_past_the_segment_is_not_trusted(
     disk: SimDisk, file: DiskFile
 ) -> None:
     store(disk, built())
     assert len(load(disk, file, batches=10).offsets) == 3
 
 
-def test_a_cut_takes_entries_and_time_back(file: DiskFile) -> None:
+def test_a_cut_removes_entries_and_lowers_the_greatest_time(file: DiskFile) -> None:
     index = built().cut(file, 5 * BATCH_BYTES)
     assert list(index.offsets.offsets) == [3]
     assert index.max_timestamp == 1_040

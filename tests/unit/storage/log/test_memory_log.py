@@ -1,4 +1,4 @@
-"""What only the log in memory does; the rest is in tests/contract/test_partition_log.py."""
+"""Behaviour of the memory log alone; tests/contract/test_partition_log.py covers both logs."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tidemill.storage.log.interface import FlushPoint, LogConfig
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 
 
-def test_all_that_is_appended_counts_as_flushed() -> None:
+def test_everything_appended_counts_as_flushed() -> None:
     log = MemoryPartitionLog(LogConfig())
     fill(log, 3)
     assert log.flushed_offset == 3
     assert log.take_flush_point() is None
 
 
-def test_it_gives_out_no_flush_points_to_report_on() -> None:
+def test_it_accepts_no_report_of_a_flush_point() -> None:
     log = MemoryPartitionLog(LogConfig())
     with pytest.raises(NotImplementedError):
         log.flushed(FlushPoint(0, lambda: None))

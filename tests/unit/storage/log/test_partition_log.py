@@ -1,4 +1,4 @@
-"""What only the log in files does; the rest is in tests/contract/test_partition_log.py."""
+"""Behaviour of the file log alone; tests/contract/test_partition_log.py covers both logs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def new_log(
 
 
 def reopened(disk: SimDisk, log: FilePartitionLog) -> FilePartitionLog:
-    """The log as the next process finds it after a clean end."""
+    """The log as the next process finds it after a clean shutdown."""
     files = FileCache(disk)
     names = disk.list_names(PATH)
     bases = [try_parse_offset(name, LOG_SUFFIX) for name in names]
@@ -112,7 +112,7 @@ def test_F23_F33_a_segment_rolls_before_it_gets_too_large(disk: SimDisk) -> None
     assert max(sizes) <= 300
 
 
-def test_a_batch_larger_than_a_segment_gets_one_for_itself(disk: SimDisk) -> None:
+def test_a_batch_larger_than_a_segment_gets_its_own_segment(disk: SimDisk) -> None:
     log = new_log(disk)
     fill(log, 1)
     fill(log, 1, value=b"x" * 1_000)
@@ -151,7 +151,7 @@ def test_S24_a_first_batch_from_the_future_does_not_decide_when_to_roll(disk: Si
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_a_segment_rolls_before_its_offsets_leave_the_index(disk: SimDisk) -> None:
+def test_a_segment_rolls_before_its_offsets_exceed_the_index(disk: SimDisk) -> None:
     log = new_log(disk, LogConfig())
     append(log, batch(0))
     append(log, batch(2**31 - 2))
@@ -187,7 +187,7 @@ def test_a_flush_covers_exactly_what_was_written_before_it(disk: SimDisk) -> Non
     assert log.flushed_offset == 5
 
 
-def test_D8_a_flush_syncs_every_dirty_file_then_the_new_names(disk: SimDisk) -> None:
+def test_a_flush_syncs_every_dirty_file_then_the_new_names(disk: SimDisk) -> None:
     log = new_log(disk)
     fill(log, 8)
     bases = [segment.base_offset for segment in log.segments]
@@ -200,7 +200,7 @@ def test_D8_a_flush_syncs_every_dirty_file_then_the_new_names(disk: SimDisk) -> 
     assert syncs[: len(bases) + 2] == [*files, ("sync_directory", ""), ("sync_directory", "data")]
 
 
-def test_D8_a_directory_without_new_names_is_not_synced(disk: SimDisk) -> None:
+def test_a_directory_without_new_names_is_not_synced(disk: SimDisk) -> None:
     log = new_log(disk)
     fill(log, 1)
     flush(log)
@@ -212,7 +212,7 @@ def test_D8_a_directory_without_new_names_is_not_synced(disk: SimDisk) -> None:
     assert calls == [("sync", f"{0:020d}.log")]
 
 
-def test_a_name_that_came_during_a_flush_is_synced_by_the_next(disk: SimDisk) -> None:
+def test_a_name_created_during_a_flush_is_synced_by_the_next(disk: SimDisk) -> None:
     log = new_log(disk)
     fill(log, 3)
     point = log.take_flush_point()
@@ -227,7 +227,7 @@ def test_a_name_that_came_during_a_flush_is_synced_by_the_next(disk: SimDisk) ->
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_D8_what_was_flushed_survives_a_power_loss(disk: SimDisk, seed: int) -> None:
+def test_flushed_batches_survive_a_power_loss(disk: SimDisk, seed: int) -> None:
     log = new_log(disk)
     written = b"".join(fill(log, 10))
     flush(log)
@@ -267,7 +267,7 @@ def test_a_flush_that_a_truncation_overtook_proves_nothing(disk: SimDisk) -> Non
     assert log.flushed_offset == 7
 
 
-def test_new_leader_epochs_are_stored_with_the_batches_that_brought_them(disk: SimDisk) -> None:
+def test_new_leader_epochs_are_stored_with_their_batches(disk: SimDisk) -> None:
     log = new_log(disk)
     append(log, batch(0, epoch=3))
     assert "leader-epochs" not in names(disk)
@@ -298,7 +298,7 @@ def test_a_full_disk_does_not_fail_a_flush_for_an_index(disk: SimDisk) -> None:
 # --- checkpoints and reopening --------------------------------------------------------------------
 
 
-def test_a_checkpoint_makes_reopening_a_matter_of_small_files(disk: SimDisk) -> None:
+def test_after_a_checkpoint_reopening_reads_only_small_files(disk: SimDisk) -> None:
     log = new_log(disk)
     for number in range(20):
         append(log, batch(number, producer=(9, 0, number)))
@@ -312,7 +312,7 @@ def test_a_checkpoint_makes_reopening_a_matter_of_small_files(disk: SimDisk) -> 
     assert again.epochs.entries() == log.epochs.entries()
 
 
-def test_a_checkpoint_of_an_unchanged_log_is_nothing(disk: SimDisk) -> None:
+def test_an_unchanged_log_needs_no_checkpoint(disk: SimDisk) -> None:
     log = new_log(disk)
     fill(log, 4)
     checkpoint(log)
@@ -350,7 +350,7 @@ def test_R10_a_log_without_its_indexes_reads_the_same(disk: SimDisk) -> None:
     assert again.offset_by_time(NOW_MS, end_offset=40) == log.offset_by_time(NOW_MS, end_offset=40)
 
 
-def test_a_reopened_log_goes_on_where_it_ended(disk: SimDisk) -> None:
+def test_a_reopened_log_continues_where_it_ended(disk: SimDisk) -> None:
     log = new_log(disk)
     fill(log, 7)
     checkpoint(log)
@@ -362,7 +362,7 @@ def test_a_reopened_log_goes_on_where_it_ended(disk: SimDisk) -> None:
 # --- cutting --------------------------------------------------------------------------------------
 
 
-def test_I13_the_owner_hears_of_a_cut_below_the_flushed_offset_before_it_happens(
+def test_I13_the_owner_is_called_before_a_cut_below_the_flushed_offset(
     disk: SimDisk,
 ) -> None:
     told: list[tuple[int, int]] = []
@@ -392,7 +392,7 @@ def test_a_truncated_log_is_the_same_after_reopening(disk: SimDisk) -> None:
     assert [name for name in names(disk) if name.endswith((".deleted", ".tmp"))] == []
 
 
-def test_I18_producers_are_rebuilt_from_a_snapshot_and_the_batches_behind_it(
+def test_I18_producers_are_rebuilt_from_a_snapshot_and_the_batches_after_it(
     disk: SimDisk,
 ) -> None:
     log = new_log(disk)
@@ -482,7 +482,7 @@ def test_I17_a_damaged_segment_is_not_dropped_before_its_time(disk: SimDisk) -> 
 # --- faults and bounds ----------------------------------------------------------------------------
 
 
-def test_R12_a_full_disk_refuses_writes_and_goes_on_reading(disk: SimDisk) -> None:
+def test_R12_a_full_disk_refuses_writes_but_not_reads(disk: SimDisk) -> None:
     log = new_log(disk)
     written = fill(log, 5)
     disk.set_capacity(log.size_bytes)

@@ -1,7 +1,7 @@
-"""The log in files against a list of batches: any order of operations, the same answers.
+"""The file log against a list of batches: the same answers for any order of operations.
 
 Runs on the simulated disk with tiny segments and a file cache of three, so that rolls, evictions
-and index rebuilds happen all the time.
+and index rebuilds happen often.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.sequence = 0
 
     def place(self, fraction: float) -> int:
-        """An offset of the log, the end included."""
+        """An offset of the log, including its end."""
         return self.start + round(fraction * (self.end - self.start))
 
     fractions = st.floats(0, 1)
@@ -132,7 +132,7 @@ class LogAgainstList(RuleBasedStateMachine):
         if offset >= self.end:
             return
         if offset <= self.start:
-            self.start_anew(offset)
+            self.start_over(offset)
             return
         cut = [stored for stored in self.batches if stored.next_offset > offset]
         self.batches = [stored for stored in self.batches if stored.next_offset <= offset]
@@ -148,9 +148,9 @@ class LogAgainstList(RuleBasedStateMachine):
     @rule(offset=st.sampled_from([0, 77, 5_000]))
     def restart(self, offset: int) -> None:
         self.log.restart_at(offset)
-        self.start_anew(offset)
+        self.start_over(offset)
 
-    def start_anew(self, offset: int) -> None:
+    def start_over(self, offset: int) -> None:
         self.batches, self.start, self.end, self.sequence = [], offset, offset, 0
 
     @rule(at=fractions)

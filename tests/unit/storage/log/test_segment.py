@@ -143,7 +143,7 @@ def test_resident_bytes_of_a_closed_segment_come_as_a_view(tmp_path: Path) -> No
     assert data_of(found) == b"".join(written[2:16])
 
 
-def test_cold_bytes_are_left_to_a_thread(tmp_path: Path) -> None:
+def test_cold_bytes_are_read_in_a_thread(tmp_path: Path) -> None:
     segment = new_segment(OsDisk(), str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     cold = reopened(OsDisk(), segment)
@@ -154,7 +154,7 @@ def test_cold_bytes_are_left_to_a_thread(tmp_path: Path) -> None:
     assert b"".join(found.load()) == b"".join(written[2:16])
 
 
-def test_a_cold_read_of_a_growing_segment_goes_on_beside_appends(tmp_path: Path) -> None:
+def test_a_cold_read_of_a_growing_segment_is_not_disturbed_by_appends(tmp_path: Path) -> None:
     segment = new_segment(OsDisk(), str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     cold = reopened(OsDisk(), segment, is_closed=False)
@@ -164,7 +164,7 @@ def test_a_cold_read_of_a_growing_segment_goes_on_beside_appends(tmp_path: Path)
     assert b"".join(found.load()) == b"".join(written[15:])
 
 
-def test_I17_a_cold_read_checks_what_the_medium_gave(disk: SimDisk, segment: Segment) -> None:
+def test_I17_a_cold_read_verifies_checksums(disk: SimDisk, segment: Segment) -> None:
     filled(segment, 10)
     cold = reopened(disk, segment)
     disk.flip_bit(segment.path, segment.size_bytes - 3)
@@ -175,7 +175,7 @@ def test_I17_a_cold_read_checks_what_the_medium_gave(disk: SimDisk, segment: Seg
     assert refusal.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_I17_damage_hides_only_what_lies_behind_it(disk: SimDisk, segment: Segment) -> None:
+def test_I17_damage_hides_only_what_follows_it(disk: SimDisk, segment: Segment) -> None:
     written = filled(segment, 30)
     disk.overwrite(segment.path, 20 * len(written[0]), bytes(100))
     damaged = reopened(disk, segment)
@@ -224,7 +224,7 @@ def test_R12_a_full_disk_leaves_the_segment_as_it_was(disk: SimDisk, segment: Se
     assert offsets_of(data_of(read(segment, 0))) == [0, 1, 2, 3]
 
 
-def test_a_failed_write_leaves_no_whole_batch_behind_a_shorter_one(
+def test_a_failed_write_leaves_no_whole_batch_after_a_shorter_one(
     disk: SimDisk, segment: Segment
 ) -> None:
     first, second, third = batch(0), batch(1), batch(2)
@@ -236,7 +236,7 @@ def test_a_failed_write_leaves_no_whole_batch_behind_a_shorter_one(
     assert disk.read_file(segment.path) == first
 
 
-def test_litter_that_could_not_be_swept_is_swept_before_the_next_write(
+def test_a_partial_write_that_could_not_be_cut_off_is_cut_off_before_the_next_write(
     disk: SimDisk, segment: Segment
 ) -> None:
     first, second = batch(0), batch(1)
@@ -262,7 +262,7 @@ def test_a_full_disk_after_a_view_is_repaired_too(disk: SimDisk, segment: Segmen
 
 
 @pytest.mark.parametrize("with_view", [False, True])
-def test_a_cut_segment_has_its_head_and_goes_on_from_there(
+def test_a_cut_segment_keeps_its_head_and_continues_from_there(
     disk: SimDisk, segment: Segment, with_view: bool
 ) -> None:
     written = filled(segment, 8, value=LARGE)
@@ -297,7 +297,7 @@ def test_a_renamed_segment_leaves_no_index_behind(disk: SimDisk, segment: Segmen
     assert disk.list_names("/log") == [f"{0:020d}.log.deleted"]
 
 
-def test_a_dirty_file_stays_open_though_the_cache_forgets_it(disk: SimDisk) -> None:
+def test_a_dirty_file_stays_open_after_the_cache_drops_it(disk: SimDisk) -> None:
     disk.make_directories("/log")
     files = FileCache(disk, files_max=1)
     segment = Segment.create(disk, files, "/log", base_offset=0, index_interval_bytes=100)

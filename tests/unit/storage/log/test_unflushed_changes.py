@@ -1,4 +1,4 @@
-"""A flush on a disk that has no room for the small files beside the batches."""
+"""A flush on a disk without room for the small files beside the batches."""
 
 from __future__ import annotations
 

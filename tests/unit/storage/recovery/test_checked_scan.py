@@ -1,11 +1,11 @@
-"""Scanning segment bytes: what counts as valid, where it stops, what lies behind the damage."""
+"""Scanning segment bytes: what is valid, where the scan stops, what follows the damage."""
 
 from __future__ import annotations
 
 import pytest
 
 from tidemill.storage.files.disk import DiskFile
-from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_behind
+from tidemill.storage.recovery.checked_scan import CheckedScan, try_find_batch_after
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.records import Record, build_batch
 
@@ -49,7 +49,7 @@ def test_a_batch_that_is_cut_short_ends_the_scan_before_it(cut: int) -> None:
     assert scan.damage is not None
 
 
-def test_F20_every_flipped_bit_behind_the_leader_epoch_is_noticed() -> None:
+def test_F20_every_flipped_bit_after_the_leader_epoch_is_detected() -> None:
     data = batch(0)
     for position in range(16, len(data)):
         damaged = bytearray(data)
@@ -75,43 +75,42 @@ def test_a_leader_epoch_that_falls_ends_the_scan() -> None:
     assert scan.damage == "leader epoch 4 after 5"
 
 
-def test_zeros_are_no_batch() -> None:
+def test_zeros_are_not_a_batch() -> None:
     scan, offsets = scan_of(bytes(4096))
     assert offsets == []
     assert scan.damage is not None
 
 
-def test_a_batch_behind_a_hole_is_found() -> None:
+def test_a_batch_after_a_hole_is_found() -> None:
     hole = bytes(1000) + b"\x02" * 500
     data = batch(0) + hole + batch(9)
-    found = try_find_batch_behind(
+    found = try_find_batch_after(
         file_of(data), position=len(batch(0)), end=len(data), next_offset=1
     )
     assert found is not None
     assert (found.position, found.header.base_offset) == (len(batch(0)) + len(hole), 9)
 
 
-def test_a_batch_from_before_the_hole_is_not_ours_behind_it() -> None:
+def test_a_batch_with_an_earlier_offset_does_not_count_after_a_hole() -> None:
     data = bytes(100) + batch(3)
-    assert try_find_batch_behind(file_of(data), position=0, end=len(data), next_offset=4) is None
+    assert try_find_batch_after(file_of(data), position=0, end=len(data), next_offset=4) is None
 
 
-def test_a_damaged_batch_behind_a_hole_does_not_count() -> None:
+def test_a_damaged_batch_after_a_hole_does_not_count() -> None:
     data = bytearray(bytes(100) + batch(3))
     data[-1] ^= 1
     assert (
-        try_find_batch_behind(file_of(bytes(data)), position=0, end=len(data), next_offset=0)
-        is None
+        try_find_batch_after(file_of(bytes(data)), position=0, end=len(data), next_offset=0) is None
     )
 
 
-def test_a_scan_can_go_on_behind_the_damage() -> None:
+def test_a_scan_can_continue_after_the_damage() -> None:
     damaged = bytearray(batch(1))
     damaged[70] ^= 1
     data = batch(0) + bytes(damaged) + batch(2) + batch(3)
     scan, offsets = scan_of(data)
     assert offsets == [0]
-    found = try_find_batch_behind(
+    found = try_find_batch_after(
         file_of(data), position=scan.position, end=len(data), next_offset=scan.next_offset
     )
     assert found is not None

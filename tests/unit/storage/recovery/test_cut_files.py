@@ -1,4 +1,4 @@
-"""What recovery cut off is kept for a while, and not for ever."""
+"""The bytes that recovery cut off are kept for a limited time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def disk() -> SimDisk:
     ],
     ids=["retention", "long retention", "for ever", "compacted"],
 )
-def test_a_side_file_lives_as_long_as_its_topics_records_but_no_more_than_a_week(
+def test_a_side_file_is_kept_as_long_as_its_topics_records_but_at_most_a_week(
     disk: SimDisk, config: LogConfig, kept_ms: int
 ) -> None:
     assert purge_cut_files(disk, [(DIRECTORY, config)], CUT_AT_MS + kept_ms) == 0
@@ -42,11 +42,11 @@ def test_a_side_file_lives_as_long_as_its_topics_records_but_no_more_than_a_week
     assert not disk.exists(CUT)
 
 
-def test_nothing_else_of_a_log_goes(disk: SimDisk) -> None:
+def test_no_other_file_of_a_log_is_removed(disk: SimDisk) -> None:
     purge_cut_files(disk, [(DIRECTORY, LogConfig())], CUT_AT_MS + 10 * CUT_FILE_MS_MAX)
     assert disk.list_names(DIRECTORY) == [LOG.rpartition("/")[2]]
 
 
-def test_a_log_that_is_gone_does_not_keep_the_others_from_it(disk: SimDisk) -> None:
+def test_a_removed_log_does_not_stop_the_purge_of_others(disk: SimDisk) -> None:
     logs = [("/data/gone-0", LogConfig()), (DIRECTORY, LogConfig())]
     assert purge_cut_files(disk, logs, CUT_AT_MS + 10 * CUT_FILE_MS_MAX) == 1

@@ -1,4 +1,4 @@
-"""Recovery of one log: what is kept, what is cut, what is reported, and what is made anew."""
+"""Recovery of one log: what is kept, cut, reported and rebuilt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ONE_SEGMENT = LogConfig(segment_bytes=1 << 20, index_interval_bytes=2 * SIZE)
 
 
 def promised(disk: SimDisk, batches: int, config: LogConfig = ONE_SEGMENT) -> LogDirectory:
-    """A log whose first batches lie below the recovery point."""
+    """A log whose first batches are below the recovery point."""
     directory = opened(disk)
     fill(directory.create_log(ORDERS, TOPIC_ID, config), batches)
     flushed(directory)
@@ -52,7 +52,7 @@ def side_files(disk: SimDisk) -> dict[str, bytes]:
 FIRST = f"{ORDERS_PATH}/{0:020d}.log"
 
 
-def test_R11_only_what_lies_behind_the_checkpoint_is_scanned(disk: SimDisk) -> None:
+def test_R11_only_what_follows_the_checkpoint_is_scanned(disk: SimDisk) -> None:
     directory = promised(disk, 20)
     fill(log_of(directory), 3)
     again = opened(disk.restart())
@@ -88,7 +88,7 @@ def test_a_tail_of_zeros_is_cut_without_keeping_it(disk: SimDisk) -> None:
     assert disk.size(FIRST) == 5 * SIZE
 
 
-def test_R11_a_valid_batch_of_ours_behind_the_hole_makes_the_partition_suspect(
+def test_R11_a_valid_batch_after_the_hole_makes_the_partition_suspect(
     disk: SimDisk,
 ) -> None:
     directory = promised(disk, 5)
@@ -163,7 +163,7 @@ def test_lost_segments_leave_a_gap_and_no_offset_is_used_twice(disk: SimDisk) ->
     assert (log_of(again).log_start_offset, log_of(again).log_end_offset) == (0, 12)
 
 
-def test_segments_behind_a_gap_do_not_count(disk: SimDisk) -> None:
+def test_segments_after_a_gap_do_not_count(disk: SimDisk) -> None:
     directory = promised(disk, 1, SMALL)
     fill(log_of(directory), 15)
     names = segments(disk)
@@ -187,7 +187,7 @@ def test_the_recovered_tail_is_durable_before_it_counts_as_flushed(disk: SimDisk
         assert drain(log, 2) == b"".join(written)
 
 
-def test_recovering_twice_comes_to_the_same_end(disk: SimDisk) -> None:
+def test_recovering_twice_gives_the_same_log(disk: SimDisk) -> None:
     directory = promised(disk, 5, SMALL)
     fill(log_of(directory), 8)
     image = disk.crash(SeededRng(12))
@@ -196,9 +196,7 @@ def test_recovering_twice_comes_to_the_same_end(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["unlink", "flip", "old"])
-def test_leader_epochs_that_are_lost_damaged_or_old_are_made_anew(
-    disk: SimDisk, spoil: str
-) -> None:
+def test_leader_epochs_that_are_lost_damaged_or_old_are_rebuilt(disk: SimDisk, spoil: str) -> None:
     directory = promised(disk, 2)
     path = f"{ORDERS_PATH}/leader-epochs"
     old = disk.read_file(path)
@@ -225,7 +223,7 @@ def test_epochs_of_the_unflushed_tail_come_from_its_batches(disk: SimDisk) -> No
 
 
 def with_producers(disk: SimDisk) -> LogDirectory:
-    """Producer 5 wrote before the checkpoint, producer 6 behind it."""
+    """Producer 5 wrote before the checkpoint, producer 6 after it."""
     directory = promised(disk, 2, SMALL)
     log = log_of(directory)
     append(log, batch(2, producer=(5, 0, 0)))
@@ -256,7 +254,7 @@ def spoil_snapshots(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda _disk: None, unlink_snapshots, spoil_snapshots])
-def test_I18_producers_come_back_with_and_without_their_snapshots(
+def test_I18_producers_are_recovered_with_and_without_their_snapshots(
     disk: SimDisk, spoil: Callable[[SimDisk], None]
 ) -> None:
     with_producers(disk)
@@ -268,7 +266,7 @@ def test_I18_producers_come_back_with_and_without_their_snapshots(
         assert repeated.base_offset == offset
 
 
-def test_I18_a_snapshot_from_behind_the_end_is_removed_for_good(disk: SimDisk) -> None:
+def test_I18_a_snapshot_from_past_the_end_is_removed_durably(disk: SimDisk) -> None:
     directory = with_producers(disk)
     stale = log_of(directory).producers.encode(50)
     disk.write_file_atomically(f"{ORDERS_PATH}/{50:020d}.snapshot", stale)
@@ -289,7 +287,7 @@ def test_a_lost_index_costs_only_time(disk: SimDisk, suffix: str) -> None:
     assert len(drain(log_of(again))) == 14 * SIZE
 
 
-def test_an_index_that_points_elsewhere_is_not_believed(disk: SimDisk) -> None:
+def test_an_index_that_points_elsewhere_is_not_trusted(disk: SimDisk) -> None:
     directory = promised(disk, 12)
     stored(directory)
     directory.write_checkpoint()
@@ -316,7 +314,7 @@ def test_without_any_checkpoint_everything_is_scanned_and_kept(disk: SimDisk) ->
     assert log_of(again).log_end_offset == 12
 
 
-def test_a_truncated_log_is_not_taken_for_a_damaged_one(disk: SimDisk) -> None:
+def test_a_truncated_log_is_not_reported_as_damaged(disk: SimDisk) -> None:
     directory = promised(disk, 12)
     log_of(directory).truncate_to(5)
     append(log_of(directory), batch(5, epoch=3))
@@ -326,7 +324,7 @@ def test_a_truncated_log_is_not_taken_for_a_damaged_one(disk: SimDisk) -> None:
     assert log_of(again).epochs.entries() == ((0, 0), (3, 5))
 
 
-def test_what_was_half_written_or_deleted_is_removed(disk: SimDisk) -> None:
+def test_half_written_and_deleted_files_are_removed(disk: SimDisk) -> None:
     promised(disk, 2)
     for name in ("x.tmp", f"{0:020d}.log.deleted"):
         disk.open(f"{ORDERS_PATH}/{name}", create=True)

@@ -55,7 +55,7 @@ def test_naming_the_newest_epoch_again_changes_nothing(epochs: LeaderEpochs) -> 
     assert epochs.version == version
 
 
-def test_an_epoch_that_wrote_nothing_gives_way_to_the_next(epochs: LeaderEpochs) -> None:
+def test_an_epoch_that_wrote_nothing_is_replaced_by_the_next(epochs: LeaderEpochs) -> None:
     epochs.assign(8, 60)
     epochs.assign(9, 60)
     assert epochs.entries() == ((1, 0), (3, 10), (7, 40), (9, 60))
@@ -92,14 +92,14 @@ def test_truncation_from_the_end_forgets_epochs_that_began_there(
         (90, ((7, 90),)),
     ],
 )
-def test_truncation_from_the_start_folds_into_the_epoch_that_holds_it(
+def test_truncation_from_the_start_merges_into_the_epoch_that_holds_it(
     epochs: LeaderEpochs, offset: int, expected: tuple[tuple[int, int], ...]
 ) -> None:
     epochs.truncate_from_start(offset)
     assert epochs.entries() == expected
 
 
-def test_every_change_is_seen_in_the_version(epochs: LeaderEpochs) -> None:
+def test_every_change_raises_the_version(epochs: LeaderEpochs) -> None:
     seen = [epochs.version]
     for change in (
         lambda: epochs.assign(8, 50),
@@ -122,6 +122,6 @@ def test_encoded_epochs_are_decoded(steps: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"x", bytes(24)], ids=["half an entry", "not rising"])
-def test_a_list_that_cannot_be_is_damage(payload: bytes) -> None:
+def test_an_impossible_list_is_damage(payload: bytes) -> None:
     with pytest.raises(DamagedFile):
         LeaderEpochs.decode(encode_checked(b"EPOC", 1, payload))

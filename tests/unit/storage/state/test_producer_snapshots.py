@@ -62,7 +62,7 @@ def test_snapshots_that_wait_for_a_flush_are_bounded(disk: SimDisk) -> None:
     assert snapshots.pending_offsets() == [48, 49]
 
 
-def test_R10_a_damaged_snapshot_gives_way_to_the_one_before(disk: SimDisk) -> None:
+def test_R10_a_damaged_snapshot_is_replaced_by_the_one_before(disk: SimDisk) -> None:
     snapshots = ProducerSnapshots(disk, "/d")
     for offset in (10, 20):
         snapshots.take(states(1), offset)
@@ -74,22 +74,22 @@ def test_R10_a_damaged_snapshot_gives_way_to_the_one_before(disk: SimDisk) -> No
     assert found[1] == 10
 
 
-def test_a_snapshot_under_a_wrong_name_is_not_believed(disk: SimDisk) -> None:
+def test_a_snapshot_under_a_wrong_name_is_not_trusted(disk: SimDisk) -> None:
     disk.write_file_atomically(f"/d/{20:020d}.snapshot", states(1).encode(10))
     assert ProducerSnapshots(disk, "/d", [20]).try_load_newest(99) is None
 
 
-def test_a_cut_takes_later_snapshots_away(disk: SimDisk) -> None:
+def test_a_cut_removes_later_snapshots(disk: SimDisk) -> None:
     snapshots = ProducerSnapshots(disk, "/d")
     snapshots.take(states(1), 10)
     snapshots.take(states(1), 20)
     write(disk, snapshots)
     snapshots.take(states(1), 30)
-    snapshots.drop_behind(10)
+    snapshots.drop_after(10)
     assert names(disk) == [10]
     assert snapshots.pending_offsets() == []
     assert snapshots.newest_offset == 10
 
 
-def test_no_snapshot_is_no_offset(disk: SimDisk) -> None:
+def test_without_a_snapshot_the_newest_offset_is_minus_one(disk: SimDisk) -> None:
     assert ProducerSnapshots(disk, "/d").newest_offset == -1

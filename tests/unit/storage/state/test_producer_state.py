@@ -44,7 +44,7 @@ def test_batches_without_producer_are_not_remembered() -> None:
     assert len(states) == 0
 
 
-def test_T29_sequences_go_on_where_they_stopped() -> None:
+def test_T29_sequences_continue_where_they_stopped() -> None:
     states = states_with(produced(0, 3), produced(3, 2, offset=3))
     assert states.check(produced(5)) is None
 
@@ -105,7 +105,7 @@ def test_T29_a_batch_may_hold_the_wrap() -> None:
     assert states.check(produced(SEQUENCE_MAX, 3)) == DuplicateOf(5, 7, NOW_MS)
 
 
-def test_a_transaction_marker_speaks_for_its_epoch_only() -> None:
+def test_a_transaction_marker_only_sets_the_epoch() -> None:
     states = states_with(produced(0, 3), marker(0))
     assert states.check(produced(3)) is None
     states.update(marker(1), NOW_MS)
@@ -122,7 +122,7 @@ def test_producers_expire_by_their_last_append() -> None:
     assert refusal(states, produced(7, pid=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_S38_the_longest_silent_producer_makes_room() -> None:
+def test_S38_the_producer_silent_longest_is_dropped() -> None:
     states = ProducerStates(producer_ids_max=3)
     for pid in (1, 2, 3):
         states.update(produced(0, pid=pid), NOW_MS)
@@ -133,7 +133,7 @@ def test_S38_the_longest_silent_producer_makes_room() -> None:
     assert refusal(states, produced(5, pid=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_it_knows_whether_a_cut_concerns_it() -> None:
+def test_it_knows_whether_a_cut_removes_a_remembered_batch() -> None:
     states = states_with(produced(0, 3, offset=10))
     assert states.reaches(12)
     assert not states.reaches(13)
@@ -165,6 +165,6 @@ def test_a_snapshot_keeps_the_wrap() -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(8) + b"\x7f\xff\xff\xff", bytes(13)])
-def test_a_snapshot_that_cannot_be_is_damage(payload: bytes) -> None:
+def test_an_impossible_snapshot_is_damage(payload: bytes) -> None:
     with pytest.raises(DamagedFile):
         ProducerStates.decode(encode_checked(b"PROD", 1, payload))

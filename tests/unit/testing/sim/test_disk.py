@@ -1,4 +1,4 @@
-"""The simulated disk must be at least as cruel as a real one: these are its cruelties."""
+"""The simulated disk must fail in every way that a real one can."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_synced_bytes_under_a_synced_name_survive_every_crash() -> None:
         assert disk.crash_image(SeededRng(seed)).read_file("/a") == b"safe" * 3000
 
 
-def test_unsynced_pages_are_kept_lost_and_torn_each_for_itself() -> None:
+def test_unsynced_pages_are_kept_lost_or_torn_independently() -> None:
     disk = SimDisk()
     written(disk, "/a", b"o" * PAGE_BYTES * 3, sync=True)
     disk.open("/a").pwrite([b"n" * PAGE_BYTES * 3], 0)
@@ -151,7 +151,7 @@ def test_after_a_failed_sync_a_second_one_succeeds_and_proves_nothing() -> None:
     assert disk.crash(SeededRng(1)).read_file("/a") == b"old"
 
 
-def test_after_a_failed_sync_only_writing_again_brings_the_bytes_to_the_disk() -> None:
+def test_after_a_failed_sync_only_another_write_gets_the_bytes_to_the_disk() -> None:
     disk = SimDisk()
     written(disk, "/a", b"", sync=True)
     file = disk.open("/a")
@@ -175,7 +175,7 @@ def test_planted_faults_hit_the_named_call_and_path_as_often_as_asked() -> None:
     two.pwrite([b"x"], 0)
 
 
-def test_a_full_disk_takes_what_fits_and_says_so() -> None:
+def test_a_full_disk_writes_what_fits_and_raises() -> None:
     disk = SimDisk(capacity_bytes=10)
     file = disk.open("/a", create=True)
     file.pwrite([b"12345678"], 0)
@@ -185,7 +185,7 @@ def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     assert disk.space("/").usable_bytes == 0
 
 
-def test_space_comes_back_when_files_are_cut_or_removed() -> None:
+def test_space_is_freed_when_files_are_cut_or_removed() -> None:
     disk = SimDisk(capacity_bytes=10)
     file = disk.open("/a", create=True)
     file.pwrite([b"12345678"], 0)
@@ -215,7 +215,7 @@ def test_after_a_crash_the_dead_process_can_do_nothing() -> None:
             attempt()
 
 
-def test_a_restart_keeps_what_was_written_and_a_later_crash_may_take_it() -> None:
+def test_a_restart_keeps_written_bytes_and_a_later_crash_may_lose_them() -> None:
     disk = SimDisk()
     written(disk, "/a", b"x" * 5000, sync=False)
     successor = disk.restart()
@@ -283,7 +283,7 @@ def test_files_are_dated_by_the_clock_of_the_machine_and_keep_their_date_in_a_cr
     assert disk.crash(SeededRng(1)).changed_ms("/a") == 1_000
 
 
-def test_a_rename_dates_a_file_anew():
+def test_a_rename_updates_the_date_of_a_file():
     now_ms = [1_000]
     disk = SimDisk(wall_ms=lambda: now_ms[0])
     disk.open("/a", create=True)

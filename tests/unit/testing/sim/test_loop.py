@@ -1,5 +1,4 @@
-"""The simulated loop: time that costs nothing, an order that a seed decides, deaths without last
-words."""
+"""The simulated loop: time costs nothing, a seed decides the order, a dead host runs no cleanup."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_without_a_seed_it_is_first_come_first_served() -> None:
 def test_sets_of_tasks_and_futures_are_iterated_in_the_same_order() -> None:
     async def main() -> list[list[int]]:
         loop = asyncio.get_running_loop()
-        kept = [object() for _ in range(1000)]  # moves whatever is allocated next
+        kept = [object() for _ in range(1000)]  # moves the next allocations
         futures = [loop.create_future() for _ in range(50)]
         order = [futures.index(future) for future in set(futures)]
         _spawn(asyncio.sleep(1))
@@ -96,7 +95,7 @@ def test_sets_of_tasks_and_futures_are_iterated_in_the_same_order() -> None:
     assert SimLoop().run(main()) == SimLoop().run(main())
 
 
-def test_nobody_who_can_go_on_is_an_error_that_names_who_waits() -> None:
+def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
     async def waits_for_ever() -> None:
         await asyncio.get_running_loop().create_future()
 

@@ -1,4 +1,4 @@
-"""The simulated network must be at least as bad as a real one."""
+"""The simulated network must behave at least as badly as a real one."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_each_connection_has_its_own_delay() -> None:
         pairs = [await world.connect() for _ in range(5)]
         for client, _ in pairs:
             client.transport.write(b"x")
-        await asyncio.sleep(0.0007)  # some of them have it by now, hardly all
+        await asyncio.sleep(0.0007)  # some of them have it by now, but probably not all
         arrivals.add(tuple(bool(served.received) for _, served in pairs))
 
     for seed in range(20):
@@ -138,7 +138,7 @@ def test_a_connection_needs_both_directions(direction: tuple[str, str]) -> None:
     run(scenario)
 
 
-def test_a_killed_process_resets_its_connections_and_hears_nothing() -> None:
+def test_a_killed_process_resets_its_connections_and_receives_nothing() -> None:
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         world.kill_server(silent=False)
@@ -151,7 +151,7 @@ def test_a_killed_process_resets_its_connections_and_hears_nothing() -> None:
     run(scenario)
 
 
-def test_a_dead_machine_tells_nobody_until_it_is_up_again() -> None:
+def test_a_dead_machine_sends_nothing_until_it_is_up_again() -> None:
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         world.kill_server(silent=True)
@@ -167,7 +167,7 @@ def test_a_dead_machine_tells_nobody_until_it_is_up_again() -> None:
     run(scenario)
 
 
-def test_what_was_on_the_wire_arrives_though_its_sender_is_dead() -> None:
+def test_bytes_on_the_wire_arrive_even_if_their_sender_is_dead() -> None:
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         served.transport.write(b"last words")
@@ -178,7 +178,7 @@ def test_what_was_on_the_wire_arrives_though_its_sender_is_dead() -> None:
     run(scenario)
 
 
-def test_a_window_bounds_what_is_on_its_way() -> None:
+def test_a_window_bounds_the_bytes_in_transit() -> None:
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         served.transport.pause_reading()
@@ -202,7 +202,7 @@ def test_a_reset_breaks_both_sides() -> None:
     run(scenario)
 
 
-def test_an_end_that_closed_resets_a_peer_that_goes_on_sending() -> None:
+def test_a_closed_end_resets_a_peer_that_keeps_sending() -> None:
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         client.transport.write(bytes(1_000_000))
