@@ -7,8 +7,8 @@ The rules of this shell:
   write before the caller continues (T22).
 - Only a CONNECTED session acts (`may_act`). A LOST session is replaced, and the broker registers
   again, in a new broker epoch.
-- After an unclean stop, a broker leaves the in-sync sets of everything that it may have lost before
-  it registers (I14).
+- Before it registers after an unclean stop, a broker leaves the in-sync sets of all partitions
+  whose records it may have lost (I14).
 
 `run` is the loop that follows the watches; the broker starts it.
 """

@@ -87,7 +87,7 @@ class Followers:
                 try:
                     await self._follow_connected(leader_id)
                 except (ClientError, KafkaError) as error:
-                    log.info("following broker %d: %s", leader_id, error)
+                    log.info("fetching from broker %d failed: %s", leader_id, error)
                     await asyncio.sleep(RETRY_S)
         finally:
             self._running.pop(leader_id, None)
@@ -124,7 +124,7 @@ class Followers:
                         appended.append(partition)
                 except (KafkaError, StorageFault) as error:
                     # A fault of one partition (full disk, damaged batch) must not stop the others.
-                    log.error("following %s: %s", partition.name, error)
+                    log.error("replicating %s failed: %s", partition.name, error)
                     delayed = True
                 delayed = delayed or data.error_code != 0
         await self._flush(appended)

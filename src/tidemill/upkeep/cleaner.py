@@ -159,7 +159,7 @@ class Cleaner:
     ) -> bool:
         """Report the failure; returns whether another log may be tried at once."""
         self._telemetry.cleaning_failures += 1
-        log.error("compaction of %s: %s", log_.directory, fault)
+        log.error("compaction of %s failed: %s", log_.directory, fault)
         if isinstance(fault, KafkaError):
             self._damaged.add(log_)
             return True

@@ -72,7 +72,7 @@ class Housekeeping:
                 await run_slices(partial(self._retention.purge_slice, FILES_PER_SLICE))
                 await self.purge_cut_files(now_ms)
             except StorageFault as fault:
-                log.error("retention: %s", fault)
+                log.error("retention failed: %s", fault)
 
     async def purge_cut_files(self, now_ms: int) -> None:
         """Delete the side files of earlier recoveries that are old enough."""
@@ -102,7 +102,7 @@ class Housekeeping:
         try:
             await self.write_checkpoint()
         except StorageFault as fault:
-            log.error("checkpoint: %s", fault)
+            log.error("checkpoint failed: %s", fault)
 
     async def write_checkpoint(self) -> None:
         """Make durable where each log starts and how far it is flushed. Raises StorageFault."""

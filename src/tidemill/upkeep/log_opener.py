@@ -93,4 +93,4 @@ class LogOpener:
         try:
             await self._disk.run(self._directory.settle_removals)
         except StorageFault as fault:
-            log.error("deleted logs: %s", fault)
+            log.error("removing deleted logs failed: %s", fault)
