@@ -1,1 +1,1 @@
-"""`python -m bench`: what Tidemill does on this machine, side by side with Apache Kafka."""
+"""`python -m bench`: measures Tidemill on this machine, side by side with Apache Kafka."""

@@ -91,21 +91,21 @@ def _measure(
                     report.outcomes += row.run(lab)
                 except (MeasurementFailed, OSError, subprocess.SubprocessError) as error:
                     report.failures[row.key] = str(error)
-                    lab.stop_shared()  # whatever went wrong, the next row has new brokers
+                    lab.stop_shared()  # after any failure the next row has new brokers
                 progress.end()
         finally:
             lab.close()
 
 
 def _warn_if_busy(report: Report) -> None:
-    """Rates of a machine that does something else are worth little; CPU per record is steadier."""
+    """Warn if the machine is busy: its rates mean little, only CPU per record is steady."""
     load, cpus = os.getloadavg()[0], os.cpu_count() or 1
     if load > BUSY_SHARE * cpus:
         report.warnings.append(f"the machine was busy before the run: load {load:.1f}, {cpus} CPUs")
 
 
 def _keep(report: Report, directory: Path) -> list[Path]:
-    """Write the numbers and their picture; where they are."""
+    """Write the numbers and their chart; the paths of both."""
     stamp = str(report.facts["date"]).replace(":", "").rstrip("Z")
     stem = directory / f"{stamp}-{str(report.facts['commit']).rstrip('+')}"
     directory.mkdir(parents=True, exist_ok=True)

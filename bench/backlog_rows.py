@@ -1,8 +1,7 @@
-"""A long backlog must not slow anybody down: not producers, not who reads at its end, not who
-reads somewhere in it.
+"""A long backlog must not slow down producers, readers at its end, or readers in the middle.
 
-Reading is fetch requests of one size, each connection asking for the same place again and again: so
-a sample is about finding and sending, and after the sample that does not count about cached pages.
+Readers send fetch requests of one size, and each connection asks for the same position again and
+again. So a sample measures finding and sending; after the warm-up sample all pages are cached.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ RECORD_BYTES = 1_000
 FETCH_BYTES = 64 * 1024
 FETCH_VERSION = 11
 BATCHING = "batch.num.messages=60"
-"""A fetch brings at least one batch: so it is about as large as asked for."""
+"""A fetch returns at least one batch: so an answer is about as large as asked for."""
 PLACES = 16
 IN_FLIGHT = 2
 SEED = 20
@@ -36,7 +35,7 @@ SEED = 20
 @final
 @dataclass(frozen=True, slots=True)
 class _Backlog:
-    """One broker with a topic that was filled before anything is measured."""
+    """One broker with a topic that is filled before the measurement."""
 
     lab: Lab
     broker: MeasuredBroker
@@ -47,12 +46,12 @@ class _Backlog:
         return self.lab.qbench(self.broker, self.topic, "produce", count, RECORD_BYTES, 1)
 
     def fetch_at_the_end(self) -> Sample:
-        """What a consumer asks for that has nearly caught up."""
+        """Fetch near the end, like a consumer that has nearly caught up."""
         behind = FETCH_BYTES // RECORD_BYTES
         return self._fetch([(p, end - behind) for p, end in enumerate(self._ends())])
 
     def fetch_anywhere(self) -> Sample:
-        """Places all over the log, the same ones in each sample."""
+        """Fetch all over the log, at the same offsets in each sample."""
         places = random.Random(SEED)
         ends = self._ends()
         chosen = [number % PARTITIONS for number in range(PLACES)]
@@ -72,7 +71,7 @@ class _Backlog:
 
 
 def backlog(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """The same on a long and a short backlog."""
+    """The same load on a long and on a short backlog."""
     short_gb, long_gb = lab.sizes.backlog_gb
     lab.need_disk(short_gb + long_gb)
     against = f"{short_gb:g} GB"
@@ -96,7 +95,7 @@ def backlog(lab: Lab, row: str, title: str) -> list[Outcome]:
         return [
             compared("fetch at the end of", "k req/s", "k_per_s", _Backlog.fetch_at_the_end),
             compared("fetch anywhere in", "k req/s", "k_per_s", _Backlog.fetch_anywhere),
-            # Last, since its batches are larger than those that the others look for.
+            # Last, because its batches are larger than the ones that the others read.
             compared("produce onto", "MB/s", "mb_per_s", _Backlog.produce),
         ]
 

@@ -1,7 +1,7 @@
-"""Tools the bench needs and the set-up does not: installed as root on Debian, else left out.
+"""Tools that only the bench needs: installed as root on Debian, else their rows are skipped.
 
-The rule of the whole project: what is installed is listed first, a missing tool is one printed
-line, and where CI=true it is a failure.
+As everywhere in the project: packages are listed before they are installed, a missing tool is
+reported in one line, and with CI=true it is a failure.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["have"]
 
 
 def have(present: Callable[[], bool], packages: list[str], *, without: str) -> bool:
-    """Whether the tool is there, after an attempt to install it; `without` says what is lost."""
+    """Whether the tool exists, after an attempt to install it; `without` says what is lost."""
     if present():
         return True
     if os.geteuid() == 0 and shutil.which("apt-get"):

@@ -1,4 +1,4 @@
-"""What a result must say about where it comes from, so that it can be repeated."""
+"""The facts about a run that are stored with its results, so that it can be repeated."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _flavour(modules: Iterable[str]) -> str:
 
 
 def _commit() -> str:
-    """The short hash, with a plus where the working copy differs from it."""
+    """The short hash, with a plus if the working copy differs from it."""
     found = _git("rev-parse", "--short", "HEAD")
     return f"{found}+" if found and _git("status", "--porcelain") else found or "unknown"
 

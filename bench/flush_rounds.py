@@ -1,10 +1,10 @@
-"""What one flush round costs: fdatasync per file, in one or more threads, against one syncfs.
+"""The cost of one flush round: fdatasync per file, in one or more threads, against one syncfs.
 
     python -m bench.flush_rounds DIRECTORY        under a minute; the machine should be quiet
 
-Each round appends 4,000 bytes to every file and then makes them durable, as a flush round of so
-many dirty partitions does. The second table has a neighbour on the same file system that writes
-60 MB/s and never syncs: what syncfs must write for others. See docs/adr/0003-flush-rounds.md.
+Each round appends 4,000 bytes to every file and then makes them durable, like a flush round of that
+many dirty partitions. In the second table another program on the same file system writes 60 MB/s
+and never syncs; syncfs must write its data too. See docs/adr/0003-flush-rounds.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Many members of one group in one process, without a client library: both protocols.
 
-They do what a client does between polls: join, sync, heartbeat, and answer a rebalance. Nothing is
-fetched: what is measured is the coordinator.
+They do what a client does between polls: join, sync, heartbeat, and take part in rebalances. They
+fetch nothing, so the bench measures the coordinator.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _NOT_YET = (
 
 
 def _versioned(message: Message) -> bytes:
-    """As clients put it into JoinGroup and SyncGroup: the version in front."""
+    """Encoded as clients put it into JoinGroup and SyncGroup: the version first."""
     writer = Writer()
     writer.buf += bytes(2)
     message.write(writer, 0)
@@ -79,7 +79,7 @@ _ASSIGNMENT = _versioned(
 
 
 async def find_coordinator(address: Address, group_id: str) -> None:
-    """Wait until the group's coordinator is known: a cluster of one has no other than itself."""
+    """Wait until the group has a coordinator; with one broker it is always that broker."""
     connection = await BrokerConnection.open(
         AsyncioNet(), *address, timeout_s=ANSWER_SECONDS_MAX, client_id="bench"
     )
@@ -101,7 +101,7 @@ async def find_coordinator(address: Address, group_id: str) -> None:
 
 @final
 class ClassicMember:
-    """Stable when it holds an assignment of the newest generation."""
+    """Classic protocol; stable when it has an assignment of the newest generation."""
 
     def __init__(self, group_id: str) -> None:
         self.is_stable = False
@@ -150,7 +150,7 @@ class ClassicMember:
                 protocol_name="range",
                 assignments=[
                     SyncGroupRequestAssignment(member_id=one.member_id, assignment=_ASSIGNMENT)
-                    for one in joined.members  # only the leader is told them
+                    for one in joined.members  # only the leader receives them
                 ],
             ),
             SyncGroupResponse,
@@ -178,7 +178,7 @@ class ClassicMember:
 
 @final
 class ConsumerMember:
-    """Stable when its heartbeats bring nothing new and it owns its share."""
+    """Consumer protocol; stable when it owns its share and heartbeats bring no change."""
 
     def __init__(self, group_id: str, topic: str) -> None:
         self.is_stable = False
@@ -214,7 +214,7 @@ class ConsumerMember:
         _check(answer.error_code, "ConsumerGroupHeartbeat")
         is_new_epoch, self._epoch = answer.member_epoch != self._epoch, answer.member_epoch
         if answer.assignment is not None:
-            # As a client does: what changed is acknowledged at once.
+            # Like a client: a change is acknowledged at once.
             self._owned = [
                 RequestTopicPartitions(topic_id=one.topic_id, partitions=one.partitions)
                 for one in answer.assignment.topic_partitions
@@ -225,12 +225,12 @@ class ConsumerMember:
 
 
 class AtRest(NamedTuple):
-    """A group that has settled."""
+    """A group whose members are all stable."""
 
     stable_s: float
-    """From connected to settled."""
+    """From the last connection until all members are stable."""
     cpu_s: float
-    """What the broker used while nothing happened."""
+    """CPU that the broker used while the group was idle."""
 
 
 async def stabilise(

@@ -1,7 +1,7 @@
 """Consumer groups: commits, rebalances, large groups, many groups.
 
-The first rebalance of a group waits for latecomers, on either broker; here it does not, since what
-is measured is the work and not the wait.
+By default both brokers delay the first rebalance of a group for more members. Here they do not:
+the bench measures the work, not the delay.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ GROUPS = 5_000
 LOAD_SECONDS_MAX = 60.0
 JOIN_SECONDS_MAX = 60.0
 JOINS = 9
-"""A member hears of a rebalance with its next heartbeat: up to 100 ms of luck in each join."""
+"""A member learns of a rebalance with its next heartbeat: each join varies by up to 100 ms."""
 STABLE_BAR = Bar("<=", 5, Held.VALUE)
 IDLE_BAR = Bar("<=", 20, Held.VALUE)
 LOAD_BAR = Bar("<=", 2, Held.VALUE)
@@ -65,7 +65,7 @@ _POLL_S = 0.01
 
 
 def offset_commits(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
-    """One commit of one offset at a time from each of 32 clients, each with a group of its own."""
+    """Each of 32 clients, in its own group, commits one offset at a time."""
 
     def measuring(name: str, flush: str) -> Callable[[], Sample]:
         return lambda: _commit_sample(lab, lab.shared(name), flush)
@@ -128,7 +128,7 @@ def _commit_exchange(group_id: str, topic: str, offset: int = 7) -> Exchange:
 
 
 def _set_flush(address: Address, flush: str) -> None:
-    """What a commit waits for; the topic of the offsets is an ordinary one."""
+    """Set what a commit waits for: the offsets topic is configured like any other."""
     entry = ConfigEntry("tidemill.flush", flush, incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.TOPIC, OFFSETS_TOPIC, incremental_configs=[entry])
     admin = AdminClient({"bootstrap.servers": str(address), "log_level": 4})
@@ -140,7 +140,7 @@ def _set_flush(address: Address, flush: str) -> None:
 
 
 def second_member(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
-    """From the second member's subscription until both read: librdkafka, quick heartbeats."""
+    """From the second member's subscription until both read; librdkafka, quick heartbeats."""
 
     def measuring(name: str) -> Callable[[], Sample]:
         def measure() -> Sample:
@@ -210,7 +210,7 @@ def _consumer(address: Address, topic: str) -> Consumer:
 
 
 def _poll_until_all_read(consumers: list[Consumer]) -> None:
-    """Every consumer has its share and got a record of it since this call."""
+    """Whether every consumer has its share and has received a record of it since this call."""
     deadline = time.monotonic() + JOIN_SECONDS_MAX
     waiting = list(consumers)
     while waiting:
@@ -227,7 +227,7 @@ def _poll_until_all_read(consumers: list[Consumer]) -> None:
 
 
 def large_group(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """500 members on 500 partitions: until all have their share, and what they cost at rest."""
+    """500 members on 500 partitions: time until all have their share, and their cost when idle."""
     outcomes = []
     for protocol in ("classic", "consumer"):
         ours = [_large_group_sample(lab, "tidemill", protocol)]
@@ -275,7 +275,7 @@ def _value(
 
 
 def many_groups(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """From the start of the process until the offsets of 5,000 groups can be asked for."""
+    """From the start of the process until it serves the offsets of 5,000 groups."""
     with lab.own("tidemill") as (broker,):
         broker.start()
         topic = lab.new_topic(broker)
@@ -303,7 +303,7 @@ def _commit_all(address: Address, groups: list[str], topic: str) -> None:
 
 
 def _wait_for_offsets(broker: MeasuredBroker, groups: list[str], topic: str) -> None:
-    """All groups in one question, until every one of them is answered."""
+    """Ask for all groups in one request, until it succeeds for every one of them."""
     wanted = [OffsetFetchRequestTopics(name=topic, partition_indexes=[0])]
     request = OffsetFetchRequest(
         groups=[OffsetFetchRequestGroup(group_id=group_id, topics=wanted) for group_id in groups]

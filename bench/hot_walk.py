@@ -1,6 +1,6 @@
-"""What the hot loops cost: the walk of 100-byte records, and a one-record batch from end to end.
+"""The cost of the hot loops: the walk of 100-byte records, and a one-record batch end to end.
 
-Run: python bench/hot_walk.py. The design asks for 20 M records/s and 4 us, compiled.
+Run: python bench/hot_walk.py. The targets, compiled, are 20 M records/s and 4 us.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _best_s(work: Callable[[], object], repeat: int) -> float:
-    """Seconds per call in the best of some rounds: the others shared the machine."""
+    """Seconds per call in the best of several rounds; in the others the machine was busy."""
     best = float("inf")
     for _ in range(ROUNDS):
         began = time.perf_counter()

@@ -1,9 +1,9 @@
-"""What samples mean: the order they are taken in, medians, ratios, and bars held against them.
+"""The evaluation of samples: their order, medians, ratios, and the bars they must reach.
 
-Everything here is a pure function of numbers. Two things under test, A and B, are sampled in rounds
-of A B B A: whatever changes steadily over a round (a warming machine, a filling disk) touches both
-alike. A round gives one ratio, the mean of its two A over the mean of its two B; a row's ratio is
-the median of its rounds' ratios.
+Everything here is a pure function of numbers. Two subjects, A and B, are sampled in rounds of
+A B B A: a steady change over a round (a warming machine, a filling disk) affects both equally. A
+round gives one ratio, the mean of its two A over the mean of its two B; a row's ratio is the median
+of its rounds' ratios.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ __all__ = [
 ]
 
 Sample = Mapping[str, float]
-"""What one run measured, by name."""
+"""The measures of one run, by name."""
 
 SAMPLES_PER_ROUND = 2
 
 
 @final
 class Held(Enum):
-    """What a bar is held against, and how that is written."""
+    """The number that is compared with a bar, and its notation."""
 
     VALUE = "{goal} {limit:g} {unit}"
     RATIO = "{goal} {limit:g}x"
@@ -70,7 +70,7 @@ _GOALS: Mapping[str, Callable[[float, float], bool]] = {">=": operator.ge, "<=":
 
 @final
 class Verdict(Enum):
-    """How an outcome stands to its bar; OPEN where there is no bar or nothing to compare with."""
+    """Whether an outcome reaches its bar; OPEN if there is no bar or nothing to compare with."""
 
     MET = "met"
     MISSED = "MISSED"
@@ -88,10 +88,10 @@ class Outcome:
     ours: Sequence[float]
     theirs: Sequence[float] = ()
     against: str = ""
-    """What `theirs` are samples of."""
+    """The name of the subject of `theirs`."""
     bar: Bar | None = None
     cpu_ours: Sequence[float] = ()
-    """CPU seconds of the broker per million records (or requests, where the row counts those)."""
+    """CPU seconds of the broker per million records (or requests, if the row counts requests)."""
     cpu_theirs: Sequence[float] = ()
     note: str = ""
 
@@ -102,7 +102,7 @@ class Outcome:
 def alternate(
     rounds: int, ours: Callable[[], Sample], theirs: Callable[[], Sample] | None
 ) -> tuple[list[Sample], list[Sample]]:
-    """Run both as A B B A so many times; without the second one, the first one as often."""
+    """Run both as A B B A for some rounds; without the second, run the first as often."""
     of_ours: list[Sample] = []
     of_theirs: list[Sample] = []
     for _ in range(rounds):
@@ -119,7 +119,7 @@ def column(samples: Sequence[Sample], name: str, scale: float = 1.0) -> tuple[fl
 
 
 def round_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """One ratio per round; samples that make no whole round on both sides are one round."""
+    """One ratio per round; samples that do not form complete rounds count as one round."""
     if len(ours) != len(theirs) or len(ours) % SAMPLES_PER_ROUND:
         return [statistics.median(ours) / statistics.median(theirs)]
     return [
@@ -129,14 +129,14 @@ def round_ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 def ratio(outcome: Outcome) -> float | None:
-    """The median ratio of the rounds, where there is something to compare with."""
+    """The median ratio of the rounds; None without a subject to compare with."""
     if not outcome.theirs or not all(outcome.theirs):
         return None
     return statistics.median(round_ratios(outcome.ours, outcome.theirs))
 
 
 def held_value(outcome: Outcome) -> float | None:
-    """The number that the bar is held against."""
+    """The number that is compared with the bar."""
     kind = Held.VALUE if outcome.bar is None else outcome.bar.held
     if kind is Held.VALUE:
         return statistics.median(outcome.ours)
@@ -148,7 +148,7 @@ def held_value(outcome: Outcome) -> float | None:
 
 
 def judge(outcome: Outcome) -> Verdict:
-    """Hold the outcome against its bar."""
+    """Compare the outcome with its bar."""
     value = held_value(outcome)
     if outcome.bar is None or value is None:
         return Verdict.OPEN
@@ -158,7 +158,7 @@ def judge(outcome: Outcome) -> Verdict:
 def histogram_quantile(buckets: Mapping[float, float], share: float) -> float | None:
     """The bound of the first bucket (bound -> count up to it) that covers `share` of all.
 
-    That is the most the quantile can be, and all that a histogram knows.
+    This is an upper bound of the quantile, as exact as a histogram allows.
     """
     total = max(buckets.values(), default=0)  # the last bucket counts all
     if not total:

@@ -1,9 +1,9 @@
-"""Apache Kafka as a subject: one combined KRaft node, as its own scripts and files would run it.
+"""Apache Kafka as a subject: one combined KRaft node, run as its own scripts would run it.
 
 The jars come from Maven Central by `pom.xml`. JVM options are those of `kafka-server-start.sh` and
-`kafka-run-class.sh`, the configuration is the shipped `server.properties` but for addresses and
-directories, for deleted topics leaving the disk at once instead of after a minute, so that one
-sample does not pay for the files of the one before, and for groups that do not wait for latecomers.
+`kafka-run-class.sh`. The configuration is the shipped `server.properties`, except: addresses and
+directories; deleted topics leave the disk at once instead of after a minute, so that a sample does
+not pay for the files of the last one; groups do not wait for more members.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ group.initial.rebalance.delay.ms=0
 
 
 def provide() -> bool:
-    """Have Java and the jars; False, with a printed reason, where that cannot be."""
+    """Install Java and the jars; prints a reason and returns False if that is not possible."""
     lost = "there is no Apache Kafka to compare with"
     if not have(lambda: bool(shutil.which("java")), ["default-jre-headless"], without=lost):
         return False
@@ -97,7 +97,7 @@ def java_version() -> str:
 
 @final
 class KafkaSubject:
-    """The jars must have been provided."""
+    """Kafka; `provide` must have installed the jars."""
 
     name = "kafka"
 

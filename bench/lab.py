@@ -1,8 +1,8 @@
-"""Where rows measure: the brokers, their directories, the sizes of this run.
+"""The lab that rows measure in: the brokers, their directories, the sizes of this run.
 
-Rows that compare rates share one broker of each kind, started on first use: a JVM needs its warm-up
-once. Rows about starting, memory, crashes or many partitions take brokers of their own; before
-those the shared ones are stopped, so that nothing else uses the machine.
+Rows that compare rates share one broker of each kind, started on first use, so that a JVM warms up
+only once. Rows about starting, memory, crashes or many partitions have their own brokers; the
+shared ones are stopped first, so that nothing else uses the machine.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SMALL_RECORD_BYTES = 1_000
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much load makes one sample."""
+    """The load of one sample."""
 
     rounds: int
     small_megabytes: int
-    """Payload of one throughput sample of small records: those take longer per byte."""
+    """Payload of one throughput sample of small records, which take longer per byte."""
     large_megabytes: int
     consume_megabytes: int
     latency_records: int
@@ -45,10 +45,10 @@ class Sizes:
     idle_topics: int
     idle_connections: int
     spark_records: int
-    """Small ones of one sample through Spark; of large ones a fifth."""
+    """Small records of one sample through Spark; a fifth as many large ones."""
 
     def records(self, size: int) -> int:
-        """How many records of this size make one throughput sample."""
+        """The number of records of this size in one throughput sample."""
         small = size < SMALL_RECORD_BYTES
         return (self.small_megabytes if small else self.large_megabytes) * 1_000_000 // size
 
@@ -67,7 +67,7 @@ class Lab:
         self._shared: dict[str, MeasuredBroker] = {}
         self._numbers = itertools.count(1)
         self.tick = tick
-        """To be called after each sample: people are watching."""
+        """Called after each sample, to show progress."""
 
     @property
     def has_kafka(self) -> bool:
@@ -76,7 +76,7 @@ class Lab:
     # --- brokers ---------------------------------------------------------------------------------
 
     def shared(self, name: str) -> MeasuredBroker:
-        """The running broker of this kind that rates are measured on."""
+        """The shared running broker of this kind, for rows that compare rates."""
         if name not in self._shared:
             self._shared[name] = self._new(name)
             self._shared[name].start()
@@ -135,7 +135,7 @@ class Lab:
 
     @contextmanager
     def topic(self, broker: MeasuredBroker, *, flush: str = "os") -> Iterator[str]:
-        """A new topic of four partitions; gone, and its pages written, before the next sample."""
+        """A new topic of four partitions; afterwards it is deleted and its pages are written."""
         name = self.new_topic(broker, flush=flush)
         try:
             yield name
@@ -152,7 +152,7 @@ class Lab:
     def qbench(
         self, broker: MeasuredBroker, topic: str, mode: str, *arguments: str | int
     ) -> dict[str, float]:
-        """One run of the driver; `cpu_s` is what the broker used meanwhile."""
+        """One run of the driver; `cpu_s` is the broker's CPU time during the run."""
         before_s = broker.cpu_seconds()
         sample = dict(qbench.run(broker.address, topic, mode, *arguments))
         sample["cpu_s"] = broker.cpu_seconds() - before_s

@@ -1,4 +1,4 @@
-"""Latencies: of an ack, of an ack that waits for the disk, and from producer to consumer."""
+"""Latency of an ack, of an ack that waits for the disk, and from producer to consumer."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def flush_latency(lab: Lab, row: str, title: str) -> list[Outcome]:
 
 
 def end_to_end(lab: Lab, row: str, title: str, *, p50: Bar, p99: Bar) -> list[Outcome]:
-    """At a fixed, low rate: from the call of the producer to the record in the consumer's hands."""
+    """From the call of the producer to the record in the consumer, at a fixed, low rate."""
 
     def measuring(name: str) -> Callable[[], Sample]:
         def measure() -> Sample:
@@ -66,7 +66,7 @@ def end_to_end(lab: Lab, row: str, title: str, *, p50: Bar, p99: Bar) -> list[Ou
 
 
 def fdatasync_p50_us(path: Path) -> float:
-    """Append as much as a small batch and flush it, as the broker must before it may answer."""
+    """Append the size of a small batch and flush it, as the broker must before it answers."""
     took = []
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Starting, memory, and coming back after a crash: brokers of a row's own."""
+"""Start time, memory, and recovery after a crash; these rows have their own brokers."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ LOADED_BAR = Bar("<=", 150, Held.VALUE)
 RECOVERY_BAR = Bar("<=", 3, Held.VALUE)
 RECORD_BYTES = 1_000
 TAIL_MEGABYTES = 100
-"""Written right before each kill: what no background flush can have covered."""
+"""Written right before each kill, so that no background flush has covered it."""
 SETTLE_S = 3.0
 RECOVERY_SECONDS_MAX = 300.0
 _POLL_S = 0.005
 
 
 def start_up(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """From the start of the process to an open port, and to the first answer; empty directories."""
+    """From the start of the process to an open port and to the first answer; no data."""
 
     def measuring(name: str) -> Callable[[], Sample]:
         def measure() -> Sample:
@@ -43,7 +43,7 @@ def start_up(lab: Lab, row: str, title: str) -> list[Outcome]:
 
 
 def memory(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """Idle, and after a load both ways; anonymous memory, with mapped files beside it."""
+    """Memory when idle and after producing and consuming: anonymous, and with mapped files."""
     ours = [_memory_sample(lab, "tidemill")]
     theirs = [_memory_sample(lab, "kafka")] if lab.has_kafka else []
     outcomes = []
@@ -56,7 +56,7 @@ def memory(lab: Lab, row: str, title: str) -> list[Outcome]:
 
 
 def recovery(lab: Lab, row: str, title: str, *, gigabytes: float) -> list[Outcome]:
-    """kill -9 under a log of this size, then until every acknowledged record is served again."""
+    """kill -9 with a log of this size; the time until every acknowledged record is served again."""
     names = ["tidemill", *(["kafka"] if lab.has_kafka else [])]
     lab.need_disk(gigabytes * len(names))
     with lab.own(*names) as brokers:

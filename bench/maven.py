@@ -1,4 +1,4 @@
-"""Jars from Maven Central: what a pom names, with all it needs, copied to a folder."""
+"""Copies the jars that a pom names, with their dependencies, from Maven Central to a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS_MAX = 600
 
 
 def copy_dependencies(pom: Path, libs: Path) -> str:
-    """Why it did not work; empty when it did."""
+    """Copy the jars; the reason of a failure, empty on success."""
     command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom)]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={libs}"]
     try:

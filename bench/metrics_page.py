@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 Buckets = dict[float, float]
-"""Upper bound in seconds -> observations up to it."""
+"""Upper bound in seconds -> number of observations up to it."""
 
 LOOP_STALL = "tidemill_loop_stall_seconds"
 REQUESTS = "tidemill_requests_total"
@@ -32,7 +32,7 @@ def loop_stalls(metrics: Address) -> Buckets:
 
 
 def requests_answered(metrics: Address) -> float:
-    """Of every API, since the broker's start."""
+    """Requests of every API, since the broker's start."""
     return parse_sum(_page(metrics), REQUESTS)
 
 
@@ -49,7 +49,7 @@ def parse_buckets(page: str, metric: str) -> Buckets:
 
 
 def parse_sum(page: str, metric: str) -> float:
-    """One counter of such a page, over all its labels."""
+    """One counter of such a page, summed over its labels."""
     return sum(map(float, re.findall(rf"^{metric}(?:{{[^}}]*}})? (\S+)$", page, re.M)))
 
 
@@ -58,10 +58,10 @@ def observations(buckets: Buckets) -> float:
 
 
 def buckets_sum(one: Buckets, other: Buckets) -> Buckets:
-    """Two histograms with the same buckets, or an empty one, as one."""
+    """The sum of two histograms with the same buckets; one may be empty."""
     return {bound: one.get(bound, 0) + other.get(bound, 0) for bound in one | other}
 
 
 def buckets_between(before: Buckets, after: Buckets) -> Buckets:
-    """What was observed from `before` to `after`."""
+    """The observations between `before` and `after`."""
     return {bound: count - before.get(bound, 0) for bound, count in after.items()}

@@ -1,7 +1,7 @@
-"""Tidemill without its work: batches are acknowledged (acks=1) unseen and never kept.
+"""Tidemill without its work: batches are acknowledged (acks=1) unread and never stored.
 
-What is left is the wire, the event loop and the driver. Side by side with a real broker it tells
-about how fast the driver lets any broker be on that machine.
+Only the wire, the event loop and the driver are left. Beside a real broker it shows how fast the
+driver lets any broker be on that machine.
 
     python -m bench.null_broker up --listen HOST:PORT --data-dir DIR
 """
@@ -33,7 +33,7 @@ _RECORD_COUNT_AT = 57
 
 
 class _Nothing:
-    """Answers produce requests with the offsets that their batches would have had."""
+    """Answers Produce requests with the offsets that their batches would have had."""
 
     def __init__(self) -> None:
         self._next_offsets: Counter[tuple[str, int]] = Counter()

@@ -1,8 +1,8 @@
 """One request sent again and again over plain sockets: the broker without the client.
 
-Each connection keeps `in_flight` requests under way: it sends as many copies of its request as it
-got answers. Connecting, the first answer and where in it the error code lies are dealt with here;
-the loop itself is `pipes.c`, so that a driver on the same machine takes little from the broker.
+Each connection keeps `in_flight` requests in flight: for each answer it sends another copy of its
+request. This module connects, reads the first answer and finds the error code in it; the loop is in
+`pipes.c`, so that a driver on the same machine takes little CPU from the broker.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _FAILURES = (
     f"no answer for {_WAIT_S:g} s",
     "an answer with an error, or of another size than the first",
 )
-"""By the number that `drive` of pipes.c returns."""
+"""Texts for the codes that `drive` of pipes.c returns."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request, and where its answer has the error code that must stay zero."""
+    """A request, and the place of the error code in its answer, which must be zero."""
 
     request: Message
     api_key: ApiKey
     version: int
     response_type: type[Message]
     entry: Callable[[Any], Any]
-    """From the answer to the struct whose `error_code` counts."""
+    """The path from the answer to the struct with the `error_code`."""
 
     def frame(self) -> bytes:
         return request_frame(self.request, self.api_key, self.version)
@@ -68,7 +68,7 @@ class Exchange:
         return parse_answer(frame, self.response_type, self.api_key, self.version)
 
     def error_position(self, frame: bytes) -> int:
-        """Where the error code begins in answers of this shape."""
+        """The position of the error code in answers of this shape."""
         answer = self.parse(frame)
         if self._encode(answer) != frame:
             raise MeasurementFailed("the first answer cannot be written again as it was read")
@@ -103,7 +103,7 @@ class _DrivenPipe(ctypes.Structure):
 
 @final
 class Pipe:
-    """One connection, and the request that is sent over it."""
+    """One connection and its request."""
 
     def __init__(self, address: Address, exchange: Exchange, in_flight: int) -> None:
         request = exchange.frame()
@@ -123,7 +123,7 @@ class Pipe:
         )
 
     def _first_answer(self, exchange: Exchange, request: bytes) -> bytes:
-        """A broker may have told of a new leader a moment before it is one."""
+        """Retry for a moment: a broker may name a new leader shortly before that leader serves."""
         deadline = time.monotonic() + _WAIT_S
         while True:
             self.socket.sendall(request)
@@ -137,7 +137,7 @@ class Pipe:
 
 
 def drive_pipes(pipes: list[Pipe], seconds: float) -> tuple[int, float]:
-    """Keep every connection full for so long, then wait for what is under way: answers, seconds."""
+    """Keep every connection full for `seconds`, then wait for the rest; answers and seconds."""
     assert seconds <= SECONDS_MAX
     drive = _library().drive
     driven = (_DrivenPipe * len(pipes))(*(pipe.driven for pipe in pipes))
@@ -154,7 +154,7 @@ def drive_pipes(pipes: list[Pipe], seconds: float) -> tuple[int, float]:
 
 
 def _library() -> ctypes.CDLL:
-    """Built if the source is newer."""
+    """The compiled loop; built if the source is newer."""
     if not LIBRARY.exists() or LIBRARY.stat().st_mtime < SOURCE.stat().st_mtime:
         lost = "the driver on plain sockets cannot be built"
         if not have(lambda: shutil.which("gcc") is not None, ["gcc", "libc6-dev"], without=lost):

@@ -1,4 +1,4 @@
-"""The picture of a run: how far each measure is from its bar."""
+"""The chart of a run: how far each measure is from its bar."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def margin(outcome: Outcome) -> float | None:
 
 
 def draw(report: Report, stem: Path) -> list[Path]:
-    """Write the picture beside the numbers; nothing where matplotlib is not installed."""
+    """Write the chart beside the numbers; nothing if matplotlib is not installed."""
     try:
         matplotlib: Any = importlib.import_module("matplotlib")
     except ImportError:

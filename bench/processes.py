@@ -1,4 +1,4 @@
-"""Brokers under test as processes: started and timed, watched through /proc, ended for certain."""
+"""Brokers under test as processes: started, timed, and measured through /proc."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class MeasurementFailed(Exception):
-    """A row could not be measured; the text says why, for people."""
+    """A row could not be measured; the text tells the user why."""
 
 
 @final
@@ -48,7 +48,7 @@ class Launch:
 
 
 class Subject(Protocol):
-    """A kind of broker. `prepare` is done once per data directory, and never timed."""
+    """A kind of broker. `prepare` runs once per data directory and is never timed."""
 
     @property
     def name(self) -> str: ...
@@ -63,7 +63,7 @@ class Subject(Protocol):
 @final
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """RssAnon cannot be given back; Rss also counts mapped files, which the kernel can drop."""
+    """RssAnon cannot be reclaimed; Rss also counts mapped files, which the kernel can drop."""
 
     anon_mb: float
     resident_mb: float
@@ -95,7 +95,7 @@ class MeasuredBroker:
             launch.command,
             data_dir.with_suffix(".log"),
             environment=launch.environment,
-            new_session=True,  # Ctrl-C reaches it through us, after the client ended
+            new_session=True,  # on Ctrl-C we stop it, after the client has ended
         )
 
     @property
@@ -103,7 +103,7 @@ class MeasuredBroker:
         return self._process.pid
 
     def start(self) -> StartTimes:
-        """Start, and wait until it answers."""
+        """Start it and wait until it answers."""
         began = time.monotonic()
         self.spawn()
         port_open_s = 0.0
@@ -117,7 +117,7 @@ class MeasuredBroker:
         raise MeasurementFailed(f"{self.name} did not answer within {START_SECONDS_MAX} s")
 
     def spawn(self) -> None:
-        """Start without waiting."""
+        """Start it without waiting."""
         self._process.spawn()
 
     def check_alive(self) -> None:
@@ -154,7 +154,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def free_port() -> int:
-    """A port that is free now; nobody else on this machine is likely to take it in between."""
+    """A port that is free now; another program is unlikely to take it before the broker does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

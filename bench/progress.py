@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, a line per row anywhere else."""
+"""The progress of a run: a bar on a terminal, a line per row elsewhere."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ SECONDS_MAX = 360  # qbench ends by itself before that
 
 
 def build() -> bool:
-    """Build it if the source is newer; False, with a printed reason, where that cannot be."""
+    """Build it if the source is newer; prints a reason and returns False if it cannot."""
     if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
         return True
     lost = "the driver cannot be built, nothing is measured"
@@ -56,7 +56,7 @@ def run(address: Address, topic: str, mode: str, *arguments: str | int) -> Sampl
 
 
 def librdkafka_version() -> str:
-    """Of the library that qbench is linked with."""
+    """The version of the library that qbench is linked with."""
     name = ctypes.util.find_library("rdkafka")
     if name is None:
         return ""

@@ -3,7 +3,7 @@
     python -m bench.raw_driver 127.0.0.1:9092 TOPIC [--batch one|16k|1m] [--connections N]
                                [--in-flight N] [--seconds S] [--pid BROKER]
 
-The way of driving is that of `pipes.py`.
+`pipes.py` does the sending.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tidemill.wire.records import Record, build_batch
 
 __all__ = ["BATCHES", "Load", "RawResult", "drive", "produce_exchange"]
 
-VERSION = 9  # by topic name, as every broker since 2.8 and every client of today can
+VERSION = 9  # by topic name, which every broker since 2.8 and every current client supports
 TIMEOUT_MS = 30_000
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One kind of request: so many records of `record_bytes` in one batch."""
+    """One kind of request: a batch with some records of `record_bytes`."""
 
     records: int
     record_bytes: int
@@ -47,13 +47,13 @@ BATCHES: Mapping[str, Load] = {
     "16k": Load(150, 100, 16),
     "1m": Load(1_000, 1_000, 4),
 }
-"""In flight: no more than a broker takes from one connection before it stops reading."""
+"""In flight: at most what a broker reads from one connection before it stops reading."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class RawResult:
-    """What was answered, and how long it took."""
+    """The number of answers, and the time they took."""
 
     requests: int
     records: int
@@ -103,7 +103,7 @@ def drive(
     seconds: float,
     acks: int = 1,
 ) -> RawResult:
-    """Keep every connection full for so long, then wait for what is under way."""
+    """Keep every connection full for `seconds`, then wait for the remaining answers."""
     requests = [produce_exchange(topic, p, load, acks=acks) for p in range(partitions)]
     pipes = [Pipe(address, requests[i % partitions], load.in_flight) for i in range(connections)]
     answered, took_s = drive_pipes(pipes, seconds)

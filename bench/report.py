@@ -1,4 +1,4 @@
-"""What people and programs get to see: a table, and a file with every sample."""
+"""The report of a run: a table for people, and a file with every sample."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIGURES = 3
 @final
 @dataclass(slots=True, kw_only=True)
 class Report:
-    """One run: where and of what, what came out, what did not."""
+    """One run: its environment, its outcomes, and the rows that failed."""
 
     facts: Mapping[str, Any]
     outcomes: list[Outcome] = field(default_factory=list)
@@ -40,7 +40,7 @@ def table_lines(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
 
 
 def print_table(report: Report, stream: TextIO) -> None:
-    """As a framed table on a terminal, as plain columns anywhere else."""
+    """Print a framed table on a terminal, plain columns elsewhere."""
     lines = table_lines(report.outcomes)
     if stream.isatty():
         _print_rich(lines, stream)

@@ -1,8 +1,8 @@
-"""Every row of the bench with its bar: what Tidemill promises to reach on the same machine.
+"""Every row of the bench with its bar: what Tidemill must reach on the same machine.
 
-A ratio is ours over the other's, so that `>=` is for rates and `<=` for times. Bars without a ratio
-are absolute. Kafka runs with its shipped defaults, which flush nothing before an ack, so that it is
-compared with our flush=os; flush=group, our default, is compared with our own flush=os.
+A ratio is ours over the other's: `>=` is for rates, `<=` for times. Bars without a ratio are
+absolute. Kafka runs with its shipped defaults, which flush nothing before an ack, so it is compared
+with our flush=os; flush=group, our default, is compared with our own flush=os.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["ROWS", "Row"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """`quick` rows make up `--quick`; `large` ones need tens of gigabytes and `--large`."""
+    """`--quick` runs only `quick` rows; `large` rows need tens of gigabytes and `--large`."""
 
     key: str
     title: str

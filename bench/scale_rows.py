@@ -1,4 +1,4 @@
-"""What must not slow the broker down: idle partitions and connections, many topics."""
+"""Loads that must not slow the broker down: idle partitions and connections, many topics."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ DESCRIPTORS_RESERVED = 400
 
 
 def idle_partitions(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """Produce to four partitions beside thousands that nobody uses."""
-    count = lab.sizes.idle_topics - 1  # the topic that is written to makes the number round
+    """Produce to four partitions beside thousands of idle ones."""
+    count = lab.sizes.idle_topics - 1  # the written topic completes the round number
     with lab.own("tidemill", "tidemill") as (crowded, empty):
         crowded.start()
         _create_idle(crowded, count)
@@ -60,7 +60,7 @@ def many_topics_start(lab: Lab, row: str, title: str) -> list[Outcome]:
 
 
 def idle_connections(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """Memory per open connection, and what thousands of them do to the latency of one more."""
+    """Memory per open connection, and the latency of one more beside thousands of them."""
     count = _descriptors_for(lab.sizes.idle_connections)
     with lab.own("tidemill") as (broker,):
         broker.start()
@@ -112,7 +112,7 @@ def _latency(lab: Lab, broker: MeasuredBroker) -> Sample:
 
 
 def _descriptors_for(wanted: int) -> int:
-    """As many connections as this process may have; the broker inherits the same limit."""
+    """The most connections that this process may have; the broker inherits the same limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -124,7 +124,7 @@ def _descriptors_for(wanted: int) -> int:
 
 @contextmanager
 def _held_connections(broker: MeasuredBroker, count: int) -> Iterator[None]:
-    """Connections that introduced themselves as every client does, and then say nothing."""
+    """Idle connections: each asks for ApiVersions, like every client, and sends nothing more."""
     hello = request_frame(ApiVersionsRequest(), ApiKey.API_VERSIONS, 0)
     with ExitStack() as stack:
         for number in range(count):

@@ -1,8 +1,8 @@
-"""The competitor of the Spark rows: Spark's own Kafka connector, in a Spark of its own version.
+"""The competitor of the Spark rows: Spark's own Kafka connector, in its own version of Spark.
 
-A connector runs in the Spark that it was built for, and ours needs a newer one: so there are two,
-and this one lives in `build/`, in a virtual environment that holds nothing but pyspark. The jars
-come from Maven Central by `spark-pom.xml`.
+A connector runs only in the Spark that it was built for, and ours needs a newer one. So there are
+two; this one is in `build/`, in a virtual environment with nothing but pyspark. The jars come from
+Maven Central by `spark-pom.xml`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LIBS = HOME / "libs"
 CLASS_PATH = f"{LIBS}/*"
 _JAR = LIBS / f"spark-sql-kafka-0-10_2.13-{VERSION}.jar"
 _PACKAGES = HOME / "venv" / f"pyspark-{VERSION}"
-"""Left behind by a finished installation."""
+"""Written when an installation is complete."""
 _PIP_SECONDS_MAX = 1_800
 _ALONE = "Tidemill's source and sink are measured alone"
 
 
 @functools.cache
 def have_spark() -> bool:
-    """Whether our side can run at all: Java, and pyspark beside the bench."""
+    """Whether our side can run: it needs Java, and pyspark in this environment."""
     lost = "the Spark rows are left out"
     if not have(lambda: bool(shutil.which("java")), ["default-jre-headless"], without=lost):
         return False
@@ -46,7 +46,7 @@ def have_spark() -> bool:
 
 @functools.cache
 def provide() -> bool:
-    """Have the connector and its Spark; False, with a printed reason, where that cannot be."""
+    """Install the connector and its Spark; prints a reason and returns False if not possible."""
     reason = _missing_jars() or _missing_packages()
     if reason:
         print(f"bench: no Kafka connector of Spark, {_ALONE}: {reason}", file=sys.stderr)

@@ -2,9 +2,9 @@
 
     spark_job.py --format tidemill|kafka --scratch DIR [--class-path JARS]
 
-Requests come as lines of JSON on standard input, each is answered with one line of JSON: the JVM
-and its compiled queries stay warm from one sample to the next. The process ends with its input.
-This file imports nothing of the bench: the connector's Spark has a Python environment of its own.
+Each request is a line of JSON on standard input and is answered with one line of JSON: so the JVM
+and its compiled queries stay warm between samples. The process ends with its input. This file
+imports nothing of the bench: the connector's Spark has its own Python environment.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 __all__ = ["commit_overheads_ms", "latencies_ms"]
 
 Progress = Mapping[str, Any]
-"""What Spark says about one micro-batch."""
+"""Spark's report about one micro-batch."""
 RecordTimes = Mapping[tuple[int, int], float]
 """(partition, offset) -> when the record was made, in milliseconds."""
 
 MASTER = "local[2]"
 WARM_UP_BATCHES = 10
-"""Of a query that goes on: not looked at."""
+"""The first micro-batches of a running query, which are not measured."""
 BATCH_SECONDS_MAX = 120.0
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -44,12 +44,12 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.numRecentProgressUpdates": "10000",
 }
-"""Of both sides."""
+"""Settings of both sides."""
 CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
 CONNECTOR_CHECKPOINTS = (
     "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 )
-"""The class that our session chooses, where the connector's version of Spark has it."""
+"""The class that our session uses, under its name in the connector's version of Spark."""
 _POLL_S = 0.05
 
 
@@ -75,7 +75,7 @@ def latencies_ms(progress: Sequence[Progress], times: RecordTimes) -> list[float
 
 
 def commit_overheads_ms(progress: Sequence[Progress]) -> list[float]:
-    """What Spark's own bookkeeping took of each micro-batch."""
+    """The time of Spark's own bookkeeping in each micro-batch."""
     return [
         batch["durationMs"]["walCommit"] + batch["durationMs"]["commitOffsets"]
         for batch in _with_rows(progress)
@@ -87,14 +87,14 @@ def _with_rows(progress: Sequence[Progress]) -> list[Progress]:
 
 
 def _last_records(batch: Progress) -> list[tuple[int, int]]:
-    """The last record of each partition that this batch took something of."""
+    """The last record of each partition from which this batch read records."""
     source = batch["sources"][0]
     ends, starts = _offsets(source["endOffset"]), _offsets(source["startOffset"])
     return [(p, end - 1) for p, end in ends.items() if end > starts.get(p, 0)]
 
 
 def _offsets(text: Mapping[str, Any] | str | None) -> dict[int, int]:
-    """Of the one topic; an entry that is no topic's has words for keys."""
+    """The offsets of the only topic; other entries have no partition numbers as keys."""
     topics = json.loads(text) if isinstance(text, str) else text or {}
     return {
         int(partition): offset
@@ -110,7 +110,7 @@ def _offsets(text: Mapping[str, Any] | str | None) -> dict[int, int]:
 
 @final
 class Job:
-    """Answers requests: every public method is one, and its arguments are what the request says."""
+    """Answers requests: each public method is an action, with the arguments of the request."""
 
     def __init__(self, spark: SparkSession, source: str, scratch: Path) -> None:
         self._spark = spark
@@ -121,7 +121,7 @@ class Job:
         self._own_manager = spark.conf.get(CHECKPOINTS, None)
 
     def read(self, address: str, topic: str) -> dict[str, float]:
-        """A batch of all there is, and an aggregate of it."""
+        """Read the whole topic as one batch and aggregate it."""
         began = time.monotonic()
         frame = self._load(address, topic)
         row = frame.selectExpr(
@@ -132,7 +132,7 @@ class Job:
         return {"rows": row["rows"], "bytes": row["bytes"], "rows_per_s": row["rows"] / took_s}
 
     def stream(self, address: str, topic: str, batch_rows: int) -> dict[str, float]:
-        """All there is by micro-batches of a bounded size, to nowhere."""
+        """Read the whole topic in micro-batches of a bounded size; write nowhere."""
         began = time.monotonic()
         frame = self._load_stream(address, topic, maxOffsetsPerTrigger=str(batch_rows))
         query = (
@@ -148,7 +148,7 @@ class Job:
         return {"rows": rows, "batches": len(batches), "rows_per_s": rows / took_s}
 
     def write(self, address: str, topic: str, rows: int, size: int) -> dict[str, float]:
-        """Rows made on the spot, by an expression that costs next to nothing."""
+        """Write rows that Spark generates by a cheap expression."""
         frame = self._spark.range(rows).selectExpr(
             f"lpad(CAST(id AS STRING), {size}, '.') AS value"
         )
@@ -166,7 +166,7 @@ class Job:
     def start(
         self, address: str, topic: str, sink_topic: str | None, spark_checkpoints: bool
     ) -> dict[str, float]:
-        """A query that goes on, to a topic or to nowhere; answers when it is warm."""
+        """Start a continuous query, to a topic or to nowhere; answers when it is warm."""
         self._choose_checkpoints(sparks_own=spark_checkpoints)
         frame = self._load_stream(address, topic)
         writing = frame.select("value").writeStream
@@ -180,7 +180,7 @@ class Job:
         return {}
 
     def stop(self, address: str, topic: str) -> dict[str, float]:
-        """Ends it; what its micro-batches took. Nothing, of a query that had nothing to do."""
+        """Stop the query; the times of its micro-batches, empty if it had no data."""
         assert self._query is not None, "nothing was started"
         progress = _progress_of(self._query)[WARM_UP_BATCHES:]
         self._query.stop()
@@ -245,7 +245,7 @@ def _progress_of(query: StreamingQuery) -> list[Progress]:
 
 def main() -> None:
     options = _parser().parse_args()
-    # Answers have the output to themselves: whatever a JVM prints goes where its log goes.
+    # Standard output is only for answers: what a JVM prints goes to its log.
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
         settings = {**SETTINGS, "spark.local.dir": str(options.scratch)}
@@ -266,7 +266,7 @@ def _serve(job: Job, write: Callable[[str], object], flush: Callable[[], None]) 
 
 
 def _session(source: str, class_path: str, settings: Mapping[str, str]) -> SparkSession:
-    """Ours as users are told to make it; the other one with Spark's defaults and what applies."""
+    """Our session as documented; the other with Spark's defaults and the settings that it has."""
     if source == "tidemill":
         from tidemill.spark import session
 

@@ -1,4 +1,4 @@
-"""A Spark under test as a process: asked in lines of JSON, watched, ended for certain."""
+"""A Spark under test as a process: it answers requests in lines of JSON."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SCRIPT = Path(__file__).with_name("spark_job.py")
 ANSWER_SECONDS_MAX = 300.0
 END_SECONDS_MAX = 30.0
 _INHERITED = ("SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-"""Settings of somebody's own Spark, which must not reach either of these."""
+"""Settings of the user's own Spark, which must not affect either process."""
 _LAST_WORDS = re.compile(r"^(?:Caused by: )?[\w.$]*(?:Error|Exception)\b.*$", re.M)
 
 
@@ -51,7 +51,7 @@ class SparkProcess:
     def __init__(self, kind: SparkKind, directory: Path) -> None:
         self.kind = kind
         self._log_file = directory / "spark.log"
-        # -P: modules of the bench must not pass for others of the same name.
+        # -P: modules of the bench must not shadow others of the same name.
         command = [kind.python, "-P", str(SCRIPT), "--format", kind.format]
         command += ["--scratch", str(directory), "--class-path", kind.class_path]
         environment = {name: text for name, text in os.environ.items() if name not in _INHERITED}
@@ -67,8 +67,8 @@ class SparkProcess:
                 start_new_session=True,
             )
 
-    def ask(self, action: str, **arguments: Any) -> Sample:  # noqa: ANN401 - whatever JSON can say
-        """One request and its answer."""
+    def ask(self, action: str, **arguments: Any) -> Sample:  # noqa: ANN401 - any JSON value
+        """Send one request; its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -98,7 +98,7 @@ class SparkProcess:
 
     def _ended(self, action: str) -> MeasurementFailed:
         with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS_MAX)  # its last words come after its last answer
+            self._process.wait(END_SECONDS_MAX)  # its last lines come after its last answer
         return self._failed(f"ended at {action}")
 
     def _failed(self, what: str) -> MeasurementFailed:
@@ -109,7 +109,7 @@ class SparkProcess:
 
 @contextmanager
 def spark_process(kind: SparkKind, scratch: Path) -> Iterator[SparkProcess]:
-    """A Spark for the time of a row, with a directory of its own under `scratch`."""
+    """A Spark for one row, with its own directory under `scratch`."""
     directory = Path(tempfile.mkdtemp(prefix="spark-", dir=scratch)).resolve()
     spark = SparkProcess(kind, directory)
     try:

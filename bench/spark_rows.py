@@ -1,8 +1,8 @@
-"""Spark: our source and sink against Spark's own Kafka connector, each in a session of its own.
+"""Spark: our source and sink against Spark's own Kafka connector, each in its own session.
 
-The connector speaks to either broker; a rate is compared with the better of the two, found by a
-sample of each before the rounds. Both sessions live as long as their row, so that what is measured
-is a warm JVM; while one works the other one waits.
+The connector works with both brokers; a rate is compared with the better one, found by a sample of
+each before the rounds. Both sessions live as long as their row, so that warm JVMs are measured;
+while one works, the other waits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Measure = Callable[[], Sample]
 
 
 def read(lab: Lab, row: str, title: str, *, size: int, bar: Bar) -> list[Outcome]:
-    """A batch of a filled topic with an aggregate, again and again."""
+    """Read a filled topic as a batch with an aggregate, again and again."""
     count = lab.sizes.spark_records // (1 if size < 1_000 else LARGE_RECORD_SHARE)
 
     def measuring(bench: _SparkBench, spark: SparkProcess, name: str) -> Measure:
@@ -59,7 +59,7 @@ def read(lab: Lab, row: str, title: str, *, size: int, bar: Bar) -> list[Outcome
 
 
 def stream(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
-    """A filled topic by a few micro-batches to its end; the start of the query counts."""
+    """Read a filled topic to its end in a few micro-batches, including the start of the query."""
     count = lab.sizes.spark_records
 
     def measuring(bench: _SparkBench, spark: SparkProcess, name: str) -> Measure:
@@ -78,7 +78,7 @@ def stream(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
 
 
 def write(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
-    """Rows that Spark makes itself into a new topic, until the last ack."""
+    """Write rows that Spark generates to a new topic, until the last ack."""
     count = lab.sizes.spark_records
 
     def measuring(bench: _SparkBench, spark: SparkProcess, name: str) -> Measure:
@@ -139,7 +139,7 @@ def _versions(bench: _SparkBench) -> str:
 
 
 def _quickest(lab: Lab, ours: Measure, rivals: Mapping[str, Measure]) -> tuple[str, Measure | None]:
-    """The rival to be compared with; everyone has warmed up once more than `compare` asks for."""
+    """The rival to compare with; all have then warmed up once more than `compare` needs."""
     if not rivals:
         return "", None
     ours()
@@ -152,12 +152,12 @@ def _quickest(lab: Lab, ours: Measure, rivals: Mapping[str, Measure]) -> tuple[s
 
 
 def better(rates: Mapping[str, float]) -> str:
-    """Whose rate is the highest."""
+    """The rival with the highest rate."""
     return max(rates, key=lambda name: rates[name])
 
 
 def _expect(sample: Sample, **wanted: float) -> None:
-    """A rate of something else than what was asked for is no rate."""
+    """Fail unless the sample has all the records: else its rate means nothing."""
     for name, number in wanted.items():
         if sample[name] != number:
             raise MeasurementFailed(f"Spark had {sample[name]:g} {name} instead of {number:g}")
@@ -167,10 +167,10 @@ def _expect(sample: Sample, **wanted: float) -> None:
 
 
 def micro_batch(lab: Lab, row: str, title: str, *, latency: Bar, overhead: Bar) -> list[Outcome]:
-    """A record every 10 ms from topic to topic: how long the newest one of a batch takes.
+    """A record every 10 ms from topic to topic: the latency of the newest one of each batch.
 
     The bookkeeping of a batch is compared with the connector under Spark's own checkpoint manager,
-    which is what its users have; the latency with the connector under the manager that we choose.
+    which its users have; the latency with the connector under the manager that we choose.
     """
     if not spark_connector.have_spark():
         return []
@@ -240,7 +240,7 @@ def _feeding(address: Address, topic: str) -> Iterator[None]:
 
 
 def _feed(address: Address, topic: str, stop: threading.Event) -> None:
-    """A record every 10 ms, to each partition in turn."""
+    """Sends a record every 10 ms, to each partition in turn."""
     producer = Producer({"bootstrap.servers": str(address), "linger.ms": 0, "log_level": 4})
     number = 0
     while not stop.wait(FEED_INTERVAL_S):
@@ -254,7 +254,7 @@ def _feed(address: Address, topic: str, stop: threading.Event) -> None:
 
 
 def idle(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
-    """What a query that has read everything asks of our broker."""
+    """The requests that a query sends to our broker after it has read everything."""
     if not spark_connector.have_spark():
         return []
     with _spark_bench(lab) as bench:
@@ -293,14 +293,14 @@ def _idle_sample(bench: _SparkBench, spark: SparkProcess) -> Sample:
 
 @final
 class _SparkBench:
-    """The sessions of a row, and topics that are filled once for all its samples."""
+    """The sessions of a row, and its topics, which are filled once for all samples."""
 
     def __init__(self, lab: Lab, stack: ExitStack) -> None:
         self.lab = lab
         self._stack = stack
         self._filled: dict[str, str] = {}
         self.brokers = ["kafka", "tidemill"] if lab.has_kafka else ["tidemill"]
-        """What the connector can be used with."""
+        """The brokers that the connector can be used with."""
         self.ours = stack.enter_context(spark_process(OURS, lab.directory))
         self.connector: SparkProcess | None = None
         if spark_connector.provide():

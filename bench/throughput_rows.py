@@ -30,7 +30,7 @@ __all__ = [
 
 STALL_SHARE = 0.999
 STALL_OBSERVATIONS = 4_000
-"""One in a thousand of them is not one alone."""
+"""Enough that one in a thousand is more than one observation."""
 STALL_RUNS_MAX = 100
 STALL_SIZES = (100, 1_000)
 FLUSH_BAR = Bar(">=", 0.5)
@@ -40,7 +40,7 @@ MULTIPLE_CONNECTIONS = 4
 def produce(
     lab: Lab, row: str, title: str, *, size: int, acks: str, bar: Bar, codec: str = "none"
 ) -> list[Outcome]:
-    """Records of one size until the last ack, against Kafka; ours with flush=os, as Kafka does."""
+    """Produce records of one size until the last ack, against Kafka; ours with flush=os."""
     ours = _producing(lab, "tidemill", size=size, acks=acks, codec=codec)
     theirs = _producing(lab, "kafka", size=size, acks=acks, codec=codec) if lab.has_kafka else None
     samples = lab.compare(ours, theirs)
@@ -48,7 +48,7 @@ def produce(
 
 
 def ceiling(lab: Lab, row: str, title: str, *, size: int) -> list[Outcome]:
-    """A broker that does nothing, against Kafka: about the highest ratio the driver allows."""
+    """The null broker against Kafka: about the highest ratio that the driver allows."""
     nothing = _producing(lab, "nothing", size=size, acks="1")
     theirs = _producing(lab, "kafka", size=size, acks="1") if lab.has_kafka else None
     samples = lab.compare(nothing, theirs)
@@ -63,7 +63,7 @@ def produce_flushed(lab: Lab, row: str, title: str, *, size: int) -> list[Outcom
 
 
 def loop_stall(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
-    """How late the event loop is while it flushes: enough runs for one in a thousand to show."""
+    """How late the event loop is while it flushes; enough runs to see one in a thousand."""
     found: Buckets = {}
     for size in itertools.islice(itertools.cycle(STALL_SIZES), STALL_RUNS_MAX):
         found = buckets_sum(found, _stalls_of_run(lab, size))
@@ -78,7 +78,7 @@ def loop_stall(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
 
 
 def _stalls_of_run(lab: Lab, size: int) -> Buckets:
-    """Only while records flow: making and dropping the topic is not what is asked about."""
+    """Measures only while records flow, not while the topic is created and deleted."""
     broker = lab.shared("tidemill")
     assert broker.metrics is not None
     with lab.topic(broker, flush="group") as topic:
@@ -88,7 +88,7 @@ def _stalls_of_run(lab: Lab, size: int) -> Buckets:
 
 
 def consume(lab: Lab, row: str, title: str, *, size: int, bar: Bar) -> list[Outcome]:
-    """A filled topic from its start, again and again."""
+    """Consume a filled topic from its start, again and again."""
     count = lab.sizes.consume_megabytes * 1_000_000 // size
     with ExitStack() as topics:
 
@@ -103,7 +103,7 @@ def consume(lab: Lab, row: str, title: str, *, size: int, bar: Bar) -> list[Outc
 
 
 def one_record_requests(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
-    """Requests that hold one record each, on one connection and on some."""
+    """Requests with one record each, on one connection and on several."""
     return [
         _raw(lab, row, title, "one", connections=1, bar=bar),
         _raw(lab, row, title, "one", connections=MULTIPLE_CONNECTIONS, bar=None),
@@ -111,7 +111,7 @@ def one_record_requests(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Out
 
 
 def raw_batches(lab: Lab, row: str, title: str) -> list[Outcome]:
-    """Larger batches without the client: what is left when librdkafka is not the bottleneck."""
+    """Larger batches without the client, so that librdkafka is not the bottleneck."""
     return [_raw(lab, row, title, batch, connections=2, bar=None) for batch in ("16k", "1m")]
 
 
@@ -184,7 +184,7 @@ def _rate(
     against: str,
     bar: Bar | None,
 ) -> Outcome:
-    """Small records are counted, large ones weighed."""
+    """The rate: records per second for small records, megabytes per second for large ones."""
     small = size < 1_000
     name, scale, unit = ("records_per_s", 1e-6, "M rec/s") if small else ("mb_per_s", 1.0, "MB/s")
     return _outcome(row, title, samples, name, scale=scale, unit=unit, against=against, bar=bar)

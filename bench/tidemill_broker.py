@@ -1,4 +1,4 @@
-"""Tidemill as a subject: started as users start it, with the metrics page on."""
+"""Tidemill as a subject: started as users start it, with the metrics page enabled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidemill.testing.broker_process import TIDEMILL, up_command
 __all__ = ["NULL_COMMAND", "TidemillSubject"]
 
 GROUPS_DO_NOT_WAIT = ("group.initial.rebalance.delay.ms=0",)
-"""For latecomers; as Kafka is told, too."""
+"""No initial delay for more members; Kafka has the same setting."""
 NULL_COMMAND = (sys.executable, "-m", "bench.null_broker")
 
 
 @final
 class TidemillSubject:
-    """`command` may be another checkout's: that is how two versions are compared."""
+    """`command` may be that of another checkout, to compare two versions."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class TidemillSubject:
         self._settings = settings
 
     def prepare(self, data_dir: Path, port: int) -> None:
-        """Nothing: a broker makes what it needs."""
+        """Does nothing: the broker creates its files itself."""
 
     def launch(self, data_dir: Path, port: int) -> Launch:
         metrics = Address("127.0.0.1", free_port())

@@ -1,4 +1,4 @@
-"""Topics on either broker, made and dropped by the admin client of librdkafka."""
+"""Topics on either broker, created and deleted by the admin client of librdkafka."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def create_topics(
 
 
 def delete_topic(address: Address, name: str) -> None:
-    admin = _admin(address)  # named, since its end would end what it has under way
+    admin = _admin(address)  # kept in a variable: its end would cancel its requests
     _wait_for(admin.delete_topics([name], operation_timeout=TIMEOUT_S))
 
 
@@ -46,7 +46,7 @@ def _admin(address: Address) -> Any:  # noqa: ANN401 - the library has no types
         {
             "bootstrap.servers": str(address),
             "broker.address.family": "v4",
-            "log_level": 4,  # warnings; it is chatty about its own end
+            "log_level": 4,  # warnings only: it logs much when it is closed
             "socket.timeout.ms": int(TIMEOUT_S * 1000),
         }
     )

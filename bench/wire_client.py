@@ -1,4 +1,4 @@
-"""The smallest client: one request on one blocking socket, one answer, for either broker."""
+"""The smallest client: one request and one answer on a blocking socket, for either broker."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def connect(address: Address) -> socket.socket:
 
 
 def request_frame(request: Message, api_key: ApiKey, version: int) -> bytes:
-    """A whole frame; every request of the bench has the same correlation id."""
+    """A complete frame; every request of the bench has the same correlation id."""
     chunks = encode_request(
         request, spec=API_SPECS[api_key], version=version, correlation_id=1, client_id=CLIENT_ID
     )
@@ -76,7 +76,7 @@ def parse_answer(frame: bytes, kind: type[M], api_key: ApiKey, version: int) -> 
 
 
 def answers_api_versions(address: Address) -> bool:
-    """Whether a broker at `address` answers the first question of every client."""
+    """Whether a broker at `address` answers ApiVersions, the first request of every client."""
     request = request_frame(ApiVersionsRequest(), ApiKey.API_VERSIONS, 0)
     try:
         with connect(address) as connection:
@@ -88,7 +88,7 @@ def answers_api_versions(address: Address) -> bool:
 
 
 def end_offsets(address: Address, topic: str, partitions: int) -> list[int] | None:
-    """Of each partition, in order; None while one of them is not served."""
+    """The end offset of each partition, in order; None while one of them is not served."""
     wanted = [
         ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in range(partitions)
     ]
@@ -109,7 +109,7 @@ def end_offsets(address: Address, topic: str, partitions: int) -> list[int] | No
 
 
 def end_offset_sum(address: Address, topic: str, partitions: int) -> int | None:
-    """The records of a topic that was never cut; None while a partition is not served."""
+    """The number of records of a topic without deletions; None while a partition is not served."""
     ends = end_offsets(address, topic, partitions)
     return None if ends is None else sum(ends)
 

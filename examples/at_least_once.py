@@ -1,8 +1,8 @@
-"""At least once: process first, then commit. A crash repeats what was in work, nothing is lost.
+"""At least once: process first, then commit. A crash repeats some records, and loses none.
 
     python examples/at_least_once.py [HOST:PORT]
 
-The producer matches: acks=all with retries, and idempotence so that a retry stores nothing twice.
+The producer uses acks=all with retries, and idempotence so that a retry stores nothing twice.
 """
 
 import sys
@@ -49,4 +49,4 @@ def run(crash_at: int | None) -> None:
 
 run(crash_at=2)
 run(crash_at=None)
-print("processed", *processed)  # 2 is there twice: make the work idempotent
+print("processed", *processed)  # 2 was processed twice: make the work idempotent

@@ -1,8 +1,8 @@
-"""At most once: commit first, then process. A crash loses what was in work, nothing comes twice.
+"""At most once: commit first, then process. A crash loses some records, and repeats none.
 
     python examples/at_most_once.py [HOST:PORT]
 
-The producer matches: acks=0, so it neither waits nor sends again.
+The producer uses acks=0: it neither waits nor retries.
 """
 
 import sys

@@ -1,8 +1,8 @@
-"""Broadcast: every instance gets every record. Each instance has a group id of its own.
+"""Broadcast: every instance gets every record, because each has its own group id.
 
     python examples/broadcast.py [HOST:PORT]
 
-With an id that stays the same over restarts an instance goes on where it stopped.
+If its id stays the same over restarts, an instance continues where it stopped.
 """
 
 import sys
@@ -24,7 +24,7 @@ for instance in INSTANCES:
     consumer = Consumer(
         {
             "bootstrap.servers": BOOTSTRAP,
-            "group.id": f"{TOPIC}-{instance}",  # nobody else's
+            "group.id": f"{TOPIC}-{instance}",  # no other instance uses it
             "auto.offset.reset": "earliest",
         }
     )

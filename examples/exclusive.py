@@ -1,9 +1,9 @@
-"""Exclusive use: one consumer works, the others stand by. The topic has one partition.
+"""Exclusive use: one consumer works, the others stand by, because the topic has one partition.
 
     python examples/exclusive.py [HOST:PORT]
 
-A partition belongs to one consumer of a group at a time. With one partition that is one consumer,
-and records are worked on in the order in which they came.
+A partition belongs to one consumer of a group at a time. With one partition only one consumer
+works, and it processes the records in order.
 """
 
 import sys
@@ -34,7 +34,7 @@ def work(name: str, active: Consumer, standby: list[Consumer]) -> None:
     record = None
     while record is None:
         for idle in standby:
-            assert idle.poll(0) is None  # it keeps its place in the group, and gets nothing
+            assert idle.poll(0) is None  # it stays in the group and gets nothing
         record = active.poll(0.1)
     active.commit(record, asynchronous=False)
     print(f"{name} did {record.value().decode()}")

@@ -1,9 +1,9 @@
-"""Filtering in the consumer: a group that wants only some records drops the others unread.
+"""Filtering in the consumer: a group that needs only some records drops the others unread.
 
     python examples/filtering.py [HOST:PORT]
 
-What to filter by travels in a header, so that values need not be parsed to be dropped. Offsets of
-dropped records are committed like any other.
+The property to filter by is in a header, so that no value is parsed to be dropped. The offsets of
+dropped records are committed like all others.
 """
 
 import sys

@@ -1,9 +1,9 @@
-"""Many threads on one consumer: it reads, a pool works, and only what is done is committed.
+"""Many threads for one consumer: it reads, a pool works, and only finished work is committed.
 
     python examples/many_threads.py [HOST:PORT]
 
-Records of one key go to one thread, so they stay in order; other keys go on meanwhile. A batch is
-committed when all of it is done: at least once.
+Records of one key go to one thread, so they stay in order; other keys are processed in parallel. A
+batch is committed when all of it is done: at least once.
 """
 
 import sys
@@ -47,7 +47,7 @@ while count < RECORDS:
     batch = consumer.consume(50, timeout=1)
     working = [workers[zlib.crc32(r.key()) % THREADS].submit(process, r) for r in batch]
     for work in working:
-        work.result()  # raises what the work raised: nothing of this batch is committed then
+        work.result()  # raises the error of the work; then nothing of this batch is committed
     if batch:
         consumer.commit(asynchronous=False)
     count += len(batch)

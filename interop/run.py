@@ -1,8 +1,8 @@
-"""Clients of other languages against a broker of this working copy: `make interop [ONLY=name]`.
+"""Clients in other languages against a broker of this working copy: `make interop [ONLY=name]`.
 
-One line per client: pass, fail with the end of what it printed, or skip with the tool that is
-missing. What has to be downloaded goes to build/interop; versions are pinned in java/pom.xml and
-below, js/package-lock.json and go/go.sum.
+Prints one line per client: pass, fail with the end of its output, or skip with the missing tool.
+Downloads go to build/interop; versions are pinned in java/pom.xml and below, js/package-lock.json
+and go/go.sum.
 """
 
 # ruff: noqa: T201, S603 - it prints, and it starts programs
@@ -38,7 +38,7 @@ class Skipped(Exception):
 
 
 class Failed(Exception):
-    """A program ended badly, or printed something else than it should."""
+    """A program failed, or its output is not as expected."""
 
 
 @final
@@ -88,7 +88,7 @@ def _run(
     timeout_s: float = RUN_TIMEOUT_S,
     environment: dict[str, str] | None = None,
 ) -> str:
-    """What it printed; Failed unless it ended with 0 in time."""
+    """The output of a program; raises Failed unless it exits with 0 in time."""
     try:
         done = subprocess.run(
             command,
@@ -116,7 +116,7 @@ def _last_lines(printed: str | bytes | None) -> str:
 def _expect(printed: str, *parts: str) -> None:
     for part in parts:
         if part not in printed:
-            raise Failed(f"{part!r} is not in what it printed\n{_last_lines(printed)}")
+            raise Failed(f"{part!r} is not in its output\n{_last_lines(printed)}")
 
 
 # --- Java -----------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""One record in and out of an installed Tidemill, through its own commands.
+"""Sends one record through an installed Tidemill and reads it back, with its own commands.
 
-Run it with the Python of the environment to try; "compiled" or "plain" says what it must find
-there:
+Run it with the Python of the environment to test. "compiled" or "plain" is the kind of installation
+that it must find there:
 
     VENV/bin/python tools/smoke_round_trip.py compiled
 """
