@@ -101,7 +101,7 @@ def test_a_reference_of_zero_gives_no_ratio():
         (Bar("<=", 0.5, Held.DIFFERENCE), [1.6], [1.0], Verdict.MISSED),
     ],
 )
-def test_a_bar_is_held_against_ratio_value_or_difference(bar, ours, theirs, verdict):
+def test_a_bar_is_compared_with_ratio_value_or_difference(bar, ours, theirs, verdict):
     assert judge(outcome(ours, theirs, bar)) is verdict
 
 
@@ -114,7 +114,7 @@ def test_a_measure_without_a_bar_is_not_judged():
     assert judge(outcome([100], [50])) is Verdict.OPEN
 
 
-def test_the_margin_says_how_many_times_better_than_the_bar_either_way():
+def test_the_margin_is_how_many_times_better_than_the_bar_in_both_directions():
     assert margin(outcome([400], [100], Bar(">=", 2))) == 2
     assert margin(outcome([100], [100], Bar(">=", 2))) == 0.5
     assert margin(outcome([40], bar=Bar("<=", 80, Held.VALUE))) == 2
@@ -164,7 +164,7 @@ def a_report() -> Report:
     return report
 
 
-def test_the_table_shows_a_miss():
+def test_the_table_marks_a_missed_bar():
     stream = io.StringIO()
     print_table(a_report(), stream)
     header, missed, met, *rest = stream.getvalue().splitlines()
@@ -190,7 +190,7 @@ def test_the_file_keeps_every_sample_with_commit_and_date(tmp_path: Path):
 # --- rows and the raw driver ---------------------------------------------------------------------
 
 
-def test_rows_have_keys_of_their_own():
+def test_every_row_has_its_own_key():
     keys = [row.key for row in ROWS]
     assert len(set(keys)) == len(keys)
 

@@ -60,7 +60,7 @@ def test_offsets_may_be_text_and_may_hold_an_entry_that_is_no_topic():
     assert latencies_ms([batch], {(0, 0): MIDNIGHT_MS}) == [pytest.approx(80)]
 
 
-def test_batches_without_rows_are_not_looked_at():
+def test_batches_without_rows_are_ignored():
     empty = micro_batch(start={"0": 5}, end={"0": 5}, rows=0)
     assert latencies_ms([empty], {}) == []
     assert commit_overheads_ms([empty]) == []

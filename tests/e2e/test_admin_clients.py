@@ -64,7 +64,9 @@ def _error_code(raised: pytest.ExceptionInfo[confluent_kafka.KafkaException]) ->
     return int(raised.value.args[0].code())
 
 
-def test_F01_T21_T22_a_topic_is_made_listed_described_and_deleted(admin: AdminClient, topic: str):
+def test_F01_T21_T22_a_topic_is_created_listed_described_and_deleted(
+    admin: AdminClient, topic: str
+):
     _result(admin.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "60000"})]))
 
     assert len(admin.list_topics(timeout=DEADLINE_S).topics[topic].partitions) == 3
@@ -113,7 +115,7 @@ def test_T16_T21_a_wrong_name_or_key_is_refused(
     assert name not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
-def test_T21_validating_makes_nothing(admin: AdminClient, topic: str):
+def test_T21_validating_creates_nothing(admin: AdminClient, topic: str):
     _result(admin.create_topics([NewTopic(topic, 1, 1)], validate_only=True))
 
     assert topic not in admin.list_topics(timeout=DEADLINE_S).topics
@@ -131,9 +133,7 @@ def test_F02_a_topic_grows_by_partitions_and_senders_use_them(
     assert places == [(2, 0)]
 
 
-def test_T57_one_key_is_set_and_taken_back_without_touching_the_others(
-    admin: AdminClient, topic: str
-):
+def test_T57_one_key_is_set_and_reset_without_changing_the_others(admin: AdminClient, topic: str):
     _result(admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "1048576"})]))
 
     def alter(value: str | None, operation: AlterConfigOpType) -> None:
@@ -185,7 +185,7 @@ def test_T39_every_kind_of_offset_can_be_asked_for(
     assert asked(OffsetSpec.for_timestamp(NOVEMBER_2023_MS + 11)) == (2, NOVEMBER_2023_MS + 90)
 
 
-def test_T17_I34_a_topic_made_anew_has_a_new_id_and_no_old_records(
+def test_T17_I34_a_topic_created_again_has_a_new_id_and_no_old_records(
     admin: AdminClient, shared_broker: BrokerProcess, topic: str
 ):
     create_topic(shared_broker.bootstrap, topic)
@@ -202,7 +202,7 @@ def test_T17_I34_a_topic_made_anew_has_a_new_id_and_no_old_records(
     assert record.value == b"new"
 
 
-def test_T17_I34_a_consumer_of_the_old_topic_goes_on_with_the_new_one(
+def test_T17_I34_a_consumer_of_the_old_topic_continues_with_the_new_one(
     admin: AdminClient, shared_broker: BrokerProcess, topic: str
 ):
     create_topic(shared_broker.bootstrap, topic)

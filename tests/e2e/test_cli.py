@@ -191,7 +191,7 @@ def test_all_partitions_are_read_and_keys_stay_together(broker):
         assert values == sorted(values)
 
 
-def test_a_follower_sees_what_comes_later_and_ends_quietly_on_ctrl_c(broker, topic):
+def test_a_follower_sees_later_records_and_ends_quietly_on_ctrl_c(broker, topic):
     following = subprocess.Popen(
         [*TIDEMILL, "consume", topic, "--bootstrap", broker.bootstrap],
         stdout=subprocess.PIPE,
@@ -228,7 +228,7 @@ def test_a_reader_that_has_enough_ends_the_command_quietly(broker, topic):
     assert (exit_code, err) == (0, "")
 
 
-def test_a_slow_pipe_is_produced_as_it_comes(broker, topic):
+def test_lines_of_a_slow_pipe_are_produced_as_they_arrive(broker, topic):
     producing = subprocess.Popen(
         [*TIDEMILL, "produce", topic, "--bootstrap", broker.bootstrap],
         stdin=subprocess.PIPE,
@@ -247,7 +247,7 @@ def test_a_slow_pipe_is_produced_as_it_comes(broker, topic):
     assert broker.lines(topic) == ["early", "late"]
 
 
-def test_nobody_listening_is_exit_code_3(broker):
+def test_a_refused_connection_is_exit_code_3(broker):
     free = broker.bootstrap.rpartition(":")[0] + ":1"
 
     ran = tidemill("topic", "list", "--bootstrap", free)

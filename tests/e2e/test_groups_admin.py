@@ -175,7 +175,7 @@ def test_reset_is_refused_while_the_group_is_active(
     assert tidemill(group_broker, "delete", group).returncode == 1
 
 
-def test_reset_moves_a_group_and_its_members_go_on_there(
+def test_reset_moves_a_group_and_its_members_continue_there(
     group_broker: BrokerProcess, read_topic: str, idle: str, tmp_path: Any
 ):
     saved = tmp_path / "saved.json"

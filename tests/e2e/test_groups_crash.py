@@ -110,7 +110,7 @@ class KilledBroker:
             member.close()
 
 
-def test_F95_F57_groups_go_on_and_commits_hold_when_the_broker_is_killed(
+def test_F95_F57_groups_continue_and_commits_are_kept_when_the_broker_is_killed(
     new_broker: Callable[..., BrokerProcess],
 ):
     rng = Random(SEED)

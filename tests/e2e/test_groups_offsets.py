@@ -35,7 +35,7 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int
         consumer.close()
 
 
-def test_F13_F46_F51_a_group_goes_on_after_its_last_commit_with_what_came_meanwhile(
+def test_F13_F46_F51_a_group_continues_after_its_last_commit_with_the_records_sent_meanwhile(
     group_broker: BrokerProcess, topic: str, kind: Kind
 ):
     create_topic(group_broker.bootstrap, topic, 2)
@@ -99,7 +99,7 @@ def _auto_aiokafka(bootstrap: str, group: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("read", [_auto_confluent, _auto_kafka_python, _auto_aiokafka])
-def test_F51_what_a_client_commits_by_itself_is_where_it_was(
+def test_F51_an_automatic_commit_is_the_position_of_the_client(
     group_broker: BrokerProcess, topic: str, read: Callable[[str, str, str, int], None]
 ):
     create_topic(group_broker.bootstrap, topic)

@@ -117,7 +117,7 @@ def test_F05_F08_every_group_gets_every_record_of_all_its_topics(
 
 
 @pytest.mark.parametrize(("strategy", "shares"), [("range", [2, 4]), ("roundrobin", [3, 3])])
-def test_F58_F56_the_plan_is_that_of_the_chosen_strategy(
+def test_F58_F56_the_assignment_follows_the_chosen_strategy(
     group_broker: BrokerProcess, topic: str, strategy: str, shares: list[int]
 ):
     topics = [f"{topic}-{n}" for n in range(2)]

@@ -167,7 +167,7 @@ def proxied(
         proxy.close()
 
 
-def test_I4_F39_F40_cut_connections_neither_lose_nor_double_records(
+def test_I4_F39_F40_cut_connections_neither_lose_nor_duplicate_records(
     proxied: tuple[BrokerProcess, CuttingProxy], topic: str, client: Client
 ):
     _, proxy = proxied
@@ -184,7 +184,7 @@ def test_I4_F39_F40_cut_connections_neither_lose_nor_double_records(
     assert read_logs(proxy.address, [(topic, 0)])[topic, 0] == [m.value for m in messages]
 
 
-def test_T35_consumers_go_on_after_the_broker_was_killed(
+def test_T35_consumers_continue_after_the_broker_was_killed(
     proxied: tuple[BrokerProcess, CuttingProxy], topic: str
 ):
     broker, proxy = proxied

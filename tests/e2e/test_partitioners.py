@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 PARTITIONS = 6
 
 
-def test_F17_the_same_key_goes_to_the_same_partition_whichever_client_sends_it(
+def test_F17_the_same_key_goes_to_the_same_partition_from_every_client(
     shared_broker: BrokerProcess, topic: str
 ):
     create_topic(shared_broker.bootstrap, topic, PARTITIONS)
@@ -65,7 +65,7 @@ def _by_location(key: bytes | None, every: list[int], _available: list[int]) -> 
 
 
 @pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
-def test_F18_F19_a_partitioner_of_ones_own_deals_in_turn(
+def test_F18_F19_a_custom_partitioner_takes_partitions_in_turn(
     shared_broker: BrokerProcess, topic: str, client: Client
 ):
     create_topic(shared_broker.bootstrap, topic, PARTITIONS)
@@ -81,7 +81,7 @@ def test_F18_F19_a_partitioner_of_ones_own_deals_in_turn(
 
 
 @pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
-def test_F18_F19_a_partitioner_of_ones_own_keeps_a_place_together(
+def test_F18_F19_a_custom_partitioner_keeps_a_place_together(
     shared_broker: BrokerProcess, topic: str, client: Client
 ):
     create_topic(shared_broker.bootstrap, topic, PARTITIONS)

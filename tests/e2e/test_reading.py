@@ -66,7 +66,7 @@ class _CountedFetches:
         self.consumer.close()
 
 
-def test_F49_a_fetch_waits_for_data_and_is_answered_when_it_comes(
+def test_F49_a_fetch_waits_for_data_and_is_answered_when_data_arrives(
     shared_broker: BrokerProcess, topic: str
 ):
     create_topic(shared_broker.bootstrap, topic)
@@ -94,7 +94,7 @@ def test_F49_a_fetch_may_wait_for_a_minimum_of_bytes(shared_broker: BrokerProces
     assert (first.value, len(second.value)) == (b"too little", 60_000)
 
 
-def test_F47_a_consumer_that_does_not_ask_is_sent_nothing(shared_broker: BrokerProcess, topic: str):
+def test_F47_a_consumer_that_does_not_poll_gets_nothing(shared_broker: BrokerProcess, topic: str):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(b"%01000d" % n) for n in range(1000)]
     Confluent().produce(shared_broker.bootstrap, topic, messages, Sending(batch_bytes_max=2000))

@@ -185,7 +185,7 @@ def test_F67_order_inside_a_partition_is_the_order_of_sending(
         assert read == [m.value for m in messages if m.partition == partition]
 
 
-def test_F68_one_partition_puts_all_senders_in_one_order_for_all_readers(
+def test_F68_with_one_partition_all_readers_see_all_senders_in_one_order(
     shared_broker: BrokerProcess, topic: str
 ):
     create_topic(shared_broker.bootstrap, topic)
@@ -207,7 +207,7 @@ def test_F68_one_partition_puts_all_senders_in_one_order_for_all_readers(
     assert orders == [expected] * 3
 
 
-def test_F01_F02_a_topic_that_nobody_made_gets_four_partitions_by_default(
+def test_F01_F02_an_auto_created_topic_has_four_partitions_by_default(
     shared_broker: BrokerProcess, topic: str, client: Client
 ):
     messages = [Message(b"%d" % n, partition=n % 4) for n in range(40)]
@@ -218,7 +218,7 @@ def test_F01_F02_a_topic_that_nobody_made_gets_four_partitions_by_default(
 
 
 @pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
-def test_F43_one_can_send_and_wait_for_each_or_for_all(
+def test_F43_a_client_can_wait_for_each_record_or_for_all(
     shared_broker: BrokerProcess, topic: str, client: Client
 ):
     create_topic(shared_broker.bootstrap, topic)

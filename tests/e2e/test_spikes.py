@@ -125,7 +125,7 @@ def test_F71_at_most_once_nothing_is_processed_twice(
     assert shop.processed == [*ORDERS[:7], *ORDERS[8:]]
 
 
-def test_F72_F51_at_least_once_nothing_is_left_out(
+def test_F72_F51_at_least_once_no_record_is_skipped(
     shared_broker: BrokerProcess, topic: str, tmp_path: Path, client: Client
 ):
     shop = _shop(shared_broker, topic, tmp_path, client, Sending(idempotent=True))

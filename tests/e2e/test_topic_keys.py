@@ -61,7 +61,7 @@ def test_F27_F128_both_ways_of_flushing_store_and_serve(
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
-def test_T24_the_brokers_clock_stamps_the_records_if_the_topic_says_so(
+def test_T24_the_brokers_clock_stamps_the_records_if_the_topic_is_configured_so(
     shared_broker: BrokerProcess, topic: str, client: Client, codec: str
 ):
     create_topic(shared_broker.bootstrap, topic, message_timestamp_type="LogAppendTime")
@@ -116,7 +116,7 @@ def test_T26_a_batch_above_the_topics_limit_is_refused_and_nothing_is_kept(
     assert client.produce(shared_broker.bootstrap, topic, [Message(bytes(5000))]) == [(0, 0)]
 
 
-def test_T9_a_refusal_without_an_answer_leaves_nothing_and_harms_nobody(
+def test_T9_a_refused_request_without_an_answer_stores_nothing_and_affects_no_other_client(
     shared_broker: BrokerProcess, topic: str, client: Client
 ):
     create_topic(shared_broker.bootstrap, topic, max_message_bytes="10000")
@@ -171,7 +171,7 @@ def test_F23_F24_records_are_found_over_many_segments(
     assert client.offsets_for_times(shared_broker.bootstrap, topic, times) == [133, None]
 
 
-def test_F25_old_segments_go_and_the_log_begins_later(new_broker, topic: str):
+def test_F25_old_segments_are_deleted_and_the_log_begins_later(new_broker, topic: str):
     broker = new_broker("log.retention.check.interval.ms=50")
     create_topic(broker.bootstrap, topic, segment_bytes="20000", retention_bytes="50000")
     messages = [Message(b"%0900d" % n) for n in range(200)]

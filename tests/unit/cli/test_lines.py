@@ -26,7 +26,7 @@ async def collect(stream) -> list[bytes]:
     ],
     ids=["empty", "two", "blank and unfinished", "carriage return", "longer than a chunk"],
 )
-def test_lines_come_without_their_newlines(data, expected):
+def test_lines_are_returned_without_their_newlines(data, expected):
     assert asyncio.run(collect(io.BytesIO(data))) == expected
 
 
@@ -38,7 +38,7 @@ def test_a_file_is_read_although_it_cannot_be_waited_for(tmp_path):
         assert asyncio.run(collect(stream)) == [b"one", b"two"]
 
 
-def test_a_slow_pipe_does_not_stop_the_event_loop():
+def test_a_slow_pipe_does_not_block_the_event_loop():
     async def scenario():
         read_end, write_end = os.pipe()
         with os.fdopen(read_end, "rb") as stream:

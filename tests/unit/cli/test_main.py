@@ -46,21 +46,21 @@ def test_a_bug_keeps_its_traceback():
     assert explain(ZeroDivisionError()) is None
 
 
-def test_S52_the_brokers_words_become_one_harmless_line():
+def test_S52_the_brokers_message_becomes_one_escaped_line():
     failure = explain(KafkaError(ErrorCode.INVALID_CONFIG, "bad\nvalue \x1b[31m"))
 
     assert failure is not None
     assert failure.line == "INVALID_CONFIG: bad value \\x1b[31m"
 
 
-def test_an_interrupt_says_nothing():
+def test_an_interrupt_prints_nothing():
     failure = explain(KeyboardInterrupt())
 
     assert failure is not None
     assert failure.line == ""
 
 
-def test_an_unreachable_broker_is_one_line_that_says_what_to_do():
+def test_an_unreachable_broker_gives_one_line_with_advice():
     cluster = FakeCluster()
     cluster.net.servers.clear()
 
@@ -75,7 +75,7 @@ def test_an_unreachable_broker_is_one_line_that_says_what_to_do():
 
 
 @pytest.mark.parametrize("name", ["bench"])
-def test_a_command_that_is_not_there_yet_is_refused_in_one_line(name):
+def test_a_command_that_does_not_exist_yet_is_refused_in_one_line(name):
     result = tidemill(name, "list")
 
     assert result.exit_code == 2
@@ -98,7 +98,7 @@ def test_wrong_use_is_one_line_that_names_the_help(args):
 
 
 @pytest.mark.parametrize("bootstrap", ["", "nonsense", "host:99999", "::1:9092", ",", "host:port"])
-def test_a_wrong_bootstrap_address_is_the_users_to_mend(bootstrap):
+def test_a_wrong_bootstrap_address_is_a_user_error(bootstrap):
     result = tidemill("topic", "list", "--bootstrap", bootstrap)
 
     assert result.exit_code == 2

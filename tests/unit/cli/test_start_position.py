@@ -24,17 +24,17 @@ NOW_MS = 1_800_000_000_000
         ("2026-11-15T22:30:00.250+01:00", AtTime(1_794_778_200_250)),
     ],
 )
-def test_every_way_to_say_where_is_understood(text, position):
+def test_every_form_of_a_start_position_is_parsed(text, position):
     assert parse_start_position(text, now_ms=NOW_MS) == position
 
 
 @pytest.mark.parametrize(
     "text", ["", "start", "-10", "-10y", "10m", "1e3", "٣", "9" * 40, "2026-13-01"]
 )
-def test_anything_else_is_refused_with_what_would_be_right(text):
+def test_anything_else_is_refused_with_the_valid_forms(text):
     with pytest.raises(UserError, match="beginning, end, an offset"):
         parse_start_position(text, now_ms=NOW_MS)
 
 
-def test_a_time_before_the_first_record_of_all_is_the_first_one_there_can_be():
+def test_a_time_before_every_record_means_the_first_possible_record():
     assert parse_start_position("1960-01-01T00:00:00Z", now_ms=NOW_MS) == AtTime(0)

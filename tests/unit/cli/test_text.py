@@ -19,7 +19,7 @@ from tidemill.cli.text import escape, escape_bytes, print_json, print_table
         ("\udc80", "\\x80"),
     ],
 )
-def test_S52_what_could_steer_a_terminal_is_shown_as_text(hostile, shown):
+def test_S52_terminal_control_characters_are_shown_as_text(hostile, shown):
     assert escape(hostile) == shown
 
 
@@ -32,7 +32,7 @@ def test_bytes_that_are_not_text_are_shown_by_their_numbers():
     assert escape_bytes(b"ok \xff\x00") == "ok \\xff\\x00"
 
 
-def test_null_is_shown_as_told():
+def test_null_is_printed_as_configured():
     assert escape_bytes(None, null="NULL") == "NULL"
 
 
@@ -44,7 +44,7 @@ def test_a_plain_table_is_aligned_with_numbers_at_the_right(capsys):
     )
 
 
-def test_what_is_not_known_is_a_dash_among_numbers(capsys):
+def test_an_unknown_value_is_a_dash_among_numbers(capsys):
     print_table(("NAME", "LAG"), [("a", 100), (None, None)])
 
     assert capsys.readouterr().out.splitlines() == ["NAME  LAG", "a     100", "-       -"]

@@ -44,7 +44,7 @@ def test_count_ends_a_reader_that_follows(cluster):
 @pytest.mark.parametrize(
     ("start", "values"), [("3", ["v3", "v4"]), ("end", []), ("beginning", ["v0", "v1"])]
 )
-def test_reading_begins_where_from_says(cluster, start, values):
+def test_reading_begins_at_the_position_of_from(cluster, start, values):
     result = tidemill(
         *("consume", "t", "--partition", "0", "--no-follow", "--count", "2", "--from", start),
         cluster=cluster,
@@ -67,7 +67,7 @@ def test_no_follow_stops_at_the_end_there_was_when_it_began(cluster):
     assert result.stdout.splitlines() == ["v0", "v1", "v2", "v3", "v4"]
 
 
-def test_a_format_says_how_a_line_looks(cluster):
+def test_a_format_controls_the_printed_line(cluster):
     result = tidemill(
         *("consume", "t", "--partition", "0", "--count", "1", "--format", "%t %p %o %T %k=%v"),
         cluster=cluster,
@@ -119,7 +119,7 @@ def test_wrong_flags_are_wrong_use(cluster, flags):
     assert tidemill("consume", "t", *flags, cluster=cluster).exit_code == 2
 
 
-def test_an_offset_that_is_gone_says_where_to_begin(cluster):
+def test_the_error_for_a_deleted_offset_advises_where_to_begin(cluster):
     cluster.topics["t"].partitions[0].log_start_offset = 3
 
     result = tidemill("consume", "t", "--partition", "0", "--from", "1", cluster=cluster)

@@ -47,7 +47,7 @@ def test_the_table_lists_every_check(tmp_path):
 
 @pytest.mark.usefixtures("healthy")
 @pytest.mark.parametrize("check", ["compiled loops", "compiled request path"])
-def test_what_is_not_compiled_is_a_note_and_no_failure(monkeypatch, check):
+def test_modules_that_are_not_compiled_are_a_note_and_no_failure(monkeypatch, check):
     monkeypatch.setattr(doctor_module, "is_compiled", lambda module: False)
 
     found, exit_code = findings()

@@ -117,7 +117,7 @@ def test_a_watched_group_is_cut_to_the_terminals_height(capsys):
     assert sum(line.startswith(("m", "orders")) for line in lines) == 8
 
 
-def test_S52_what_members_call_themselves_cannot_steer_the_terminal(world):
+def test_S52_names_of_members_cannot_control_the_terminal(world):
     world.shop(members=[FakeMember("m\x1b[2J", [FIRST])])
 
     assert "m\\x1b[2J" in world.tidemill("describe", "shop").stdout
@@ -154,7 +154,7 @@ def test_watch_shows_the_group_again_until_ctrl_c(world, monkeypatch):
     assert (lags, result.exit_code, result.stderr) == ([6, 5, 4], 130, "")
 
 
-def test_watch_goes_on_after_a_refusal(world, monkeypatch):
+def test_watch_continues_after_a_refusal(world, monkeypatch):
     world.shop(committed={FIRST: 4})
     codes = iter([ErrorCode.NONE, ErrorCode.GROUP_AUTHORIZATION_FAILED, ErrorCode.NONE])
     broker = world.cluster.brokers[1]
@@ -195,7 +195,7 @@ def test_watch_goes_on_after_a_refusal(world, monkeypatch):
         (("--shift-by", "-100"), 2),
     ],
 )
-def test_reset_moves_to_where_it_was_told_within_what_is_kept(world, target, offset):
+def test_reset_moves_to_the_given_position_within_the_log(world, target, offset):
     shop = world.shop(committed={FIRST: 4})
 
     result = world.reset("--all-topics", *target)
@@ -219,7 +219,7 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(world):
     assert world.cluster.asked(ApiKey.OFFSET_COMMIT) == []
 
 
-def test_reset_says_what_it_did_in_json(world):
+def test_reset_reports_its_moves_in_json(world):
     world.shop(committed={FIRST: 4})
 
     result = world.reset("--topic", "orders:0", "--to-offset", "6", "--json")
@@ -287,7 +287,7 @@ def test_saved_offsets_can_be_restored_in_part(world, tmp_path):
     ],
     ids=range(10),
 )
-def test_a_file_of_another_kind_is_refused_with_what_would_be_right(world, tmp_path, content):
+def test_a_file_of_another_kind_is_refused_with_the_expected_form(world, tmp_path, content):
     saved = tmp_path / "shop.json"
     saved.write_text(content)
 
@@ -331,7 +331,7 @@ def test_nothing_committed_is_nothing_to_move(world):
         (("--shift-by", "1", "--topic", "orders"), "nothing is committed for orders-0"),
     ],
 )
-def test_wrong_use_of_reset_is_told_in_one_line(world, args, words):
+def test_wrong_use_of_reset_is_reported_in_one_line(world, args, words):
     result = world.reset(*args)
 
     assert result.exit_code == 2
@@ -363,7 +363,7 @@ def test_delete_takes_several_and_reports_each(world):
 @pytest.mark.parametrize(
     ("flags", "staying"), [((), ["m2"]), (("--instance", "left"), ["m2", "m3"])]
 )
-def test_evict_takes_static_members_out(world, flags, staying):
+def test_evict_removes_static_members(world, flags, staying):
     members = [
         FakeMember("m1", instance_id="left"),
         FakeMember("m2"),

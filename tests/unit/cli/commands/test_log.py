@@ -39,7 +39,7 @@ def damage_second_batch(data_dir: Path) -> None:
     path.write_bytes(data)
 
 
-def test_verify_counts_what_is_whole(data_dir):
+def test_verify_counts_intact_batches(data_dir):
     result = tidemill("log", "verify", str(data_dir), "--json")
 
     facts = json.loads(result.stdout)
@@ -51,7 +51,7 @@ def test_verify_counts_what_is_whole(data_dir):
     assert facts["damage"] == []
 
 
-def test_verify_finds_damage_counts_on_behind_it_and_fails(data_dir):
+def test_verify_finds_damage_continues_after_it_and_fails(data_dir):
     damage_second_batch(data_dir)
 
     result = tidemill("log", "verify", str(data_dir))
@@ -64,7 +64,7 @@ def test_verify_finds_damage_counts_on_behind_it_and_fails(data_dir):
     assert result.stderr.startswith("error: damage found, places: 1")
 
 
-def test_damage_in_the_middle_does_not_hide_what_comes_after(tmp_path):
+def test_damage_in_the_middle_does_not_hide_later_batches(tmp_path):
     middle = bytearray(batch(1, b"b"))
     middle[-1] ^= 1
     (tmp_path / f"{0:020}.log").write_bytes(batch(0, b"a") + middle + batch(2, b"c"))
@@ -103,7 +103,7 @@ def test_dump_in_json_is_a_line_per_batch(data_dir):
     ]
 
 
-def test_dump_names_damage_behind_its_segment(data_dir):
+def test_dump_lists_damage_after_its_segment(data_dir):
     damage_second_batch(data_dir)
 
     result = tidemill("log", "dump", str(data_dir))
@@ -113,7 +113,7 @@ def test_dump_names_damage_behind_its_segment(data_dir):
 
 
 @pytest.mark.parametrize("name", ["absent", "empty"])
-def test_a_directory_without_a_log_is_the_users_to_mend(tmp_path, name):
+def test_a_directory_without_a_log_is_a_user_error(tmp_path, name):
     (tmp_path / "empty").mkdir()
 
     result = tidemill("log", "verify", str(tmp_path / name))

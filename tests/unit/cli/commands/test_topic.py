@@ -7,7 +7,7 @@ from tests.unit.cli.invoke import tidemill
 from tidemill.wire.records import Record, build_batch
 
 
-def test_create_makes_the_topic_and_says_so():
+def test_create_creates_the_topic_and_reports_it():
     cluster = FakeCluster()
 
     result = tidemill(
@@ -131,7 +131,7 @@ def test_alter_sets_and_unsets_configs_and_adds_partitions():
     assert (topic.configs, len(topic.partitions)) == ({"new": "2"}, 3)
 
 
-def test_alter_wants_something_to_alter():
+def test_alter_without_a_change_is_wrong_use():
     result = tidemill("topic", "alter", "t", cluster=FakeCluster())
 
     assert result.exit_code == 2

@@ -85,7 +85,7 @@ def test_a_broker_without_the_consumer_protocol_describes_classic_groups():
 
 
 @pytest.mark.parametrize("version", [5, 6])
-def test_a_group_that_nobody_knows_is_not_found_by_any_broker(version):
+def test_an_unknown_group_is_not_found_by_any_broker(version):
     world = World()
     world.cluster.brokers[1].version_max[ApiKey.DESCRIBE_GROUPS] = version
 
@@ -124,7 +124,7 @@ def test_F54_requests_go_to_the_coordinator_and_follow_it():
 
 
 @pytest.mark.parametrize("reaction", [HANG_UP, SILENCE])
-def test_F54_after_a_coordinator_was_lost_the_group_is_looked_for_again(reaction):
+def test_F54_after_the_loss_of_a_coordinator_the_group_is_looked_up_again(reaction):
     world = World(brokers=3)
     group = world.groups.add("g", coordinator=2, committed={FIRST: 5})
 
@@ -140,7 +140,7 @@ def test_F54_after_a_coordinator_was_lost_the_group_is_looked_for_again(reaction
     assert run_virtually(scenario()) == {FIRST: OffsetAndMetadata(5, "")}
 
 
-def test_lag_is_what_lies_between_the_committed_offset_and_the_end():
+def test_lag_is_the_distance_from_the_committed_offset_to_the_end():
     world = World()
     world.groups.add("g", committed={FIRST: 3})
     world.fill(0, 10)
@@ -165,7 +165,7 @@ def test_offsets_of_a_deleted_topic_or_partition_have_no_lag():
     assert found == {gone: (None, None), never: (None, None), FIRST: (0, 0)}
 
 
-def test_deleting_groups_tells_the_outcome_of_each():
+def test_deleting_groups_reports_the_outcome_of_each():
     world = World(brokers=2)
     world.groups.add("busy", members=[FakeMember("m")])
     world.groups.add("idle", coordinator=2)

@@ -17,7 +17,7 @@ def admin(cluster: FakeCluster) -> Admin:
     return Admin(ClusterClient(cluster.net, cluster.bootstrap))
 
 
-def test_T21_a_topic_is_made_with_what_was_asked_for():
+def test_T21_a_topic_is_created_as_requested():
     async def scenario():
         cluster = FakeCluster()
         made = await admin(cluster).create_topic("t", partitions=3, configs={"retention.ms": "5"})
@@ -34,7 +34,7 @@ def test_T21_counts_that_are_left_out_are_the_brokers_defaults():
     assert run_virtually(scenario()) == 4
 
 
-def test_T21_validation_makes_nothing():
+def test_T21_validation_creates_nothing():
     async def scenario():
         cluster = FakeCluster()
         await admin(cluster).create_topic("t", partitions=1, validate_only=True)
@@ -65,7 +65,7 @@ def test_T18_a_controller_that_moved_is_found_again():
     assert run_virtually(scenario()) == ["t"]
 
 
-def test_a_refusal_carries_the_brokers_words():
+def test_a_refusal_carries_the_brokers_message():
     async def scenario():
         cluster = FakeCluster()
         cluster.add_topic("t")
@@ -87,7 +87,7 @@ def test_each_deletion_has_its_own_outcome_in_the_order_asked():
     ]
 
 
-def test_topics_are_listed_by_name_and_those_gone_are_not_remembered():
+def test_topics_are_listed_by_name_without_deleted_ones():
     async def scenario():
         cluster = FakeCluster()
         for name in ("b", "a", "c"):
@@ -110,7 +110,7 @@ def test_partitions_can_be_added():
     assert run_virtually(scenario()) == 4
 
 
-def test_configs_are_set_and_given_back_and_tell_whose_they_are():
+def test_configs_are_set_and_reset_and_show_their_source():
     async def scenario():
         cluster = FakeCluster()
         topic = cluster.add_topic("t")

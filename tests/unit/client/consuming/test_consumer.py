@@ -59,7 +59,7 @@ def test_all_partitions_of_a_topic_are_read_from_their_beginning():
     [(AtOffset(3), 3), (AtTime(102), 2), (AtTime(0), 0), (AtTime(999), 6), (LATEST, 6)],
     ids=["offset", "time", "before all", "after all", "end"],
 )
-def test_reading_begins_where_it_was_told(start, first):
+def test_reading_begins_at_the_given_position(start, first):
     async def scenario():
         cluster = FakeCluster()
         partition = cluster.add_topic("t").partitions[0]
@@ -179,7 +179,7 @@ def test_polling_an_idle_topic_ends_after_its_time():
     assert run_virtually(scenario()) == []
 
 
-def test_a_lost_connection_is_made_again_and_nothing_is_missed_or_doubled():
+def test_a_lost_connection_is_reopened_and_no_record_is_missed_or_repeated():
     async def scenario():
         cluster = FakeCluster()
         partition = cluster.add_topic("t").partitions[0]
@@ -231,7 +231,7 @@ def test_data_beside_a_refusing_partition_is_not_lost():
     assert run_virtually(scenario()) == [(0, 0, b"good"), (1, 0, b"moved")]
 
 
-def test_a_broker_that_stays_away_is_given_up_after_a_while():
+def test_a_broker_that_stays_unreachable_is_given_up():
     async def scenario():
         cluster = FakeCluster()
         cluster.add_topic("t")
@@ -261,7 +261,7 @@ def test_T32_an_offset_out_of_range_is_an_error_at_once():
 @pytest.mark.parametrize(
     ("topic", "partitions"), [("absent", None), ("t", [7])], ids=["topic", "partition"]
 )
-def test_what_does_not_exist_cannot_be_assigned(topic, partitions):
+def test_an_unknown_topic_or_partition_cannot_be_assigned(topic, partitions):
     async def scenario():
         cluster = FakeCluster()
         cluster.add_topic("t")

@@ -58,7 +58,7 @@ def offsets_of(fetched: list[FetchedBatches]) -> list[int]:
     return [header.base_offset for piece in fetched for _, header in piece.batches]
 
 
-def test_a_range_is_read_to_its_end_and_then_let_go():
+def test_a_range_is_read_to_its_end_and_then_dropped():
     async def story(consumer: Consumer) -> list[FetchedBatches]:
         consumer.read_between({T0: (35, 62)})
         return await read_all(consumer)
@@ -94,7 +94,7 @@ def test_a_fetch_near_the_end_of_a_range_asks_for_little():
     assert sizes[1:] == sorted(sizes[1:], reverse=True)
 
 
-def test_a_position_can_be_moved_on_or_given_up():
+def test_a_position_can_be_advanced_or_dropped():
     async def story(consumer: Consumer) -> list[dict[TopicPartition, int]]:
         consumer.read_between({T0: (0, 50)})
         seen = []
@@ -108,7 +108,7 @@ def test_a_position_can_be_moved_on_or_given_up():
     assert reading(story)[0] == [{T0: 20}, {}, {}]
 
 
-def test_without_reading_ahead_a_fetch_goes_out_only_when_asked():
+def test_without_read_ahead_a_fetch_is_sent_only_by_poll():
     async def story(consumer: Consumer) -> None:
         consumer.positions[T0] = 0
         await consumer.poll_batches(1)

@@ -143,7 +143,7 @@ def test_an_answered_request_does_not_time_out_later():
     assert run_virtually(scenario()) is True
 
 
-def test_an_answer_that_nobody_asked_for_ends_the_connection():
+def test_an_answer_without_a_request_ends_the_connection():
     async def scenario():
         cluster = FakeCluster()
         connection = await connect(cluster)
@@ -192,7 +192,7 @@ def test_a_request_waits_for_room_and_is_then_sent():
     assert run_virtually(scenario()) == 5
 
 
-def test_a_missing_answer_takes_the_connection_and_all_behind_it_down():
+def test_a_missing_answer_ends_the_connection_and_all_later_requests():
     async def scenario():
         cluster = FakeCluster()
         connection = await connect(cluster)
@@ -207,7 +207,7 @@ def test_a_missing_answer_takes_the_connection_and_all_behind_it_down():
     assert run_virtually(scenario()) is False
 
 
-def test_the_peer_that_hangs_up_is_told_apart_from_our_own_close():
+def test_a_peer_that_hangs_up_is_distinguished_from_our_own_close():
     async def scenario():
         cluster = FakeCluster()
         connection = await connect(cluster)
@@ -246,7 +246,7 @@ def test_an_answer_to_a_cancelled_request_does_not_disturb_the_next():
     assert run_virtually(scenario()) == "fake"
 
 
-def test_a_refused_connection_says_where_it_was_going():
+def test_a_refused_connection_names_its_address():
     async def scenario():
         with pytest.raises(BrokerUnreachable, match=r"elsewhere:1: Connection refused"):
             await BrokerConnection.open(FakeCluster().net, "elsewhere", 1, timeout_s=5)

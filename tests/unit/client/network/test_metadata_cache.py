@@ -49,7 +49,7 @@ def test_a_late_answer_does_not_bring_an_old_leader_back():
     assert leader_of(cache_with(answer(2, epoch=5), answer(1, epoch=4))) == 2
 
 
-def test_a_topic_made_anew_starts_with_its_own_leaders():
+def test_a_topic_created_again_starts_with_its_own_leaders():
     assert leader_of(cache_with(answer(2, epoch=5), answer(1, epoch=0, topic_id=8))) == 1
 
 

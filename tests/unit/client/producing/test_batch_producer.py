@@ -197,7 +197,7 @@ def test_a_request_does_not_grow_beyond_its_bound():
 
 @pytest.mark.parametrize("fault", [SILENCE, HANG_UP, refusing(ErrorCode.NOT_ENOUGH_REPLICAS)])
 @pytest.mark.parametrize("at", [1, 2, 4])
-def test_a_fault_in_the_middle_loses_nothing_and_repeats_nothing(fault, at):
+def test_a_fault_in_the_middle_neither_loses_nor_repeats_records(fault, at):
     async def scenario():
         cluster = FakeCluster()
         partition = cluster.add_topic("t").partitions[0]
@@ -269,7 +269,7 @@ def test_a_leader_hint_saves_asking_for_metadata():
     assert run_virtually(scenario()) == ([b"0"], 1)
 
 
-def test_a_refusal_that_stays_names_topic_partition_and_reason():
+def test_a_lasting_refusal_names_topic_partition_and_reason():
     async def scenario():
         cluster = FakeCluster()
         cluster.add_topic("t")
@@ -289,7 +289,7 @@ def test_a_refusal_that_stays_names_topic_partition_and_reason():
     assert "one record" in text
 
 
-def test_what_cannot_be_delivered_in_time_says_what_happened_last():
+def test_a_batch_not_delivered_in_time_reports_the_last_error():
     async def scenario():
         cluster = FakeCluster()
         cluster.add_topic("t")
@@ -392,7 +392,7 @@ def test_without_all_replicas_there_is_no_identity_and_one_batch_in_flight(acks)
     assert asked == []
 
 
-def test_an_identity_that_is_given_is_used():
+def test_a_given_identity_is_used():
     async def scenario():
         cluster = FakeCluster()
         partition = cluster.add_topic("t").partitions[0]
@@ -407,7 +407,7 @@ def test_an_identity_that_is_given_is_used():
     assert asked == []
 
 
-def test_a_cluster_that_comes_back_gets_what_waited_for_it():
+def test_a_cluster_that_returns_gets_the_waiting_records():
     async def scenario():
         cluster = FakeCluster()
         partition = cluster.add_topic("t").partitions[0]

@@ -38,7 +38,7 @@ def test_taking_turns_survives_a_change_of_the_partition_count():
     assert turns.partition(None, 2) == 1
 
 
-def test_chance_reaches_every_partition():
+def test_the_random_partitioner_reaches_every_partition():
     partitioner = RandomPartitioner(SeededRng(1))
 
     assert {partitioner.partition(None, 4) for _ in range(100)} == {0, 1, 2, 3}

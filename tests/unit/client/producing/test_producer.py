@@ -169,7 +169,7 @@ def test_records_go_to_the_leaders_of_their_partitions():
     ]
 
 
-def test_T15_an_unknown_topic_is_made_by_asking_for_it():
+def test_T15_asking_for_an_unknown_topic_creates_it():
     async def scenario():
         cluster = FakeCluster()
         async with producer(cluster) as sending:
@@ -280,7 +280,7 @@ def test_T29_a_duplicate_that_the_broker_recognises_counts_as_delivered():
     assert run_virtually(scenario()) == 1
 
 
-def test_T29_after_a_final_failure_sequences_begin_anew_under_a_new_identity():
+def test_T29_after_a_final_failure_sequences_restart_under_a_new_identity():
     async def scenario():
         cluster = FakeCluster()
         cluster.add_topic("t")
