@@ -55,7 +55,7 @@ BEFORE = {
     "produce-os": Counts(hops=100, files=28, folder_changes=49, package_changes=46),
     "produce-group": Counts(hops=178, files=35, folder_changes=72, package_changes=70),
     "fetch": Counts(hops=117, files=22, folder_changes=48, package_changes=29),
-    "parked-fetch": Counts(hops=275, files=38, folder_changes=126, package_changes=93),
+    "parked-fetch": Counts(hops=275, files=38, folder_changes=126, package_changes=91),
     "offset-commit": Counts(hops=245, files=52, folder_changes=87, package_changes=77),
     "micro-batch": Counts(hops=613, files=31, folder_changes=139, package_changes=79),
 }

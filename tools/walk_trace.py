@@ -48,7 +48,7 @@ FIRST_OF_A_REQUEST = "get_buffer"
 COMPREHENSIONS = frozenset({"<listcomp>", "<dictcomp>", "<setcomp>", "<genexpr>"})
 WRITES = frozenset({"write", "writelines"})
 WARM_UP = 2
-TRIES = 7
+TRIES = 15
 """After the warm-up the shortest counts: timers and background loops make the others longer."""
 QUIET_S = 0.05
 """After the last answer, for what the broker still does in the same turn of its loop."""
