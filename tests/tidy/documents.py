@@ -17,6 +17,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.}])/(?:work|root|home)/")
 REGISTRY_HOST = re.compile(
     r"\b(?:pypi|python" r"hosted|maven|maven\.apache|npmjs|crates)\.(?:org|io)\b"
 )
+DECISION = re.compile(r"\bD(?:1[0-5]|[1-9])\b")
 LOCK_LINE = re.compile(
     r"#.*"
     r"|[a-z0-9][a-z0-9._-]*==[^\s;]+(?: ; [^\\]+)?(?: \\)?"
@@ -53,6 +54,11 @@ def registry_hosts(path: str, text: str) -> Iterator[Finding]:
     yield from _search(
         REGISTRY_HOST, path, text, "the package client knows where it downloads from; leave it out"
     )
+
+
+def decision_numbers(path: str, text: str) -> Iterator[Finding]:
+    """Numbers of decisions that no document of the project explains."""
+    yield from _search(DECISION, path, text, "cite the ADR of docs/adr, or leave it out")
 
 
 def lock_lines(path: str, text: str) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.tidy.documents import (
     broken_links,
+    decision_numbers,
     leftovers,
     lock_lines,
     machine_paths,
@@ -48,6 +49,10 @@ def _documents():
 )
 def test_no_file_holds_what_does_not_belong_there(rule) -> None:
     assert_none(found for name, text in _texts() for found in rule(name, text))
+
+
+def test_no_file_cites_a_decision_by_a_number_that_nothing_explains() -> None:
+    assert_none(found for name, text in _texts() for found in decision_numbers(name, text))
 
 
 def test_S56_locks_hold_names_versions_and_hashes_only() -> None:

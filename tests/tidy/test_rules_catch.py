@@ -237,6 +237,12 @@ def test_path_of_a_machine_is_found(folder) -> None:
     assert not list(documents.machine_paths("a.md", f"see docs/{folder}/me"))
 
 
+@pytest.mark.parametrize("number", ["1", "8", "15"])
+def test_number_of_a_decision_is_found(number) -> None:
+    assert list(documents.decision_numbers("a.py", f"# one round at a time (D{number})"))
+    assert not list(documents.decision_numbers("a.py", f"ADR 000{number}, ID{number}, D{number}x"))
+
+
 def test_registry_host_is_found() -> None:
     assert list(documents.registry_hosts("a.txt", "https://py" + "pi.org/simple"))
     assert not list(documents.registry_hosts("a.txt", "from PyPI"))
