@@ -1,4 +1,4 @@
-"""Rules about modules as a whole: names, `__all__`, dead files, unlisted handlers."""
+"""Rules about modules as a whole: names, `__all__`, dead files, repeated class names, handlers."""
 
 from __future__ import annotations
 
@@ -70,6 +70,21 @@ def _references(module: Module) -> Iterator[str]:
             yield node.value.partition(":")[0]
             if module.path == "cli/main.py":  # its table of commands names their modules
                 yield f"tidemill.cli.commands.{node.value}"
+
+
+def repeated_class_names(modules: Iterable[Module]) -> Iterator[Finding]:
+    """Public classes of one name in two files: a reader cannot tell which one a text means."""
+    first: dict[str, str] = {}
+    for module in modules:
+        if matches(module.path, ("wire/generated/",)):
+            continue
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                home = first.setdefault(node.name, module.path)
+                if home != module.path:
+                    yield module.finding(
+                        node, f"`{node.name}` is also in {home}: name it after what it is here"
+                    )
 
 
 def unlisted_handlers(modules: Iterable[Module]) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from tests.tidy.modules import (
     ENTRY_POINTS,
     dead_modules,
     missing_all,
+    repeated_class_names,
     unlisted_handlers,
     vague_name,
 )
@@ -133,6 +134,10 @@ def test_each_module_is_named_and_says_what_it_offers(rule) -> None:
 
 def test_every_module_is_imported() -> None:
     assert_none(dead_modules(package_modules()))
+
+
+def test_every_public_class_has_a_name_of_its_own() -> None:
+    assert_none(repeated_class_names(package_modules()))
 
 
 def test_every_handler_is_in_the_list() -> None:

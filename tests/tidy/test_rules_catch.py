@@ -213,6 +213,14 @@ def test_dead_module_is_found_and_a_lazily_named_one_is_not() -> None:
     ]
 
 
+def test_second_class_of_a_name_is_found() -> None:
+    server = snippet("server/connection/connection.py", "class Connection: ...\nclass _State: ...")
+    client = snippet("client/network/connection.py", "class Connection: ...\nclass _State: ...")
+    message = snippet("wire/generated/fetch.py", "class Connection: ...")
+    assert len(list(modules.repeated_class_names([client, server, message]))) == 1
+    assert not list(modules.repeated_class_names([client, message]))
+
+
 def test_unlisted_handler_is_found() -> None:
     tree = [
         snippet("server/handlers/__init__.py", "from tidemill.server.handlers.data import produce"),
