@@ -164,10 +164,10 @@ def _called_methods(module: Module) -> tuple[tuple[ast.AST, str], ...]:
 
 @cache
 def _used_names(module: Module) -> tuple[tuple[ast.AST, str], ...]:
-    return tuple(_resolved_names(module.tree))
+    return tuple(resolved_names(module.tree))
 
 
-def _resolved_names(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
+def resolved_names(tree: ast.Module) -> Iterator[tuple[ast.AST, str]]:
     """Dotted names as far as imports tell: `import time as t; t.time` is `time.time`.
 
     A name that comes in by `from module import name` is reported at the import. Built-ins are

@@ -84,6 +84,16 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield path
 
 
+@cache
+def harness_trees() -> tuple[tuple[str, ast.Module], ...]:
+    """Every Python file outside src, by its path relative to the project."""
+    return tuple(
+        (path.relative_to(ROOT).as_posix(), ast.parse(path.read_text()))
+        for path in project_files()
+        if path.suffix == ".py" and ROOT / "src" not in path.parents
+    )
+
+
 def text_of(path: Path) -> str | None:
     """The file's text, or None for a binary file (a golden fixture, a compiled module)."""
     try:

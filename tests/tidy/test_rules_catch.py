@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from tests.tidy import documents, layers, modules, rooms
+from tests.tidy import documents, harness, layers, modules, rooms
 from tests.tidy.banned import banned, bare_yields, finalizers
 from tests.tidy.set_order import unordered_iteration
 from tests.tidy.source import Finding, assert_none, snippet
@@ -219,6 +221,13 @@ def test_second_class_of_a_name_is_found() -> None:
     message = snippet("wire/generated/fetch.py", "class Connection: ...")
     assert len(list(modules.repeated_class_names([client, server, message]))) == 1
     assert not list(modules.repeated_class_names([client, message]))
+
+
+def test_import_of_a_test_from_outside_is_found() -> None:
+    for text in ("from tests.support import clients", "import tests.support.clients"):
+        assert list(harness.imports_of_tests("interop/run.py", ast.parse(text)))
+        assert not list(harness.imports_of_tests("tests/e2e/test_up.py", ast.parse(text)))
+    assert not list(harness.imports_of_tests("bench/lab.py", ast.parse("from bench import rows")))
 
 
 def test_unlisted_handler_is_found() -> None:
