@@ -8,8 +8,14 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tests.tidy.banned import resolved_names
 from tests.tidy.source import Finding
 
+RUNNERS = frozenset({"asyncio.run", "asyncio.Runner"})
+MAY_RUN = (
+    "tests/conftest.py",
+    "tests/e2e/group_members.py",  # a program of its own
+)
 USES_NO_TESTS = ("bench/", "interop/", "tools/", "examples/")
 
 
@@ -24,3 +30,14 @@ def imports_of_tests(path: str, tree: ast.Module) -> Iterator[Finding]:
                     yield Finding(
                         path, node.lineno, f"imports `{name}`: move it to tidemill.testing"
                     )
+
+
+def second_runner(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """One way to run a coroutine in a test, so that a change to it reaches every test."""
+    if not path.startswith("tests/") or path in MAY_RUN:
+        return
+    for node, name in resolved_names(tree):
+        if name in RUNNERS:
+            yield Finding(
+                path, getattr(node, "lineno", 1), f"`{name}`: take the `run` fixture as an argument"
+            )

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from tests.tidy.harness import imports_of_tests
+from tests.tidy.harness import imports_of_tests, second_runner
 from tests.tidy.source import assert_none, harness_trees
 
 
 def test_what_runs_without_the_tests_does_not_import_them() -> None:
     assert_none(found for path, tree in harness_trees() for found in imports_of_tests(path, tree))
+
+
+def test_coroutines_run_by_the_run_fixture() -> None:
+    assert_none(found for path, tree in harness_trees() for found in second_runner(path, tree))

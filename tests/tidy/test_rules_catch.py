@@ -230,6 +230,21 @@ def test_import_of_a_test_from_outside_is_found() -> None:
     assert not list(harness.imports_of_tests("bench/lab.py", ast.parse("from bench import rows")))
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import asyncio\nasyncio.run(f())",
+        "import asyncio\nrun = asyncio.run",
+        "from asyncio import Runner",
+    ],
+)
+def test_second_way_to_run_a_coroutine_is_found(text) -> None:
+    tree = ast.parse(text)
+    assert list(harness.second_runner("tests/unit/core/test_logs.py", tree))
+    assert not list(harness.second_runner("tests/conftest.py", tree))
+    assert not list(harness.second_runner("bench/lab.py", tree))
+
+
 def test_unlisted_handler_is_found() -> None:
     tree = [
         snippet("server/handlers/__init__.py", "from tidemill.server.handlers.data import produce"),
