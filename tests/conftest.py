@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import signal
@@ -11,6 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support import coroutines
 
 T = TypeVar("T")
 
@@ -44,7 +45,7 @@ def run() -> Callable[[Coroutine[Any, Any, T]], T]:
 
     A test that needs virtual time takes a simulated loop from `tidemill.testing.sim` instead.
     """
-    return asyncio.run
+    return coroutines.run
 
 
 @pytest.fixture

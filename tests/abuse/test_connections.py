@@ -25,7 +25,7 @@ from tests.abuse.stranger import Stranger, wait_until
 from tidemill.broker import Broker
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import UserError
-from tidemill.server.connection.listener_resources import Deadlines
+from tidemill.server.connection.listener_resources import ClientDeadlines
 from tidemill.testing import broker
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
 from tidemill.wire.generated.produce import ProduceRequest
@@ -39,7 +39,7 @@ class HastyBroker:
     def __init__(self, running):
         self.running = running
         self.resources = running.broker.serving.resources
-        self.resources.deadlines = Deadlines(
+        self.resources.deadlines = ClientDeadlines(
             frame_s=0.2, write_stall_s=0.2, write_stall_pressed_s=0.2, idle_s=60.0
         )
 
@@ -224,7 +224,7 @@ def _config(tmp_path):
     return broker_config(values={"listeners": "127.0.0.1:0", "data.dir": str(tmp_path)})
 
 
-def test_S13_connections_leave_descriptors_for_files(tmp_path):
+def test_S13_connections_leave_descriptors_for_files(run, tmp_path):
     async def run():
         limited = Broker(_config(tmp_path), descriptors_max=400)
         endpoint = await limited.start()
@@ -237,7 +237,7 @@ def test_S13_connections_leave_descriptors_for_files(tmp_path):
         await limited.stop()
         return sum(map(bool, answers))
 
-    assert asyncio.run(run()) == 400 - 100 - 256
+    assert run(run()) == 400 - 100 - 256
 
 
 def test_S13_a_descriptor_limit_that_is_too_low_is_reported_before_anything_starts(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -34,7 +33,7 @@ def make_coord(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], C
 
 
 @pytest.fixture
-def play(make_coord: Callable[[], Coord]) -> Callable[[Scenario], None]:
+def play(run, make_coord: Callable[[], Coord]) -> Callable[[Scenario], None]:
     """Run a scenario with an open session."""
 
     async def whole(scenario: Scenario) -> None:
@@ -45,7 +44,7 @@ def play(make_coord: Callable[[], Coord]) -> Callable[[Scenario], None]:
         finally:
             await coord.close()
 
-    return lambda scenario: asyncio.run(whole(scenario))
+    return lambda scenario: run(whole(scenario))
 
 
 def test_a_created_node_is_read_back_with_version_0(play: Callable[[Scenario], None]) -> None:
@@ -183,7 +182,7 @@ def test_a_watch_is_not_called_for_checks_and_conflicts(play: Callable[[Scenario
     play(scenario)
 
 
-def test_a_session_is_connected_from_start_to_close(make_coord: Callable[[], Coord]) -> None:
+def test_a_session_is_connected_from_start_to_close(run, make_coord: Callable[[], Coord]) -> None:
     async def scenario() -> None:
         coord = make_coord()
         states: list[SessionState] = []
@@ -194,10 +193,10 @@ def test_a_session_is_connected_from_start_to_close(make_coord: Callable[[], Coo
         await coord.close()
         assert states == [SessionState.CONNECTED, SessionState.LOST]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_closed_session_answers_nothing(make_coord: Callable[[], Coord]) -> None:
+def test_a_closed_session_answers_nothing(run, make_coord: Callable[[], Coord]) -> None:
     async def scenario() -> None:
         coord = make_coord()
         await coord.start()
@@ -209,10 +208,11 @@ def test_a_closed_session_answers_nothing(make_coord: Callable[[], Coord]) -> No
         with pytest.raises(StoreUnavailable):
             await coord.multi([Create("/a", b"")])
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_all_but_ephemeral_nodes_outlive_the_session(
+    run,
     make_coord: Callable[[], Coord],
 ) -> None:
     async def scenario() -> None:
@@ -226,10 +226,10 @@ def test_all_but_ephemeral_nodes_outlive_the_session(
         assert await second.scan("/") == [("/stays", Node(b"1", 0))]
         await second.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_session_can_be_opened_again_after_it_ended(make_coord: Callable[[], Coord]) -> None:
+def test_a_session_can_be_opened_again_after_it_ended(run, make_coord: Callable[[], Coord]) -> None:
     async def scenario() -> None:
         coord = make_coord()
         heard: list[str] = []
@@ -241,4 +241,4 @@ def test_a_session_can_be_opened_again_after_it_ended(make_coord: Callable[[], C
         assert heard == ["/a"]
         await coord.close()
 
-    asyncio.run(scenario())
+    run(scenario())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -235,11 +234,11 @@ def test_a_file_is_dated_by_its_last_write_or_rename(disk: Disk, root: str) -> N
         disk.changed_ms(f"{root}/a")
 
 
-def test_run_gives_the_result_or_the_error_of_the_operation(disk: Disk, root: str) -> None:
+def test_run_gives_the_result_or_the_error_of_the_operation(run, disk: Disk, root: str) -> None:
     async def scenario() -> int:
         assert await disk.run(lambda: 6 * 7) == 42
         with pytest.raises(StorageFault):
             await disk.run(lambda: disk.size(f"{root}/missing"))
         return 1
 
-    assert asyncio.run(scenario()) == 1
+    assert run(scenario()) == 1

@@ -8,6 +8,7 @@ from typing import cast
 
 import pytest
 
+from tests.support.coroutines import run
 from tidemill.core.net import AsyncioNet, Net, ServerHandle
 from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.loop import SimHost, SimLoop
@@ -125,7 +126,7 @@ async def _whole(net: Net, make: type[Peer], scenario: Scenario) -> None:
 
 
 def _on_sockets(scenario: Scenario, make: type[Peer] = Streamed) -> None:
-    asyncio.run(_whole(AsyncioNet(), make, scenario))
+    run(_whole(AsyncioNet(), make, scenario))
 
 
 def _simulated(scenario: Scenario, make: type[Peer] = Streamed) -> None:

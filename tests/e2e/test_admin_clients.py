@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -260,8 +259,10 @@ def test_F01_kafka_python_runs_a_topic_through_its_whole_life(
     assert topic not in python_admin.list_topics()
 
 
-def test_F01_aiokafka_runs_a_topic_through_its_whole_life(shared_broker: BrokerProcess, topic: str):
-    asyncio.run(_aiokafka_life(shared_broker.bootstrap, topic))
+def test_F01_aiokafka_runs_a_topic_through_its_whole_life(
+    run, shared_broker: BrokerProcess, topic: str
+):
+    run(_aiokafka_life(shared_broker.bootstrap, topic))
 
 
 async def _aiokafka_life(bootstrap: str, topic: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.group_members import KINDS, Kind
 from tests.e2e.group_watch import GroupWatch
 from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
+from tests.support.coroutines import run
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
@@ -95,7 +96,7 @@ def _auto_aiokafka(bootstrap: str, group: str, topic: str, count: int) -> None:
         finally:
             await consumer.stop()
 
-    asyncio.run(read())
+    run(read())
 
 
 @pytest.mark.parametrize("read", [_auto_confluent, _auto_kafka_python, _auto_aiokafka])
@@ -149,7 +150,7 @@ def _simple_aiokafka(bootstrap: str, group: str, topic: str) -> tuple[int, str]:
         finally:
             await consumer.stop()
 
-    return asyncio.run(commit()), "a note"  # it does not return the metadata of an offset
+    return run(commit()), "a note"  # it does not return the metadata of an offset
 
 
 @pytest.mark.parametrize("commit", [_simple_confluent, _simple_kafka_python, _simple_aiokafka])

@@ -18,6 +18,8 @@ import aiokafka
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.coroutines import run
+
 with warnings.catch_warnings():
     # It loads its schemas in a way that is deprecated in Python 3.11.
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -352,7 +354,7 @@ class AioKafka:
         messages: Sequence[Message],
         how: Sending = Sending(),  # noqa: B008 # frozen
     ) -> list[Place]:
-        return asyncio.run(self._produce(bootstrap, topic, messages, how))
+        return run(self._produce(bootstrap, topic, messages, how))
 
     async def _produce(
         self, bootstrap: str, topic: str, messages: Sequence[Message], how: Sending
@@ -396,7 +398,7 @@ class AioKafka:
         count: int,
         start: Mapping[int, int] = FROM_THE_BEGINNING,
     ) -> list[Record]:
-        return asyncio.run(self._consume(bootstrap, topic, count, start))
+        return run(self._consume(bootstrap, topic, count, start))
 
     async def _consume(
         self, bootstrap: str, topic: str, count: int, start: Mapping[int, int]
@@ -426,7 +428,7 @@ class AioKafka:
     def offsets_for_times(
         self, bootstrap: str, topic: str, times_ms: Sequence[int]
     ) -> list[int | None]:
-        return asyncio.run(self._offsets_for_times(bootstrap, topic, times_ms))
+        return run(self._offsets_for_times(bootstrap, topic, times_ms))
 
     async def _offsets_for_times(
         self, bootstrap: str, topic: str, times_ms: Sequence[int]

@@ -17,7 +17,7 @@ from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.server.connection.connection import Connection
-from tidemill.server.connection.listener_resources import Deadlines, ListenerResources
+from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
 from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.limits.memory_pool import MemoryPool
@@ -160,7 +160,7 @@ class Server:
             Dispatcher(self._handlers()),
             supervisor,
             connections_max=connections_max,
-            deadlines=deadlines or Deadlines(),
+            deadlines=deadlines or ClientDeadlines(),
             failed=lambda part, error: self.failures.append(error),
         )
 

@@ -13,7 +13,7 @@ from tests.tidy.source import Finding
 
 RUNNERS = frozenset({"asyncio.run", "asyncio.Runner"})
 MAY_RUN = (
-    "tests/conftest.py",
+    "tests/support/coroutines.py",
     "tests/e2e/group_members.py",  # a program of its own
 )
 USES_NO_TESTS = ("bench/", "interop/", "tools/", "examples/")

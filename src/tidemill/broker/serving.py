@@ -18,7 +18,7 @@ from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.server.connection.listener import Listener
-from tidemill.server.connection.listener_resources import Deadlines, ListenerResources
+from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.handlers import HANDLERS
@@ -95,7 +95,7 @@ class Serving:
             Dispatcher(HANDLERS),
             services.supervisor,
             connections_max=connections_max,
-            deadlines=Deadlines(idle_s=config.connections_max_idle_ms / 1000),
+            deadlines=ClientDeadlines(idle_s=config.connections_max_idle_ms / 1000),
             failed=failed,
         )
         self._page: HttpPage | None = None

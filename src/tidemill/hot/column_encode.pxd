@@ -19,7 +19,7 @@ cdef class RowColumns:
     cdef readonly Cells header_values
 
 @cython.final
-cdef class OpenBatch:
+cdef class RowBatch:
     cdef readonly bytearray buffer
     cdef public i64 record_count
     cdef public i64 base_timestamp
@@ -27,7 +27,7 @@ cdef class OpenBatch:
 
 @cython.locals(base=i64, end=Py_ssize_t)
 cpdef Py_ssize_t append(
-    OpenBatch batch, RowColumns columns, const int[::1] order, Py_ssize_t start, Py_ssize_t stop,
+    RowBatch batch, RowColumns columns, const int[::1] order, Py_ssize_t start, Py_ssize_t stop,
     i64 batch_bytes_max, i64 record_bytes_max
 ) except -1
 
@@ -51,7 +51,7 @@ cdef Py_ssize_t _field_bytes(Cells cells, Py_ssize_t row) except -1
 @cython.locals(position=Py_ssize_t, total=i64, at=Py_ssize_t, row=Py_ssize_t, timestamp=i64,
                out=cython.uchar[::1])
 cdef object _write(
-    OpenBatch batch, RowColumns columns, const int[::1] order, Py_ssize_t start, Py_ssize_t end,
+    RowBatch batch, RowColumns columns, const int[::1] order, Py_ssize_t start, Py_ssize_t end,
     i64[::1] sizes
 )
 

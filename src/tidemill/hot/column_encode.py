@@ -1,6 +1,6 @@
 """Encodes rows of Arrow columns into record batches, without a Python object per record.
 
-Theory of operation. An `OpenBatch` is the batch of one partition while it fills: a bytearray that
+Theory of operation. An `RowBatch` is the batch of one partition while it fills: a bytearray that
 begins with room for the batch header, followed by records. `append` takes rows by their numbers,
 first measures how many of them fit, then grows the bytearray once and writes. The bytes are the
 same that `record_encode.encode` writes for these records: offsets count from 0, timestamps from the
@@ -15,7 +15,7 @@ from tidemill.hot.arrow_cells import Cells
 from tidemill.hot.varint import size as varint_bytes
 from tidemill.hot.varint import write as write_varint
 
-__all__ = ["OpenBatch", "OversizedRecord", "RowColumns", "append"]
+__all__ = ["OversizedRecord", "RowBatch", "RowColumns", "append"]
 
 # Named, since a literal beyond 31 bits would be a Python object in the compiled code.
 _TIMESTAMP_MAX = 0x3FFF_FFFF_FFFF_FFFF
@@ -53,7 +53,7 @@ class RowColumns:
         self.header_values = header_values
 
 
-class OpenBatch:
+class RowBatch:
     """A batch that takes rows; the caller fills the first `head_bytes` of `buffer`."""
 
     def __init__(self, head_bytes: int) -> None:
@@ -64,7 +64,7 @@ class OpenBatch:
 
 
 def append(
-    batch: OpenBatch,
+    batch: RowBatch,
     columns: RowColumns,
     order: memoryview,
     start: int,
@@ -167,7 +167,7 @@ def _field_bytes(cells: Cells | None, row: int) -> int:
 
 
 def _write(
-    batch: OpenBatch,
+    batch: RowBatch,
     columns: RowColumns,
     order: memoryview,
     start: int,

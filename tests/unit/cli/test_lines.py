@@ -26,19 +26,19 @@ async def collect(stream) -> list[bytes]:
     ],
     ids=["empty", "two", "blank and unfinished", "carriage return", "longer than a chunk"],
 )
-def test_lines_are_returned_without_their_newlines(data, expected):
-    assert asyncio.run(collect(io.BytesIO(data))) == expected
+def test_lines_are_returned_without_their_newlines(run, data, expected):
+    assert run(collect(io.BytesIO(data))) == expected
 
 
-def test_a_file_is_read_although_it_cannot_be_waited_for(tmp_path):
+def test_a_file_is_read_although_it_cannot_be_waited_for(run, tmp_path):
     path = tmp_path / "lines"
     path.write_bytes(b"one\ntwo\n")
 
     with path.open("rb") as stream:
-        assert asyncio.run(collect(stream)) == [b"one", b"two"]
+        assert run(collect(stream)) == [b"one", b"two"]
 
 
-def test_a_slow_pipe_does_not_block_the_event_loop():
+def test_a_slow_pipe_does_not_block_the_event_loop(run):
     async def scenario():
         read_end, write_end = os.pipe()
         with os.fdopen(read_end, "rb") as stream:
@@ -49,11 +49,11 @@ def test_a_slow_pipe_does_not_block_the_event_loop():
             os.close(write_end)
             return [await first, *[line async for line in lines]]
 
-    assert asyncio.run(scenario()) == [b"late"]
+    assert run(scenario()) == [b"late"]
 
 
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(monkeypatch):
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(run, monkeypatch):
     monkeypatch.setattr(lines_module, "LINE_BYTES_MAX", 100_000)
 
     with pytest.raises(UserError, match="longer than 100000 bytes"):
-        asyncio.run(collect(io.BytesIO(b"x" * 1_000_000)))
+        run(collect(io.BytesIO(b"x" * 1_000_000)))

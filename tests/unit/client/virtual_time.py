@@ -11,6 +11,8 @@ import selectors
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+from tests.support.coroutines import run
+
 T = TypeVar("T")
 
 
@@ -44,5 +46,4 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 def run_virtually(work: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` on virtual time."""
-    with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-        return runner.run(work)
+    return run(work, VirtualTimeLoop)

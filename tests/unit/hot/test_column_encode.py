@@ -75,7 +75,7 @@ def built(records: list[Record]) -> bytes:
 @given(records=rows, first=st.integers(0, 9))
 def test_columns_become_the_same_bytes_as_records_one_by_one(flavour, records, first):
     encode = load(flavour, "column_encode")
-    batch = encode.OpenBatch(HEADER_BYTES)
+    batch = encode.RowBatch(HEADER_BYTES)
     columns = row_columns(flavour, records, first=first)
 
     end = encode.append(batch, columns, in_order(len(records)), 0, len(records), LARGE, LARGE)
@@ -92,7 +92,7 @@ def test_a_batch_takes_rows_until_it_is_full_and_never_more(flavour, records, by
     order = in_order(len(records))
     at = 0
     while at < len(records):
-        batch = encode.OpenBatch(HEADER_BYTES)
+        batch = encode.RowBatch(HEADER_BYTES)
         begin, at = at, encode.append(batch, columns, order, at, len(records), bytes_max, LARGE)
         assert sealed(batch) == built(records[begin:at])
         assert len(batch.buffer) <= bytes_max or at == begin + 1
@@ -103,7 +103,7 @@ def test_a_batch_takes_rows_until_it_is_full_and_never_more(flavour, records, by
 def test_a_batch_continues_with_the_next_columns(flavour):
     encode = load(flavour, "column_encode")
     records = [Record(b"%d" % n, timestamp=1000 - n) for n in range(6)]
-    batch = encode.OpenBatch(HEADER_BYTES)
+    batch = encode.RowBatch(HEADER_BYTES)
     for part in (records[:2], records[2:]):
         columns = row_columns(flavour, part)
         encode.append(batch, columns, in_order(len(part)), 0, len(part), LARGE, LARGE)
@@ -113,7 +113,7 @@ def test_a_batch_continues_with_the_next_columns(flavour):
 def test_rows_are_taken_in_the_requested_order(flavour):
     encode = load(flavour, "column_encode")
     records = [Record(b"%d" % n, timestamp=5) for n in range(4)]
-    batch = encode.OpenBatch(HEADER_BYTES)
+    batch = encode.RowBatch(HEADER_BYTES)
     order = memoryview(array("i", [3, 1, 0, 2]))
     encode.append(batch, row_columns(flavour, records), order, 1, 4, LARGE, LARGE)
     assert sealed(batch) == built([records[1], records[0], records[2]])
@@ -123,7 +123,7 @@ def test_without_keys_and_headers_no_record_has_any(flavour):
     encode = load(flavour, "column_encode")
     cells = load(flavour, "arrow_cells").Cells
     columns = encode.RowColumns(memoryview(array("q", [9, 9])), binary_cells(cells, [b"a", None]))
-    batch = encode.OpenBatch(HEADER_BYTES)
+    batch = encode.RowBatch(HEADER_BYTES)
     encode.append(batch, columns, in_order(2), 0, 2, LARGE, LARGE)
     assert sealed(batch) == built([Record(b"a", timestamp=9), Record(None, timestamp=9)])
 
@@ -132,7 +132,7 @@ def test_an_oversized_record_is_named_with_its_size_after_those_before_it(flavou
     encode = load(flavour, "column_encode")
     records = [Record(b"small"), Record(b"x" * 500), Record(b"small")]
     columns = row_columns(flavour, records)
-    batch = encode.OpenBatch(HEADER_BYTES)
+    batch = encode.RowBatch(HEADER_BYTES)
     assert encode.append(batch, columns, in_order(3), 0, 3, LARGE, 100) == 1
     with pytest.raises(encode.OversizedRecord) as refused:
         encode.append(batch, columns, in_order(3), 1, 3, LARGE, 100)
@@ -152,7 +152,7 @@ def test_a_header_without_a_key_is_refused(flavour):
         binary_cells(cells, [b"x"]),
     )
     with pytest.raises(ValueError, match="header without a key"):
-        encode.append(encode.OpenBatch(61), columns, in_order(1), 0, 1, LARGE, LARGE)
+        encode.append(encode.RowBatch(61), columns, in_order(1), 0, 1, LARGE, LARGE)
 
 
 def test_headers_need_names_and_values(flavour):
@@ -169,7 +169,7 @@ def test_a_timestamp_whose_deltas_could_overflow_is_refused(flavour, timestamp):
     encode = load(flavour, "column_encode")
     columns = row_columns(flavour, [Record(b"v", timestamp=timestamp)])
     with pytest.raises(OverflowError):
-        encode.append(encode.OpenBatch(61), columns, in_order(1), 0, 1, LARGE, LARGE)
+        encode.append(encode.RowBatch(61), columns, in_order(1), 0, 1, LARGE, LARGE)
 
 
 @pytest.mark.parametrize("order", [[1], [-1]])
@@ -178,7 +178,7 @@ def test_a_missing_row_is_refused(flavour, order):
     columns = row_columns(flavour, [Record(b"v")])
     numbers = memoryview(array("i", order))
     with pytest.raises(ValueError, match="no such row"):
-        encode.append(encode.OpenBatch(61), columns, numbers, 0, 1, LARGE, LARGE)
+        encode.append(encode.RowBatch(61), columns, numbers, 0, 1, LARGE, LARGE)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 1), (0, 2), (1, 0)])
@@ -186,11 +186,11 @@ def test_a_range_outside_the_order_is_refused(flavour, start, stop):
     encode = load(flavour, "column_encode")
     columns = row_columns(flavour, [Record(b"v")])
     with pytest.raises(ValueError, match="range outside"):
-        encode.append(encode.OpenBatch(61), columns, in_order(1), start, stop, LARGE, LARGE)
+        encode.append(encode.RowBatch(61), columns, in_order(1), start, stop, LARGE, LARGE)
 
 
 def test_no_rows_change_nothing(flavour):
     encode = load(flavour, "column_encode")
-    batch = encode.OpenBatch(61)
+    batch = encode.RowBatch(61)
     assert encode.append(batch, row_columns(flavour, [Record(b"v")]), in_order(1), 1, 1, 9, 9) == 1
     assert batch.record_count == 0

@@ -20,7 +20,7 @@ from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.store.coord import Create, Delete, Node, Op, Put
 
 
-def test_a_single_broker_registers_is_elected_and_knows_it() -> None:
+def test_a_single_broker_registers_is_elected_and_knows_it(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -32,10 +32,10 @@ def test_a_single_broker_registers_is_elected_and_knows_it() -> None:
         assert (broker.host, broker.port, broker.epoch) == ("host-0", 9092, 1)
         assert len(cluster.image.cluster_id) == 22
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_the_cluster_id_is_known_before_joining_and_stays() -> None:
+def test_the_cluster_id_is_known_before_joining_and_stays(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         coord = small.server.session()
@@ -48,10 +48,10 @@ def test_the_cluster_id_is_known_before_joining_and_stays() -> None:
         (second,) = await small.start(1)
         assert second.image.cluster_id == cluster_id
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_T22_a_created_topic_is_in_the_image_before_the_call_returns() -> None:
+def test_T22_a_created_topic_is_in_the_image_before_the_call_returns(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -64,10 +64,10 @@ def test_T22_a_created_topic_is_in_the_image_before_the_call_returns() -> None:
         assert (partition.leader, partition.leader_epoch, partition.isr) == (0, 0, (0,))
         assert small.members[0].deltas[-1].topics_changed == ("t",)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_T21_results_come_in_the_order_of_the_request_each_with_its_own_error() -> None:
+def test_T21_results_come_in_the_order_of_the_request_each_with_its_own_error(run) -> None:
     async def scenario() -> None:
         (cluster,) = await SmallCluster().start(0)
         await cluster.create_topics([TopicSpec(name="old")])
@@ -89,10 +89,10 @@ def test_T21_results_come_in_the_order_of_the_request_each_with_its_own_error() 
         ]
         assert sorted(cluster.image.topics) == ["new", "old"]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_T21_validate_only_creates_nothing() -> None:
+def test_T21_validate_only_creates_nothing(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -104,10 +104,10 @@ def test_T21_validate_only_creates_nothing() -> None:
         assert small.server.scan("/") == before
         assert not cluster.image.topics
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_large_request_is_written_in_several_multis() -> None:
+def test_a_large_request_is_written_in_several_multis(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -115,10 +115,10 @@ def test_a_large_request_is_written_in_several_multis() -> None:
         assert result.code is ErrorCode.NONE
         assert len(small.server.scan(nodes.PARTITIONS)) == 1200
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id() -> None:
+def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -131,10 +131,10 @@ def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id() 
         (second,) = await cluster.create_topics([TopicSpec(name="t")])
         assert second.topic_id != first.topic_id
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_topics_are_deleted_by_id_and_unknown_ones_refused() -> None:
+def test_topics_are_deleted_by_id_and_unknown_ones_refused(run) -> None:
     async def scenario() -> None:
         (cluster,) = await SmallCluster().start(0)
         (made,) = await cluster.create_topics([TopicSpec(name="t")])
@@ -145,10 +145,10 @@ def test_topics_are_deleted_by_id_and_unknown_ones_refused() -> None:
             ("u", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         ]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_T22_partitions_and_keys_change_before_the_call_returns() -> None:
+def test_T22_partitions_and_keys_change_before_the_call_returns(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -168,10 +168,10 @@ def test_T22_partitions_and_keys_change_before_the_call_returns() -> None:
         assert len(small.members[0].deltas) == seen
         assert cluster.image.topics["t"] == topic
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_validate_only_changes_no_partitions_and_no_keys() -> None:
+def test_validate_only_changes_no_partitions_and_no_keys(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -182,10 +182,10 @@ def test_validate_only_changes_no_partitions_and_no_keys() -> None:
         await cluster.alter_topic_configs([change], validate_only=True)
         assert small.server.scan("/") == before
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_F96_a_clean_restart_keeps_topics_and_leader_epochs() -> None:
+def test_F96_a_clean_restart_keeps_topics_and_leader_epochs(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -197,10 +197,10 @@ def test_F96_a_clean_restart_keeps_topics_and_leader_epochs() -> None:
         assert again.broker_epoch == 2
         assert again.image.controller_epoch == 2
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I14_an_unclean_start_takes_a_new_leader_epoch_before_it_serves() -> None:
+def test_I14_an_unclean_start_takes_a_new_leader_epoch_before_it_serves(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -210,10 +210,10 @@ def test_I14_an_unclean_start_takes_a_new_leader_epoch_before_it_serves() -> Non
         partitions = again.image.topics["t"].partitions
         assert {(one.leader, one.leader_epoch, one.isr) for one in partitions} == {(0, 1, (0,))}
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_producer_ids_are_given_out_once() -> None:
+def test_producer_ids_are_given_out_once(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -224,10 +224,10 @@ def test_producer_ids_are_given_out_once() -> None:
         (again,) = await small.start(0)
         assert (await again.reserve_producer_ids(1)) == range(1010, 1011)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_suspended_session_may_not_act() -> None:
+def test_a_suspended_session_may_not_act(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -241,10 +241,10 @@ def test_a_suspended_session_may_not_act() -> None:
         await small.catch_up()
         assert cluster.is_controller
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_broker_whose_session_was_lost_joins_again_in_a_new_epoch() -> None:
+def test_a_broker_whose_session_was_lost_joins_again_in_a_new_epoch(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -256,10 +256,10 @@ def test_a_broker_whose_session_was_lost_joins_again_in_a_new_epoch() -> None:
         assert cluster.broker_epoch == 2
         assert cluster.image.topics["t"].partitions[0].leader == 0
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it() -> None:
+def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -267,10 +267,12 @@ def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it() -> No
         await small.members[0].coord.start()
         assert not cluster.may_act
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_creation_that_failed_half_way_leaves_no_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_creation_that_failed_half_way_leaves_no_nodes(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -296,10 +298,10 @@ def test_a_creation_that_failed_half_way_leaves_no_nodes(monkeypatch: pytest.Mon
         left = [path for path, _ in small.server.scan(nodes.PARTITIONS)]
         assert left == [nodes.partition_path(made.topic_id, 0)]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_run_follows_the_store_until_cancelled() -> None:
+def test_run_follows_the_store_until_cancelled(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -313,10 +315,10 @@ def test_run_follows_the_store_until_cancelled() -> None:
         with pytest.raises(asyncio.CancelledError):
             await loop
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_run_tries_again_after_the_store_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_tries_again_after_the_store_failed(run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -339,13 +341,13 @@ def test_run_tries_again_after_the_store_failed(monkeypatch: pytest.MonkeyPatch)
         assert small.members[0].alarms == ["metadata: disk trouble"]
         await asyncio.wait([loop])
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 # --- nodes that another program wrote ---
 
 
-def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing() -> None:
+def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -362,10 +364,10 @@ def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing() -> None:
         assert "t" not in again.image.topics
         assert len(small.server.scan(nodes.PARTITIONS)) == 4
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_S46_a_bad_partition_node_leaves_the_partition_as_it_was_known() -> None:
+def test_S46_a_bad_partition_node_leaves_the_partition_as_it_was_known(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -384,10 +386,10 @@ def test_S46_a_bad_partition_node_leaves_the_partition_as_it_was_known() -> None
         assert good is not None
         assert good.leader == 0
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_S46_a_key_that_this_version_does_not_know_does_not_hide_the_topic() -> None:
+def test_S46_a_key_that_this_version_does_not_know_does_not_hide_the_topic(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -398,10 +400,10 @@ def test_S46_a_key_that_this_version_does_not_know_does_not_hide_the_topic() -> 
         assert cluster.image.topics["t"].overrides == {"segment.ms": "9"}
         assert any("future.key" in alarm for alarm in small.members[0].alarms)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_S46_a_bad_broker_or_controller_node_changes_nothing() -> None:
+def test_S46_a_bad_broker_or_controller_node_changes_nothing(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster, _) = await small.start(0, 1)
@@ -418,10 +420,10 @@ def test_S46_a_bad_broker_or_controller_node_changes_nothing() -> None:
         assert cluster.is_controller
         assert len(member.alarms) >= 3
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_store_without_a_usable_cluster_id_is_refused() -> None:
+def test_a_store_without_a_usable_cluster_id_is_refused(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         coord = small.server.session()
@@ -430,10 +432,10 @@ def test_a_store_without_a_usable_cluster_id_is_refused() -> None:
         with pytest.raises(UserError, match="coordination store cannot be used"):
             await small.start(0)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_unreadable_producer_ids_are_not_guessed() -> None:
+def test_unreadable_producer_ids_are_not_guessed(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -444,10 +446,10 @@ def test_unreadable_producer_ids_are_not_guessed() -> None:
         with pytest.raises(StoreUnavailable):
             await cluster.reserve_producer_ids()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_new_controller_deletes_the_remains_of_a_half_made_topic() -> None:
+def test_a_new_controller_deletes_the_remains_of_a_half_made_topic(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -459,14 +461,14 @@ def test_a_new_controller_deletes_the_remains_of_a_half_made_topic() -> None:
         left = [path for path, _ in small.server.scan(nodes.PARTITIONS)]
         assert left == [nodes.partition_path(made.topic_id, 0)]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_two_brokers_with_one_id_cannot_both_join() -> None:
+def test_two_brokers_with_one_id_cannot_both_join(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         await small.start(0)
         with pytest.raises(UserError, match=r"node\.id=0: another broker has this id"):
             await small.start(0)
 
-    asyncio.run(scenario())
+    run(scenario())

@@ -31,7 +31,7 @@ def partition(cluster: Cluster) -> PartitionImage:
     return cluster.image.topics["t"].partitions[0]
 
 
-def test_one_broker_is_the_controller_and_all_agree() -> None:
+def test_one_broker_is_the_controller_and_all_agree(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         assert [one.is_controller for one in clusters] == [True, False, False]
@@ -40,22 +40,22 @@ def test_one_broker_is_the_controller_and_all_agree() -> None:
         assert all(sorted(one.image.brokers) == [0, 1, 2] for one in clusters)
         assert not any(member.alarms for member in small.members.values())
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_only_the_controller_creates_topics() -> None:
+def test_only_the_controller_creates_topics(run) -> None:
     async def scenario() -> None:
         _, clusters = await three_brokers()
         with pytest.raises(KafkaError) as refused:
             await clusters[1].create_topics([TopicSpec(name="u")])
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I11_a_lost_leader_is_replaced_from_the_isr_at_a_higher_epoch_and_all_brokers_see_it() -> (
-    None
-):
+def test_I11_a_lost_leader_is_replaced_from_the_isr_at_a_higher_epoch_and_all_brokers_see_it(
+    run,
+) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         assert partition(clusters[0]).leader == 1
@@ -66,10 +66,10 @@ def test_I11_a_lost_leader_is_replaced_from_the_isr_at_a_higher_epoch_and_all_br
             assert (now.leader, now.leader_epoch, now.isr) == (2, 1, (2, 0))
             assert sorted(cluster.image.brokers) == [0, 2]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I33_a_lost_controller_is_replaced_in_a_new_epoch_and_elects() -> None:
+def test_I33_a_lost_controller_is_replaced_in_a_new_epoch_and_elects(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         clusters = await small.start(0, 1, 2)
@@ -84,10 +84,10 @@ def test_I33_a_lost_controller_is_replaced_in_a_new_epoch_and_elects() -> None:
             assert partition(cluster).leader == 1
             assert partition(cluster).leader_epoch == 1
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I33_a_controller_that_was_replaced_while_disconnected_writes_nothing() -> None:
+def test_I33_a_controller_that_was_replaced_while_disconnected_writes_nothing(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         # Given: the controller is disconnected, its session expires, broker 1 takes over.
@@ -104,10 +104,10 @@ def test_I33_a_controller_that_was_replaced_while_disconnected_writes_nothing() 
         assert refused.value.code is ErrorCode.NOT_CONTROLLER
         assert small.server.scan("/") == before
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I33_a_stale_controller_steps_down_when_its_write_is_refused() -> None:
+def test_I33_a_stale_controller_steps_down_when_its_write_is_refused(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         epoch = small.server.get(nodes.CONTROLLER_EPOCH)
@@ -131,10 +131,10 @@ def test_I33_a_stale_controller_steps_down_when_its_write_is_refused() -> None:
         assert not clusters[0].is_controller
         assert small.server.get(nodes.topic_path("u")) is None
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_partition_below_the_minimum_remembers_its_eligible_replicas() -> None:
+def test_a_partition_below_the_minimum_remembers_its_eligible_replicas(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         small.crash(1)
@@ -144,10 +144,10 @@ def test_a_partition_below_the_minimum_remembers_its_eligible_replicas() -> None
         now = partition(clusters[0])
         assert (now.leader, now.isr, now.elr) == (0, (0,), (2,))
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too() -> None:
+def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         for broker_id in (1, 2):
@@ -161,10 +161,10 @@ def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too() -> None:
         assert stored is not None
         assert nodes.decode_partition("/p", stored, now.replicas) == now
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster() -> None:
+def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster(run) -> None:
     async def scenario() -> None:
         small, _ = await three_brokers()
         # Given: 1 dies, then 2, then 0: the last two are eligible, 1 is not.
@@ -180,10 +180,10 @@ def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster() -> None:
         now = partition(two)
         assert (now.leader, now.isr, now.elr) == (2, (2,), (0,))
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I14_an_unclean_broker_is_not_preferred_to_one_that_has_everything() -> None:
+def test_I14_an_unclean_broker_is_not_preferred_to_one_that_has_everything(run) -> None:
     async def scenario() -> None:
         small, _ = await three_brokers()
         for broker_id in (1, 2, 0):
@@ -196,7 +196,7 @@ def test_I14_an_unclean_broker_is_not_preferred_to_one_that_has_everything() -> 
         await small.start(2)
         assert partition(zero).leader == 2
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def propose(
@@ -216,7 +216,7 @@ def propose(
     )
 
 
-def test_I14_the_leader_changes_the_isr_by_compare_and_set() -> None:
+def test_I14_the_leader_changes_the_isr_by_compare_and_set(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
@@ -229,10 +229,10 @@ def test_I14_the_leader_changes_the_isr_by_compare_and_set() -> None:
             await propose(clusters[1], [1], before)
         assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I14_a_proposal_on_a_stale_image_has_no_effect() -> None:
+def test_I14_a_proposal_on_a_stale_image_has_no_effect(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
@@ -244,10 +244,10 @@ def test_I14_a_proposal_on_a_stale_image_has_no_effect() -> None:
         assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
         assert partition(clusters[1]).isr == (1, 0)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_proposal_survives_a_change_of_the_controller() -> None:
+def test_a_proposal_survives_a_change_of_the_controller(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
@@ -261,7 +261,7 @@ def test_a_proposal_survives_a_change_of_the_controller() -> None:
         after = await propose(clusters[1], [1], now)
         assert (before.leader_epoch, after.leader_epoch, after.isr) == (0, 0, (1,))
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 async def reread(cluster: Cluster) -> PartitionImage:
@@ -269,7 +269,7 @@ async def reread(cluster: Cluster) -> PartitionImage:
     return partition(cluster)
 
 
-def test_only_the_leader_proposes_and_only_for_topics_that_exist() -> None:
+def test_only_the_leader_proposes_and_only_for_topics_that_exist(run) -> None:
     async def scenario() -> None:
         _, clusters = await three_brokers()
         now = partition(clusters[0])
@@ -281,10 +281,10 @@ def test_only_the_leader_proposes_and_only_for_topics_that_exist() -> None:
             await clusters[1].propose_isr(topic_id, 9, [1], leader_epoch=0, partition_epoch=0)
         assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_ID
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_follower_that_restarted_since_it_fetched_does_not_join_the_isr() -> None:
+def test_a_follower_that_restarted_since_it_fetched_does_not_join_the_isr(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         old_epoch = clusters[2].broker_epoch
@@ -299,19 +299,19 @@ def test_a_follower_that_restarted_since_it_fetched_does_not_join_the_isr() -> N
         after = await propose(clusters[1], [0, 1, 2], now, broker_epochs={2: epoch})
         assert after.isr == (1, 2, 0)
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_producer_ids_of_two_brokers_never_overlap() -> None:
+def test_producer_ids_of_two_brokers_never_overlap(run) -> None:
     async def scenario() -> None:
         _, clusters = await three_brokers()
         blocks = await asyncio.gather(*(one.reserve_producer_ids() for one in clusters))
         assert len({number for block in blocks for number in block}) == 3000
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_clean_stop_hands_the_lead_over_at_once() -> None:
+def test_a_clean_stop_hands_the_lead_over_at_once(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         del small.members[1]
@@ -319,10 +319,10 @@ def test_a_clean_stop_hands_the_lead_over_at_once() -> None:
         await small.catch_up()
         assert partition(clusters[0]).leader == 2
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_I34_every_broker_learns_that_a_topic_was_deleted_and_created_again() -> None:
+def test_I34_every_broker_learns_that_a_topic_was_deleted_and_created_again(run) -> None:
     async def scenario() -> None:
         small, clusters = await three_brokers()
         old_id = clusters[2].image.topics["t"].topic_id
@@ -336,10 +336,11 @@ def test_I34_every_broker_learns_that_a_topic_was_deleted_and_created_again() ->
         await small.catch_up()
         assert not clusters[2].image.topics
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_I33_of_two_brokers_that_campaign_one_becomes_the_controller(
+    run,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario() -> None:
@@ -359,10 +360,10 @@ def test_I33_of_two_brokers_that_campaign_one_becomes_the_controller(
         assert [one.is_controller for one in clusters[1:]] == [True, False]
         assert clusters[2].image.controller_id == 1
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_an_election_that_may_lose_records_is_announced() -> None:
+def test_an_election_that_may_lose_records_is_announced(run) -> None:
     async def scenario() -> None:
         small = SmallCluster()
         clusters = await small.start(0, 1)
@@ -377,4 +378,4 @@ def test_an_election_that_may_lose_records_is_announced() -> None:
         assert partition(clusters[0]).leader == 0
         assert small.members[0].alarms == ["t-0: broker 0 leads without being in sync"]
 
-    asyncio.run(scenario())
+    run(scenario())

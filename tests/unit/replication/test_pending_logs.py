@@ -65,7 +65,7 @@ def test_a_name_that_now_belongs_to_another_topic_is_taken_again(pending: Pendin
     assert pending.take(3) == [(NAMES[1], topic(2))]
 
 
-def test_waiting_ends_when_every_log_of_the_topic_was_tried(pending: PendingLogs) -> None:
+def test_waiting_ends_when_every_log_of_the_topic_was_tried(run, pending: PendingLogs) -> None:
     async def wait() -> list[bool]:
         seen = []
         waiting = asyncio.create_task(pending.wait_tried(["t", "unknown"]))
@@ -77,7 +77,7 @@ def test_waiting_ends_when_every_log_of_the_topic_was_tried(pending: PendingLogs
         await waiting
         return seen
 
-    assert asyncio.run(wait()) == [False, False]
+    assert run(wait()) == [False, False]
     assert not pending.has_untried("t")
     assert len(pending) == 3, "failed logs stay pending"
 
@@ -98,5 +98,5 @@ def test_a_partition_forgotten_while_it_is_made_holds_its_waiters(pending: Pendi
     assert not pending.has_untried("t")
 
 
-def test_work_that_is_already_there_ends_the_wait_at_once(pending: PendingLogs) -> None:
-    asyncio.run(pending.wait_work(3600))
+def test_work_that_is_already_there_ends_the_wait_at_once(run, pending: PendingLogs) -> None:
+    run(pending.wait_work(3600))

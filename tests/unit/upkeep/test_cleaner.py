@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
@@ -12,6 +11,7 @@ import pytest
 
 from tests.support.batches import NOW_MS
 from tests.support.compacting import CONFIG, pairs, put, seal
+from tests.support.coroutines import run
 from tests.support.directories import flushed, opened
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.ids import TopicId, TopicPartition
@@ -62,7 +62,7 @@ class Place:
         return log
 
     def clean(self) -> bool:
-        return asyncio.run(self.cleaner.clean_dirtiest())
+        return run(self.cleaner.clean_dirtiest())
 
 
 def values(log: FilePartitionLog) -> list[bytes | None]:

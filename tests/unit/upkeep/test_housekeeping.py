@@ -24,7 +24,7 @@ TURNS = 20
     ("age_ms", "stays"), [(CUT_FILE_MS_MAX, True), (CUT_FILE_MS_MAX + 1, False)]
 )
 def test_a_retention_pass_deletes_the_side_files_of_old_recoveries(
-    age_ms: int, stays: bool
+    run, age_ms: int, stays: bool
 ) -> None:
     disk = SimDisk()
     directory = opened(disk)
@@ -51,5 +51,5 @@ def test_a_retention_pass_deletes_the_side_files_of_old_recoveries(
             await asyncio.sleep(0)
         running.cancel()
 
-    asyncio.run(one_pass())
+    run(one_pass())
     assert disk.exists(CUT) == stays

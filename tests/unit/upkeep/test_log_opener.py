@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.coroutines import run
 from tests.support.directories import opened
 from tests.support.partitions import OWN, Flushes, image
 from tidemill.core.errors import StorageFault
@@ -58,10 +59,10 @@ class Place:
         running.cancel()
 
     def open_pending(self) -> None:
-        asyncio.run(self.opener.open_pending())
+        run(self.opener.open_pending())
 
     def open_next(self) -> None:
-        asyncio.run(self.opener.open_group(self.replicas.pending_logs.take(LOGS_PER_GROUP)))
+        run(self.opener.open_group(self.replicas.pending_logs.take(LOGS_PER_GROUP)))
 
 
 @pytest.fixture
@@ -69,14 +70,14 @@ def place() -> Place:
     return Place()
 
 
-def test_F77_every_partition_of_a_large_topic_is_led_when_waiting_ends(place: Place) -> None:
+def test_F77_every_partition_of_a_large_topic_is_led_when_waiting_ends(run, place: Place) -> None:
     place.put(2 * LOGS_PER_GROUP + 1)
-    asyncio.run(place.open_all())
+    run(place.open_all())
     assert len(place.replicas) == len(place.directory.logs()) == 2 * LOGS_PER_GROUP + 1
     assert all(partition.is_leader for partition in place.replicas)
 
 
-def test_S11_other_tasks_get_turns_while_partitions_are_opened(place: Place) -> None:
+def test_S11_other_tasks_get_turns_while_partitions_are_opened(run, place: Place) -> None:
     place.put(LOGS_PER_GROUP)
 
     async def turns() -> int:
@@ -88,7 +89,7 @@ def test_S11_other_tasks_get_turns_while_partitions_are_opened(place: Place) -> 
             count += 1
         return count
 
-    assert asyncio.run(turns()) >= LOGS_PER_GROUP // PARTITIONS_PER_SLICE
+    assert run(turns()) >= LOGS_PER_GROUP // PARTITIONS_PER_SLICE
 
 
 def test_a_log_that_cannot_be_made_does_not_hold_up_the_others(place: Place) -> None:
@@ -137,14 +138,16 @@ def test_the_deletion_of_a_topic_becomes_durable_in_the_background(place: Place)
     assert not place.directory.has_unsettled_removals
 
 
-def test_I34_a_topic_created_again_while_its_logs_are_made_gets_its_own_logs(place: Place) -> None:
+def test_I34_a_topic_created_again_while_its_logs_are_made_gets_its_own_logs(
+    run, place: Place
+) -> None:
     place.put(1)
     group = place.replicas.pending_logs.take(1)
     place.drop()
     place.put(1, number=2)
-    asyncio.run(place.opener.open_group(group))
+    run(place.opener.open_group(group))
     assert place.replicas.find("t", 0) is None
-    asyncio.run(place.open_all())
+    run(place.open_all())
     partition = place.replicas.find("t", 0)
     assert partition is not None
     assert partition.topic_id == UUID(int=2)

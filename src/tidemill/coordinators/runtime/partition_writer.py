@@ -24,7 +24,7 @@ _COORDINATOR_ERRORS = {
 }
 
 
-class Appended(Protocol):
+class AppendedBatch(Protocol):
     """Where a batch was appended."""
 
     next_offset: int
@@ -56,7 +56,7 @@ class PartitionWriter(ReadablePartition, Protocol):
 
     def check_writable(self, acks: int) -> None: ...
 
-    def append_own(self, batch: bytearray, *, now_ms: int) -> Appended: ...
+    def append_own(self, batch: bytearray, *, now_ms: int) -> AppendedBatch: ...
 
     def wait_acknowledged(
         self, next_offset: int, settle: Callable[[ErrorCode], None]

@@ -22,12 +22,12 @@ from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.server.request.services import Services
 
-__all__ = ["Deadlines", "ListenerResources"]
+__all__ = ["ClientDeadlines", "ListenerResources"]
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deadlines:
+class ClientDeadlines:
     """How long the broker waits for a client to send or to read."""
 
     frame_s: float = FRAME_DEADLINE_S
@@ -49,7 +49,7 @@ class ListenerResources:
         supervisor: Supervisor,
         *,
         connections_max: int,
-        deadlines: Deadlines,
+        deadlines: ClientDeadlines,
         failed: Callable[[str, BaseException], None],
     ) -> None:
         self.name = name

@@ -22,7 +22,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.errors import KafkaError, UserError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import Rng
-from tidemill.hot.column_encode import OpenBatch, OversizedRecord, RowColumns, append
+from tidemill.hot.column_encode import OversizedRecord, RowBatch, RowColumns, append
 from tidemill.hot.row_partitions import by_key, grouped, spread
 from tidemill.spark.bridge.column_batches import asked_partitions, by_topic, row_columns
 from tidemill.spark.sink.options import SinkOptions
@@ -41,7 +41,7 @@ class _Topic:
     current: int
     """The partition that rows without a key go to now."""
     current_bytes: int = 0
-    open: dict[int, OpenBatch] = field(default_factory=dict)
+    open: dict[int, RowBatch] = field(default_factory=dict)
     """By partition."""
 
 
@@ -145,7 +145,7 @@ class SinkWriter:
         while at < span.stop:
             batch = topic.open.get(partition)
             if batch is None:
-                batch = topic.open[partition] = OpenBatch(HEADER_BYTES)
+                batch = topic.open[partition] = RowBatch(HEADER_BYTES)
             at = self._append(topic.name, batch, columns, order, at, span.stop)
             if at < span.stop:
                 yield self._close(topic, partition)
@@ -153,7 +153,7 @@ class SinkWriter:
     def _append(
         self,
         topic: str,
-        batch: OpenBatch,
+        batch: RowBatch,
         columns: RowColumns,
         order: memoryview,
         at: int,

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from tests.support.coroutines import run
 from tidemill.broker import Broker
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import invariant
@@ -40,8 +41,7 @@ def reports_of(loop_factory, *callbacks, brokers=1, stopped=0):
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(scenario())
+    run(scenario(), loop_factory)
     return reports
 
 

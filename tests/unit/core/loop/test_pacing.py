@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from tests.support.coroutines import run
 from tidemill.core.loop.pacing import Pacer, run_slices
 
 
@@ -25,7 +26,7 @@ def _turns(work) -> int:
         await asyncio.gather(task, return_exceptions=True)
         return turns
 
-    return asyncio.run(scenario())
+    return run(scenario())
 
 
 def test_a_pacer_yields_once_per_full_slice():

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
@@ -16,7 +15,7 @@ async def opened(server: MemoryCoordServer) -> MemoryCoord:
     return coord
 
 
-def test_an_expired_session_loses_its_ephemeral_nodes_and_others_are_notified() -> None:
+def test_an_expired_session_loses_its_ephemeral_nodes_and_others_are_notified(run) -> None:
     async def scenario() -> None:
         server = MemoryCoordServer()
         dying, watching = await opened(server), await opened(server)
@@ -28,10 +27,10 @@ def test_an_expired_session_loses_its_ephemeral_nodes_and_others_are_notified() 
         assert heard == ["/e"]
         assert [path for path, _ in await watching.scan("/")] == ["/p"]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_suspended_session_cannot_act_but_keeps_its_ephemeral_nodes() -> None:
+def test_a_suspended_session_cannot_act_but_keeps_its_ephemeral_nodes(run) -> None:
     async def scenario() -> None:
         server = MemoryCoordServer()
         cut_off, other = await opened(server), await opened(server)
@@ -42,10 +41,10 @@ def test_a_suspended_session_cannot_act_but_keeps_its_ephemeral_nodes() -> None:
             await cut_off.get("/e")
         assert await other.get("/e") is not None
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_resumed_session_is_told_that_anything_may_have_changed() -> None:
+def test_a_resumed_session_is_told_that_anything_may_have_changed(run) -> None:
     async def scenario() -> None:
         server = MemoryCoordServer()
         cut_off, other = await opened(server), await opened(server)
@@ -58,10 +57,10 @@ def test_a_resumed_session_is_told_that_anything_may_have_changed() -> None:
         assert cut_off.state is SessionState.CONNECTED
         assert heard == ["/t/"]
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_session_that_expired_while_suspended_is_lost_when_resumed() -> None:
+def test_a_session_that_expired_while_suspended_is_lost_when_resumed(run) -> None:
     async def scenario() -> None:
         server = MemoryCoordServer()
         cut_off, other = await opened(server), await opened(server)
@@ -75,10 +74,10 @@ def test_a_session_that_expired_while_suspended_is_lost_when_resumed() -> None:
         await cut_off.start()
         assert cut_off.state is SessionState.CONNECTED
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_simulator_can_delay_notifications() -> None:
+def test_a_simulator_can_delay_notifications(run) -> None:
     async def scenario() -> None:
         held: list[Callable[[], None]] = []
         server = MemoryCoordServer(deliver=held.append)
@@ -91,4 +90,4 @@ def test_a_simulator_can_delay_notifications() -> None:
             deliver()
         assert heard == ["/a"]
 
-    asyncio.run(scenario())
+    run(scenario())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.coroutines import run
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.metadata.store.coord import Create, Node, SessionState
 from tidemill.metadata.store.sqlite_store import SqliteCoord
@@ -18,10 +19,12 @@ def start(path: Path) -> None:
         await coord.start()
         await coord.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_ephemeral_nodes_of_a_killed_process_are_gone_at_the_next_start(tmp_path: Path) -> None:
+def test_ephemeral_nodes_of_a_killed_process_are_gone_at_the_next_start(
+    run, tmp_path: Path
+) -> None:
     path = tmp_path / "coord.db"
     start(path)
     with closing(sqlite3.connect(path)) as db:
@@ -34,10 +37,10 @@ def test_ephemeral_nodes_of_a_killed_process_are_gone_at_the_next_start(tmp_path
         assert await coord.scan("/") == [("/kept", Node(b"\x00", 3))]
         await coord.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> None:
+def test_a_second_broker_on_the_same_directory_is_refused(run, tmp_path: Path) -> None:
     async def scenario() -> None:
         first = SqliteCoord(str(tmp_path / "coord.db"))
         await first.start()
@@ -48,7 +51,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(tmp_path: Path) -> Non
         await first.multi([Create("/still-works", b"")])
         await first.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
 def test_a_store_of_another_version_is_refused_and_not_changed(tmp_path: Path) -> None:
@@ -87,7 +90,7 @@ def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
         start(tmp_path / "missing" / "coord.db")
 
 
-def test_a_failing_database_makes_the_store_unavailable(tmp_path: Path) -> None:
+def test_a_failing_database_makes_the_store_unavailable(run, tmp_path: Path) -> None:
     async def scenario() -> None:
         coord = SqliteCoord(str(tmp_path / "coord.db"))
         await coord.start()
@@ -97,10 +100,10 @@ def test_a_failing_database_makes_the_store_unavailable(tmp_path: Path) -> None:
         assert await coord.get("/a") == Node(b"", 0)
         await coord.close()
 
-    asyncio.run(scenario())
+    run(scenario())
 
 
-def test_watches_are_called_for_a_commit_whose_caller_was_cancelled(tmp_path: Path) -> None:
+def test_watches_are_called_for_a_commit_whose_caller_was_cancelled(run, tmp_path: Path) -> None:
     async def scenario() -> None:
         coord = SqliteCoord(str(tmp_path / "coord.db"))
         await coord.start()
@@ -114,4 +117,4 @@ def test_watches_are_called_for_a_commit_whose_caller_was_cancelled(tmp_path: Pa
         assert await coord.get("/a") == Node(b"", 0)
         await coord.close()
 
-    asyncio.run(scenario())
+    run(scenario())

@@ -14,7 +14,7 @@ from tidemill.core.limits import (
     SLOW_REQUESTS_MAX,
     TURN_S,
 )
-from tidemill.server.connection.listener_resources import Deadlines
+from tidemill.server.connection.listener_resources import ClientDeadlines
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
@@ -230,7 +230,7 @@ async def test_S2_clients_that_starve_each_other_make_progress_one_after_the_oth
 
 @simulated
 async def test_S2_S9_a_starved_client_is_spared_when_dropping_another_gave_it_memory():
-    server = Server(deadlines=Deadlines(frame_s=30.0))
+    server = Server(deadlines=ClientDeadlines(frame_s=30.0))
     server.resources.request_memory.limit_bytes = MIB
     one, other = server.connect(), server.connect()
     for client in (one, other):

@@ -6,7 +6,7 @@ import asyncio
 import struct
 
 from tests.support.memory_peer import Server, settle, simulated
-from tidemill.server.connection.listener_resources import Deadlines
+from tidemill.server.connection.listener_resources import ClientDeadlines
 from tidemill.wire.generated.heartbeat import HeartbeatResponse
 
 MIB = 1 << 20
@@ -128,7 +128,7 @@ async def test_S9_a_closed_connection_whose_client_does_not_read_is_aborted():
 def test_an_idle_client_is_closed_without_a_log_line(caplog):
     @simulated
     async def run():
-        server = Server(deadlines=Deadlines(idle_s=600.0))
+        server = Server(deadlines=ClientDeadlines(idle_s=600.0))
         idle, parked = server.connect(), server.connect()
         parked.send(parked.waiting())
         await asyncio.sleep(601)

@@ -11,7 +11,7 @@ from tests.unit.server.cold_log import ColdLog
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import PARKED_PARTITIONS_MAX
 from tidemill.server.connection.connection import Connection
-from tidemill.server.connection.listener_resources import Deadlines, ListenerResources
+from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.wire.api_keys import API_SPECS, ApiKey
@@ -40,7 +40,7 @@ class Reading:
             Dispatcher(HANDLERS),
             services.supervisor,
             connections_max=10,
-            deadlines=Deadlines(),
+            deadlines=ClientDeadlines(),
             failed=lambda part, error: None,
         )
         self.transport = MemoryTransport()

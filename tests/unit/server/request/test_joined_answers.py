@@ -48,7 +48,7 @@ def test_a_refused_name_does_not_keep_the_others_from_their_answers():
     assert joint == ["x", ErrorCode.GROUP_ID_NOT_FOUND]
 
 
-def test_S11_many_names_are_asked_for_in_slices():
+def test_S11_many_names_are_asked_for_in_slices(run):
     names = range(2 * ASKED_PER_SLICE + 1)
     waiting = Deferred()
     asked = []
@@ -68,10 +68,10 @@ def test_S11_many_names_are_asked_for_in_slices():
         waiting.resolve(0)
         return await task
 
-    assert asyncio.run(scenario()) == list(names)
+    assert run(scenario()) == list(names)
 
 
-def test_a_late_answer_for_a_lost_connection_is_dropped():
+def test_a_late_answer_for_a_lost_connection_is_dropped(run):
     waiting = Deferred()
 
     async def scenario():
@@ -91,4 +91,4 @@ def test_a_late_answer_for_a_lost_connection_is_dropped():
         waiting.resolve(0)
         return task.cancelled()
 
-    assert asyncio.run(scenario())
+    assert run(scenario())

@@ -134,11 +134,10 @@ def test_a_refused_lock_names_the_process_that_holds_it(disk: OsDisk, tmp_path: 
     held.close()
 
 
-def test_the_threads_end_with_the_disk(disk: OsDisk) -> None:
-    import asyncio
+def test_the_threads_end_with_the_disk(run, disk: OsDisk) -> None:
     import threading
 
-    thread = asyncio.run(disk.run(threading.current_thread))
+    thread = run(disk.run(threading.current_thread))
     assert thread.name.startswith("disk")
     assert thread.is_alive()
     disk.close()

@@ -251,7 +251,7 @@ def test_cutting_mapped_bytes_in_place_is_caught() -> None:
         file.truncate(9)
 
 
-def test_a_delayed_operation_happens_between_two_waits() -> None:
+def test_a_delayed_operation_happens_between_two_waits(run) -> None:
     seen: list[str] = []
 
     async def scenario() -> None:
@@ -260,7 +260,7 @@ def test_a_delayed_operation_happens_between_two_waits() -> None:
         seen.append("before")
         await task
 
-    asyncio.run(scenario())
+    run(scenario())
     assert seen == ["before", "operation"]
 
 

@@ -11,7 +11,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, UserError
 from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.jvm_output import JvmOutput
-from tidemill.spark.pipelines.framework.runner import Listener, Runner
+from tidemill.spark.pipelines.framework.runner import RunListener, Runner
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.session import session
 
@@ -32,7 +32,7 @@ _FAILURE_LINES: Final = 40
 """Lines of the JVM's output that a failed run shows."""
 
 
-class Screen(Listener, Protocol):
+class Screen(RunListener, Protocol):
     """The listener of a command, which also shows what happens before the first stage runs."""
 
     def show(self, line: str) -> None: ...

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-__all__ = ["Listener", "Runner"]
+__all__ = ["RunListener", "Runner"]
 
 _POLL_S: Final = 1
 _FIRST_PAUSE_S: Final = 1.0
@@ -48,7 +48,7 @@ _OUR_ERROR: Final = re.compile(r"^tidemill\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
 _REASON_CHARS_MAX: Final = 300
 
 
-class Listener(Protocol):
+class RunListener(Protocol):
     """Receives what happens during a run."""
 
     def started(self, stages: Sequence[str]) -> None: ...
@@ -66,7 +66,7 @@ class Runner:
         self,
         configured: ConfiguredPipeline,
         spark: SparkSession,
-        listener: Listener,
+        listener: RunListener,
         clock: Clock,
         *,
         once: bool,
