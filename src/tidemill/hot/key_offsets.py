@@ -3,7 +3,7 @@
 A key is stored as 128 bits of its SipHash-2-4 under a secret, with its offset: three 64-bit words
 in an open-addressed table that is filled to three quarters, 32 bytes per key of any length. 128 MiB
 hold 4.2 million keys. Two keys of one log with the same hash would cost a record: by chance that
-takes 2^64 keys, and without the secret nobody can construct such a pair. Each table has its own
+takes 2^64 keys, and without the secret such a pair cannot be constructed. Each table has its own
 secret; no hash is ever stored.
 
 Entering a new key of 16 bytes takes 0.36 us compiled, in a table of 128 MiB that is touched for the

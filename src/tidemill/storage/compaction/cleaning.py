@@ -39,12 +39,11 @@ from tidemill.storage.compaction.key_collector import KeyCollector
 from tidemill.storage.compaction.segment_rewriter import SegmentRewriter
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.storage.log.segment import Segment
+from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from tidemill.storage.state.clean_point import CleanPoint
 
 __all__ = ["Compaction", "LogChanged"]
 
-_RELATIVE_OFFSET_MAX = 2**31 - 1
 _SLOTS_MIN = 64
 
 Step = Callable[[], None]
@@ -117,7 +116,7 @@ class Compaction:
 
     def _note(self, collector: KeyCollector, segment: Segment) -> Iterator[Step]:
         yield partial(collector.enter, segment)
-        while collector.is_inside and not collector.is_full:
+        while collector.has_more and not collector.is_full:
             before = collector.position
             yield collector.run_slice
             self.bytes_read += collector.position - before
@@ -141,7 +140,7 @@ class Compaction:
         offsets = segment.next_offset - group[0].base_offset
         return (
             size_bytes <= self._log.config.segment_bytes
-            and offsets <= _RELATIVE_OFFSET_MAX
+            and offsets <= RELATIVE_OFFSET_MAX
             and len(group) < COMPACTED_SEGMENTS_MAX
         )
 

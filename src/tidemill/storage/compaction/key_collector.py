@@ -48,7 +48,7 @@ class KeyCollector:
         self.keys = KeyOffsets(room, self._secret)
 
     @property
-    def is_inside(self) -> bool:
+    def has_more(self) -> bool:
         """Whether the segment has more bytes."""
         return self._segment is not None and self.position < self._segment.size_bytes
 
@@ -74,7 +74,7 @@ class KeyCollector:
                 self.position += self._note(view)
             except ValueError as err:
                 raise CorruptBatch(f"{self._segment.path}: {err}") from None
-        if not self.is_inside and not self.is_full:
+        if not self.has_more and not self.is_full:
             self.next_offset = self._segment.next_offset
 
     def _note(self, view: memoryview) -> int:

@@ -108,7 +108,7 @@ class LogDirectory:
         self.dirty = DirtyLogs(on_failure=self.fail)
         self.report = RecoveryReport()
         self.started_clean = False
-        """False: unflushed records may be lost, and leaders must take new epochs (ADR 0003)."""
+        """False: unflushed records may be lost, and leaders must take new epochs."""
         self.failure: StorageFault | None = None
         self.on_failure: Callable[[StorageFault], None] | None = None
         """Called once when the directory goes offline."""
@@ -310,7 +310,7 @@ class LogDirectory:
     def take_checkpoint(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> Callable[[], None]:
-        """Capture what is flushed now; returns the function that writes it: for `Disk.run`."""
+        """Capture what is flushed now; returns its writer: for `Disk.run`, one at a time."""
         self._check_online()
         self._sequence += 1
         entries = dict(self._unloaded)

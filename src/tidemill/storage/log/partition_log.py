@@ -30,7 +30,7 @@ from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, LogSlice, TimedOffset
 from tidemill.storage.log.log_checks import check_order, check_readable, check_start
-from tidemill.storage.log.segment import Segment
+from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from tidemill.storage.log.segment_swap import SegmentSwap
 from tidemill.storage.log.segments import Segments
 from tidemill.storage.log.unflushed_changes import FlushWork, UnflushedChanges
@@ -41,9 +41,6 @@ from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
 
 __all__ = ["FilePartitionLog", "LoadedState"]
-
-_RELATIVE_OFFSET_MAX = 2**31 - 1
-"""The greatest offset in a segment, relative to the segment's base offset."""
 
 BeforeCut = Callable[[int], None]
 
@@ -171,7 +168,7 @@ class FilePartitionLog:
             self._active_since_ms = _first_seen_ms(segment, now_ms)
         if now_ms - self._active_since_ms > _active_ms_max(config):
             return True
-        return next_offset - segment.base_offset > _RELATIVE_OFFSET_MAX
+        return next_offset - segment.base_offset > RELATIVE_OFFSET_MAX
 
     def _roll(self) -> None:
         """Start a new segment; the next flush stores the old one's index and a snapshot."""

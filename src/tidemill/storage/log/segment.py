@@ -16,9 +16,9 @@ batch that still fits, and takes the bytes between them in one of three ways:
 A closed segment does not change, a growing one changes only at its end, and indexes are only
 appended to. So the third way may run in a thread while the loop goes on.
 
-The file stays open while it is dirty: a flush must see every write error, and the kernel reports
-errors to those that had the file open. A segment that ever gave out a view is not cut in place
-(SIGBUS); its head is copied to a new file instead.
+The file stays open while it is dirty: a flush must see every write error, and the kernel reports an
+error only to descriptors that were open by then. A segment that ever gave out a view is not cut in
+place (SIGBUS); its head is copied to a new file instead.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ from tidemill.wire.batch import (
     verify,
 )
 
-__all__ = ["Segment"]
+__all__ = ["RELATIVE_OFFSET_MAX", "Segment"]
+
+RELATIVE_OFFSET_MAX = 2**31 - 1
+"""The most offsets that a segment spans."""
 
 _VIEW_BYTES_MIN = 32 * 1024
 """Below this size a copy is cheaper than asking which pages are resident."""

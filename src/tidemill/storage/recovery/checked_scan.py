@@ -16,13 +16,19 @@ from crc32c import crc32c
 
 from tidemill.core.limits import MIB
 from tidemill.storage.files.disk import DiskFile
-from tidemill.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
+from tidemill.wire.batch import (
+    ATTRIBUTES_AT,
+    HEADER_BYTES,
+    MAGIC,
+    MAGIC_AT,
+    BatchHeader,
+    CorruptBatch,
+    read_header,
+)
 
 __all__ = ["CheckedScan", "FoundBatch", "try_find_batch_after"]
 
-_MAGIC = b"\x02"
-_MAGIC_AT = 16
-_ATTRIBUTES_AT = 21
+_MAGIC = bytes([MAGIC])
 _WINDOW_BYTES = MIB
 _SEARCH_CRC_FACTOR = 4
 """A search may checksum at most this many times the bytes it looks through."""
@@ -133,7 +139,7 @@ class CheckedScan:
         if header.partition_leader_epoch < self.leader_epoch:
             detail = f"leader epoch {header.partition_leader_epoch} after {self.leader_epoch}"
             raise CorruptBatch(detail)
-        if self._window.crc_of(self.position + _ATTRIBUTES_AT, batch_end) != header.crc:
+        if self._window.crc_of(self.position + ATTRIBUTES_AT, batch_end) != header.crc:
             raise CorruptBatch(f"checksum mismatch in the batch at byte {self.position}")
         return header
 
@@ -150,14 +156,14 @@ def try_find_batch_after(
     budget = _SEARCH_CRC_FACTOR * (end - position)
     at = position
     while budget > 0:
-        magic_at = window.find(_MAGIC, at + _MAGIC_AT)
-        if magic_at < 0 or magic_at - _MAGIC_AT + HEADER_BYTES > end:
+        magic_at = window.find(_MAGIC, at + MAGIC_AT)
+        if magic_at < 0 or magic_at - MAGIC_AT + HEADER_BYTES > end:
             return None
-        at = magic_at - _MAGIC_AT
+        at = magic_at - MAGIC_AT
         header = _try_header(window, at)
         if header is not None and _could_follow(header, next_offset, end - at):
             budget -= header.size_bytes
-            if window.crc_of(at + _ATTRIBUTES_AT, at + header.size_bytes) == header.crc:
+            if window.crc_of(at + ATTRIBUTES_AT, at + header.size_bytes) == header.crc:
                 return FoundBatch(at, header)
         at += 1
     return None
