@@ -91,7 +91,7 @@ def test_mutant_logs_served_before_their_names_are_durable_are_found(
 ) -> None:
     def make(creation: LogCreation) -> None:
         for wanted in creation._wanted.values():
-            creation._begin(wanted)
+            creation._make_log(wanted)
 
     monkeypatch.setattr(LogCreation, "make", make)
     assert finds(creation_workload)
@@ -100,7 +100,7 @@ def test_mutant_logs_served_before_their_names_are_durable_are_found(
 def test_mutant_logs_whose_own_directories_are_not_synced_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(LogCreation, "_settle", lambda _creation, _partition, file: file.sync())
+    monkeypatch.setattr(LogCreation, "_sync_log", lambda _creation, _partition, file: file.sync())
     assert finds(creation_workload)
 
 
