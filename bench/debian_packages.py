@@ -12,10 +12,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-__all__ = ["have"]
+__all__ = ["ensure_tool"]
 
 
-def have(present: Callable[[], bool], packages: list[str], *, without: str) -> bool:
+def ensure_tool(present: Callable[[], bool], packages: list[str], *, without: str) -> bool:
     """Whether the tool exists, after an attempt to install it; `without` says what is lost."""
     if present():
         return True

@@ -16,7 +16,7 @@ import uuid
 from pathlib import Path
 from typing import final
 
-from bench.debian_packages import have
+from bench.debian_packages import ensure_tool
 from bench.maven import copy_dependencies
 from bench.processes import Launch, MeasurementFailed, free_port
 
@@ -70,11 +70,11 @@ group.initial.rebalance.delay.ms=0
 def provide() -> bool:
     """Install Java and the jars; prints a reason and returns False if that is not possible."""
     lost = "there is no Apache Kafka to compare with"
-    if not have(lambda: bool(shutil.which("java")), ["default-jre-headless"], without=lost):
+    if not ensure_tool(lambda: bool(shutil.which("java")), ["default-jre-headless"], without=lost):
         return False
     if _STAMP.exists():
         return True
-    if not have(lambda: bool(shutil.which("mvn")), ["maven"], without=lost):
+    if not ensure_tool(lambda: bool(shutil.which("mvn")), ["maven"], without=lost):
         return False
     return _download()
 

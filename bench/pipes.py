@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from bench.debian_packages import have
+from bench.debian_packages import ensure_tool
 from bench.processes import MeasurementFailed
 from bench.wire_client import Address, connect, parse_answer, read_frame, request_frame
 from tidemill.core.error_codes import ErrorCode
@@ -157,7 +157,9 @@ def _library() -> ctypes.CDLL:
     """The compiled loop; built if the source is newer."""
     if not LIBRARY.exists() or LIBRARY.stat().st_mtime < SOURCE.stat().st_mtime:
         lost = "the driver on plain sockets cannot be built"
-        if not have(lambda: shutil.which("gcc") is not None, ["gcc", "libc6-dev"], without=lost):
+        if not ensure_tool(
+            lambda: shutil.which("gcc") is not None, ["gcc", "libc6-dev"], without=lost
+        ):
             raise MeasurementFailed(lost)
         LIBRARY.parent.mkdir(exist_ok=True)
         options = ["-O2", "-Wall", "-Wextra", "-shared", "-fPIC"]

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from bench.debian_packages import have
+from bench.debian_packages import ensure_tool
 from bench.judgement import Sample
 from bench.processes import MeasurementFailed
 from bench.wire_client import Address
@@ -25,9 +25,9 @@ def build() -> bool:
     if BINARY.exists() and BINARY.stat().st_mtime >= SOURCE.stat().st_mtime:
         return True
     lost = "the driver cannot be built, nothing is measured"
-    if not have(lambda: shutil.which("gcc") is not None, ["gcc", "libc6-dev"], without=lost):
+    if not ensure_tool(lambda: shutil.which("gcc") is not None, ["gcc", "libc6-dev"], without=lost):
         return False
-    if not have(_can_include, ["librdkafka-dev"], without=lost):
+    if not ensure_tool(_can_include, ["librdkafka-dev"], without=lost):
         return False
     BINARY.parent.mkdir(exist_ok=True)
     command = ["gcc", "-O2", "-Wall", "-Wextra", "-o", str(BINARY), str(SOURCE)]

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.debian_packages import have
+from bench.debian_packages import ensure_tool
 from bench.maven import copy_dependencies
 
 __all__ = ["CLASS_PATH", "PYTHON", "VERSION", "have_spark", "provide"]
@@ -36,7 +36,7 @@ _ALONE = "Tidemill's source and sink are measured alone"
 def have_spark() -> bool:
     """Whether our side can run: it needs Java, and pyspark in this environment."""
     lost = "the Spark rows are left out"
-    if not have(lambda: bool(shutil.which("java")), ["default-jre-headless"], without=lost):
+    if not ensure_tool(lambda: bool(shutil.which("java")), ["default-jre-headless"], without=lost):
         return False
     if importlib.util.find_spec("pyspark") is None:
         print(f"bench: pyspark missing (make setup-spark): {lost}", file=sys.stderr)
@@ -56,7 +56,7 @@ def provide() -> bool:
 def _missing_jars() -> str:
     if _JAR.exists():
         return ""
-    if not have(lambda: bool(shutil.which("mvn")), ["maven"], without=_ALONE):
+    if not ensure_tool(lambda: bool(shutil.which("mvn")), ["maven"], without=_ALONE):
         return "Maven is missing"
     return copy_dependencies(POM, LIBS)
 

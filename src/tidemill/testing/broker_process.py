@@ -1,4 +1,4 @@
-"""A real broker in a process of its own, started as a user starts it; a test may kill it.
+"""A real broker in its own process, started as a user starts it; a test may kill it.
 
 broker = BrokerProcess(tmp_path / "data").start()
 producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})

@@ -1,4 +1,4 @@
-"""A program in a process of its own: its output goes to a log file, and it ends when told to."""
+"""A program in its own process: its output goes to a log file, and the parent can always end it."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ __all__ = ["consume"]
 
 _POLL_S = 1.0
 
-_Show = Callable[[FetchedRecords, Record], bytes]
+_RecordText = Callable[[FetchedRecords, Record], bytes]
 
 
 @click.command()
@@ -65,7 +65,7 @@ def consume(
 ) -> None:
     """Print the records of TOPIC. Control characters are shown escaped, unless --raw."""
     position = parse_start_position(start, now_ms=SystemClock().wall_ms())
-    printer = _Printer(_show(pattern, raw=raw, as_json=as_json), count)
+    printer = _Printer(_record_text(pattern, raw=raw, as_json=as_json), count)
 
     async def work(cluster: ClusterClient) -> None:
         consumer = Consumer(cluster)
@@ -90,7 +90,7 @@ def _is_past(consumer: Consumer, ends: dict[TopicPartition, int] | None) -> bool
     return all(consumer.positions[partition] >= end for partition, end in ends.items())
 
 
-def _show(pattern: str, *, raw: bool, as_json: bool) -> _Show:
+def _record_text(pattern: str, *, raw: bool, as_json: bool) -> _RecordText:
     if raw and as_json:
         raise click.UsageError("--raw and --json exclude each other")
     if raw:
@@ -105,7 +105,7 @@ def _show(pattern: str, *, raw: bool, as_json: bool) -> _Show:
 class _Printer:
     """Writes records to standard output, at most `--count` of them."""
 
-    def __init__(self, show: _Show, count: int | None) -> None:
+    def __init__(self, show: _RecordText, count: int | None) -> None:
         self._show = show
         self._left = count
 

@@ -100,7 +100,7 @@ def _missing() -> str | None:
 def _with_spark(
     seconds: float, rate: int, directory: Path | None, *, verbose: bool, as_json: bool
 ) -> None:
-    from tidemill.cli.demo.pipeline_demo import run_pipeline, summary_text
+    from tidemill.cli.demo.pipeline_demo import result_text, run_pipeline
 
     kept = directory or Path(tempfile.mkdtemp(prefix="tidemill-demo-"))
     kept.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,7 @@ def _with_spark(
     if as_json:
         print_json({name: getattr(result, name) for name in type(result).__slots__})
         return
-    click.echo(summary_text(result, kept))
+    click.echo(result_text(result, kept))
 
 
 def _without_spark(seconds: float, rate: int, *, as_json: bool) -> None:

@@ -18,6 +18,7 @@ from typing import final
 
 import click
 
+from tidemill.cli.session import json_option
 from tidemill.cli.text import print_json, print_table
 from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import BrokerUnreachable, ClientError
@@ -61,7 +62,7 @@ class Finding:
 @click.command()
 @click.option("--data-dir", metavar="DIR", default="./data", show_default=True)
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:9092", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@json_option
 def doctor(data_dir: str, listen: str, as_json: bool) -> None:
     """Check this machine and advise how to fix what is missing.
 

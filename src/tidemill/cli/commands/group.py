@@ -86,7 +86,13 @@ def describe(name: str, watch: bool, as_json: bool, bootstrap: str) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--topic", "topics", metavar="TOPIC[:0,1]", multiple=True, help="Repeatable.")
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:0,1]",
+    multiple=True,
+    help="A topic or some partitions of it; repeatable.",
+)
 @click.option(
     "--all-topics", is_flag=True, help="All topics for which the group has committed offsets."
 )
@@ -164,7 +170,9 @@ def delete(names: tuple[str, ...], bootstrap: str) -> None:
 
 @group.command()
 @click.argument("name")
-@click.option("--instance", "instances", metavar="ID", multiple=True, help="Repeatable.")
+@click.option(
+    "--instance", "instances", metavar="ID", multiple=True, help="Remove this instance; repeatable."
+)
 @bootstrap_option
 def evict(name: str, instances: tuple[str, ...], bootstrap: str) -> None:
     """Remove static members that will not come back from the group NAME.

@@ -77,7 +77,7 @@ def log() -> None:
 
 @log.command()
 @click.argument("directory", metavar="DIR")
-@click.option("--records", "with_records", is_flag=True, help="Keys and values too.")
+@click.option("--records", "with_records", is_flag=True, help="Print keys and values too.")
 @json_option
 def dump(directory: str, with_records: bool, as_json: bool) -> None:
     """Print the batches in DIR: a data directory, or one partition's.
@@ -136,7 +136,9 @@ def _partition_directories(directory: str) -> list[Path]:
         if path.is_dir() and try_parse_partition(path.name) is not None
     ]
     if not found:
-        raise UserError(f"{directory} holds no log: name a data directory or a partition's own")
+        raise UserError(
+            f"{directory} holds no log; give a data directory or the directory of a partition"
+        )
     return found
 
 

@@ -77,7 +77,9 @@ class _Progress:
     metavar="TEXT",
     help="Text between key and value; without it lines have no key.",
 )
-@click.option("--header", "headers", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
+@click.option(
+    "--header", "headers", metavar="KEY=VALUE", multiple=True, help="Add a header; repeatable."
+)
 @click.option("--partition", type=click.IntRange(min=0), help="Send all records to this partition.")
 @click.option(
     "--acks",

@@ -29,7 +29,9 @@ def topic() -> None:
 @click.argument("name")
 @click.option("--partitions", type=_INT32, help="Number of partitions.  [default: the broker's]")
 @click.option("--replication", type=click.IntRange(1, 32_767), help="Copies of each partition.")
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
+@click.option(
+    "--config", "configs", metavar="KEY=VALUE", multiple=True, help="Set a key; repeatable."
+)
 @json_option
 @bootstrap_option
 def create(
@@ -67,7 +69,7 @@ def create(
 
 
 @topic.command("list")
-@click.option("--all", "show_internal", is_flag=True, help="Internal topics too.")
+@click.option("--all", "show_internal", is_flag=True, help="Show internal topics too.")
 @json_option
 @bootstrap_option
 def list_(show_internal: bool, as_json: bool, bootstrap: str) -> None:
@@ -109,8 +111,16 @@ def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
 
 @topic.command()
 @click.argument("name")
-@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Set; repeatable.")
-@click.option("--delete-config", "deleted", metavar="KEY", multiple=True, help="Back to default.")
+@click.option(
+    "--config", "configs", metavar="KEY=VALUE", multiple=True, help="Set a key; repeatable."
+)
+@click.option(
+    "--delete-config",
+    "deleted",
+    metavar="KEY",
+    multiple=True,
+    help="Reset a key to its default; repeatable.",
+)
 @click.option("--partitions", type=_INT32, help="Raise the number of partitions to this.")
 @bootstrap_option
 def alter(

@@ -28,7 +28,7 @@ class GrowingTable(Protocol):
 
     def add(self, minute: Minute) -> None: ...
 
-    def say(self, status: str) -> None:
+    def show_status(self, status: str) -> None:
         """Show a line of status; it replaces the last one."""
         ...
 
@@ -64,7 +64,7 @@ class _Lines:
             self._write(list(MINUTE_COLUMNS))
         self._write(_texts(minute))
 
-    def say(self, status: str) -> None:
+    def show_status(self, status: str) -> None:
         """Ignored: printed lines stay, so only results are printed."""
 
     def _write(self, cells: list[str]) -> None:
@@ -84,7 +84,7 @@ class _Drawn:
         del self._rows[:-_ROWS_SHOWN_MAX]
         self._draw()
 
-    def say(self, status: str) -> None:
+    def show_status(self, status: str) -> None:
         if status != self._status:
             self._status = status
             self._draw()

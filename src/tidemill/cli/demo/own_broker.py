@@ -1,4 +1,4 @@
-"""The demo's broker: a process of its own on a free port, whose data is removed with it."""
+"""The demo's broker: its own process on a free port; its data is removed at the end."""
 
 from __future__ import annotations
 

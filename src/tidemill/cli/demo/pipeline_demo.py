@@ -35,7 +35,7 @@ from tidemill.spark.pipelines.logs.minutes import Minute, count_events, minute_f
 from tidemill.testing.broker_process import TIDEMILL
 from tidemill.testing.child_process import ChildProcess
 
-__all__ = ["PipelineResult", "run_pipeline", "summary_text"]
+__all__ = ["PipelineResult", "result_text", "run_pipeline"]
 
 TOPIC = "web-logs"
 MINUTES_TOPIC = "web-logs.minutes"
@@ -67,7 +67,7 @@ class PipelineResult:
     report: str
 
 
-def summary_text(result: PipelineResult, directory: Path) -> str:
+def result_text(result: PipelineResult, directory: Path) -> str:
     """The result, and commands to look further."""
     program = Path(sys.executable).parent / "tidemill"
     tidemill = str(program) if program.exists() else "tidemill"
@@ -154,7 +154,7 @@ class _Playback:
                 await self._send(producer, (now - started) / self._seconds, now - before)
                 before = now
                 await self._take_minutes(minutes, table)
-                table.say(f"{self._sent:,} lines sent")
+                table.show_status(f"{self._sent:,} lines sent")
             await producer.flush()
         return await self._drain(minutes, table)
 
@@ -185,7 +185,7 @@ class _Playback:
         while True:
             await self._take_minutes(minutes, table)
             events, dead = count_events(self._events), await self._dead()
-            table.say(f"{self._sent:,} lines sent, {events + dead:,} processed")
+            table.show_status(f"{self._sent:,} lines sent, {events + dead:,} processed")
             if events + dead == self._sent and self.windows >= expected - 1:
                 return self._sent, events, dead
             if self._clock.monotonic() > deadline:

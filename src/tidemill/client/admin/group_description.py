@@ -6,13 +6,12 @@ GROUP_ID_NOT_FOUND for a classic group (T44), so both are tried.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar, final
+from typing import Final, final
 
 from tidemill.client.admin.coordinator_client import CoordinatorClient
 from tidemill.client.network.cluster_client import ClusterClient
-from tidemill.client.network.errors import check
+from tidemill.client.network.errors import check, single_result
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.generated import consumer_group_describe as consumer_describe
@@ -22,7 +21,6 @@ from tidemill.wire.primitives import Reader
 
 __all__ = ["GroupDescription", "GroupMember", "describe_group"]
 
-T = TypeVar("T")
 
 _CONSUMER_PROTOCOL: Final = "consumer"
 """Protocol type of the classic groups whose assignments we can decode."""
@@ -73,7 +71,7 @@ async def _try_describe_consumer(
     request = consumer_describe.ConsumerGroupDescribeRequest(group_ids=[group])
     try:
         response = await coordinator.ask(request, consumer_describe.ConsumerGroupDescribeResponse)
-        found = _only(response.groups)
+        found = single_result(response.groups)
         check(found.error_code, found.error_message or f"group {group}")
     except KafkaError as refusal:
         if refusal.code in {ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION}:
@@ -107,7 +105,7 @@ def _consumer_member(member: consumer_describe.Member) -> GroupMember:
 async def _describe_classic(coordinator: CoordinatorClient, group: str) -> GroupDescription:
     request = classic_describe.DescribeGroupsRequest(groups=[group])
     response = await coordinator.ask(request, classic_describe.DescribeGroupsResponse)
-    found = _only(response.groups)
+    found = single_result(response.groups)
     check(found.error_code, found.error_message or f"group {group}")
     if found.group_state == "Dead":  # how versions before 6 report a group that does not exist
         raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {group}")
@@ -156,10 +154,3 @@ def _assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
 def _member_id(member: GroupMember) -> str:
     return member.member_id
-
-
-def _only(results: Sequence[T]) -> T:
-    """The only entry of an answer about one group."""
-    if len(results) != 1:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(results)} results for one group")
-    return results[0]

@@ -5,13 +5,13 @@ Changes go to the controller. They are retried while a broker answers that it is
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar, final
 from uuid import UUID
 
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
-from tidemill.client.network.errors import check, error_code
+from tidemill.client.network.errors import check, error_code, single_result
 from tidemill.client.network.metadata_cache import TopicInfo
 from tidemill.client.network.offset_lookup import LEADER_MOVED, ListedOffset, list_offsets
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -119,7 +119,7 @@ class Admin:
 
         async def ask() -> CreatedTopic:
             response = await self._ask_controller(request, CreateTopicsResponse)
-            result = _only(response.topics)
+            result = single_result(response.topics)
             check(result.error_code, result.error_message)
             return CreatedTopic(
                 name, result.topic_id, result.num_partitions, result.replication_factor
@@ -163,7 +163,7 @@ class Admin:
 
         async def ask() -> None:
             response = await self._ask_controller(request, CreatePartitionsResponse)
-            result = _only(response.results)
+            result = single_result(response.results)
             check(result.error_code, result.error_message)
 
         await self._retry(ask)
@@ -177,7 +177,7 @@ class Admin:
         )
         request = DescribeConfigsRequest(resources=[resource])
         response = await self._cluster.ask_any(request, DescribeConfigsResponse)
-        result = _only(response.results)
+        result = single_result(response.results)
         check(result.error_code, result.error_message)
         return [
             ConfigEntry(
@@ -207,7 +207,7 @@ class Admin:
 
         async def ask() -> None:
             response = await self._ask_controller(request, IncrementalAlterConfigsResponse)
-            result = _only(response.responses)
+            result = single_result(response.responses)
             check(result.error_code, result.error_message)
 
         await self._retry(ask)
@@ -243,7 +243,7 @@ class Admin:
             timeout_ms=self._timeout_ms(),
         )
         response = await self._cluster.ask_broker(leader.broker_id, request, DeleteRecordsResponse)
-        result = _only(_only(response.topics).partitions)
+        result = single_result(single_result(response.topics).partitions)
         check(result.error_code, str(partition))
         return result.low_watermark
 
@@ -266,10 +266,3 @@ class Admin:
 
         passing = {ErrorCode.NOT_CONTROLLER, ErrorCode.BROKER_NOT_AVAILABLE}
         return await retry_refusals(attempt, passing)
-
-
-def _only(results: Sequence[T]) -> T:
-    """The only entry of an answer about one topic."""
-    if len(results) != 1:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(results)} results for one request")
-    return results[0]

@@ -8,7 +8,8 @@ effect: only an idempotent request may be sent again.
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Sequence
+from typing import TypeVar, final
 
 from tidemill.core.errors import ErrorCode, KafkaError, TidemillError
 
@@ -21,7 +22,10 @@ __all__ = [
     "WouldBlock",
     "check",
     "error_code",
+    "single_result",
 ]
+
+T = TypeVar("T")
 
 
 class ClientError(TidemillError):
@@ -59,6 +63,13 @@ def error_code(value: int) -> ErrorCode:
         return ErrorCode(value)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def single_result(results: Sequence[T]) -> T:
+    """The only entry of an answer about one thing; KafkaError if there are more, or none."""
+    if len(results) != 1:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"{len(results)} results for one request")
+    return results[0]
 
 
 def check(value: int, detail: str | None = None) -> None:

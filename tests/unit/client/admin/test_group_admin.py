@@ -26,7 +26,7 @@ class World:
         self.groups = FakeGroups(self.cluster)
         self.topic = self.cluster.add_topic("orders", 2)
 
-    def way(self) -> ClusterClient:
+    def client(self) -> ClusterClient:
         return ClusterClient(self.cluster.net, self.cluster.bootstrap)
 
     def fill(self, partition: int, records: int) -> None:
@@ -40,7 +40,7 @@ def test_the_list_is_the_sum_of_what_all_brokers_coordinate():
         world.groups.add(name, coordinator=broker, state="Stable", kind="consumer")
 
     async def scenario():
-        return await GroupAdmin(world.way()).list_groups()
+        return await GroupAdmin(world.client()).list_groups()
 
     listed = run_virtually(scenario())
     assert [(g.group_id, g.coordinator) for g in listed] == [("a", 3), ("b", 2), ("c", 1)]
@@ -53,7 +53,7 @@ def test_a_list_waits_for_coordinators_that_still_load():
     world.groups.refusals = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 3
 
     async def scenario():
-        return [g.group_id for g in await GroupAdmin(world.way()).list_groups()]
+        return [g.group_id for g in await GroupAdmin(world.client()).list_groups()]
 
     assert run_virtually(scenario()) == ["g"]
 
@@ -65,7 +65,7 @@ def test_T44_both_kinds_of_groups_are_described_alike(kind, assignor):
     world.groups.add("g", kind=kind, state="Stable", members=members)
 
     async def scenario():
-        return await describe_group(world.way(), "g")
+        return await describe_group(world.client(), "g")
 
     described = run_virtually(scenario())
     assert (described.kind, described.state, described.assignor) == (kind, "Stable", assignor)
@@ -79,7 +79,7 @@ def test_a_broker_without_the_consumer_protocol_describes_classic_groups():
     del world.cluster.brokers[1].handlers[ApiKey.CONSUMER_GROUP_DESCRIBE]
 
     async def scenario():
-        return (await describe_group(world.way(), "g")).kind
+        return (await describe_group(world.client(), "g")).kind
 
     assert run_virtually(scenario()) == "classic"
 
@@ -90,7 +90,7 @@ def test_an_unknown_group_is_not_found_by_any_broker(version):
     world.cluster.brokers[1].version_max[ApiKey.DESCRIBE_GROUPS] = version
 
     async def scenario():
-        await describe_group(world.way(), "absent")
+        await describe_group(world.client(), "absent")
 
     with pytest.raises(KafkaError) as refused:
         run_virtually(scenario())
@@ -103,7 +103,7 @@ def test_an_assignment_that_cannot_be_read_counts_as_none(raw):
     world.groups.add("g", state="Stable", members=[FakeMember("m", raw_assignment=raw)])
 
     async def scenario():
-        return (await describe_group(world.way(), "g")).members[0].assignment
+        return (await describe_group(world.client(), "g")).members[0].assignment
 
     assert run_virtually(scenario()) == ()
 
@@ -113,7 +113,7 @@ def test_F54_requests_go_to_the_coordinator_and_follow_it():
     group = world.groups.add("g", coordinator=2, committed={FIRST: 5})
 
     async def scenario():
-        offsets = GroupOffsets(world.way(), "g")
+        offsets = GroupOffsets(world.client(), "g")
         before = await offsets.fetch([FIRST])
         group.coordinator = 3
         return before, await offsets.fetch([FIRST])
@@ -129,7 +129,7 @@ def test_F54_after_the_loss_of_a_coordinator_the_group_is_looked_up_again(reacti
     group = world.groups.add("g", coordinator=2, committed={FIRST: 5})
 
     async def scenario():
-        offsets = GroupOffsets(world.way(), "g")
+        offsets = GroupOffsets(world.client(), "g")
         await offsets.fetch([FIRST])
         world.cluster.brokers[2].handlers[ApiKey.OFFSET_FETCH] = lambda *_: reaction
         group.coordinator = 3
@@ -146,7 +146,7 @@ def test_lag_is_the_distance_from_the_committed_offset_to_the_end():
     world.fill(0, 10)
 
     async def scenario():
-        return await GroupAdmin(world.way()).progress("g", [SECOND])
+        return await GroupAdmin(world.client()).progress("g", [SECOND])
 
     first, second = run_virtually(scenario())
     assert (first.partition, first.end_offset, first.lag) == (FIRST, 10, 7)
@@ -159,7 +159,7 @@ def test_offsets_of_a_deleted_topic_or_partition_have_no_lag():
     world.groups.add("g", committed={gone: 3, never: 1, FIRST: 0})
 
     async def scenario():
-        return await GroupAdmin(world.way()).progress("g")
+        return await GroupAdmin(world.client()).progress("g")
 
     found = {one.partition: (one.end_offset, one.lag) for one in run_virtually(scenario())}
     assert found == {gone: (None, None), never: (None, None), FIRST: (0, 0)}
@@ -171,7 +171,7 @@ def test_deleting_groups_reports_the_outcome_of_each():
     world.groups.add("idle", coordinator=2)
 
     async def scenario():
-        return await GroupAdmin(world.way()).delete_groups(["busy", "absent", "idle", "idle"])
+        return await GroupAdmin(world.client()).delete_groups(["busy", "absent", "idle", "idle"])
 
     assert run_virtually(scenario()) == {
         "busy": ErrorCode.NON_EMPTY_GROUP,
@@ -188,9 +188,9 @@ def test_T42_static_members_are_removed_by_their_instance_id():
     )
 
     async def scenario():
-        way = world.way()
-        m1, m2, _ = (await describe_group(way, "g")).members
-        return await GroupAdmin(way).remove_members("g", [m1, m2])
+        client = world.client()
+        m1, m2, _ = (await describe_group(client, "g")).members
+        return await GroupAdmin(client).remove_members("g", [m1, m2])
 
     assert run_virtually(scenario()) == {"m1": ErrorCode.NONE, "m2": ErrorCode.NONE}
     assert [m.member_id for m in group.members] == ["m3"]
@@ -206,7 +206,7 @@ def test_a_refused_commit_names_the_group_and_the_partition():
     world.groups.refusals = [ErrorCode.UNKNOWN_MEMBER_ID]
 
     async def scenario():
-        await GroupOffsets(world.way(), "g").commit({FIRST: 1})
+        await GroupOffsets(world.client(), "g").commit({FIRST: 1})
 
     with pytest.raises(KafkaError, match="group g, orders-0"):
         run_virtually(scenario())
