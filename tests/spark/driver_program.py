@@ -1,7 +1,7 @@
 """A query in a process of its own, for tests that kill it: DRIVER BOOTSTRAP TOPIC FOLDER HANG_AT.
 
 Appends the numbers of each batch to FOLDER/got and says `batch N`. In batch HANG_AT it says so
-after half of its rows and waits to be killed; -1 means: read what is there, and end.
+after half of its rows and waits to be killed; -1 means: read what exists, then end.
 """
 
 from __future__ import annotations

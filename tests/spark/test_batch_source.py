@@ -46,7 +46,7 @@ def test_F133_a_batch_holds_what_was_produced_with_every_codec(spark, bootstrap,
     # When they are read
     rows = load(spark, bootstrap, topic, includeHeaders="true").collect()
 
-    # Then nothing is missing and nothing else is there
+    # Then all records are there, and no others
     found = [
         (
             *(row.key, row.value, row.topic, row.partition, row.offset),
@@ -221,7 +221,7 @@ def test_retention_that_passed_the_start_fails_or_is_skipped(spark, bootstrap, t
     _delete_before(run, bootstrap, topic, 6)
     start = json.dumps({topic: {"0": 2}})
 
-    # Then a query that begins among them says so, or goes on without them
+    # Then a query that begins among them fails with the reason, or continues without them
     with pytest.raises(PySparkException, match="begins at 6 now, offsets from 2 are gone"):
         load(spark, bootstrap, topic, startingOffsets=start).collect()
     lossy = load(spark, bootstrap, topic, startingOffsets=start, failOnDataLoss="false")

@@ -59,7 +59,7 @@ def test_F133_a_driver_that_was_killed_in_a_batch_misses_nothing_when_it_comes_b
     second = driver(running.bootstrap, topic, tmp_path, hang_at=-1)
     second.communicate(timeout=DEADLINE_S)
 
-    # Then every number is there, and only those of the broken batch twice
+    # Then every number was read, and only those of the interrupted batch twice
     got = [int(line) for line in (tmp_path / "got").read_text().split()]
     assert second.returncode == 0
     assert sorted(set(got)) == list(range(130))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from pyarrow import dataset
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tests.spark.pipeline_runs import (
     SHORT_LIVED,
@@ -57,6 +59,24 @@ class FailureRecorder:
 
     def failed(self, reason, pause_s) -> None:
         self.failures.append(reason)
+
+
+class InputCounter(StreamingQueryListener):
+    """Counts the rows that a query has read from its source."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.ended = threading.Event()
+
+    def onQueryStarted(self, event) -> None: ...
+
+    def onQueryIdle(self, event) -> None: ...
+
+    def onQueryProgress(self, event) -> None:
+        self.rows += event.progress.numInputRows
+
+    def onQueryTerminated(self, event) -> None:
+        self.ended.set()
 
 
 def run_once(spark: SparkSession, name: str, values: dict[str, object]) -> None:
@@ -151,7 +171,7 @@ def test_poison_lines_get_a_reason_and_never_an_exception(spark):
         COMBINED.encode().replace(b" 200 ", b" 999 "): "no status in: 999",
         b'{"time": 1e300, "status": 200, "path": "/"}': "no time in: ",
         b'{"time": 1700000000, "status": 200}': "there is no path",
-        b'{"time": 1800000000, "status": 200, "path": "/"}': "the time lies more than 300 s ahead",
+        b'{"time": 1800000000, "status": 200, "path": "/"}': "the time is more than 300 s ahead",
         f'{head}"{chr(92)}{chr(34)}'.encode() * 20_000: "longer than 65536 bytes",
         (head + '"' + '\\"' * 30_000).encode()[:65_536]: "neither",
         COMBINED.encode().replace(b"/a/b", b"/a\x01b"): "neither",
@@ -230,6 +250,22 @@ def test_traffic_becomes_events_minutes_and_dead_letters(
     assert "<svg" in (tmp_path / "out/report.html").read_text()
     stored = dataset.dataset(tmp_path / "out/minutes", format="parquet").to_table().to_pylist()
     assert sorted(m["requests"] for m in stored) == sorted(m["requests"] for m in minutes)
+
+
+def test_every_line_is_read_and_parsed_once(
+    spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    create_topic(running.bootstrap, topic)
+    send(running.bootstrap, topic, traffic(300, START_MS, 50, partitions=1).messages)
+    counter = InputCounter()
+    spark.streams.addListener(counter)
+    try:
+        run_once(spark, "logs", log_values(running.bootstrap, topic, tmp_path))
+        assert counter.ended.wait(30)
+    finally:
+        spark.streams.removeListener(counter)
+
+    assert counter.rows == 300
 
 
 def test_a_dead_letter_that_comes_back_counts_its_attempts(

@@ -87,7 +87,7 @@ def test_spark_rule_4_a_query_without_a_name_has_a_group_of_its_own(
     prefix = f"p-{topic}"
     stream = load_stream(spark, bootstrap, topic, startingOffsets="earliest", groupIdPrefix=prefix)
     drain(stream, tmp_path)
-    drain(stream, tmp_path)  # a restart goes on with the same group
+    drain(stream, tmp_path)  # a restart continues with the same group
 
     async def groups(cluster: ClusterClient) -> list[str]:
         return [group.group_id for group in await GroupAdmin(cluster).list_groups()]

@@ -32,7 +32,7 @@ def check_schema(schema: StructType, topic: str | None) -> None:
     for field in schema.fields:
         name = field.name.lower()
         if name in seen:
-            raise UserError(f"the column {name} is there twice")
+            raise UserError(f"the column {name} appears twice")
         seen.add(name)
         if name not in IGNORED:
             _check_type(field.name, field.dataType)

@@ -14,4 +14,4 @@ class DataLoss(TidemillError):
     """Records that the query should have read no longer exist."""
 
     def __init__(self, what: str) -> None:
-        super().__init__(f"{what}. failOnDataLoss=false would go on without them.")
+        super().__init__(f"{what}. failOnDataLoss=false would continue without them.")

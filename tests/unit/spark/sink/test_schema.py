@@ -66,7 +66,7 @@ def test_the_columns_of_a_record_can_be_written(columns, topic):
         ("value binary, timestamp long", "t", "timestamp must be timestamp, not bigint"),
         ("value binary, headers strings", "t", "headers must be array<struct<key:string,value"),
         ("value binary, colour string", "t", "the column colour cannot be written"),
-        ("value binary, Value binary", "t", "the column value is there twice"),
+        ("value binary, Value binary", "t", "the column value appears twice"),
     ],
 )
 def test_unsupported_columns_are_refused_with_a_sentence(columns, topic, sentence):

@@ -32,7 +32,7 @@ class JvmOutput:
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - `close` ends it
-        # Writers share the flag: after `trim` they go on at the new end, not at their old position.
+        # Writers share the flag: after `trim` they write at the new end, not at their old position.
         fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)
 
     def close(self) -> None:

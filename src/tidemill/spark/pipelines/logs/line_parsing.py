@@ -179,7 +179,7 @@ def _reason(settings: LogSettings) -> Column:
         .when(F.col("path").isNull(), "there is no path")
         .when(
             ahead_s > settings.input_ahead_max_s,
-            f"the time lies more than {settings.input_ahead_max_s} s ahead",
+            f"the time is more than {settings.input_ahead_max_s} s ahead",
         )
     )
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Final, final
+from typing import final
 
-from tidemill.core.errors import UserError
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage, Table, Topics
 from tidemill.spark.pipelines.logs.minute_history import MinuteHistory
 from tidemill.spark.pipelines.logs.minute_table import minute_table
@@ -21,9 +19,6 @@ from tidemill.spark.pipelines.logs.settings import LogSettings
 __all__ = ["LogPipeline"]
 
 _log = logging.getLogger(__name__)
-
-_FORMER_STAGE: Final = "minutes"
-"""Earlier versions counted windows in a query of its own, with its own checkpoint."""
 
 
 @final
@@ -42,7 +37,6 @@ class LogPipeline:
     def build(self, job: Job) -> Sequence[Stage]:
         from tidemill.spark.pipelines.logs.log_stage import log_stage
 
-        _refuse_former_checkpoint(Path(job.run.checkpoint_dir, job.name))
         return [log_stage(job, self._settings, self._refresh_report)]
 
     def table(self) -> Table | None:
@@ -70,11 +64,3 @@ class LogPipeline:
     def _write_report(self, minutes: Sequence[Minute]) -> None:
         settings = self._settings
         write_page(settings.report_path, minutes, title=f"Access log: {settings.input_topic}")
-
-
-def _refuse_former_checkpoint(directory: Path) -> None:
-    if (directory / _FORMER_STAGE).exists():
-        raise UserError(
-            f"{directory} is a checkpoint of an earlier version, which this one cannot continue: "
-            "set checkpoint.dir and output.dir to new directories, or remove both"
-        )

@@ -65,7 +65,9 @@ def _lines(job: Job, settings: LogSettings) -> DataFrame:
         for name in parsed.columns
     ]
     packed = parsed.select(F.struct(*fields).alias("line"))
-    return packed.repartition(F.col("line.partition"), F.col("line.offset"))
+    # As many partitions as cores: the number that shares the windows may be smaller.
+    cores = job.spark.sparkContext.defaultParallelism
+    return packed.repartition(cores, F.col("line.partition"), F.col("line.offset"))
 
 
 def _windows(lines: DataFrame, settings: LogSettings) -> DataFrame:
