@@ -41,3 +41,19 @@ def second_runner(path: str, tree: ast.Module) -> Iterator[Finding]:
             yield Finding(
                 path, getattr(node, "lineno", 1), f"`{name}`: take the `run` fixture as an argument"
             )
+
+
+def annotated_test(path: str, tree: ast.Module) -> Iterator[Finding]:
+    """Test functions carry no annotations: pytest calls them, and mypy does not check them."""
+    if not path.startswith("tests/"):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _is_annotated_test(node):
+            yield Finding(path, node.lineno, f"`{node.name}` has annotations: drop them")
+
+
+def _is_annotated_test(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    if not node.name.startswith("test_"):
+        return False
+    arguments = (part for part in ast.walk(node.args) if isinstance(part, ast.arg))
+    return node.returns is not None or any(argument.annotation for argument in arguments)

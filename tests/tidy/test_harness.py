@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tidy.harness import imports_of_tests, second_runner
+from tests.tidy.harness import annotated_test, imports_of_tests, second_runner
 from tests.tidy.source import assert_none, harness_trees
 
 
@@ -12,3 +12,7 @@ def test_what_runs_without_the_tests_does_not_import_them() -> None:
 
 def test_coroutines_run_by_the_run_fixture() -> None:
     assert_none(found for path, tree in harness_trees() for found in second_runner(path, tree))
+
+
+def test_test_functions_carry_no_annotations() -> None:
+    assert_none(found for path, tree in harness_trees() for found in annotated_test(path, tree))

@@ -245,6 +245,13 @@ def test_second_way_to_run_a_coroutine_is_found(text) -> None:
     assert not list(harness.second_runner("bench/lab.py", tree))
 
 
+def test_annotated_test_function_is_found() -> None:
+    for text in ("def test_a() -> None: ...", "def test_a(run: Run): ..."):
+        assert list(harness.annotated_test("tests/unit/test_a.py", ast.parse(text)))
+    for text in ("def test_a(run): ...", "def helper(run: Run) -> None: ..."):
+        assert not list(harness.annotated_test("tests/unit/test_a.py", ast.parse(text)))
+
+
 def test_unlisted_handler_is_found() -> None:
     tree = [
         snippet("server/handlers/__init__.py", "from tidemill.server.handlers.data import produce"),
