@@ -225,7 +225,7 @@ def _config(tmp_path):
 
 
 def test_S13_connections_leave_descriptors_for_files(run, tmp_path):
-    async def run():
+    async def scenario():
         limited = Broker(_config(tmp_path), descriptors_max=400)
         endpoint = await limited.start()
         pairs = [await asyncio.open_connection(*endpoint) for _ in range(80)]
@@ -237,7 +237,7 @@ def test_S13_connections_leave_descriptors_for_files(run, tmp_path):
         await limited.stop()
         return sum(map(bool, answers))
 
-    assert run(run()) == 400 - 100 - 256
+    assert run(scenario()) == 400 - 100 - 256
 
 
 def test_S13_a_descriptor_limit_that_is_too_low_is_reported_before_anything_starts(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -177,7 +176,7 @@ def test_the_table_marks_a_missed_bar():
     assert "1 of 2 bars met, 1 missed" in rest
 
 
-def test_the_file_keeps_every_sample_with_commit_and_date(tmp_path: Path):
+def test_the_file_keeps_every_sample_with_commit_and_date(tmp_path):
     path = tmp_path / "results" / "one.json"
     write_json(a_report(), path)
     kept = json.loads(path.read_text())

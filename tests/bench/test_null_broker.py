@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from bench.processes import MeasuredBroker
@@ -15,7 +13,7 @@ from bench.wire_client import end_offset_sum
 
 @pytest.mark.slow
 @pytest.mark.e2e
-def test_batches_are_acknowledged_and_none_is_kept(tmp_path: Path) -> None:
+def test_batches_are_acknowledged_and_none_is_kept(tmp_path):
     broker = MeasuredBroker(TidemillSubject(NULL_COMMAND, name="nothing"), tmp_path / "data")
     broker.start()
     try:

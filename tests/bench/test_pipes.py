@@ -67,14 +67,14 @@ def drive(send: Send) -> int:
     return count
 
 
-def test_every_request_that_was_driven_is_counted() -> None:
+def test_every_request_that_was_driven_is_counted():
     sent = []
     count = drive(lambda connection, number: sent.append(connection.sendall(answer())))
     assert count == len(sent) - 1  # the first answer came before the drive
     assert count >= IN_FLIGHT
 
 
-def test_answers_may_come_in_pieces() -> None:
+def test_answers_may_come_in_pieces():
     def send(connection: socket.socket, number: int) -> None:
         connection.sendall(answer()[:7])
         connection.sendall(answer()[7:])
@@ -82,12 +82,12 @@ def test_answers_may_come_in_pieces() -> None:
     assert drive(send) >= IN_FLIGHT
 
 
-def test_an_error_in_a_later_answer_fails_the_measurement() -> None:
+def test_an_error_in_a_later_answer_fails_the_measurement():
     with pytest.raises(MeasurementFailed, match="an error"):
         drive(lambda connection, number: connection.sendall(answer(0x1600 if number == 5 else 0)))
 
 
-def test_an_answer_of_another_size_fails_the_measurement() -> None:
+def test_an_answer_of_another_size_fails_the_measurement():
     def send(connection: socket.socket, number: int) -> None:
         connection.sendall(answer(name="topic" if number < 5 else "another one"))
 
@@ -95,7 +95,7 @@ def test_an_answer_of_another_size_fails_the_measurement() -> None:
         drive(send)
 
 
-def test_a_connection_that_is_closed_fails_the_measurement() -> None:
+def test_a_connection_that_is_closed_fails_the_measurement():
     def send(connection: socket.socket, number: int) -> None:
         if number < 5:
             connection.sendall(answer())

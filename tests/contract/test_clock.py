@@ -34,8 +34,8 @@ def clock_and_step(request: pytest.FixtureRequest) -> tuple[Clock, Callable[[], 
 
 
 def test_monotonic_time_advances_and_never_goes_back(
-    clock_and_step: tuple[Clock, Callable[[], None]],
-) -> None:
+    clock_and_step,
+):
     clock, step = clock_and_step
     first = last = clock.monotonic()
     for _ in range(READS_MAX):
@@ -49,21 +49,21 @@ def test_monotonic_time_advances_and_never_goes_back(
 
 
 def test_wall_time_is_whole_milliseconds_of_this_century(
-    clock_and_step: tuple[Clock, Callable[[], None]],
-) -> None:
+    clock_and_step,
+):
     clock, _ = clock_and_step
     assert isinstance(clock.wall_ms(), int)
     assert 946_684_800_000 < clock.wall_ms() < 4_102_444_800_000
 
 
-def test_a_manual_clock_stands_still_until_it_is_moved() -> None:
+def test_a_manual_clock_stands_still_until_it_is_moved():
     clock = ManualClock(wall_ms=5_000, monotonic=7.0)
     assert (clock.wall_ms(), clock.monotonic()) == (5_000, 7.0)
     clock.advance(1.5)
     assert (clock.wall_ms(), clock.monotonic()) == (6_500, 8.5)
 
 
-def test_setting_the_wall_clock_back_leaves_monotonic_time_alone() -> None:
+def test_setting_the_wall_clock_back_leaves_monotonic_time_alone():
     for clock in (ManualClock(), SimClock(lambda: 9.0)):
         wall_ms, monotonic = clock.wall_ms(), clock.monotonic()
         clock.jump_wall(-3_600_000)
@@ -71,7 +71,7 @@ def test_setting_the_wall_clock_back_leaves_monotonic_time_alone() -> None:
         assert clock.monotonic() == monotonic
 
 
-def test_a_simulated_clock_runs_with_its_loop() -> None:
+def test_a_simulated_clock_runs_with_its_loop():
     loop = SimLoop(SeededRng(1))
     clock = SimClock(loop.time)
     wall_ms, monotonic = clock.wall_ms(), clock.monotonic()

@@ -47,7 +47,7 @@ def play(run, make_coord: Callable[[], Coord]) -> Callable[[Scenario], None]:
     return lambda scenario: run(whole(scenario))
 
 
-def test_a_created_node_is_read_back_with_version_0(play: Callable[[Scenario], None]) -> None:
+def test_a_created_node_is_read_back_with_version_0(play):
     async def scenario(coord: Coord) -> None:
         await coord.multi([Create("/a", b"\x00value\xff")])
         assert await coord.get("/a") == Node(b"\x00value\xff", 0)
@@ -55,14 +55,14 @@ def test_a_created_node_is_read_back_with_version_0(play: Callable[[Scenario], N
     play(scenario)
 
 
-def test_a_missing_node_is_none(play: Callable[[Scenario], None]) -> None:
+def test_a_missing_node_is_none(play):
     async def scenario(coord: Coord) -> None:
         assert await coord.get("/a") is None
 
     play(scenario)
 
 
-def test_a_put_raises_the_version_by_one(play: Callable[[Scenario], None]) -> None:
+def test_a_put_raises_the_version_by_one(play):
     async def scenario(coord: Coord) -> None:
         await coord.multi([Create("/a", b"1")])
         await coord.multi([Put("/a", b"2", 0)])
@@ -72,7 +72,7 @@ def test_a_put_raises_the_version_by_one(play: Callable[[Scenario], None]) -> No
     play(scenario)
 
 
-def test_a_node_that_is_made_again_starts_at_version_0(play: Callable[[Scenario], None]) -> None:
+def test_a_node_that_is_made_again_starts_at_version_0(play):
     async def scenario(coord: Coord) -> None:
         await coord.multi([Create("/a", b"1")])
         await coord.multi([Put("/a", b"2", 0)])
@@ -88,9 +88,7 @@ def test_a_node_that_is_made_again_starts_at_version_0(play: Callable[[Scenario]
     [Create("/a", b"x"), Put("/a", b"x", 7), Delete("/a", 7), Check("/a", 7)],
     ids=lambda op: type(op).__name__,
 )
-def test_an_op_that_does_not_fit_the_node_conflicts(
-    play: Callable[[Scenario], None], op: Create | Put | Delete | Check
-) -> None:
+def test_an_op_that_does_not_fit_the_node_conflicts(play, op):
     async def scenario(coord: Coord) -> None:
         await coord.multi([Create("/a", b"1")])
         with pytest.raises(CoordConflict) as conflict:
@@ -106,9 +104,7 @@ def test_an_op_that_does_not_fit_the_node_conflicts(
     [Put("/gone", b"x", 0), Delete("/gone", 0), Check("/gone", 0)],
     ids=lambda op: type(op).__name__,
 )
-def test_an_op_on_a_missing_node_conflicts(
-    play: Callable[[Scenario], None], op: Put | Delete | Check
-) -> None:
+def test_an_op_on_a_missing_node_conflicts(play, op):
     async def scenario(coord: Coord) -> None:
         with pytest.raises(CoordConflict):
             await coord.multi([op])
@@ -116,7 +112,7 @@ def test_an_op_on_a_missing_node_conflicts(
     play(scenario)
 
 
-def test_a_multi_with_one_conflict_changes_nothing(play: Callable[[Scenario], None]) -> None:
+def test_a_multi_with_one_conflict_changes_nothing(play):
     async def scenario(coord: Coord) -> None:
         await coord.multi([Create("/a", b"1"), Create("/b", b"1")])
         with pytest.raises(CoordConflict):
@@ -128,7 +124,7 @@ def test_a_multi_with_one_conflict_changes_nothing(play: Callable[[Scenario], No
     play(scenario)
 
 
-def test_ops_of_a_multi_see_the_ones_before_them(play: Callable[[Scenario], None]) -> None:
+def test_ops_of_a_multi_see_the_ones_before_them(play):
     async def scenario(coord: Coord) -> None:
         await coord.multi([Create("/a", b"1"), Put("/a", b"2", 0), Check("/a", 1)])
         await coord.multi([Delete("/a", 1), Create("/a", b"3")])
@@ -137,7 +133,7 @@ def test_ops_of_a_multi_see_the_ones_before_them(play: Callable[[Scenario], None
     play(scenario)
 
 
-def test_a_check_that_holds_lets_the_multi_through(play: Callable[[Scenario], None]) -> None:
+def test_a_check_that_holds_lets_the_multi_through(play):
     async def scenario(coord: Coord) -> None:
         await coord.multi([Create("/guard", b"")])
         await coord.multi([Check("/guard", 0), Create("/a", b"1")])
@@ -147,7 +143,7 @@ def test_a_check_that_holds_lets_the_multi_through(play: Callable[[Scenario], No
     play(scenario)
 
 
-def test_a_scan_gives_the_nodes_under_a_prefix_in_order(play: Callable[[Scenario], None]) -> None:
+def test_a_scan_gives_the_nodes_under_a_prefix_in_order(play):
     async def scenario(coord: Coord) -> None:
         paths = ["/t/b", "/t/a/10", "/t/a/2", "/ta", "/s/z", "/t/~"]
         await coord.multi([Create(path, b"") for path in paths])
@@ -157,7 +153,7 @@ def test_a_scan_gives_the_nodes_under_a_prefix_in_order(play: Callable[[Scenario
     play(scenario)
 
 
-def test_a_watch_is_called_for_every_kind_of_change(play: Callable[[Scenario], None]) -> None:
+def test_a_watch_is_called_for_every_kind_of_change(play):
     async def scenario(coord: Coord) -> None:
         heard: list[str] = []
         coord.watch("/t/", heard.append)
@@ -169,7 +165,7 @@ def test_a_watch_is_called_for_every_kind_of_change(play: Callable[[Scenario], N
     play(scenario)
 
 
-def test_a_watch_is_not_called_for_checks_and_conflicts(play: Callable[[Scenario], None]) -> None:
+def test_a_watch_is_not_called_for_checks_and_conflicts(play):
     async def scenario(coord: Coord) -> None:
         heard: list[str] = []
         await coord.multi([Create("/t/a", b"")])
@@ -182,7 +178,7 @@ def test_a_watch_is_not_called_for_checks_and_conflicts(play: Callable[[Scenario
     play(scenario)
 
 
-def test_a_session_is_connected_from_start_to_close(run, make_coord: Callable[[], Coord]) -> None:
+def test_a_session_is_connected_from_start_to_close(run, make_coord):
     async def scenario() -> None:
         coord = make_coord()
         states: list[SessionState] = []
@@ -196,7 +192,7 @@ def test_a_session_is_connected_from_start_to_close(run, make_coord: Callable[[]
     run(scenario())
 
 
-def test_a_closed_session_answers_nothing(run, make_coord: Callable[[], Coord]) -> None:
+def test_a_closed_session_answers_nothing(run, make_coord):
     async def scenario() -> None:
         coord = make_coord()
         await coord.start()
@@ -213,8 +209,8 @@ def test_a_closed_session_answers_nothing(run, make_coord: Callable[[], Coord]) 
 
 def test_all_but_ephemeral_nodes_outlive_the_session(
     run,
-    make_coord: Callable[[], Coord],
-) -> None:
+    make_coord,
+):
     async def scenario() -> None:
         first = make_coord()
         await first.start()
@@ -229,7 +225,7 @@ def test_all_but_ephemeral_nodes_outlive_the_session(
     run(scenario())
 
 
-def test_a_session_can_be_opened_again_after_it_ended(run, make_coord: Callable[[], Coord]) -> None:
+def test_a_session_can_be_opened_again_after_it_ended(run, make_coord):
     async def scenario() -> None:
         coord = make_coord()
         heard: list[str] = []

@@ -142,7 +142,7 @@ def play(request: pytest.FixtureRequest) -> Play:
 
 
 @pytest.mark.parametrize("make", [Streamed, Buffered])
-def test_bytes_arrive_whole_and_in_order_both_ways(play: Play, make: type[Peer]) -> None:
+def test_bytes_arrive_whole_and_in_order_both_ways(play, make):
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         question = b"".join(n.to_bytes(4, "big") for n in range(50_000))
@@ -157,7 +157,7 @@ def test_bytes_arrive_whole_and_in_order_both_ways(play: Play, make: type[Peer])
     play(scenario, make)
 
 
-def test_a_bound_address_refuses_until_it_serves(play: Play) -> None:
+def test_a_bound_address_refuses_until_it_serves(play):
     async def scenario(table: Table) -> None:
         server = await table.listen()
         host, port = server.address
@@ -172,7 +172,7 @@ def test_a_bound_address_refuses_until_it_serves(play: Play) -> None:
     play(scenario)
 
 
-def test_a_closed_listener_refuses_and_keeps_its_connections(play: Play) -> None:
+def test_a_closed_listener_refuses_and_keeps_its_connections(play):
     async def scenario(table: Table) -> None:
         server = await table.listen()
         await server.start_serving()
@@ -187,7 +187,7 @@ def test_a_closed_listener_refuses_and_keeps_its_connections(play: Play) -> None
     play(scenario)
 
 
-def test_an_address_can_be_bound_once(play: Play) -> None:
+def test_an_address_can_be_bound_once(play):
     async def scenario(table: Table) -> None:
         server = await table.listen()
         await server.start_serving()
@@ -198,7 +198,7 @@ def test_an_address_can_be_bound_once(play: Play) -> None:
     play(scenario)
 
 
-def test_both_ends_agree_on_their_addresses(play: Play) -> None:
+def test_both_ends_agree_on_their_addresses(play):
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         ours, theirs = client.transport.get_extra_info, served.transport.get_extra_info
@@ -210,7 +210,7 @@ def test_both_ends_agree_on_their_addresses(play: Play) -> None:
     play(scenario)
 
 
-def test_close_first_sends_what_was_written(play: Play) -> None:
+def test_close_first_sends_what_was_written(play):
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         client.transport.write(bytes(LARGE_BYTES))
@@ -224,7 +224,7 @@ def test_close_first_sends_what_was_written(play: Play) -> None:
     play(scenario)
 
 
-def test_closing_twice_and_then_aborting_reports_one_loss(play: Play) -> None:
+def test_closing_twice_and_then_aborting_reports_one_loss(play):
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         client.transport.close()
@@ -236,7 +236,7 @@ def test_closing_twice_and_then_aborting_reports_one_loss(play: Play) -> None:
     play(scenario)
 
 
-def test_abort_drops_unsent_bytes_and_ends_both_sides(play: Play) -> None:
+def test_abort_drops_unsent_bytes_and_ends_both_sides(play):
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         served.transport.pause_reading()
@@ -251,7 +251,7 @@ def test_abort_drops_unsent_bytes_and_ends_both_sides(play: Play) -> None:
     play(scenario)
 
 
-def test_a_connection_may_be_refused_the_moment_it_is_made(play: Play) -> None:
+def test_a_connection_may_be_refused_the_moment_it_is_made(play):
     async def scenario(table: Table) -> None:
         class Inhospitable(Streamed):
             def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -272,7 +272,7 @@ def test_a_connection_may_be_refused_the_moment_it_is_made(play: Play) -> None:
     play(scenario)
 
 
-def test_bytes_written_after_the_end_are_dropped_silently(play: Play) -> None:
+def test_bytes_written_after_the_end_are_dropped_silently(play):
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         client.transport.abort()
@@ -286,7 +286,7 @@ def test_bytes_written_after_the_end_are_dropped_silently(play: Play) -> None:
 
 
 @pytest.mark.parametrize("make", [Streamed, Buffered])
-def test_a_receiver_that_does_not_read_stops_the_sender(play: Play, make: type[Peer]) -> None:
+def test_a_receiver_that_does_not_read_stops_the_sender(play, make):
     async def scenario(table: Table) -> None:
         client, served = await table.pair()
         client.transport.set_write_buffer_limits(high=100_000, low=10_000)
@@ -306,7 +306,7 @@ def test_a_receiver_that_does_not_read_stops_the_sender(play: Play, make: type[P
     play(scenario, make)
 
 
-def test_reading_can_be_paused_after_every_piece(play: Play) -> None:
+def test_reading_can_be_paused_after_every_piece(play):
     async def scenario(table: Table) -> None:
         class Reluctant(Streamed):
             def data_received(self, data: bytes) -> None:
@@ -327,7 +327,7 @@ def test_reading_can_be_paused_after_every_piece(play: Play) -> None:
     play(scenario)
 
 
-def test_a_connection_to_an_unbound_address_is_refused(play: Play) -> None:
+def test_a_connection_to_an_unbound_address_is_refused(play):
     async def scenario(table: Table) -> None:
         server = await table.listen()
         address = server.address

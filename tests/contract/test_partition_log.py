@@ -61,7 +61,7 @@ def log(new_log: NewLog) -> PartitionLog:
 # --- append and read ------------------------------------------------------------------------------
 
 
-def test_a_new_log_is_empty_at_its_base_offset(new_log: NewLog) -> None:
+def test_a_new_log_is_empty_at_its_base_offset(new_log):
     log = new_log(base_offset=7)
     assert (log.log_start_offset, log.flushed_offset, log.log_end_offset) == (7, 7, 7)
     assert log.size_bytes == 0
@@ -69,7 +69,7 @@ def test_a_new_log_is_empty_at_its_base_offset(new_log: NewLog) -> None:
     assert log.take_flush_point() is None
 
 
-def test_appended_batches_are_read_back_byte_for_byte(log: PartitionLog) -> None:
+def test_appended_batches_are_read_back_byte_for_byte(log):
     batches = [batch(0, 3), batch(3, 2)]
     append(log, *batches)
     assert log.log_end_offset == 5
@@ -77,33 +77,33 @@ def test_appended_batches_are_read_back_byte_for_byte(log: PartitionLog) -> None
     assert read(log, 0) == b"".join(batches)
 
 
-def test_a_log_of_many_segments_is_read_from_end_to_end(log: PartitionLog) -> None:
+def test_a_log_of_many_segments_is_read_from_end_to_end(log):
     written = fill(log, 40, records=2)
     assert drain(log) == b"".join(written)
     assert drain(log, max_bytes=200) == b"".join(written)
     assert drain(log, 31) == b"".join(written[15:])
 
 
-def test_T31_an_offset_inside_a_batch_gets_that_batch(log: PartitionLog) -> None:
+def test_T31_an_offset_inside_a_batch_gets_that_batch(log):
     written = fill(log, 10, records=3)
     for offset in range(30):
         assert read(log, offset).startswith(written[offset // 3]), offset
 
 
 def test_T31_the_first_batch_is_returned_whole_even_if_it_exceeds_the_limit(
-    log: PartitionLog,
-) -> None:
+    log,
+):
     written = fill(log, 3, value=b"x" * 500)
     assert read(log, 1, max_bytes=10) == written[1]
 
 
-def test_without_at_least_one_the_limit_holds_for_the_first_batch_too(log: PartitionLog) -> None:
+def test_without_at_least_one_the_limit_holds_for_the_first_batch_too(log):
     fill(log, 3, value=b"x" * 500)
     assert read(log, 1, max_bytes=10, at_least_one=False) == b""
 
 
 @pytest.mark.parametrize("max_bytes", [1, 80, 150, 250, 1_000, 100_000])
-def test_T31_a_read_is_whole_batches_within_the_limit(new_log: NewLog, max_bytes: int) -> None:
+def test_T31_a_read_is_whole_batches_within_the_limit(new_log, max_bytes):
     log = new_log(LogConfig(index_interval_bytes=200))
     written = fill(log, 60)
     for offset in (0, 1, 17, 59):
@@ -113,7 +113,7 @@ def test_T31_a_read_is_whole_batches_within_the_limit(new_log: NewLog, max_bytes
         assert count == 1 or len(found) <= max_bytes
 
 
-def test_T32_an_offset_outside_the_log_is_refused(new_log: NewLog) -> None:
+def test_T32_an_offset_outside_the_log_is_refused(new_log):
     log = new_log(base_offset=10)
     fill(log, 2)
     for offset in (-1, 9, 13):
@@ -123,7 +123,7 @@ def test_T32_an_offset_outside_the_log_is_refused(new_log: NewLog) -> None:
     assert read(log, 12) == b""
 
 
-def test_T32_no_batch_reaches_the_end_offset(log: PartitionLog) -> None:
+def test_T32_no_batch_reaches_the_end_offset(log):
     written = fill(log, 10, records=3)
     for end_offset in range(31):
         whole = end_offset // 3
@@ -138,13 +138,13 @@ def test_T32_no_batch_reaches_the_end_offset(log: PartitionLog) -> None:
         assert found == b"".join(written[:whole]), end_offset
 
 
-def test_an_end_offset_past_the_log_is_the_end_of_the_log(log: PartitionLog) -> None:
+def test_an_end_offset_past_the_log_is_the_end_of_the_log(log):
     written = fill(log, 2)
     assert read(log, 0, end_offset=99) == b"".join(written)
     assert read(log, 2, end_offset=99) == b""
 
 
-def test_offsets_may_have_gaps(log: PartitionLog) -> None:
+def test_offsets_may_have_gaps(log):
     append(log, batch(0), batch(10, 2))
     append(log, batch(20))
     assert log.log_end_offset == 21
@@ -153,9 +153,7 @@ def test_offsets_may_have_gaps(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("late", [batch(4), batch(6, epoch=1)], ids=["offset", "epoch"])
-def test_a_batch_out_of_order_is_refused_and_nothing_changes(
-    log: PartitionLog, late: bytes
-) -> None:
+def test_a_batch_out_of_order_is_refused_and_nothing_changes(log, late):
     append(log, batch(0, 5, epoch=2))
     with pytest.raises(InvariantViolation):
         append(log, batch(5, epoch=2), late)
@@ -163,12 +161,12 @@ def test_a_batch_out_of_order_is_refused_and_nothing_changes(
     assert len(offsets_of(read(log, 0))) == 5
 
 
-def test_headers_that_do_not_describe_the_bytes_are_refused(log: PartitionLog) -> None:
+def test_headers_that_do_not_describe_the_bytes_are_refused(log):
     with pytest.raises(InvariantViolation):
         log.append([batch(0) + b"x"], [header(0)], now_ms=NOW_MS)
 
 
-def test_the_bytes_may_come_in_any_chunks(log: PartitionLog) -> None:
+def test_the_bytes_may_come_in_any_chunks(log):
     data = batch(0) + batch(1)
     log.append([data[:30], memoryview(data)[30:]], [header(0), header(1)], now_ms=NOW_MS)
     assert read(log, 0) == data
@@ -177,14 +175,14 @@ def test_the_bytes_may_come_in_any_chunks(log: PartitionLog) -> None:
 # --- epochs and producers -------------------------------------------------------------------------
 
 
-def test_T37_epochs_follow_the_batches(log: PartitionLog) -> None:
+def test_T37_epochs_follow_the_batches(log):
     append(log, batch(0, 2, epoch=1), batch(2, epoch=1), batch(3, epoch=4))
     append(log, batch(4, 2, epoch=4))
     assert log.epochs.entries() == ((1, 0), (4, 3))
     assert log.epochs.end_offset_for(3, log.log_end_offset) == (1, 3)
 
 
-def test_I18_a_repeated_batch_is_recognised(log: PartitionLog) -> None:
+def test_I18_a_repeated_batch_is_recognised(log):
     append(log, batch(0, 3, producer=(9, 0, 0)))
     original = log.producers.check(header(0, 3, producer=(9, 0, 0)))
     assert original is not None
@@ -193,8 +191,8 @@ def test_I18_a_repeated_batch_is_recognised(log: PartitionLog) -> None:
 
 
 def test_I18_a_cut_batch_may_be_sent_again_and_the_one_before_is_still_known(
-    log: PartitionLog,
-) -> None:
+    log,
+):
     for number in range(12):
         append(log, batch(number, producer=(9, 0, number)))
     log.truncate_to(9)
@@ -209,7 +207,7 @@ def test_I18_a_cut_batch_may_be_sent_again_and_the_one_before_is_still_known(
 
 
 @pytest.mark.parametrize("codec", [compression.NONE, compression.GZIP])
-def test_T39_time_finds_the_record_not_the_batch(log: PartitionLog, codec: int) -> None:
+def test_T39_time_finds_the_record_not_the_batch(log, codec):
     append(log, batch(0, 3, epoch=2, times=[10, 20, 30], codec=codec))
     append(log, batch(3, 3, epoch=3, times=[40, 50, 60], codec=codec))
     assert log.offset_by_time(0, end_offset=6) == TimedOffset(0, 10, 2)
@@ -218,7 +216,7 @@ def test_T39_time_finds_the_record_not_the_batch(log: PartitionLog, codec: int) 
     assert log.offset_by_time(61, end_offset=6) is None
 
 
-def test_T39_the_first_record_counts_where_times_go_back(log: PartitionLog) -> None:
+def test_T39_the_first_record_counts_where_times_go_back(log):
     append(log, batch(0, 2, times=[50, 10]))
     append(log, batch(2, 2, times=[20, 70]))
     append(log, batch(4, 2, times=[60, 60]))
@@ -226,7 +224,7 @@ def test_T39_the_first_record_counts_where_times_go_back(log: PartitionLog) -> N
     assert log.offset_by_time(55, end_offset=6) == TimedOffset(3, 70, 0)
 
 
-def test_T39_time_search_works_in_every_segment(log: PartitionLog) -> None:
+def test_T39_time_search_works_in_every_segment(log):
     for offset in range(50):
         append(log, batch(offset, times=[1_000 + 10 * offset]))
     for offset in range(50):
@@ -234,28 +232,28 @@ def test_T39_time_search_works_in_every_segment(log: PartitionLog) -> None:
         assert found == TimedOffset(offset, 1_000 + 10 * offset, 0)
 
 
-def test_time_search_sees_nothing_past_the_end_offset(log: PartitionLog) -> None:
+def test_time_search_sees_nothing_past_the_end_offset(log):
     append(log, batch(0, times=[10]), batch(1, times=[20]))
     assert log.offset_by_time(20, end_offset=1) is None
     assert log.max_timestamp(end_offset=1) == TimedOffset(0, 10, 0)
     assert log.max_timestamp(end_offset=0) is None
 
 
-def test_time_search_sees_nothing_before_the_start_offset(log: PartitionLog) -> None:
+def test_time_search_sees_nothing_before_the_start_offset(log):
     append(log, batch(0, 4, times=[10, 90, 20, 30]))
     log.advance_start(2)
     assert log.offset_by_time(5, end_offset=4) == TimedOffset(2, 20, 0)
     assert log.offset_by_time(80, end_offset=4) is None
 
 
-def test_T39_max_timestamp_is_the_first_record_that_has_it(log: PartitionLog) -> None:
+def test_T39_max_timestamp_is_the_first_record_that_has_it(log):
     append(log, batch(0, 3, times=[10, 80, 80]))
     for offset in range(3, 20):
         append(log, batch(offset, times=[80 - offset]))
     assert log.max_timestamp(end_offset=20) == TimedOffset(1, 80, 0)
 
 
-def test_records_without_time_have_no_max_timestamp(log: PartitionLog) -> None:
+def test_records_without_time_have_no_max_timestamp(log):
     append(log, batch(0, 2, times=[-1, -1]))
     assert log.max_timestamp(end_offset=2) is None
 
@@ -264,9 +262,7 @@ def test_records_without_time_have_no_max_timestamp(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("offset", [1, 2, 5, 9, 20, 29])
-def test_truncation_drops_the_offset_and_everything_after_it(
-    log: PartitionLog, offset: int
-) -> None:
+def test_truncation_drops_the_offset_and_everything_after_it(log, offset):
     written = fill(log, 30)
     log.truncate_to(offset)
     assert log.log_end_offset == offset
@@ -277,49 +273,49 @@ def test_truncation_drops_the_offset_and_everything_after_it(
     assert read(log, offset) == more
 
 
-def test_truncation_inside_a_batch_drops_the_whole_batch(log: PartitionLog) -> None:
+def test_truncation_inside_a_batch_drops_the_whole_batch(log):
     fill(log, 5, records=4)
     log.truncate_to(14)
     assert log.log_end_offset == 12
 
 
 def test_truncation_of_the_batch_that_holds_the_start_lowers_the_start(
-    log: PartitionLog,
-) -> None:
+    log,
+):
     append(log, batch(0, 4))
     log.advance_start(2)
     log.truncate_to(3)
     assert (log.log_start_offset, log.flushed_offset, log.log_end_offset) == (0, 0, 0)
 
 
-def test_truncation_into_a_gap_ends_the_log_at_its_last_batch(log: PartitionLog) -> None:
+def test_truncation_into_a_gap_ends_the_log_at_its_last_batch(log):
     append(log, batch(0), batch(10))
     log.truncate_to(7)
     assert log.log_end_offset == 1
     assert offsets_of(read(log, 0)) == [0]
 
 
-def test_truncation_into_a_gap_before_all_batches_leaves_an_empty_log(log: PartitionLog) -> None:
+def test_truncation_into_a_gap_before_all_batches_leaves_an_empty_log(log):
     append(log, batch(10))
     log.truncate_to(7)
     assert (log.log_start_offset, log.log_end_offset) == (0, 0)
 
 
-def test_truncation_past_the_end_changes_nothing(log: PartitionLog) -> None:
+def test_truncation_past_the_end_changes_nothing(log):
     written = fill(log, 3)
     log.truncate_to(3)
     log.truncate_to(99)
     assert drain(log) == b"".join(written)
 
 
-def test_truncation_forgets_the_epochs_that_began_after_it(log: PartitionLog) -> None:
+def test_truncation_forgets_the_epochs_that_began_after_it(log):
     append(log, batch(0, 2, epoch=1), batch(2, 2, epoch=2), batch(4, epoch=3))
     log.truncate_to(3)
     assert log.epochs.entries() == ((1, 0),)
     append(log, batch(2, epoch=2))
 
 
-def test_truncation_to_the_start_leaves_an_empty_log(log: PartitionLog) -> None:
+def test_truncation_to_the_start_leaves_an_empty_log(log):
     fill(log, 10)
     log.advance_start(4)
     log.truncate_to(3)
@@ -328,7 +324,7 @@ def test_truncation_to_the_start_leaves_an_empty_log(log: PartitionLog) -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 3, 10, 500])
-def test_a_log_can_restart_at_any_offset(log: PartitionLog, offset: int) -> None:
+def test_a_log_can_restart_at_any_offset(log, offset):
     append(log, batch(0, producer=(9, 0, 0)))
     fill(log, 9)
     log.restart_at(offset)
@@ -338,7 +334,7 @@ def test_a_log_can_restart_at_any_offset(log: PartitionLog, offset: int) -> None
     assert offsets_of(drain(log)) == list(range(offset, offset + 10))
 
 
-def test_I9_the_start_offset_only_rises(log: PartitionLog) -> None:
+def test_I9_the_start_offset_only_rises(log):
     fill(log, 10)
     log.advance_start(6)
     log.advance_start(2)
@@ -348,7 +344,7 @@ def test_I9_the_start_offset_only_rises(log: PartitionLog) -> None:
     assert offsets_of(drain(log)) == [6, 7, 8, 9]
 
 
-def test_the_start_offset_stops_at_the_end_of_the_log(log: PartitionLog) -> None:
+def test_the_start_offset_stops_at_the_end_of_the_log(log):
     fill(log, 3)
     log.advance_start(3)
     assert log.log_start_offset == 3
@@ -357,7 +353,7 @@ def test_the_start_offset_stops_at_the_end_of_the_log(log: PartitionLog) -> None
     assert refusal.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_T37_epochs_before_the_start_merge_into_the_one_that_holds_it(log: PartitionLog) -> None:
+def test_T37_epochs_before_the_start_merge_into_the_one_that_holds_it(log):
     append(log, batch(0, 2, epoch=1), batch(2, 4, epoch=2), batch(6, epoch=3))
     log.advance_start(4)
     assert log.epochs.entries() == ((2, 4), (3, 6))
@@ -366,7 +362,7 @@ def test_T37_epochs_before_the_start_merge_into_the_one_that_holds_it(log: Parti
 # --- retention ------------------------------------------------------------------------------------
 
 
-def test_retention_by_time_drops_what_is_older(new_log: NewLog) -> None:
+def test_retention_by_time_drops_what_is_older(new_log):
     log = new_log(LogConfig(segment_bytes=300, retention_ms=1_000))
     for offset in range(40):
         append(log, batch(offset, times=[NOW_MS + 100 * offset]))
@@ -377,7 +373,7 @@ def test_retention_by_time_drops_what_is_older(new_log: NewLog) -> None:
     assert log.apply_retention(now_ms=now_ms, high_watermark=40) == 0
 
 
-def test_retention_by_time_drops_the_newest_data_too_when_it_expires(new_log: NewLog) -> None:
+def test_retention_by_time_drops_the_newest_data_too_when_it_expires(new_log):
     log = new_log(LogConfig(retention_ms=1_000))
     fill(log, 3)
     assert log.apply_retention(now_ms=NOW_MS + 1_000, high_watermark=3) == 0
@@ -387,14 +383,14 @@ def test_retention_by_time_drops_the_newest_data_too_when_it_expires(new_log: Ne
     assert offsets_of(drain(log)) == [3]
 
 
-def test_retention_by_time_spares_records_without_time_for_as_long(new_log: NewLog) -> None:
+def test_retention_by_time_spares_records_without_time_for_as_long(new_log):
     log = new_log(LogConfig(retention_ms=1_000))
     append(log, batch(0, times=[-1]))
     assert log.apply_retention(now_ms=NOW_MS + 500, high_watermark=1) == 0
     assert log.apply_retention(now_ms=NOW_MS + 2_000, high_watermark=1) == 1
 
 
-def test_retention_by_size_keeps_at_least_that_much(new_log: NewLog) -> None:
+def test_retention_by_size_keeps_at_least_that_much(new_log):
     log = new_log(LogConfig(segment_bytes=300, retention_bytes=1_000))
     fill(log, 60)
     log.apply_retention(now_ms=NOW_MS, high_watermark=60)
@@ -402,7 +398,7 @@ def test_retention_by_size_keeps_at_least_that_much(new_log: NewLog) -> None:
     assert offsets_of(drain(log)) == list(range(log.log_start_offset, 60))
 
 
-def test_retention_never_drops_what_is_not_replicated(new_log: NewLog) -> None:
+def test_retention_never_drops_what_is_not_replicated(new_log):
     log = new_log(LogConfig(segment_bytes=300, retention_ms=1_000))
     fill(log, 40)
     log.apply_retention(now_ms=NOW_MS + 10_000, high_watermark=11)
@@ -410,14 +406,14 @@ def test_retention_never_drops_what_is_not_replicated(new_log: NewLog) -> None:
     assert log.log_end_offset == 40
 
 
-def test_F35_retention_without_limits_drops_nothing(new_log: NewLog) -> None:
+def test_F35_retention_without_limits_drops_nothing(new_log):
     log = new_log(LogConfig(segment_bytes=300, retention_ms=-1, retention_bytes=-1))
     fill(log, 40)
     assert log.apply_retention(now_ms=NOW_MS * 2, high_watermark=40) == 0
     assert log.log_start_offset == 0
 
 
-def test_a_changed_config_applies_from_then_on(log: PartitionLog) -> None:
+def test_a_changed_config_applies_from_then_on(log):
     fill(log, 10)
     log.set_config(LogConfig(retention_ms=10))
     assert log.config.retention_ms == 10
@@ -427,14 +423,14 @@ def test_a_changed_config_applies_from_then_on(log: PartitionLog) -> None:
 # --- flushing -------------------------------------------------------------------------------------
 
 
-def test_everything_appended_is_flushed_after_a_flush(log: PartitionLog) -> None:
+def test_everything_appended_is_flushed_after_a_flush(log):
     fill(log, 10)
     flush(log)
     assert log.flushed_offset == log.log_end_offset == 10
     assert log.take_flush_point() is None
 
 
-def test_a_slice_knows_its_size(log: PartitionLog) -> None:
+def test_a_slice_knows_its_size(log):
     fill(log, 3)
     found = log.read(0, max_bytes=1 << 20, end_offset=3)
     assert found.size_bytes >= len(data_of(found)) > 0

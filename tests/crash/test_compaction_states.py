@@ -68,16 +68,16 @@ def is_found() -> bool:
     return any(finds(by_chance(seed), seed) for seed in range(SEEDS_MAX))
 
 
-def test_I35_I1_I18_hold_in_every_crash_state_of_a_compaction(crash_seed: int) -> None:
+def test_I35_I1_I18_hold_in_every_crash_state_of_a_compaction(crash_seed):
     explorer = explore(by_chance(crash_seed), crash_seed)
     assert explorer.states > explorer.calls > 100
 
 
-def test_I35_a_record_that_a_power_loss_may_lose_replaces_nothing() -> None:
+def test_I35_a_record_that_a_power_loss_may_lose_replaces_nothing():
     explore(unflushed_workload)
 
 
-def test_mutant_renamed_before_it_is_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_renamed_before_it_is_synced_is_found(monkeypatch):
     monkeypatch.setattr(SegmentRewriter, "sync", lambda _sift: None)
     assert is_found()
 
@@ -95,15 +95,15 @@ def without(number: int) -> Callable[..., Iterator[Callable[[], None]]]:
 
 
 def test_mutant_old_segments_removed_before_the_new_one_is_durable_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(Compaction, "_swap", without(0))
     assert is_found()
 
 
 def test_mutant_tombstones_dropped_before_their_horizon_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     sift = segment_rewriter.sift_records
 
     def sift_records(*arguments: object) -> tuple[int, int, int, int]:
@@ -114,7 +114,7 @@ def test_mutant_tombstones_dropped_before_their_horizon_is_found(
     assert is_found()
 
 
-def test_mutant_cleaning_past_the_flushed_offset_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_cleaning_past_the_flushed_offset_is_found(monkeypatch):
     def segments(log: FilePartitionLog, _end_offset: int) -> Sequence[Segment]:
         return [segment for segment in log.segments if segment.is_closed]
 
@@ -123,14 +123,14 @@ def test_mutant_cleaning_past_the_flushed_offset_is_found(monkeypatch: pytest.Mo
 
 
 def test_mutant_a_decided_swap_is_not_finished_by_the_next_start_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(segment_files, "finish_swaps", lambda *_arguments: None)
     assert is_found()
 
 
 def test_mutant_dropping_the_last_batch_of_a_segment_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(SegmentRewriter, "_keep_last_batch", lambda *_arguments: None)
     assert is_found()

@@ -22,7 +22,7 @@ from tidemill.testing.sim.disk import SimDisk
 pytestmark = pytest.mark.slow
 
 
-def test_F22_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed: int) -> None:
+def test_F22_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed):
     def workload(broker: MiniBroker, disk: SimDisk) -> None:
         mixed_workload(broker, disk, rng=SeededRng(crash_seed), steps=16)
 
@@ -31,29 +31,29 @@ def test_F22_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed
     assert explorer.states > 2 * explorer.calls > 200
 
 
-def test_I1_nothing_is_acknowledged_after_a_failed_sync_and_nothing_before_it_is_lost() -> None:
+def test_I1_nothing_is_acknowledged_after_a_failed_sync_and_nothing_before_it_is_lost():
     CrashExplorer(failing_disk_workload, fates=3).run()
 
 
-def test_I17_damage_in_flushed_data_costs_only_the_damaged_batch() -> None:
+def test_I17_damage_in_flushed_data_costs_only_the_damaged_batch():
     CrashExplorer(damage_workload, fates=3).run()
 
 
-def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_counts() -> None:
+def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_counts():
     CrashExplorer(kill_workload, fates=3).run()
 
 
-def test_I10_I18_no_truncated_batch_reappears() -> None:
+def test_I10_I18_no_truncated_batch_reappears():
     CrashExplorer(truncation_workload, fates=3).run()
 
 
-def test_I1_I34_logs_created_together_all_exist_once_that_was_promised(crash_seed: int) -> None:
+def test_I1_I34_logs_created_together_all_exist_once_that_was_promised(crash_seed):
     explorer = CrashExplorer(creation_workload, fates=6, seed=crash_seed)
     explorer.run()
     assert explorer.calls > 60
 
 
-def test_the_same_seed_explores_the_same_states() -> None:
+def test_the_same_seed_explores_the_same_states():
     def states(seed: int) -> tuple[int, int]:
         workload = partial(mixed_workload, rng=SeededRng(seed), steps=4)
         explorer = CrashExplorer(lambda broker, disk: workload(broker, disk), fates=1, seed=seed)

@@ -78,17 +78,17 @@ class RetriesAfterFailedSync(MiniBroker):
             sync()
 
 
-def test_mutant_ack_before_flush_is_found() -> None:
+def test_mutant_ack_before_flush_is_found():
     assert finds_by_chance(AcksBeforeFlush)
 
 
-def test_mutant_duplicate_answered_before_flush_is_found() -> None:
+def test_mutant_duplicate_answered_before_flush_is_found():
     assert finds_by_chance(AcksDuplicatesBeforeFlush)
 
 
 def test_mutant_logs_served_before_their_names_are_durable_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     def make(creation: LogCreation) -> None:
         for wanted in creation._wanted.values():
             creation._make_log(wanted)
@@ -98,15 +98,15 @@ def test_mutant_logs_served_before_their_names_are_durable_are_found(
 
 
 def test_mutant_logs_whose_own_directories_are_not_synced_are_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(LogCreation, "_sync_log", lambda _creation, _partition, file: file.sync())
     assert finds(creation_workload)
 
 
 def test_mutant_unlinking_files_before_their_deletion_is_durable_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     """The log comes back without the file that names its topic."""
 
     def settle_removals(directory: log_directory.LogDirectory) -> None:
@@ -117,11 +117,11 @@ def test_mutant_unlinking_files_before_their_deletion_is_durable_is_found(
     assert any(finds(creation_workload, seed=seed) for seed in range(SEEDS_MAX))
 
 
-def test_mutant_retry_after_a_failed_sync_is_found() -> None:
+def test_mutant_retry_after_a_failed_sync_is_found():
     assert finds(failing_disk_workload, RetriesAfterFailedSync)
 
 
-def test_mutant_no_directory_sync_after_a_roll_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_no_directory_sync_after_a_roll_is_found(monkeypatch):
     def run(work: FlushWork) -> None:
         for file in work.files:
             file.sync()
@@ -135,19 +135,19 @@ def test_mutant_no_directory_sync_after_a_roll_is_found(monkeypatch: pytest.Monk
     assert finds_by_chance()
 
 
-def test_mutant_producer_snapshot_ignored_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_producer_snapshot_ignored_is_found(monkeypatch):
     monkeypatch.setattr(ProducerSnapshots, "try_load_newest", lambda _snapshots, _offset: None)
     assert finds_by_chance()
 
 
 def test_mutant_cut_at_the_first_bad_checksum_anywhere_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(LogLoader, "_checkpointed", lambda *_arguments: CheckpointedLog())
     assert finds(damage_workload)
 
 
-def test_mutant_recovered_tail_is_only_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_recovered_tail_is_only_synced_is_found(monkeypatch):
     """After a failed sync of the previous process, its pages are clean but not on disk."""
 
     def only_sync(work: recovery._Recovery, place: int, _position: int) -> None:
@@ -159,19 +159,19 @@ def test_mutant_recovered_tail_is_only_synced_is_found(monkeypatch: pytest.Monke
     assert finds(failing_disk_workload)
 
 
-def test_mutant_recovered_tail_counts_as_flushed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_recovered_tail_counts_as_flushed_is_found(monkeypatch):
     monkeypatch.setattr(recovery._Recovery, "_rewrite_and_sync", lambda *_arguments: None)
     assert finds(kill_workload)
 
 
 def test_mutant_truncation_leaves_the_recovery_point_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     monkeypatch.setattr(log_directory, "write_cap", lambda *_arguments, **_keywords: None)
     assert finds(truncation_workload)
 
 
-def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch):
     monkeypatch.setattr(log_directory, "try_take_clean_mark", lambda *_arguments: 1 << 40)
     take = checkpoint.read_newest
 
@@ -184,6 +184,6 @@ def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch: pytest.Mo
     assert finds_by_chance()
 
 
-def test_mutant_snapshot_past_the_end_is_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_snapshot_past_the_end_is_used_is_found(monkeypatch):
     monkeypatch.setattr(ProducerSnapshots, "drop_after", lambda _snapshots, _offset: None)
     assert finds(truncation_workload)

@@ -63,9 +63,7 @@ def _error_code(raised: pytest.ExceptionInfo[confluent_kafka.KafkaException]) ->
     return int(raised.value.args[0].code())
 
 
-def test_F01_T21_T22_a_topic_is_created_listed_described_and_deleted(
-    admin: AdminClient, topic: str
-):
+def test_F01_T21_T22_a_topic_is_created_listed_described_and_deleted(admin, topic):
     _result(admin.create_topics([NewTopic(topic, 3, 1, config={"retention.ms": "60000"})]))
 
     assert len(admin.list_topics(timeout=DEADLINE_S).topics[topic].partitions) == 3
@@ -78,15 +76,13 @@ def test_F01_T21_T22_a_topic_is_created_listed_described_and_deleted(
     assert topic not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
-def test_T14_librdkafka_lists_all_topics_though_bytes_follow_its_request(
-    admin: AdminClient, topic: str
-):
+def test_T14_librdkafka_lists_all_topics_though_bytes_follow_its_request(admin, topic):
     _result(admin.create_topics([NewTopic(topic, 1, 1)]))
 
     assert topic in admin.list_topics(timeout=DEADLINE_S).topics
 
 
-def test_F01_a_name_can_be_taken_only_once(admin: AdminClient, topic: str):
+def test_F01_a_name_can_be_taken_only_once(admin, topic):
     _result(admin.create_topics([NewTopic(topic, 1, 1)]))
 
     with pytest.raises(confluent_kafka.KafkaException) as raised:
@@ -104,9 +100,7 @@ def test_F01_a_name_can_be_taken_only_once(admin: AdminClient, topic: str):
         ("odd", {"retention.ms": "soon"}, confluent_kafka.KafkaError.INVALID_CONFIG),
     ],
 )
-def test_T16_T21_a_wrong_name_or_key_is_refused(
-    admin: AdminClient, name: str, config: dict[str, str], code: int
-):
+def test_T16_T21_a_wrong_name_or_key_is_refused(admin, name, config, code):
     with pytest.raises(confluent_kafka.KafkaException) as raised:
         _result(admin.create_topics([NewTopic(name, 1, 1, config=config)]))
 
@@ -114,15 +108,13 @@ def test_T16_T21_a_wrong_name_or_key_is_refused(
     assert name not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
-def test_T21_validating_creates_nothing(admin: AdminClient, topic: str):
+def test_T21_validating_creates_nothing(admin, topic):
     _result(admin.create_topics([NewTopic(topic, 1, 1)], validate_only=True))
 
     assert topic not in admin.list_topics(timeout=DEADLINE_S).topics
 
 
-def test_F02_a_topic_grows_by_partitions_and_senders_use_them(
-    admin: AdminClient, shared_broker: BrokerProcess, topic: str
-):
+def test_F02_a_topic_grows_by_partitions_and_senders_use_them(admin, shared_broker, topic):
     _result(admin.create_topics([NewTopic(topic, 1, 1)]))
 
     _result(admin.create_partitions([NewPartitions(topic, 3)]))
@@ -132,7 +124,7 @@ def test_F02_a_topic_grows_by_partitions_and_senders_use_them(
     assert places == [(2, 0)]
 
 
-def test_T57_one_key_is_set_and_reset_without_changing_the_others(admin: AdminClient, topic: str):
+def test_T57_one_key_is_set_and_reset_without_changing_the_others(admin, topic):
     _result(admin.create_topics([NewTopic(topic, 1, 1, config={"segment.bytes": "1048576"})]))
 
     def alter(value: str | None, operation: AlterConfigOpType) -> None:
@@ -146,9 +138,7 @@ def test_T57_one_key_is_set_and_reset_without_changing_the_others(admin: AdminCl
     assert _config(admin, topic) == {"segment.bytes": "1048576"}
 
 
-def test_F25_T32_deleted_records_cannot_be_read_and_the_rest_can(
-    admin: AdminClient, shared_broker: BrokerProcess, topic: str
-):
+def test_F25_T32_deleted_records_cannot_be_read_and_the_rest_can(admin, shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     Confluent().produce(shared_broker.bootstrap, topic, [Message(b"%d" % n) for n in range(10)])
 
@@ -162,9 +152,7 @@ def test_F25_T32_deleted_records_cannot_be_read_and_the_rest_can(
     assert [record.value for record in records] == [b"%d" % n for n in range(4, 10)]
 
 
-def test_T39_every_kind_of_offset_can_be_asked_for(
-    admin: AdminClient, shared_broker: BrokerProcess, topic: str
-):
+def test_T39_every_kind_of_offset_can_be_asked_for(admin, shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     shifts = [0, 10, 90, 30, 40]
     Confluent().produce(
@@ -184,9 +172,7 @@ def test_T39_every_kind_of_offset_can_be_asked_for(
     assert asked(OffsetSpec.for_timestamp(NOVEMBER_2023_MS + 11)) == (2, NOVEMBER_2023_MS + 90)
 
 
-def test_T17_I34_a_topic_created_again_has_a_new_id_and_no_old_records(
-    admin: AdminClient, shared_broker: BrokerProcess, topic: str
-):
+def test_T17_I34_a_topic_created_again_has_a_new_id_and_no_old_records(admin, shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     Confluent().produce(shared_broker.bootstrap, topic, [Message(b"old")] * 5)
     old_id = str(_describe(admin, topic).topic_id)
@@ -202,7 +188,7 @@ def test_T17_I34_a_topic_created_again_has_a_new_id_and_no_old_records(
 
 
 def test_T17_I34_a_consumer_of_the_old_topic_continues_with_the_new_one(
-    admin: AdminClient, shared_broker: BrokerProcess, topic: str
+    admin, shared_broker, topic
 ):
     create_topic(shared_broker.bootstrap, topic)
     Confluent().produce(shared_broker.bootstrap, topic, [Message(b"old")] * 5)
@@ -224,7 +210,7 @@ def test_T17_I34_a_consumer_of_the_old_topic_continues_with_the_new_one(
 
 
 def test_T18_T20_the_cluster_is_one_broker_that_is_its_own_controller(
-    admin: AdminClient, python_admin: Any, shared_broker: BrokerProcess
+    admin, python_admin, shared_broker
 ):
     described = admin.describe_cluster().result(DEADLINE_S)
     assert [f"{node.host}:{node.port}" for node in described.nodes] == [shared_broker.bootstrap]
@@ -234,9 +220,7 @@ def test_T18_T20_the_cluster_is_one_broker_that_is_its_own_controller(
     assert (told["cluster_id"], told["controller_id"]) == (described.cluster_id, 0)
 
 
-def test_F01_kafka_python_runs_a_topic_through_its_whole_life(
-    python_admin: Any, shared_broker: BrokerProcess, topic: str
-):
+def test_F01_kafka_python_runs_a_topic_through_its_whole_life(python_admin, shared_broker, topic):
     new = kafka.admin.NewTopic(topic, 2, 1, topic_configs={"retention.ms": "60000"})
     python_admin.create_topics([new])
     python_admin.create_partitions({topic: kafka.admin.NewPartitions(4)})
@@ -259,9 +243,7 @@ def test_F01_kafka_python_runs_a_topic_through_its_whole_life(
     assert topic not in python_admin.list_topics()
 
 
-def test_F01_aiokafka_runs_a_topic_through_its_whole_life(
-    run, shared_broker: BrokerProcess, topic: str
-):
+def test_F01_aiokafka_runs_a_topic_through_its_whole_life(run, shared_broker, topic):
     run(_aiokafka_life(shared_broker.bootstrap, topic))
 
 

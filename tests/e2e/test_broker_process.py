@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -20,20 +19,20 @@ DEAF = (
 )
 
 
-def test_a_broker_that_ends_at_once_is_reported_with_its_last_line(tmp_path: Path):
+def test_a_broker_that_ends_at_once_is_reported_with_its_last_line(tmp_path):
     broker = BrokerProcess(tmp_path / "data", "no.such.key=1")
     with pytest.raises(BrokerStartFailed, match=r"did not start: .*no\.such\.key"):
         broker.start()
 
 
-def test_a_broker_that_is_never_ready_is_killed(tmp_path: Path):
+def test_a_broker_that_is_never_ready_is_killed(tmp_path):
     broker = BrokerProcess(tmp_path / "data", command=(sys.executable, "-c", DEAF))
     with pytest.raises(BrokerStartFailed, match=r"not ready after 0\.1 s"):
         broker.start(timeout_s=0.1)
     assert broker.stop() == 0
 
 
-def test_a_program_that_ignores_sigterm_is_killed_and_reported(tmp_path: Path):
+def test_a_program_that_ignores_sigterm_is_killed_and_reported(tmp_path):
     program = ChildProcess([sys.executable, "-c", DEAF], tmp_path / "log")
     program.spawn()
     while program.output() != "deaf\n":
@@ -43,7 +42,7 @@ def test_a_program_that_ignores_sigterm_is_killed_and_reported(tmp_path: Path):
     assert program.exit_code == -signal.SIGKILL
 
 
-def test_output_is_that_of_the_last_run(tmp_path: Path):
+def test_output_is_that_of_the_last_run(tmp_path):
     program = ChildProcess([sys.executable, "-c", "print('run')"], tmp_path / "log")
     for _ in range(2):
         program.spawn()

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -277,7 +277,7 @@ def test_the_doctor_recognises_a_broker(broker, tmp_path):
 
 
 @pytest.mark.interop
-def test_kcat_and_the_commands_read_each_other(broker, topic, require_tool: Callable[[str], str]):
+def test_kcat_and_the_commands_read_each_other(broker, topic, require_tool):
     kcat = require_tool("kcat")
     theirs = [kcat, "-b", broker.bootstrap, "-t", topic]
 

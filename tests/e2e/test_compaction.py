@@ -74,9 +74,7 @@ def _newest(broker: BrokerProcess, topic: str, number: int) -> Callable[[], bool
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_F26_only_the_newest_value_of_each_key_is_left(
-    new_broker: Callable[..., BrokerProcess], topic: str, codec: str
-):
+def test_F26_only_the_newest_value_of_each_key_is_left(new_broker, topic, codec):
     broker = new_broker(*SETTINGS)
     create_topic(broker.bootstrap, topic, **COMPACTED)
     for number in range(3):
@@ -89,9 +87,7 @@ def test_F26_only_the_newest_value_of_each_key_is_left(
     assert end_offset(broker.bootstrap, topic) == end
 
 
-def test_F26_a_deleted_key_is_gone_after_its_retention(
-    new_broker: Callable[..., BrokerProcess], topic: str
-):
+def test_F26_a_deleted_key_is_gone_after_its_retention(new_broker, topic):
     broker = new_broker(*SETTINGS)
     create_topic(broker.bootstrap, topic, **COMPACTED)
     _send(broker, topic, _version(0))
@@ -104,9 +100,7 @@ def test_F26_a_deleted_key_is_gone_after_its_retention(
     _wait_until(is_empty, "the tombstones are still there")
 
 
-def test_F26_kill_9_while_compacting_loses_no_newest_value(
-    new_broker: Callable[..., BrokerProcess], topic: str
-):
+def test_F26_kill_9_while_compacting_loses_no_newest_value(new_broker, topic):
     broker = new_broker(*SETTINGS)
     create_topic(broker.bootstrap, topic, **COMPACTED)
     for number in range(8):
@@ -121,7 +115,7 @@ def test_F26_kill_9_while_compacting_loses_no_newest_value(
     _wait_until(_newest(broker, topic, 7), "older values are still there")
 
 
-def test_T25_a_record_without_key_is_refused(new_broker: Callable[..., BrokerProcess], topic: str):
+def test_T25_a_record_without_key_is_refused(new_broker, topic):
     broker = new_broker(*SETTINGS)
     create_topic(broker.bootstrap, topic, **COMPACTED)
     with pytest.raises(confluent_kafka.KafkaException) as refused:

@@ -36,7 +36,7 @@ def shown(broker: BrokerProcess, name: str) -> list[str]:
     return ran.stdout.splitlines()
 
 
-def test_F11_broadcast_gives_every_instance_every_record(broker: BrokerProcess):
+def test_F11_broadcast_gives_every_instance_every_record(broker):
     assert shown(broker, "broadcast") == [
         "london got 10 of 10",
         "lisbon got 10 of 10",
@@ -44,7 +44,7 @@ def test_F11_broadcast_gives_every_instance_every_record(broker: BrokerProcess):
     ]
 
 
-def test_F66_one_consumer_works_while_the_other_stands_by(broker: BrokerProcess):
+def test_F66_one_consumer_works_while_the_other_stands_by(broker):
     assert shown(broker, "exclusive") == [
         "first did booking 0",
         "first did booking 1",
@@ -53,19 +53,19 @@ def test_F66_one_consumer_works_while_the_other_stands_by(broker: BrokerProcess)
     ]
 
 
-def test_F71_committing_first_means_at_most_once(broker: BrokerProcess):
+def test_F71_committing_first_means_at_most_once(broker):
     assert shown(broker, "at_most_once") == ["processed 0 1 3 4"]
 
 
-def test_F72_committing_afterwards_means_at_least_once(broker: BrokerProcess):
+def test_F72_committing_afterwards_means_at_least_once(broker):
     assert shown(broker, "at_least_once") == ["processed 0 1 2 2 3 4"]
 
 
-def test_F63_many_threads_work_on_what_one_consumer_reads(broker: BrokerProcess):
+def test_F63_many_threads_work_on_what_one_consumer_reads(broker):
     assert shown(broker, "many_threads") == ["200 records by 4 threads, each key in order: True"]
 
 
-def test_F105_a_consumer_drops_what_it_does_not_want(broker: BrokerProcess):
+def test_F105_a_consumer_drops_what_it_does_not_want(broker):
     assert shown(broker, "filtering") == ["4 of 20: event 0, event 10, event 15, event 5"]
 
 

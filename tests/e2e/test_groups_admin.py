@@ -83,9 +83,7 @@ def offsets(broker: BrokerProcess, group: str) -> dict[int, int]:
 # --- librdkafka and kafka-python -----------------------------------------------------------------
 
 
-def test_T44_groups_of_both_protocols_are_listed_and_described(
-    admin: AdminClient, read_topic: str, live: tuple[str, str]
-):
+def test_T44_groups_of_both_protocols_are_listed_and_described(admin, read_topic, live):
     kind, group = live
 
     listed = admin.list_consumer_groups(request_timeout=DEADLINE_S).result().valid
@@ -100,15 +98,13 @@ def test_T44_groups_of_both_protocols_are_listed_and_described(
     assert assigned == [(read_topic, 0), (read_topic, 1)]
 
 
-def test_T44_a_group_that_does_not_exist_is_described_without_harm(admin: AdminClient):
+def test_T44_a_group_that_does_not_exist_is_described_without_harm(admin):
     described = admin.describe_consumer_groups(["absent"], request_timeout=DEADLINE_S)
 
     assert described["absent"].result().state is ConsumerGroupState.DEAD
 
 
-def test_T45_offsets_are_read_moved_and_deleted_with_the_group(
-    admin: AdminClient, read_topic: str, idle: str
-):
+def test_T45_offsets_are_read_moved_and_deleted_with_the_group(admin, read_topic, idle):
     places = [ConfluentPartition(read_topic, 0, 3), ConfluentPartition(read_topic, 1, 4)]
 
     moved = admin.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(idle, places)])
@@ -122,9 +118,7 @@ def test_T45_offsets_are_read_moved_and_deleted_with_the_group(
     assert idle not in {one.group_id for one in left}
 
 
-def test_kafka_pythons_admin_sees_moves_and_deletes_groups(
-    group_broker: BrokerProcess, read_topic: str, idle: str
-):
+def test_kafka_pythons_admin_sees_moves_and_deletes_groups(group_broker, read_topic, idle):
     admin = kafka.KafkaAdminClient(bootstrap_servers=group_broker.bootstrap)
     place = kafka.TopicPartition(read_topic, 0)
     try:
@@ -145,9 +139,7 @@ def test_kafka_pythons_admin_sees_moves_and_deletes_groups(
 # --- our own command -----------------------------------------------------------------------------
 
 
-def test_describe_shows_members_assignment_and_lag(
-    group_broker: BrokerProcess, read_topic: str, live: tuple[str, str]
-):
+def test_describe_shows_members_assignment_and_lag(group_broker, read_topic, live):
     kind, group = live
 
     described = facts(group_broker, "describe", group)
@@ -163,9 +155,7 @@ def test_describe_shows_members_assignment_and_lag(
     assert group in {one["group"] for one in listed}
 
 
-def test_reset_is_refused_while_the_group_is_active(
-    group_broker: BrokerProcess, live: tuple[str, str]
-):
+def test_reset_is_refused_while_the_group_is_active(group_broker, live):
     _, group = live
 
     ran = tidemill(group_broker, "reset", group, "--all-topics", "--to-earliest")
@@ -176,7 +166,7 @@ def test_reset_is_refused_while_the_group_is_active(
 
 
 def test_reset_moves_a_group_and_its_members_continue_there(
-    group_broker: BrokerProcess, read_topic: str, idle: str, tmp_path: Any
+    group_broker, read_topic, idle, tmp_path
 ):
     saved = tmp_path / "saved.json"
     saved.write_text(json.dumps(facts(group_broker, "describe", idle)))
@@ -201,9 +191,7 @@ def test_reset_moves_a_group_and_its_members_continue_there(
     assert tidemill(group_broker, "describe", idle).returncode == 1
 
 
-def test_T42_evict_removes_a_static_member_that_is_gone(
-    group_broker: BrokerProcess, read_topic: str
-):
+def test_T42_evict_removes_a_static_member_that_is_gone(group_broker, read_topic):
     watch, group = GroupWatch(), f"{read_topic}-static"
     kind = KINDS["librdkafka-classic"]
     where = (group_broker.bootstrap, group, [read_topic])
@@ -217,9 +205,7 @@ def test_T42_evict_removes_a_static_member_that_is_gone(
     assert facts(group_broker, "describe", group)["state"] == "Empty"
 
 
-def test_watch_shows_the_lag_as_it_grows_until_ctrl_c(
-    group_broker: BrokerProcess, read_topic: str, idle: str
-):
+def test_watch_shows_the_lag_as_it_grows_until_ctrl_c(group_broker, read_topic, idle):
     command = [
         *(*TIDEMILL, "group", "describe", idle, "--watch"),
         *("--json", "--bootstrap", group_broker.bootstrap),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -28,9 +27,7 @@ SHORT_SESSION: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("protocol", SHORT_SESSION)
-def test_F55_F57_a_killed_members_partitions_go_to_the_others(
-    group_broker: BrokerProcess, topic: str, protocol: str
-):
+def test_F55_F57_a_killed_members_partitions_go_to_the_others(group_broker, topic, protocol):
     # Given two members that share a topic, and both read
     create_topic(group_broker.bootstrap, topic, PARTITIONS)
     watch, group, options = GroupWatch(), f"{topic}-readers", SHORT_SESSION[protocol]
@@ -111,7 +108,7 @@ class KilledBroker:
 
 
 def test_F95_F57_groups_continue_and_commits_are_kept_when_the_broker_is_killed(
-    new_broker: Callable[..., BrokerProcess],
+    new_broker,
 ):
     rng = Random(SEED)
     world = KilledBroker(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import aiokafka
@@ -14,7 +13,6 @@ from tests.e2e.group_members import KINDS, Kind
 from tests.e2e.group_watch import GroupWatch
 from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, create_topic, kafka
 from tests.support.coroutines import run
-from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
@@ -37,7 +35,7 @@ def committed(bootstrap: str, group: str, topic: str, partition: int = 0) -> int
 
 
 def test_F13_F46_F51_a_group_continues_after_its_last_commit_with_the_records_sent_meanwhile(
-    group_broker: BrokerProcess, topic: str, kind: Kind
+    group_broker, topic, kind
 ):
     create_topic(group_broker.bootstrap, topic, 2)
     values: list[bytes] = []
@@ -100,9 +98,7 @@ def _auto_aiokafka(bootstrap: str, group: str, topic: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("read", [_auto_confluent, _auto_kafka_python, _auto_aiokafka])
-def test_F51_an_automatic_commit_is_the_position_of_the_client(
-    group_broker: BrokerProcess, topic: str, read: Callable[[str, str, str, int], None]
-):
+def test_F51_an_automatic_commit_is_the_position_of_the_client(group_broker, topic, read):
     create_topic(group_broker.bootstrap, topic)
     Confluent().produce(group_broker.bootstrap, topic, [Message(b"%d" % n) for n in range(20)])
 
@@ -154,18 +150,14 @@ def _simple_aiokafka(bootstrap: str, group: str, topic: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("commit", [_simple_confluent, _simple_kafka_python, _simple_aiokafka])
-def test_T46_a_consumer_without_membership_keeps_its_place(
-    group_broker: BrokerProcess, topic: str, commit: Callable[[str, str, str], tuple[int, str]]
-):
+def test_T46_a_consumer_without_membership_keeps_its_place(group_broker, topic, commit):
     create_topic(group_broker.bootstrap, topic)
 
     assert commit(group_broker.bootstrap, f"{topic}-g", topic) == (7, "a note")
 
 
 @pytest.mark.parametrize("protocol", ["librdkafka-classic", "librdkafka-consumer"])
-def test_T46_strangers_cannot_commit_for_a_group_that_has_members(
-    group_broker: BrokerProcess, topic: str, protocol: str
-):
+def test_T46_strangers_cannot_commit_for_a_group_that_has_members(group_broker, topic, protocol):
     create_topic(group_broker.bootstrap, topic)
     watch, group = GroupWatch(), f"{topic}-g"
     with KINDS[protocol].join("member", watch, group_broker.bootstrap, group, [topic]):
@@ -181,9 +173,7 @@ def test_T46_strangers_cannot_commit_for_a_group_that_has_members(
     assert committed(group_broker.bootstrap, group, topic) == confluent_kafka.OFFSET_INVALID
 
 
-def test_T42_of_two_members_with_one_instance_id_the_older_is_fenced(
-    group_broker: BrokerProcess, topic: str
-):
+def test_T42_of_two_members_with_one_instance_id_the_older_is_fenced(group_broker, topic):
     create_topic(group_broker.bootstrap, topic)
     older, newer = GroupWatch(), GroupWatch()
     where = (group_broker.bootstrap, f"{topic}-g", [topic])
@@ -197,9 +187,7 @@ def test_T42_of_two_members_with_one_instance_id_the_older_is_fenced(
     assert newer.wrong == []
 
 
-def test_F92_a_reader_sees_what_was_acknowledged_and_never_goes_back(
-    group_broker: BrokerProcess, topic: str
-):
+def test_F92_a_reader_sees_what_was_acknowledged_and_never_goes_back(group_broker, topic):
     create_topic(group_broker.bootstrap, topic)
     watch = GroupWatch()
     kind = KINDS["librdkafka-classic"]

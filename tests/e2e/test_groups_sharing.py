@@ -67,9 +67,7 @@ def produce(bootstrap: str, topic: str, partitions: int, count: int, label: str)
     return values
 
 
-def test_F09_F57_members_share_partitions_as_they_come_and_go(
-    group_broker: BrokerProcess, topic: str, group: Group, kind: Kind
-):
+def test_F09_F57_members_share_partitions_as_they_come_and_go(group_broker, topic, group, kind):
     create_topic(group_broker.bootstrap, topic, 6)
     values = produce(group_broker.bootstrap, topic, 6, 60, "early")
     first = group.join(kind, "a")
@@ -92,9 +90,7 @@ def test_F09_F57_members_share_partitions_as_they_come_and_go(
     assert set(group.watch.processed_by) == {"a", "b", "c"}
 
 
-def test_F05_F08_every_group_gets_every_record_of_all_its_topics(
-    group_broker: BrokerProcess, topic: str, protocol: Kind
-):
+def test_F05_F08_every_group_gets_every_record_of_all_its_topics(group_broker, topic, protocol):
     topics = [f"{topic}-{n}" for n in range(2)]
     values: list[bytes] = []
     for name in topics:
@@ -117,9 +113,7 @@ def test_F05_F08_every_group_gets_every_record_of_all_its_topics(
 
 
 @pytest.mark.parametrize(("strategy", "shares"), [("range", [2, 4]), ("roundrobin", [3, 3])])
-def test_F58_F56_the_assignment_follows_the_chosen_strategy(
-    group_broker: BrokerProcess, topic: str, strategy: str, shares: list[int]
-):
+def test_F58_F56_the_assignment_follows_the_chosen_strategy(group_broker, topic, strategy, shares):
     topics = [f"{topic}-{n}" for n in range(2)]
     for name in topics:
         create_topic(group_broker.bootstrap, name, 3)
@@ -132,9 +126,7 @@ def test_F58_F56_the_assignment_follows_the_chosen_strategy(
         group.close()
 
 
-def test_F57_partitions_that_are_added_are_read(
-    group_broker: BrokerProcess, topic: str, group: Group, kind: Kind
-):
+def test_F57_partitions_that_are_added_are_read(group_broker, topic, group, kind):
     create_topic(group_broker.bootstrap, topic, 2)
     for name in ("a", "b"):
         group.join(kind, name)
@@ -147,9 +139,7 @@ def test_F57_partitions_that_are_added_are_read(
     group.watch.wait_values(produce(group_broker.bootstrap, topic, 4, 20, "new"))
 
 
-def test_T42_a_static_member_restarts_without_moving_anything(
-    group_broker: BrokerProcess, topic: str, group: Group, protocol: Kind
-):
+def test_T42_a_static_member_restarts_without_moving_anything(group_broker, topic, group, protocol):
     create_topic(group_broker.bootstrap, topic, 4)
     first = group.join(protocol, "a", group_instance_id="a")
     group.join(protocol, "b", group_instance_id="b")
@@ -166,9 +156,7 @@ def test_T42_a_static_member_restarts_without_moving_anything(
     assert group.watch.assignments["b"] == changes_of_b
 
 
-def test_F129_twenty_members_share_sixty_partitions(
-    group_broker: BrokerProcess, topic: str, group: Group, protocol: Kind
-):
+def test_F129_twenty_members_share_sixty_partitions(group_broker, topic, group, protocol):
     create_topic(group_broker.bootstrap, topic, 60)
     values = produce(group_broker.bootstrap, topic, 60, 600, "x")
     names = [f"m{n:02}" for n in range(20)]

@@ -33,7 +33,7 @@ def _kcat(broker: BrokerProcess, *arguments: str, stdin: str = "") -> str:
     return done.stdout
 
 
-def test_F01_F113_kcat_sends_lines_and_reads_them_back(shared_broker: BrokerProcess, topic: str):
+def test_F01_F113_kcat_sends_lines_and_reads_them_back(shared_broker, topic):
     lines = [f"line {n}" for n in range(100)]
     _kcat(shared_broker, "-P", "-t", topic, "-p", "0", stdin="\n".join(lines))
     read = _kcat(shared_broker, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q")
@@ -41,9 +41,7 @@ def test_F01_F113_kcat_sends_lines_and_reads_them_back(shared_broker: BrokerProc
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_T3_F31_an_old_librdkafka_really_sends_compressed_batches(
-    shared_broker: BrokerProcess, topic: str, codec: str
-):
+def test_T3_F31_an_old_librdkafka_really_sends_compressed_batches(shared_broker, topic, codec):
     line = "compress me " * 100
     _kcat(shared_broker, "-P", "-t", topic, "-p", "0", "-z", codec, stdin="\n".join([line] * 50))
     stored = sum(path.stat().st_size for path in shared_broker.data_dir.glob(f"**/{topic}-0/*.log"))
@@ -52,7 +50,7 @@ def test_T3_F31_an_old_librdkafka_really_sends_compressed_batches(
     assert read.splitlines() == [line] * 50
 
 
-def test_F15_kcat_keeps_keys_headers_and_empty_values(shared_broker: BrokerProcess, topic: str):
+def test_F15_kcat_keeps_keys_headers_and_empty_values(shared_broker, topic):
     sending = ("-P", "-t", topic, "-p", "0", "-K:", "-Z", "-H", "shelf=7")
     _kcat(shared_broker, *sending, stdin="k1:apples\nk2:\n:pears")
 
@@ -62,9 +60,7 @@ def test_F15_kcat_keeps_keys_headers_and_empty_values(shared_broker: BrokerProce
     assert read.splitlines() == ["0|k1|apples|shelf=7", "1|k2||shelf=7", "2||pears|shelf=7"]
 
 
-def test_F52_F53_kcat_reads_from_an_offset_a_tail_and_a_time(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F52_F53_kcat_reads_from_an_offset_a_tail_and_a_time(shared_broker, topic):
     lines = [str(n) for n in range(20)]
     _kcat(shared_broker, "-P", "-t", topic, "-p", "0", stdin="\n".join(lines))
 
@@ -77,9 +73,7 @@ def test_F52_F53_kcat_reads_from_an_offset_a_tail_and_a_time(
     assert read_from("s@1") == lines
 
 
-def test_F01_T14_kcat_lists_the_cluster_and_asks_for_offsets(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F01_T14_kcat_lists_the_cluster_and_asks_for_offsets(shared_broker, topic):
     _kcat(shared_broker, "-P", "-t", topic, "-p", "1", stdin="a\nb\nc")
 
     listed = _kcat(shared_broker, "-L")

@@ -6,7 +6,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from random import Random
 from time import monotonic
 
@@ -17,7 +16,6 @@ from tests.e2e.cutting_proxy import CuttingProxy
 from tests.e2e.load import Load, Log, Tail, read_logs
 from tests.support.clients import (
     DEADLINE_S,
-    Client,
     Confluent,
     KafkaPython,
     Message,
@@ -74,7 +72,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
         broker.stop()
 
 
-def test_I1_F22_nothing_acknowledged_is_lost_when_the_broker_is_killed(killed: Outcome):
+def test_I1_F22_nothing_acknowledged_is_lost_when_the_broker_is_killed(killed):
     lost = [
         one
         for one in killed.load.acknowledged
@@ -83,25 +81,25 @@ def test_I1_F22_nothing_acknowledged_is_lost_when_the_broker_is_killed(killed: O
     assert not lost
 
 
-def test_I4_I18_no_record_is_there_twice_after_kills(killed: Outcome):
+def test_I4_I18_no_record_is_there_twice_after_kills(killed):
     counts = Counter(value for values in killed.logs.values() for value in values)
     assert [value for value, count in counts.items() if count > 1] == []
 
 
-def test_I3_I5_each_producers_records_are_all_there_in_the_order_of_sending(killed: Outcome):
+def test_I3_I5_each_producers_records_are_all_there_in_the_order_of_sending(killed):
     assert killed.load.failures == []
     for (producer, log), sent in killed.load.sent.items():
         prefix = b"%d:" % producer
         assert [value for value in killed.logs[log] if value.startswith(prefix)] == sent
 
 
-def test_I2_I7_a_reader_saw_every_record_once_and_in_order_through_all_kills(killed: Outcome):
+def test_I2_I7_a_reader_saw_every_record_once_and_in_order_through_all_kills(killed):
     assert killed.tail.failures == []
     assert killed.tail.read == {log: list(enumerate(v)) for log, v in killed.logs.items()}
 
 
 def test_L4_sigterm_under_load_ends_cleanly_and_loses_nothing(
-    new_broker: Callable[..., BrokerProcess],
+    new_broker,
 ):
     broker = new_broker()
     _create_topics(broker)
@@ -125,7 +123,7 @@ def test_L4_sigterm_under_load_ends_cleanly_and_loses_nothing(
         assert [value for value in logs[log] if value.startswith(prefix)] == sent
 
 
-def test_a_second_broker_on_the_same_data_is_refused_in_one_line(shared_broker: BrokerProcess):
+def test_a_second_broker_on_the_same_data_is_refused_in_one_line(shared_broker):
     ran = subprocess.run(
         up_command(TIDEMILL, shared_broker.data_dir, "127.0.0.1:0", ()),
         capture_output=True,
@@ -138,9 +136,7 @@ def test_a_second_broker_on_the_same_data_is_refused_in_one_line(shared_broker: 
     assert str(shared_broker.data_dir) in line
 
 
-def test_a_broker_whose_port_is_taken_says_so_in_one_line(
-    shared_broker: BrokerProcess, tmp_path: Path
-):
+def test_a_broker_whose_port_is_taken_says_so_in_one_line(shared_broker, tmp_path):
     ran = subprocess.run(
         up_command(TIDEMILL, tmp_path / "data", shared_broker.bootstrap, ()),
         capture_output=True,
@@ -167,9 +163,7 @@ def proxied(
         proxy.close()
 
 
-def test_I4_F39_F40_cut_connections_neither_lose_nor_duplicate_records(
-    proxied: tuple[BrokerProcess, CuttingProxy], topic: str, client: Client
-):
+def test_I4_F39_F40_cut_connections_neither_lose_nor_duplicate_records(proxied, topic, client):
     _, proxy = proxied
     create_topic(proxy.address, topic)
     messages = [Message(b"%0100d" % n) for n in range(3000)]
@@ -184,9 +178,7 @@ def test_I4_F39_F40_cut_connections_neither_lose_nor_duplicate_records(
     assert read_logs(proxy.address, [(topic, 0)])[topic, 0] == [m.value for m in messages]
 
 
-def test_T35_consumers_continue_after_the_broker_was_killed(
-    proxied: tuple[BrokerProcess, CuttingProxy], topic: str
-):
+def test_T35_consumers_continue_after_the_broker_was_killed(proxied, topic):
     broker, proxy = proxied
     create_topic(proxy.address, topic)
     librdkafka = Confluent().consumer(proxy.address, reconnect_backoff_max_ms=200)

@@ -12,22 +12,18 @@ from tests.support.clients import (
     CLIENTS,
     DEADLINE_S,
     AioKafka,
-    Client,
     KafkaPython,
     Message,
     Sending,
     create_topic,
 )
-from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
 PARTITIONS = 6
 
 
-def test_F17_the_same_key_goes_to_the_same_partition_from_every_client(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F17_the_same_key_goes_to_the_same_partition_from_every_client(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic, PARTITIONS)
     messages = [Message(b"v", key=f"customer-{n}".encode()) for n in range(200)]
 
@@ -41,9 +37,7 @@ def test_F17_the_same_key_goes_to_the_same_partition_from_every_client(
 
 
 @pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
-def test_F02_F17_without_a_key_the_load_is_spread(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F02_F17_without_a_key_the_load_is_spread(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic, PARTITIONS)
 
     places = client.produce(shared_broker.bootstrap, topic, [Message(b"v")] * 1200)
@@ -65,9 +59,7 @@ def _by_location(key: bytes | None, every: list[int], _available: list[int]) -> 
 
 
 @pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
-def test_F18_F19_a_custom_partitioner_takes_partitions_in_turn(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F18_F19_a_custom_partitioner_takes_partitions_in_turn(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic, PARTITIONS)
 
     places = client.produce(
@@ -81,9 +73,7 @@ def test_F18_F19_a_custom_partitioner_takes_partitions_in_turn(
 
 
 @pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
-def test_F18_F19_a_custom_partitioner_keeps_a_place_together(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F18_F19_a_custom_partitioner_keeps_a_place_together(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic, PARTITIONS)
     keys = [f"{place}/{n}".encode() for n in range(20) for place in ("berlin", "pune", "quito")]
 
@@ -98,7 +88,7 @@ def test_F18_F19_a_custom_partitioner_keeps_a_place_together(
     assert [partition for partition, _ in places] == expected
 
 
-def test_F19_librdkafka_offers_its_partitioners_by_name(shared_broker: BrokerProcess, topic: str):
+def test_F19_librdkafka_offers_its_partitioners_by_name(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic, PARTITIONS)
     spread: dict[str, set[int]] = {}
     for name in ("random", "consistent", "murmur2", "fnv1a_random"):

@@ -11,7 +11,6 @@ import pytest
 from tests.support.clients import (
     CLIENTS,
     DEADLINE_S,
-    Client,
     Confluent,
     KafkaPython,
     Message,
@@ -66,9 +65,7 @@ class _CountedFetches:
         self.consumer.close()
 
 
-def test_F49_a_fetch_waits_for_data_and_is_answered_when_data_arrives(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F49_a_fetch_waits_for_data_and_is_answered_when_data_arrives(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     fetches = _CountedFetches(shared_broker, topic)
     try:
@@ -80,7 +77,7 @@ def test_F49_a_fetch_waits_for_data_and_is_answered_when_data_arrives(
     assert record.value == b"at last"
 
 
-def test_F49_a_fetch_may_wait_for_a_minimum_of_bytes(shared_broker: BrokerProcess, topic: str):
+def test_F49_a_fetch_may_wait_for_a_minimum_of_bytes(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     fetches = _CountedFetches(shared_broker, topic, fetch_min_bytes=50_000)
     try:
@@ -94,7 +91,7 @@ def test_F49_a_fetch_may_wait_for_a_minimum_of_bytes(shared_broker: BrokerProces
     assert (first.value, len(second.value)) == (b"too little", 60_000)
 
 
-def test_F47_a_consumer_that_does_not_poll_gets_nothing(shared_broker: BrokerProcess, topic: str):
+def test_F47_a_consumer_that_does_not_poll_gets_nothing(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(b"%01000d" % n) for n in range(1000)]
     Confluent().produce(shared_broker.bootstrap, topic, messages, Sending(batch_bytes_max=2000))
@@ -121,7 +118,7 @@ def test_F47_a_consumer_that_does_not_poll_gets_nothing(shared_broker: BrokerPro
     assert [record.offset for record in rest] == list(range(1, 1000))
 
 
-def test_F50_T31_a_fetch_returns_no_more_than_its_limit(shared_broker: BrokerProcess, topic: str):
+def test_F50_T31_a_fetch_returns_no_more_than_its_limit(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(bytes(900)) for _ in range(50)]
     KafkaPython().produce(shared_broker.bootstrap, topic, messages, Sending(batch_bytes_max=1000))
@@ -131,9 +128,7 @@ def test_F50_T31_a_fetch_returns_no_more_than_its_limit(shared_broker: BrokerPro
     assert 2000 < largest <= 5000
 
 
-def test_F50_T31_a_batch_above_every_limit_is_still_returned(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F50_T31_a_batch_above_every_limit_is_still_returned(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(bytes(50_000)), Message(bytes(200_000))]
     KafkaPython().produce(shared_broker.bootstrap, topic, messages, Sending(batch_bytes_max=1000))
@@ -159,9 +154,7 @@ def _largest_fetch(broker: BrokerProcess, topic: str, *, count: int, **limits: i
         consumer.close()
 
 
-def test_F10_the_same_records_can_be_read_again_by_everyone(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F10_the_same_records_can_be_read_again_by_everyone(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     Confluent().produce(shared_broker.bootstrap, topic, [Message(b"%d" % n) for n in range(100)])
 
@@ -172,9 +165,7 @@ def test_F10_the_same_records_can_be_read_again_by_everyone(
     assert all(reading == readings[0] for reading in readings)
 
 
-def test_F04_F52_reading_begins_at_any_offset_even_inside_a_batch(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F04_F52_reading_begins_at_any_offset_even_inside_a_batch(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic)
     client.produce(
         shared_broker.bootstrap,
@@ -188,7 +179,7 @@ def test_F04_F52_reading_begins_at_any_offset_even_inside_a_batch(
         assert [r.value for r in records] == [b"%d" % n for n in range(start, 100)]
 
 
-def test_F52_a_running_consumer_can_be_rewound(shared_broker: BrokerProcess, topic: str):
+def test_F52_a_running_consumer_can_be_rewound(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     Confluent().produce(shared_broker.bootstrap, topic, [Message(b"%d" % n) for n in range(100)])
     consumer = Confluent().consumer(shared_broker.bootstrap)
@@ -203,9 +194,7 @@ def test_F52_a_running_consumer_can_be_rewound(shared_broker: BrokerProcess, top
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
-def test_F53_T39_a_time_is_found_inside_a_batch(
-    shared_broker: BrokerProcess, topic: str, client: Client, codec: str
-):
+def test_F53_T39_a_time_is_found_inside_a_batch(shared_broker, topic, client, codec):
     create_topic(shared_broker.bootstrap, topic)
     start_ms = NOVEMBER_2023_MS
     # Two batches with a record every ten milliseconds; the times in the first are out of order.
@@ -228,7 +217,7 @@ def test_F53_T39_a_time_is_found_inside_a_batch(
     assert found == list(asked.values())
 
 
-def test_T32_an_offset_beyond_the_end_is_out_of_range(shared_broker: BrokerProcess, topic: str):
+def test_T32_an_offset_beyond_the_end_is_out_of_range(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     Confluent().produce(shared_broker.bootstrap, topic, [Message(b"only")])
 
@@ -242,7 +231,7 @@ def test_T32_an_offset_beyond_the_end_is_out_of_range(shared_broker: BrokerProce
 
 
 def test_I6_I8_what_was_acknowledged_is_at_the_end_and_visible_to_everyone_at_once(
-    shared_broker: BrokerProcess, topic: str, client: Client
+    shared_broker, topic, client
 ):
     create_topic(shared_broker.bootstrap, topic)
     for n in range(3):

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tidemill.testing.broker_process import BrokerProcess
-
 pytestmark = pytest.mark.e2e
 
 README = Path(__file__).parents[2] / "README.md"
@@ -24,7 +22,7 @@ def _python_example() -> str:
     return textwrap.dedent("\n".join(lines[start:end]))
 
 
-def test_F126_the_ten_lines_of_the_readme_send_and_read(shared_broker: BrokerProcess):
+def test_F126_the_ten_lines_of_the_readme_send_and_read(shared_broker):
     example = _python_example().replace("127.0.0.1:9092", shared_broker.bootstrap)
     done = subprocess.run(
         [sys.executable, "-c", example],

@@ -9,14 +9,12 @@ import pytest
 from tests.support.clients import (
     CLIENTS,
     AioKafka,
-    Client,
     Confluent,
     KafkaPython,
     Message,
     Sending,
     create_topic,
 )
-from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
@@ -50,9 +48,7 @@ def _fields(messages):
 
 
 @pytest.mark.parametrize(("sender", "codec"), PAIRS)
-def test_F15_F31_every_client_reads_what_this_one_sent(
-    shared_broker: BrokerProcess, topic: str, sender: Client, codec: str
-):
+def test_F15_F31_every_client_reads_what_this_one_sent(shared_broker, topic, sender, codec):
     create_topic(shared_broker.bootstrap, topic)
     messages = _varied_messages(seed=1)
 
@@ -67,9 +63,7 @@ def test_F15_F31_every_client_reads_what_this_one_sent(
         assert [record.offset for record in records] == list(range(len(messages)))
 
 
-def test_F15_a_record_may_have_neither_key_nor_value_and_a_header_no_value(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F15_a_record_may_have_neither_key_nor_value_and_a_header_no_value(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(None), Message(b"v", headers=(("none", None),))]
 
@@ -82,9 +76,7 @@ def test_F15_a_record_may_have_neither_key_nor_value_and_a_header_no_value(
 
 
 @pytest.mark.parametrize(("sender", "codec"), PAIRS)
-def test_F31_F28_the_broker_keeps_batches_as_they_came(
-    shared_broker: BrokerProcess, topic: str, sender: Client, codec: str
-):
+def test_F31_F28_the_broker_keeps_batches_as_they_came(shared_broker, topic, sender, codec):
     create_topic(shared_broker.bootstrap, topic)
     line = b"compress me " * 100
 
@@ -97,9 +89,7 @@ def test_F31_F28_the_broker_keeps_batches_as_they_came(
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_F38_every_promise_stores_the_records(
-    shared_broker: BrokerProcess, topic: str, client: Client, acks: str
-):
+def test_F38_every_promise_stores_the_records(shared_broker, topic, client, acks):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(b"%d" % n) for n in range(100)]
 
@@ -112,7 +102,7 @@ def test_F38_every_promise_stores_the_records(
 
 
 def test_F40_T29_an_idempotent_producer_stores_each_record_once_and_in_order(
-    shared_broker: BrokerProcess, topic: str, client: Client
+    shared_broker, topic, client
 ):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(b"%d" % n) for n in range(3000)]
@@ -127,7 +117,7 @@ def test_F40_T29_an_idempotent_producer_stores_each_record_once_and_in_order(
 
 @pytest.mark.parametrize("size_bytes", [1, 900_000])
 def test_F16_a_record_may_be_tiny_or_nearly_as_large_as_a_batch(
-    shared_broker: BrokerProcess, topic: str, client: Client, size_bytes: int
+    shared_broker, topic, client, size_bytes
 ):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(Random(n).randbytes(size_bytes)) for n in range(3)]
@@ -139,9 +129,7 @@ def test_F16_a_record_may_be_tiny_or_nearly_as_large_as_a_batch(
     assert _fields(records) == _fields(messages)
 
 
-def test_F30_F44_many_records_travel_as_one_batch(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F30_F44_many_records_travel_as_one_batch(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic)
     messages = [Message(b"%0200d" % n) for n in range(4000)]
 
@@ -154,9 +142,7 @@ def test_F30_F44_many_records_travel_as_one_batch(
     assert _fields(records) == _fields(messages)
 
 
-def test_F15_the_senders_timestamps_are_kept(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F15_the_senders_timestamps_are_kept(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic)
     times = [NOVEMBER_2023_MS + shift for shift in (0, 5, 3, 86_400_000, 1)]
 
@@ -168,9 +154,7 @@ def test_F15_the_senders_timestamps_are_kept(
     assert [record.timestamp_ms for record in records] == times
 
 
-def test_F67_order_inside_a_partition_is_the_order_of_sending(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F67_order_inside_a_partition_is_the_order_of_sending(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic, partitions=3)
     rng = Random(67)
     messages = [Message(b"%d" % n, partition=rng.randrange(3)) for n in range(3000)]
@@ -185,9 +169,7 @@ def test_F67_order_inside_a_partition_is_the_order_of_sending(
         assert read == [m.value for m in messages if m.partition == partition]
 
 
-def test_F68_with_one_partition_all_readers_see_all_senders_in_one_order(
-    shared_broker: BrokerProcess, topic: str
-):
+def test_F68_with_one_partition_all_readers_see_all_senders_in_one_order(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     for turn in range(3):
         for sender in CLIENTS:
@@ -207,9 +189,7 @@ def test_F68_with_one_partition_all_readers_see_all_senders_in_one_order(
     assert orders == [expected] * 3
 
 
-def test_F01_F02_an_auto_created_topic_has_four_partitions_by_default(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F01_F02_an_auto_created_topic_has_four_partitions_by_default(shared_broker, topic, client):
     messages = [Message(b"%d" % n, partition=n % 4) for n in range(40)]
 
     places = client.produce(shared_broker.bootstrap, topic, messages)
@@ -218,9 +198,7 @@ def test_F01_F02_an_auto_created_topic_has_four_partitions_by_default(
 
 
 @pytest.mark.parametrize("client", [KafkaPython(), AioKafka()], ids=lambda client: client.name)
-def test_F43_a_client_can_wait_for_each_record_or_for_all(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F43_a_client_can_wait_for_each_record_or_for_all(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic)
 
     one_by_one = [

@@ -45,9 +45,7 @@ def _spike_seconds(broker: BrokerProcess, topic: str) -> float:
     return monotonic() - started
 
 
-def test_F45_producers_keep_their_pace_while_consumers_lag(
-    new_broker, topic: str, request: pytest.FixtureRequest
-):
+def test_F45_producers_keep_their_pace_while_consumers_lag(new_broker, topic, request):
     broker = new_broker()
     create_topic(broker.bootstrap, topic)
     alone_s = min(_spike_seconds(broker, topic) for _ in range(2))
@@ -114,9 +112,7 @@ def _wait_stored(broker: BrokerProcess, topic: str) -> None:
         assert monotonic() < deadline
 
 
-def test_F71_at_most_once_nothing_is_processed_twice(
-    shared_broker: BrokerProcess, topic: str, tmp_path: Path, client: Client
-):
+def test_F71_at_most_once_nothing_is_processed_twice(shared_broker, topic, tmp_path, client):
     shop = _shop(shared_broker, topic, tmp_path, client, Sending(acks="0"))
 
     shop.run(20, note_first=True, crash_at=b"order-7")
@@ -125,9 +121,7 @@ def test_F71_at_most_once_nothing_is_processed_twice(
     assert shop.processed == [*ORDERS[:7], *ORDERS[8:]]
 
 
-def test_F72_F51_at_least_once_no_record_is_skipped(
-    shared_broker: BrokerProcess, topic: str, tmp_path: Path, client: Client
-):
+def test_F72_F51_at_least_once_no_record_is_skipped(shared_broker, topic, tmp_path, client):
     shop = _shop(shared_broker, topic, tmp_path, client, Sending(idempotent=True))
 
     shop.run(20, note_first=False, crash_at=b"order-7")

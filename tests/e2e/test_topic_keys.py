@@ -18,7 +18,6 @@ from tests.support.clients import (
     CLIENTS,
     DEADLINE_S,
     AioKafka,
-    Client,
     Confluent,
     KafkaPython,
     Message,
@@ -47,9 +46,7 @@ def _stored_bytes(broker: BrokerProcess, topic: str) -> int:
 
 
 @pytest.mark.parametrize("flush", ["os", "group"])
-def test_F27_F128_both_ways_of_flushing_store_and_serve(
-    shared_broker: BrokerProcess, topic: str, client: Client, flush: str
-):
+def test_F27_F128_both_ways_of_flushing_store_and_serve(shared_broker, topic, client, flush):
     create_topic(shared_broker.bootstrap, topic, tidemill_flush=flush)
     messages = [Message(b"%d" % n) for n in range(500)]
 
@@ -62,7 +59,7 @@ def test_F27_F128_both_ways_of_flushing_store_and_serve(
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
 def test_T24_the_brokers_clock_stamps_the_records_if_the_topic_is_configured_so(
-    shared_broker: BrokerProcess, topic: str, client: Client, codec: str
+    shared_broker, topic, client, codec
 ):
     create_topic(shared_broker.bootstrap, topic, message_timestamp_type="LogAppendTime")
     before_ms = int(time() * 1000)
@@ -85,7 +82,7 @@ def test_T24_the_brokers_clock_stamps_the_records_if_the_topic_is_configured_so(
     ("stored", "sent"), [("lz4", "gzip"), ("zstd", "none"), ("uncompressed", "gzip")]
 )
 def test_T25_F31_the_broker_recompresses_where_the_topic_names_a_codec(
-    shared_broker: BrokerProcess, topic: str, client: Client, stored: str, sent: str
+    shared_broker, topic, client, stored, sent
 ):
     create_topic(shared_broker.bootstrap, topic, compression_type=stored)
     messages = [
@@ -103,7 +100,7 @@ def test_T25_F31_the_broker_recompresses_where_the_topic_names_a_codec(
 
 
 def test_T26_a_batch_above_the_topics_limit_is_refused_and_nothing_is_kept(
-    shared_broker: BrokerProcess, topic: str, client: Client
+    shared_broker, topic, client
 ):
     create_topic(shared_broker.bootstrap, topic, max_message_bytes="10000")
 
@@ -117,7 +114,7 @@ def test_T26_a_batch_above_the_topics_limit_is_refused_and_nothing_is_kept(
 
 
 def test_T9_a_refused_request_without_an_answer_stores_nothing_and_affects_no_other_client(
-    shared_broker: BrokerProcess, topic: str, client: Client
+    shared_broker, topic, client
 ):
     create_topic(shared_broker.bootstrap, topic, max_message_bytes="10000")
     how = Sending(acks="0")
@@ -130,9 +127,7 @@ def test_T9_a_refused_request_without_an_answer_stores_nothing_and_affects_no_ot
     assert record.value == b"fits"
 
 
-def test_T26_a_topic_may_take_larger_batches_than_the_default(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_T26_a_topic_may_take_larger_batches_than_the_default(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic, max_message_bytes="5000000")
     how = Sending(batch_bytes_max=4_500_000)
 
@@ -142,7 +137,7 @@ def test_T26_a_topic_may_take_larger_batches_than_the_default(
     assert record.value == bytes(4_000_000)
 
 
-def test_T26_a_changed_limit_holds_for_the_next_batch(shared_broker: BrokerProcess, topic: str):
+def test_T26_a_changed_limit_holds_for_the_next_batch(shared_broker, topic):
     create_topic(shared_broker.bootstrap, topic)
     Confluent().produce(shared_broker.bootstrap, topic, [Message(bytes(20_000))])
     admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
@@ -155,9 +150,7 @@ def test_T26_a_changed_limit_holds_for_the_next_batch(shared_broker: BrokerProce
         Confluent().produce(shared_broker.bootstrap, topic, [Message(bytes(20_000))])
 
 
-def test_F23_F24_records_are_found_over_many_segments(
-    shared_broker: BrokerProcess, topic: str, client: Client
-):
+def test_F23_F24_records_are_found_over_many_segments(shared_broker, topic, client):
     create_topic(shared_broker.bootstrap, topic, segment_bytes="20000")
     messages = [Message(b"%0900d" % n, timestamp_ms=NOVEMBER_2023_MS + n) for n in range(200)]
     client.produce(shared_broker.bootstrap, topic, messages, Sending(batch_bytes_max=3000))
@@ -171,7 +164,7 @@ def test_F23_F24_records_are_found_over_many_segments(
     assert client.offsets_for_times(shared_broker.bootstrap, topic, times) == [133, None]
 
 
-def test_F25_old_segments_are_deleted_and_the_log_begins_later(new_broker, topic: str):
+def test_F25_old_segments_are_deleted_and_the_log_begins_later(new_broker, topic):
     broker = new_broker("log.retention.check.interval.ms=50")
     create_topic(broker.bootstrap, topic, segment_bytes="20000", retention_bytes="50000")
     messages = [Message(b"%0900d" % n) for n in range(200)]

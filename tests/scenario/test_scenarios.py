@@ -41,7 +41,7 @@ def played(text: str, stage: Stage) -> str:
 
 
 @pytest.mark.parametrize("story", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
-def test_story_plays_as_written(story: Path, request: pytest.FixtureRequest) -> None:
+def test_story_plays_as_written(story, request):
     told = story.read_text()
     happened = played(told, STAGES[story.stem.partition("_")[0]]())
     if request.config.getoption("--rewrite", default=False):
@@ -50,6 +50,6 @@ def test_story_plays_as_written(story: Path, request: pytest.FixtureRequest) -> 
         assert happened == told
 
 
-def test_story_that_plays_differently_is_noticed() -> None:
+def test_story_that_plays_differently_is_noticed():
     told = "join ana\n----\nana works\n"
     assert played(told, ClassicStage()) != told

@@ -14,7 +14,7 @@ OPERATIONS = 500
 
 
 @pytest.mark.slow
-def test_the_same_seed_repeats_a_run_with_a_crash_to_the_last_byte() -> None:
+def test_the_same_seed_repeats_a_run_with_a_crash_to_the_last_byte():
     runs = [
         run_campaign(11, brokers=1, faults=1, operations=OPERATIONS, kinds=["crash"])
         for _ in range(2)
@@ -23,19 +23,19 @@ def test_the_same_seed_repeats_a_run_with_a_crash_to_the_last_byte() -> None:
     assert runs[0].acked > OPERATIONS // 2
 
 
-def test_another_seed_gives_another_run() -> None:
+def test_another_seed_gives_another_run():
     traces = {run_campaign(s, brokers=1, faults=1, operations=40).trace for s in range(3)}
     assert len(traces) == 3
 
 
 @pytest.mark.slow
-def test_the_same_seed_repeats_a_run_of_three_brokers() -> None:
+def test_the_same_seed_repeats_a_run_of_three_brokers():
     first = run_campaign(5, brokers=3, faults=3, operations=60)
     assert first == run_campaign(5, brokers=3, faults=3, operations=60)
 
 
 @pytest.mark.slow
-def test_R5_a_run_is_the_same_in_a_process_that_hashes_differently() -> None:
+def test_R5_a_run_is_the_same_in_a_process_that_hashes_differently():
     """The hash of a string differs per process: code that iterates over a set would show."""
     code = (
         "from tests.sim.campaign import run_campaign;"

@@ -107,7 +107,7 @@ def play(scenario: Callable[[Shop], Awaitable[None]], seed: int) -> None:
 
 
 @SEEDS
-def test_I28_committed_offsets_survive_the_loss_of_every_coordinator_in_turn(seed: int) -> None:
+def test_I28_committed_offsets_survive_the_loss_of_every_coordinator_in_turn(seed):
     async def scenario(shop: Shop) -> None:
         coordinators = set()
         for round_ in range(1, 5):
@@ -124,7 +124,7 @@ def test_I28_committed_offsets_survive_the_loss_of_every_coordinator_in_turn(see
 
 
 @SEEDS
-def test_I28_commits_in_flight_while_the_coordinator_dies_are_never_undone(seed: int) -> None:
+def test_I28_commits_in_flight_while_the_coordinator_dies_are_never_undone(seed):
     async def scenario(shop: Shop) -> None:
         acknowledged = 0
 
@@ -156,7 +156,7 @@ def test_I28_commits_in_flight_while_the_coordinator_dies_are_never_undone(seed:
 
 
 @SEEDS
-def test_F55_a_member_continues_with_the_next_coordinator(seed: int) -> None:
+def test_F55_a_member_continues_with_the_next_coordinator(seed):
     """Its generation and its assignment are in the log: no rebalance is needed."""
 
     async def scenario(shop: Shop) -> None:

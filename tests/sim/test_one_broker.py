@@ -12,7 +12,7 @@ from tidemill.testing.sim.world import SimWorld
 TOPIC = "orders"
 
 
-def test_I34_a_topic_created_again_during_a_flush_of_its_old_log_is_served() -> None:
+def test_I34_a_topic_created_again_during_a_flush_of_its_old_log_is_served():
     async def main(world: SimWorld) -> None:
         await world.start_broker(0)
         net, bootstrap = world.client_net(), world.bootstrap
@@ -31,7 +31,7 @@ def test_I34_a_topic_created_again_during_a_flush_of_its_old_log_is_served() -> 
     SimWorld(1).run(main)
 
 
-def test_a_broker_that_lost_its_session_registers_and_serves_again() -> None:
+def test_a_broker_that_lost_its_session_registers_and_serves_again():
     async def main(world: SimWorld) -> None:
         await world.start_broker(0)
         net, bootstrap = world.client_net(), world.bootstrap
@@ -50,7 +50,7 @@ def test_a_broker_that_lost_its_session_registers_and_serves_again() -> None:
     SimWorld(1, values={"num.partitions": 1}).run(main)
 
 
-def test_a_clean_restart_scans_nothing_and_keeps_the_leader_epoch() -> None:
+def test_a_clean_restart_scans_nothing_and_keeps_the_leader_epoch():
     async def main(world: SimWorld) -> None:
         await world.start_broker(0)
         async with (

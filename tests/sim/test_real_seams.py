@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.sim.clients import drain
@@ -54,8 +52,8 @@ async def _fail_over_and_return(brokers: InProcessCluster) -> None:
 @pytest.mark.slow
 def test_I1_I10_I12_three_brokers_on_real_sockets_and_files_fail_over_and_agree(
     run,
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     async def main() -> None:
         async with InProcessCluster(str(tmp_path)) as brokers:
             await _fail_over_and_return(brokers)

@@ -116,7 +116,7 @@ def run(
 
 
 @SEEDS
-def test_F77_followers_pull_the_leaders_bytes(seed: int) -> None:
+def test_F77_followers_pull_the_leaders_bytes(seed):
     async def scenario(bench: Bench) -> None:
         await bench.send(60)
         await bench.check()
@@ -126,7 +126,7 @@ def test_F77_followers_pull_the_leaders_bytes(seed: int) -> None:
 
 
 @SEEDS
-def test_an_acknowledged_record_is_on_every_in_sync_disk(seed: int) -> None:
+def test_an_acknowledged_record_is_on_every_in_sync_disk(seed):
     async def scenario(bench: Bench) -> None:
         for _ in range(20):
             _, delivery = await bench.begin()
@@ -138,7 +138,7 @@ def test_an_acknowledged_record_is_on_every_in_sync_disk(seed: int) -> None:
 
 
 @pytest.mark.parametrize(("flush", "waits"), [("group", True), ("os", False)])
-def test_acks_all_waits_for_the_slowest_disk_unless_flush_is_os(flush: str, waits: bool) -> None:
+def test_acks_all_waits_for_the_slowest_disk_unless_flush_is_os(flush, waits):
     async def scenario(bench: Bench) -> None:
         await bench.send(1)
         bench.world.disk_delays_s[bench.followers[0]] = 4.0
@@ -150,7 +150,7 @@ def test_acks_all_waits_for_the_slowest_disk_unless_flush_is_os(flush: str, wait
 
 
 @SEEDS
-def test_F79_consumers_see_only_what_every_in_sync_replica_has(seed: int) -> None:
+def test_F79_consumers_see_only_what_every_in_sync_replica_has(seed):
     async def scenario(bench: Bench) -> None:
         await bench.send(5)
         bench.cut_off(bench.followers[0])
@@ -166,7 +166,7 @@ def test_F79_consumers_see_only_what_every_in_sync_replica_has(seed: int) -> Non
 
 
 @SEEDS
-def test_F78_a_silent_follower_holds_acks_all_back_until_it_leaves_the_isr(seed: int) -> None:
+def test_F78_a_silent_follower_holds_acks_all_back_until_it_leaves_the_isr(seed):
     async def scenario(bench: Bench) -> None:
         await bench.send(5)
         leader, silent = bench.leader, bench.followers[0]
@@ -186,7 +186,7 @@ def test_F78_a_silent_follower_holds_acks_all_back_until_it_leaves_the_isr(seed:
 
 
 @SEEDS
-def test_I14_below_min_isr_nothing_is_acknowledged(seed: int) -> None:
+def test_I14_below_min_isr_nothing_is_acknowledged(seed):
     async def scenario(bench: Bench) -> None:
         await bench.send(3)
         leader = bench.leader
@@ -206,9 +206,7 @@ def test_I14_below_min_isr_nothing_is_acknowledged(seed: int) -> None:
 
 @pytest.mark.parametrize("power_loss", [True, False])
 @SEEDS
-def test_I1_I12_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
-    seed: int, power_loss: bool
-) -> None:
+def test_I1_I12_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(seed, power_loss):
     async def scenario(bench: Bench) -> None:
         await bench.send(20)
         old = bench.leader
@@ -227,7 +225,7 @@ def test_I1_I12_a_killed_leader_is_replaced_and_nothing_acknowledged_is_lost(
 
 
 @SEEDS
-def test_I10_a_returning_leader_truncates_what_only_it_had(seed: int) -> None:
+def test_I10_a_returning_leader_truncates_what_only_it_had(seed):
     """By epoch: the tail is below the new log end, so its length alone would not show it."""
 
     async def scenario(bench: Bench) -> None:
@@ -247,7 +245,7 @@ def test_I10_a_returning_leader_truncates_what_only_it_had(seed: int) -> None:
     run(scenario, seed)
 
 
-def test_I10_a_returning_leader_truncates_even_its_first_records() -> None:
+def test_I10_a_returning_leader_truncates_even_its_first_records():
     """The new leader does not know the old one's only epoch: only the start is common."""
 
     async def scenario(bench: Bench) -> None:
@@ -263,7 +261,7 @@ def test_I10_a_returning_leader_truncates_even_its_first_records() -> None:
     run(scenario, 1)
 
 
-def test_I14_a_follower_with_a_tail_of_its_own_acknowledges_nothing() -> None:
+def test_I14_a_follower_with_a_tail_of_its_own_acknowledges_nothing():
     async def scenario(bench: Bench) -> None:
         await write_alone(bench, 3)
         led = replica(bench.world, bench.leader, ORDERS)
@@ -283,7 +281,7 @@ def test_I14_a_follower_with_a_tail_of_its_own_acknowledges_nothing() -> None:
 
 
 @SEEDS
-def test_I12_only_an_in_sync_replica_is_elected(seed: int) -> None:
+def test_I12_only_an_in_sync_replica_is_elected(seed):
     """The only live replica lacks records: the partition waits for one that has all of them."""
 
     async def scenario(bench: Bench) -> None:
@@ -306,7 +304,7 @@ def test_I12_only_an_in_sync_replica_is_elected(seed: int) -> None:
 
 
 @SEEDS
-def test_I15_a_leader_that_lost_its_session_acknowledges_nothing(seed: int) -> None:
+def test_I15_a_leader_that_lost_its_session_acknowledges_nothing(seed):
     """It still believes that it leads: it has lost the store, but not its clients."""
 
     async def scenario(bench: Bench) -> None:
@@ -327,7 +325,7 @@ def test_I15_a_leader_that_lost_its_session_acknowledges_nothing(seed: int) -> N
     run(scenario, seed)
 
 
-def test_a_broker_whose_session_is_interrupted_while_it_rejoins_still_registers() -> None:
+def test_a_broker_whose_session_is_interrupted_while_it_rejoins_still_registers():
     async def scenario(bench: Bench) -> None:
         shaken = bench.world.session(bench.followers[0])
         shaken.suspend()
@@ -345,7 +343,7 @@ def test_a_broker_whose_session_is_interrupted_while_it_rejoins_still_registers(
 
 
 @SEEDS
-def test_I1_a_power_loss_of_all_three_loses_nothing_acknowledged(seed: int) -> None:
+def test_I1_a_power_loss_of_all_three_loses_nothing_acknowledged(seed):
     async def scenario(bench: Bench) -> None:
         await bench.send(20)
         value, delivery = await bench.begin()
@@ -361,7 +359,7 @@ def test_I1_a_power_loss_of_all_three_loses_nothing_acknowledged(seed: int) -> N
 
 
 @SEEDS
-def test_deleting_a_topic_does_not_stop_the_replication_of_others(seed: int) -> None:
+def test_deleting_a_topic_does_not_stop_the_replication_of_others(seed):
     async def scenario(bench: Bench) -> None:
         admin = Admin(bench.cluster)
         for number in range(5):
@@ -378,7 +376,7 @@ def test_deleting_a_topic_does_not_stop_the_replication_of_others(seed: int) -> 
     run(scenario, seed)
 
 
-def test_a_clean_stop_waits_for_the_flush_that_runs() -> None:
+def test_a_clean_stop_waits_for_the_flush_that_runs():
     async def scenario(bench: Bench) -> None:
         follower = bench.followers[0]
         bench.world.disk_delays_s[follower] = 0.5

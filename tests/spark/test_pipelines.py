@@ -36,7 +36,6 @@ from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.pipelines.logs.line_parsing import parse_lines
 from tidemill.spark.pipelines.logs.settings import LogSettings
 from tidemill.testing.broker_process import BrokerProcess
-from tidemill.testing.embedded import RunningBroker
 
 MINUTE_MS = 60_000
 START_MS = 1_700_000_000_000 // MINUTE_MS * MINUTE_MS
@@ -198,9 +197,7 @@ def test_common_log_format_and_odd_requests_are_events(spark):
 # --- logs ----------------------------------------------------------------------------------------
 
 
-def test_traffic_becomes_events_minutes_and_dead_letters(
-    spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+def test_traffic_becomes_events_minutes_and_dead_letters(spark, running, topic, tmp_path):
     sent = traffic(6_000, START_MS, 50, partitions=2)
     create_topic(running.bootstrap, topic, 2)
     send(running.bootstrap, topic, sent.messages)
@@ -252,9 +249,7 @@ def test_traffic_becomes_events_minutes_and_dead_letters(
     assert sorted(m["requests"] for m in stored) == sorted(m["requests"] for m in minutes)
 
 
-def test_every_line_is_read_and_parsed_once(
-    spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+def test_every_line_is_read_and_parsed_once(spark, running, topic, tmp_path):
     create_topic(running.bootstrap, topic)
     send(running.bootstrap, topic, traffic(300, START_MS, 50, partitions=1).messages)
     counter = InputCounter()
@@ -268,9 +263,7 @@ def test_every_line_is_read_and_parsed_once(
     assert counter.rows == 300
 
 
-def test_a_dead_letter_that_comes_back_counts_its_attempts(
-    spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+def test_a_dead_letter_that_comes_back_counts_its_attempts(spark, running, topic, tmp_path):
     create_topic(running.bootstrap, topic)
     headers = (("tidemill.dead.attempt", b"2"), ("mine", b"kept"))
     send(running.bootstrap, topic, [Message(b"garbage", headers=headers)])
@@ -282,9 +275,7 @@ def test_a_dead_letter_that_comes_back_counts_its_attempts(
     assert (facts["tidemill.dead.attempt"], facts["mine"]) == ("3", "kept")
 
 
-def test_queries_add_nothing_to_the_environment_that_they_share(
-    spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+def test_queries_add_nothing_to_the_environment_that_they_share(spark, running, topic, tmp_path):
     """Two queries that add to it at the same time damage it for the rest of the JVM's life."""
     sources = spark._jsparkSession.sessionState().dataSourceManager()
     shared = sources.lookupDataSource("tidemill").dataSourceCls().envVars()
@@ -315,9 +306,7 @@ def enrich_values(bootstrap: str, topic: str, folder: Path) -> dict[str, object]
     }
 
 
-def test_enriched_records_keep_their_fields_and_get_the_row(
-    spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+def test_enriched_records_keep_their_fields_and_get_the_row(spark, running, topic, tmp_path):
     (tmp_path / "table.csv").write_text("id,name,limit\n1,Ann,10\n2,Bob,20\n")
     create_topic(running.bootstrap, topic)
     values = [
@@ -350,9 +339,7 @@ def test_enriched_records_keep_their_fields_and_get_the_row(
     ]
 
 
-def test_a_table_with_a_duplicate_key_is_refused(
-    spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+def test_a_table_with_a_duplicate_key_is_refused(spark, running, topic, tmp_path):
     (tmp_path / "table.csv").write_text("id,name\n1,Ann\n1,Bob\n")
     create_topic(running.bootstrap, topic)
 
@@ -360,7 +347,7 @@ def test_a_table_with_a_duplicate_key_is_refused(
         run_once(spark, "enrich", enrich_values(running.bootstrap, topic, tmp_path))
 
 
-def test_a_missing_input_topic_is_refused_before_spark_starts(running: RunningBroker) -> None:
+def test_a_missing_input_topic_is_refused_before_spark_starts(running):
     topics = configure(pipeline_kind("logs"), {"input.topic": "nowhere"}).pipeline.topics()
 
     with pytest.raises(UserError, match="there is no topic nowhere"):
@@ -372,8 +359,8 @@ def test_a_missing_input_topic_is_refused_before_spark_starts(running: RunningBr
 
 @pytest.mark.timeout(300)
 def test_a_killed_pipeline_continues_without_a_gap_and_stops_cleanly_on_sigterm(
-    new_broker, topic: str, tmp_path: Path
-) -> None:
+    new_broker, topic, tmp_path
+):
     broker: BrokerProcess = new_broker("num.partitions=1")
     create_topic(broker.bootstrap, topic, 2)
     sent = traffic(6_000, START_MS, 100, partitions=2)
@@ -406,9 +393,7 @@ def test_a_killed_pipeline_continues_without_a_gap_and_stops_cleanly_on_sigterm(
 
 
 @pytest.mark.timeout(300)
-def test_workers_of_a_cluster_get_the_package_with_the_job(
-    running: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+def test_workers_of_a_cluster_get_the_package_with_the_job(running, topic, tmp_path):
     interpreter = python_without_tidemill(tmp_path)
     probe = [str(interpreter), "-c", "import pyarrow; import tidemill"]
     missing = subprocess.run(probe, capture_output=True, env=without_python_path(), check=False)

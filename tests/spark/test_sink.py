@@ -45,9 +45,7 @@ def save(rows: DataFrame, bootstrap: str, **options: str) -> None:
     writer.save()
 
 
-def test_every_shape_of_row_is_read_back_as_it_was_written(
-    spark: SparkSession, running: RunningBroker, topic: str
-) -> None:
+def test_every_shape_of_row_is_read_back_as_it_was_written(spark, running, topic):
     create_topic(running.bootstrap, topic, 3)
     day = datetime(2024, 5, 17, 12, 30, 1, 234_000, UTC)
     rows = [
@@ -70,9 +68,7 @@ def test_every_shape_of_row_is_read_back_as_it_was_written(
     ]
 
 
-def test_text_goes_by_key_to_where_a_kafka_producer_would_put_it(
-    spark: SparkSession, running: RunningBroker, topic: str
-) -> None:
+def test_text_goes_by_key_to_where_a_kafka_producer_would_put_it(spark, running, topic):
     create_topic(running.bootstrap, topic, 5)
     rows = spark.range(0, 3_000, 1, 3).selectExpr("'k' || id % 97 key", "'v' || id value")
     save(rows, running.bootstrap, topic=topic)
@@ -88,9 +84,7 @@ def test_text_goes_by_key_to_where_a_kafka_producer_would_put_it(
 
 
 @pytest.mark.parametrize("codec", CODEC_NAMES.values())
-def test_every_codec_can_be_asked_for(
-    spark: SparkSession, running: RunningBroker, topic: str, codec: str
-) -> None:
+def test_every_codec_can_be_asked_for(spark, running, topic, codec):
     create_topic(running.bootstrap, topic)
     rows = spark.range(0, 2_000, 1, 1).selectExpr("cast(id as string) value")
     save(rows, running.bootstrap, topic=topic, kafka__compression__type=codec)
@@ -98,9 +92,7 @@ def test_every_codec_can_be_asked_for(
     assert values == [b"%d" % number for number in range(2_000)]
 
 
-def test_rows_name_their_topics_and_the_option_overrides_them(
-    spark: SparkSession, running: RunningBroker, topic: str
-) -> None:
+def test_rows_name_their_topics_and_the_option_overrides_them(spark, running, topic):
     for name in (f"{topic}-0", f"{topic}-1", topic):
         create_topic(running.bootstrap, name)
     rows = spark.range(0, 10, 1, 1).selectExpr(
@@ -113,9 +105,7 @@ def test_rows_name_their_topics_and_the_option_overrides_them(
     assert len(records_of(running.bootstrap, topic)) == 10
 
 
-def test_a_frame_without_rows_is_written_as_nothing(
-    spark: SparkSession, running: RunningBroker, topic: str
-) -> None:
+def test_a_frame_without_rows_is_written_as_nothing(spark, running, topic):
     create_topic(running.bootstrap, topic)
     save(spark.range(0).selectExpr("cast(id as string) value"), running.bootstrap, topic=topic)
     assert end_offset(running.bootstrap, topic) == 0
@@ -131,27 +121,25 @@ def test_a_frame_without_rows_is_written_as_nothing(
     ],
 )
 def test_unsupported_rows_are_refused_before_a_task_runs(
-    spark: SparkSession,
-    running: RunningBroker,
-    columns: str,
-    options: dict[str, str],
-    sentence: str,
-) -> None:
+    spark,
+    running,
+    columns,
+    options,
+    sentence,
+):
     rows = spark.range(1).selectExpr(*columns.split(", "))
     with pytest.raises(PySparkException) as refused:
         save(rows, running.bootstrap, topic="t", **options)
     assert sentence in str(refused.value)
 
 
-def test_a_topic_cannot_be_overwritten(spark: SparkSession, running: RunningBroker) -> None:
+def test_a_topic_cannot_be_overwritten(spark, running):
     writer = spark.range(1).selectExpr("'x' value").write.format("tidemill").mode("overwrite")
     with pytest.raises(PySparkException, match="use mode append"):
         writer.option("kafka.bootstrap.servers", running.bootstrap).option("topic", "t").save()
 
 
-def test_a_wrong_topic_and_a_record_that_is_too_large_name_the_reason(
-    spark: SparkSession, running: RunningBroker, topic: str
-) -> None:
+def test_a_wrong_topic_and_a_record_that_is_too_large_name_the_reason(spark, running, topic):
     with pytest.raises(PySparkException, match=f"cannot write to topic {topic}: UNKNOWN_TOPIC"):
         save(spark.range(1).selectExpr("'x' value"), running.bootstrap, topic=topic)
 
@@ -182,9 +170,7 @@ def run_stream(spark: SparkSession, folder: Path, bootstrap: str, **options: str
     assert not query.isActive
 
 
-def test_a_restarted_stream_continues_where_it_ended(
-    spark: SparkSession, running: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+def test_a_restarted_stream_continues_where_it_ended(spark, running, topic, tmp_path):
     create_topic(running.bootstrap, topic)
     (tmp_path / "in").mkdir()
     written = [*lines(tmp_path / "in", 0), *lines(tmp_path / "in", 1)]
@@ -196,8 +182,8 @@ def test_a_restarted_stream_continues_where_it_ended(
 
 
 def test_a_stream_whose_broker_is_away_fails_and_loses_nothing_when_it_is_back(
-    spark: SparkSession, topic: str, tmp_path: Path
-) -> None:
+    spark, topic, tmp_path
+):
     process = BrokerProcess(tmp_path / "data").start()
     try:
         create_topic(process.bootstrap, topic)
@@ -223,8 +209,8 @@ def test_a_stream_whose_broker_is_away_fails_and_loses_nothing_when_it_is_back(
 
 
 def test_a_broker_that_is_killed_and_comes_back_during_a_write_costs_nothing(
-    spark: SparkSession, topic: str, tmp_path: Path
-) -> None:
+    spark, topic, tmp_path
+):
     process = BrokerProcess(tmp_path / "data").start()
     count = 300_000
     stored_when_killed: list[int] = []

@@ -6,13 +6,13 @@ from tests.tidy.harness import annotated_test, imports_of_tests, second_runner
 from tests.tidy.source import assert_none, harness_trees
 
 
-def test_what_runs_without_the_tests_does_not_import_them() -> None:
+def test_what_runs_without_the_tests_does_not_import_them():
     assert_none(found for path, tree in harness_trees() for found in imports_of_tests(path, tree))
 
 
-def test_coroutines_run_by_the_run_fixture() -> None:
+def test_coroutines_run_by_the_run_fixture():
     assert_none(found for path, tree in harness_trees() for found in second_runner(path, tree))
 
 
-def test_test_functions_carry_no_annotations() -> None:
+def test_test_functions_carry_no_annotations():
     assert_none(found for path, tree in harness_trees() for found in annotated_test(path, tree))

@@ -139,38 +139,38 @@ ORDERED = [
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), LAYER_CASES)
-def test_layer_rule_finds_the_offence(rule, path, text) -> None:
+def test_layer_rule_finds_the_offence(rule, path, text):
     assert list(rule(snippet(path, text)))
 
 
 @pytest.mark.parametrize(("rule", "path", "text"), CLEAN_LAYER_CASES)
-def test_layer_rule_leaves_the_proper_form_alone(rule, path, text) -> None:
+def test_layer_rule_leaves_the_proper_form_alone(rule, path, text):
     assert not list(rule(snippet(path, text)))
 
 
 @pytest.mark.parametrize("text", BANNED_CALLS)
-def test_banned_call_is_found_with_its_replacement(text) -> None:
+def test_banned_call_is_found_with_its_replacement(text):
     found = list(banned(snippet("replication/partition.py", text)))
     assert found
     assert "): " in found[0].message
 
 
 @pytest.mark.parametrize(("path", "text"), ALLOWED_CALLS)
-def test_call_in_its_own_seam_is_allowed(path, text) -> None:
+def test_call_in_its_own_seam_is_allowed(path, text):
     assert not list(banned(snippet(path, text)))
 
 
 @pytest.mark.parametrize("text", UNORDERED)
-def test_iteration_without_order_is_found(text) -> None:
+def test_iteration_without_order_is_found(text):
     assert list(unordered_iteration(snippet("server/request/dispatch.py", text)))
 
 
 @pytest.mark.parametrize("text", ORDERED)
-def test_iteration_with_order_is_left_alone(text) -> None:
+def test_iteration_with_order_is_left_alone(text):
     assert not list(unordered_iteration(snippet("server/request/dispatch.py", text)))
 
 
-def test_finalizer_is_found() -> None:
+def test_finalizer_is_found():
     assert list(finalizers(snippet("a.py", "class A:\n    def __del__(self):\n        pass")))
 
 
@@ -181,19 +181,19 @@ def test_finalizer_is_found() -> None:
         "from asyncio import sleep\nasync def f():\n    await sleep(0)",
     ],
 )
-def test_bare_yield_is_found(text) -> None:
+def test_bare_yield_is_found(text):
     assert list(bare_yields(snippet("server/request/dispatch.py", text)))
     assert not list(bare_yields(snippet("core/loop/pacing.py", text)))
     assert not list(bare_yields(snippet("client/poll.py", text.replace("(0)", "(0.1)"))))
 
 
-def test_vague_module_name_is_found() -> None:
+def test_vague_module_name_is_found():
     assert list(modules.vague_name(snippet("server/utils.py", "")))
     assert list(modules.vague_name(snippet("common/ids.py", "")))
     assert not list(modules.vague_name(snippet("server/limits/quotas.py", "")))
 
 
-def test_module_without_all_is_found() -> None:
+def test_module_without_all_is_found():
     assert list(modules.missing_all(snippet("server/limits/quotas.py", "def f(): ...")))
     assert not list(
         modules.missing_all(snippet("server/limits/quotas.py", "__all__ = []\ndef f(): ..."))
@@ -201,7 +201,7 @@ def test_module_without_all_is_found() -> None:
     assert not list(modules.missing_all(snippet("core/limits.py", "KIB = 1024")))
 
 
-def test_dead_module_is_found_and_a_lazily_named_one_is_not() -> None:
+def test_dead_module_is_found_and_a_lazily_named_one_is_not():
     tree = [
         snippet("cli/main.py", "COMMANDS = {'topic': 'Manage topics.'}"),
         snippet("cli/commands/topic.py", "from tidemill.client.admin.topic_admin import Admin"),
@@ -215,7 +215,7 @@ def test_dead_module_is_found_and_a_lazily_named_one_is_not() -> None:
     ]
 
 
-def test_second_class_of_a_name_is_found() -> None:
+def test_second_class_of_a_name_is_found():
     server = snippet("server/connection/connection.py", "class Connection: ...\nclass _State: ...")
     client = snippet("client/network/connection.py", "class Connection: ...\nclass _State: ...")
     message = snippet("wire/generated/fetch.py", "class Connection: ...")
@@ -223,7 +223,7 @@ def test_second_class_of_a_name_is_found() -> None:
     assert not list(modules.repeated_class_names([client, message]))
 
 
-def test_import_of_a_test_from_outside_is_found() -> None:
+def test_import_of_a_test_from_outside_is_found():
     for text in ("from tests.support import clients", "import tests.support.clients"):
         assert list(harness.imports_of_tests("interop/run.py", ast.parse(text)))
         assert not list(harness.imports_of_tests("tests/e2e/test_up.py", ast.parse(text)))
@@ -238,21 +238,21 @@ def test_import_of_a_test_from_outside_is_found() -> None:
         "from asyncio import Runner",
     ],
 )
-def test_second_way_to_run_a_coroutine_is_found(text) -> None:
+def test_second_way_to_run_a_coroutine_is_found(text):
     tree = ast.parse(text)
     assert list(harness.second_runner("tests/unit/core/test_logs.py", tree))
-    assert not list(harness.second_runner("tests/conftest.py", tree))
+    assert not list(harness.second_runner("tests/support/coroutines.py", tree))
     assert not list(harness.second_runner("bench/lab.py", tree))
 
 
-def test_annotated_test_function_is_found() -> None:
+def test_annotated_test_function_is_found():
     for text in ("def test_a() -> None: ...", "def test_a(run: Run): ..."):
         assert list(harness.annotated_test("tests/unit/test_a.py", ast.parse(text)))
     for text in ("def test_a(run): ...", "def helper(run: Run) -> None: ..."):
         assert not list(harness.annotated_test("tests/unit/test_a.py", ast.parse(text)))
 
 
-def test_unlisted_handler_is_found() -> None:
+def test_unlisted_handler_is_found():
     tree = [
         snippet("server/handlers/__init__.py", "from tidemill.server.handlers.data import produce"),
         snippet("server/handlers/data/produce.py", "HANDLER = 1"),
@@ -265,24 +265,24 @@ def test_unlisted_handler_is_found() -> None:
 
 
 @pytest.mark.parametrize("word", ["FIX" + "ME", "TO" + "DO", "X" + "XX"])
-def test_leftover_is_found(word) -> None:
+def test_leftover_is_found(word):
     assert list(documents.leftovers("a.py", f"x = 1  # {word}: later"))
     assert not list(documents.leftovers("a.py", f"{word.lower()} {word}S"))
 
 
 @pytest.mark.parametrize("folder", ["work", "root", "home"])
-def test_path_of_a_machine_is_found(folder) -> None:
+def test_path_of_a_machine_is_found(folder):
     assert list(documents.machine_paths("a.md", f"see /{folder}/me/project"))
     assert not list(documents.machine_paths("a.md", f"see docs/{folder}/me"))
 
 
 @pytest.mark.parametrize("number", ["1", "8", "15"])
-def test_number_of_a_decision_is_found(number) -> None:
+def test_number_of_a_decision_is_found(number):
     assert list(documents.decision_numbers("a.py", f"# one round at a time (D{number})"))
     assert not list(documents.decision_numbers("a.py", f"ADR 000{number}, ID{number}, D{number}x"))
 
 
-def test_registry_host_is_found() -> None:
+def test_registry_host_is_found():
     assert list(documents.registry_hosts("a.txt", "https://py" + "pi.org/simple"))
     assert not list(documents.registry_hosts("a.txt", "from PyPI"))
 
@@ -296,21 +296,21 @@ def test_registry_host_is_found() -> None:
         "click==8.1\n",
     ],
 )
-def test_foreign_line_in_a_lock_is_found(text) -> None:
+def test_foreign_line_in_a_lock_is_found(text):
     assert list(documents.lock_lines("requirements/a.txt", text))
 
 
-def test_proper_lock_passes() -> None:
+def test_proper_lock_passes():
     text = "# Made by `make lock`.\n\nclick==8.1 \\\n    --hash=sha256:" + "0" * 64 + "\n"
     assert not list(documents.lock_lines("requirements/a.txt", text))
 
 
-def test_broken_link_is_found() -> None:
+def test_broken_link_is_found():
     assert list(documents.broken_links("docs/a.md", "see [it](gone.md#part)"))
     assert not list(documents.broken_links("docs/a.md", "[a](../pyproject.toml) [b](https://b.c)"))
 
 
-def test_stale_line_of_the_folder_map_is_found() -> None:
+def test_stale_line_of_the_folder_map_is_found():
     heads = {"core": "Words.", "server/handlers": "One file per API."}
     text = f"# A\n\n## Folder map\n\n```\n{render_folder_map(heads)}```\n\n## Next\n"
     assert not list(documents.stale_folder_map("A.md", text, heads))
@@ -319,12 +319,12 @@ def test_stale_line_of_the_folder_map_is_found() -> None:
     assert list(documents.stale_folder_map("A.md", "no map", heads))
 
 
-def test_head_of_a_folder_is_the_first_paragraph_of_its_docstring() -> None:
+def test_head_of_a_folder_is_the_first_paragraph_of_its_docstring():
     assert head('"""One\ntwo.\n\nThree."""\nx = 1') == "One two."
     assert head("x = 1") == ""
 
 
-def test_long_head_takes_two_lines_and_a_folder_without_layer_comes_last() -> None:
+def test_long_head_takes_two_lines_and_a_folder_without_layer_comes_last():
     text = render_folder_map({"zoo": "word " * 40, "testing": "Seams."})
     assert [line.split("/")[0].strip()[:7] for line in text.splitlines()] == [
         "testing",
@@ -333,7 +333,7 @@ def test_long_head_takes_two_lines_and_a_folder_without_layer_comes_last() -> No
     ]
 
 
-def test_pure_list_that_differs_from_the_checked_one_is_found() -> None:
+def test_pure_list_that_differs_from_the_checked_one_is_found():
     text = "Three rings. **Pure** code (`wire/`,\n`core/{ids,\nlimits}.py`) knows no clock (`x`)."
     assert not list(documents.pure_list("A.md", text, ["wire/", "core/ids.py", "core/limits.py"]))
     assert list(documents.pure_list("A.md", text, ["wire/", "core/ids.py"]))
@@ -341,12 +341,12 @@ def test_pure_list_that_differs_from_the_checked_one_is_found() -> None:
     assert list(documents.pure_list("A.md", "no list", ["wire/"]))
 
 
-def test_missing_row_of_a_table_is_found() -> None:
+def test_missing_row_of_a_table_is_found():
     assert not list(documents.missing_rows("a.md", "| `varint` | x |", ["varint"]))
     assert list(documents.missing_rows("a.md", "`varint` in prose", ["varint"]))
 
 
-def test_unchecked_claim_of_purity_is_found() -> None:
+def test_unchecked_claim_of_purity_is_found():
     claim = '"""Decides. Pure."""'
     assert list(layers.unlisted_purity(snippet("server/limits/quotas.py", claim)))
     assert list(layers.unlisted_purity(snippet("server/limits/__init__.py", claim)))
@@ -354,13 +354,13 @@ def test_unchecked_claim_of_purity_is_found() -> None:
     assert not list(layers.unlisted_purity(snippet("wire/__init__.py", claim)))
 
 
-def test_row_for_a_package_that_does_not_exist_is_found() -> None:
+def test_row_for_a_package_that_does_not_exist_is_found():
     paths = ["wire/batch.py", "broker.py"]
     assert not list(layers.ghosts("PURE", ["wire/", "broker.py", "**/batch.py"], paths))
     assert len(list(layers.ghosts("PURE", ["wires/", "brokers.py", "batch.py"], paths))) == 3
 
 
-def test_cycle_of_rooms_is_found_between_neighbours_and_between_parent_and_child() -> None:
+def test_cycle_of_rooms_is_found_between_neighbours_and_between_parent_and_child():
     log = snippet("storage/log/log.py", "from tidemill.storage.index.offsets import Offsets")
     back = snippet("storage/index/offsets.py", "def f():\n    import tidemill.storage.log.log")
     child = snippet("storage/index/offsets.py", "from tidemill.storage.disk import Disk")
@@ -372,36 +372,36 @@ def test_cycle_of_rooms_is_found_between_neighbours_and_between_parent_and_child
     assert list(rooms.room_cycles([child, parent]))
 
 
-def test_crowded_room_is_found() -> None:
+def test_crowded_room_is_found():
     files = [snippet(f"server/limits/limit_{n}.py", "") for n in range(rooms.FILES_MAX + 1)]
     assert not list(rooms.crowded_rooms([*files[1:], snippet("server/limits/__init__.py", "")]))
     assert list(rooms.crowded_rooms(files))
 
 
-def test_claims_are_single_numbers_and_ranges_outside_negative_sections() -> None:
+def test_claims_are_single_numbers_and_ranges_outside_negative_sections():
     text = "# It holds\nF07 and R1\u2013R3\n## What is not there yet\nF114\n## Files\nS3"
     numbers = {number for _, number in documents.claims(text)}
     assert numbers == {"F7", "R1", "R2", "R3", "S3"}
 
 
-def test_claim_without_test_is_found() -> None:
+def test_claim_without_test_is_found():
     known = {"F7": "a", "F8": "b"}
     found = list(documents.unproven_claims("a.md", "F07 F08 F99", known=known, proven={"F8"}))
     assert [finding.message.split()[0] for finding in found] == ["F7"]
 
 
-def test_findings_are_told_with_file_and_line() -> None:
+def test_findings_are_told_with_file_and_line():
     with pytest.raises(AssertionError, match=r"a\.py:3: no"):
         assert_none([Finding("a.py", 3, "no")])
 
 
-def test_numbers_are_read_from_the_head_of_a_test_name() -> None:
+def test_numbers_are_read_from_the_head_of_a_test_name():
     assert numbers_in_test_name("test_T25_S23_lying_counts_are_refused") == ["T25", "S23"]
     assert numbers_in_test_name("test_F01_topics") == ["F1"]
     assert numbers_in_test_name("test_an_F20_in_the_middle") == []
 
 
-def test_table_tells_proven_failing_skipped_and_missing_apart() -> None:
+def test_table_tells_proven_failing_skipped_and_missing_apart():
     rows = "| F01 | one |\n| F02 | two |\n| F03 | three |\n| F04 | four |\n"
     tests = [
         Outcome("t.test_F01_a[x]", "passed"),

@@ -35,28 +35,28 @@ def fetch_partition(tags: bytes) -> FetchPartition:
 
 @pytest.mark.parametrize("count", [0x7FFFFFFF, 0x01000000, 11])
 def test_S3_a_count_above_the_remaining_bytes_is_refused_before_anything_is_allocated(
-    count: int,
-) -> None:
+    count,
+):
     body = count.to_bytes(4, "big") + bytes(10)
     with pytest.raises(ProtocolViolation, match="elements in 10 bytes"):
         Reader(body).count(1)
 
 
-def test_S3_a_count_is_checked_with_the_smallest_element() -> None:
+def test_S3_a_count_is_checked_with_the_smallest_element():
     body = (3).to_bytes(4, "big") + bytes(47)
     with pytest.raises(ProtocolViolation, match="3 elements in 47 bytes"):
         Reader(body).count(16)
     assert Reader(body + b"\0").count(16) == 3
 
 
-def test_S3_no_element_of_any_array_has_size_zero() -> None:
+def test_S3_no_element_of_any_array_has_size_zero():
     for case in all_cases():
         for struct in case.schema.structs.values():
             if struct is not case.schema.root and case.version in struct.versions:
                 assert bytes_min(struct, case.schema, case.version) >= 1, f"{case} {struct.name}"
 
 
-def test_S4_all_arrays_of_a_message_share_one_budget() -> None:
+def test_S4_all_arrays_of_a_message_share_one_budget():
     r = Reader(bytes.fromhex("00000003 000000 00000003 000000"), budget=5)
     assert r.count(1) == 3
     r.pos += 3
@@ -64,13 +64,13 @@ def test_S4_all_arrays_of_a_message_share_one_budget() -> None:
         r.count(1)
 
 
-def test_S4_strings_of_an_element_are_charged_with_it() -> None:
+def test_S4_strings_of_an_element_are_charged_with_it():
     r = Reader(bytes.fromhex("00000002") + bytes(4), budget=5)
     r.count(2, 2)
     assert r.budget == 1
 
 
-def test_S4_a_million_empty_names_are_refused() -> None:
+def test_S4_a_million_empty_names_are_refused():
     w = Writer()
     w.compact_count(1_000_000)
     with pytest.raises(ProtocolViolation, match="too many elements"):
@@ -78,7 +78,7 @@ def test_S4_a_million_empty_names_are_refused() -> None:
 
 
 @pytest.mark.slow
-def test_S4_the_costliest_message_within_the_budget_stays_in_megabytes() -> None:
+def test_S4_the_costliest_message_within_the_budget_stays_in_megabytes():
     w = Writer()
     w.compact_count(REQUEST_OBJECTS_MAX)
     body = bytes(w.buf) + b"\x03ab" * REQUEST_OBJECTS_MAX + bytes(5)
@@ -89,19 +89,19 @@ def test_S4_the_costliest_message_within_the_budget_stays_in_megabytes() -> None
     assert peak < 10 * 1024 * 1024
 
 
-def test_S5_known_and_unknown_tags_are_distinguished() -> None:
+def test_S5_known_and_unknown_tags_are_distinguished():
     tags = b"\x02" + tag(77, b"unknown") + tag(10000, (5).to_bytes(8, "big"))
     assert fetch_partition(tags).flushed_offset == 5
 
 
-def test_S5_a_tag_of_a_later_version_is_unknown() -> None:
+def test_S5_a_tag_of_a_later_version_is_unknown():
     partition = fetch_partition(b"\x01" + tag(1, (5).to_bytes(8, "big")))
     assert partition == FetchPartition(
         current_leader_epoch=0, last_fetched_epoch=0, log_start_offset=0
     )
 
 
-def test_S5_up_to_64_tagged_fields_are_skipped_and_no_more() -> None:
+def test_S5_up_to_64_tagged_fields_are_skipped_and_no_more():
     def section(count: int) -> bytes:
         return bytes([count]) + b"".join(tag(number, b"") for number in range(100, 100 + count))
 
@@ -110,7 +110,7 @@ def test_S5_up_to_64_tagged_fields_are_skipped_and_no_more() -> None:
         fetch_partition(section(TAGGED_FIELDS_MAX + 1))
 
 
-def test_S5_twenty_million_tagged_fields_cost_nothing() -> None:
+def test_S5_twenty_million_tagged_fields_cost_nothing():
     w = Writer()
     w.uvarint(20_000_000)
     with pytest.raises(ProtocolViolation, match="20000000 tagged fields"):
@@ -118,22 +118,22 @@ def test_S5_twenty_million_tagged_fields_cost_nothing() -> None:
 
 
 @pytest.mark.parametrize("second", [5, 4], ids=["duplicate", "falling"])
-def test_S7_tags_must_rise(second: int) -> None:
+def test_S7_tags_must_rise(second):
     with pytest.raises(ProtocolViolation, match="after tag 5"):
         fetch_partition(b"\x02" + tag(5, b"x") + tag(second, b"y"))
 
 
 @pytest.mark.parametrize("value", [b"", bytes(7), bytes(9)])
-def test_a_known_tag_of_the_wrong_size_is_a_violation(value: bytes) -> None:
+def test_a_known_tag_of_the_wrong_size_is_a_violation(value):
     with pytest.raises(ProtocolViolation):
         fetch_partition(b"\x01" + tag(10000, value))
 
 
-def test_a_known_tag_that_reads_past_its_own_end_is_a_violation() -> None:
+def test_a_known_tag_that_reads_past_its_own_end_is_a_violation():
     with pytest.raises(ProtocolViolation, match="tagged field ends at"):
         fetch_partition(b"\x01" + tag(10000, bytes(4)) + bytes(4))
 
 
-def test_a_tag_that_claims_more_than_the_message_is_a_violation() -> None:
+def test_a_tag_that_claims_more_than_the_message_is_a_violation():
     with pytest.raises(ProtocolViolation):
         fetch_partition(b"\x01\x4d\x7f" + b"short")

@@ -39,7 +39,7 @@ SUPPORTED = """
 """Written down from Kafka 4.3's protocol, InitProducerId 6 left out: it is not stable."""
 
 
-def test_the_registry_has_exactly_the_supported_apis_and_versions() -> None:
+def test_the_registry_has_exactly_the_supported_apis_and_versions():
     rows = [row.split() for row in SUPPORTED.replace("\n", "|").split("|") if row.strip()]
     expected = {int(key): (name, int(low), int(high)) for key, name, low, high in rows}
     offered = {
@@ -48,7 +48,7 @@ def test_the_registry_has_exactly_the_supported_apis_and_versions() -> None:
     assert offered == expected
 
 
-def test_T3_only_produce_is_advertised_from_below_its_first_version() -> None:
+def test_T3_only_produce_is_advertised_from_below_its_first_version():
     below = {k: s.advertised_min for k, s in API_SPECS.items() if s.advertised_min != s.version_min}
     assert below == {ApiKey.PRODUCE: 0}
 
@@ -65,30 +65,30 @@ def test_T3_only_produce_is_advertised_from_below_its_first_version() -> None:
         (ApiKey.API_VERSIONS, 3),
     ],
 )
-def test_T5_flexible_versions_start_where_kafka_says(key: ApiKey, flexible_from: int) -> None:
+def test_T5_flexible_versions_start_where_kafka_says(key, flexible_from):
     assert API_SPECS[key].flexible_from == flexible_from
 
 
 @pytest.mark.parametrize("key", [ApiKey.OFFSET_DELETE, ApiKey.SASL_HANDSHAKE])
-def test_T5_two_apis_are_never_flexible(key: ApiKey) -> None:
+def test_T5_two_apis_are_never_flexible(key):
     spec = API_SPECS[key]
     assert spec.request_header_version(spec.version_max) == 1
     assert spec.response_header_version(spec.version_max) == 0
 
 
-def test_every_api_loads_its_two_classes() -> None:
+def test_every_api_loads_its_two_classes():
     for key in ApiKey:
         request, response = load(key)
         name = API_SPECS[key].name
         assert (request.__name__, response.__name__) == (f"{name}Request", f"{name}Response")
 
 
-def test_the_generated_files_match_the_generators_output() -> None:
+def test_the_generated_files_match_the_generators_output():
     written = {path.name: path.read_text() for path in TARGET.glob("*.py")}
     assert written == render(), "run: python -m tools.schema_gen"
 
 
-def test_messages_are_imported_on_first_use_only() -> None:
+def test_messages_are_imported_on_first_use_only():
     code = (
         "import sys, tidemill.wire.headers, tidemill.wire.frames;"
         "print([m for m in sys.modules if '.wire.generated.' in m])"
@@ -103,13 +103,13 @@ def test_messages_are_imported_on_first_use_only() -> None:
     assert done.stdout.strip() == "['tidemill.wire.generated.registry']"
 
 
-def test_lists_of_two_messages_are_not_the_same_list() -> None:
+def test_lists_of_two_messages_are_not_the_same_list():
     first, second = FetchRequest(), FetchRequest()
     first.topics.append(None)  # type: ignore[arg-type]
     assert second.topics == []
 
 
-def test_messages_are_equal_by_their_fields_and_unhashable() -> None:
+def test_messages_are_equal_by_their_fields_and_unhashable():
     assert FetchPartition(partition=1) == FetchPartition(partition=1)
     assert FetchPartition(partition=1) != FetchPartition(partition=2)
     assert FetchPartition() != FetchRequest()
@@ -117,7 +117,7 @@ def test_messages_are_equal_by_their_fields_and_unhashable() -> None:
         hash(FetchPartition())
 
 
-def test_a_message_shows_its_fields_but_not_its_payload() -> None:
+def test_a_message_shows_its_fields_but_not_its_payload():
     shown = repr(PartitionData(partition_index=3, records=bytes(100_000)))
     assert "partition_index=3" in shown
     assert "records=<100000 bytes>" in shown

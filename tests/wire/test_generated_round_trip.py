@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 
 from tests.wire.messages import (
-    Case,
     all_cases,
     decode,
     encode,
@@ -22,7 +21,7 @@ from tidemill.wire.message import Message
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=str)
-def test_reading_gives_what_was_written(case: Case) -> None:
+def test_reading_gives_what_was_written(case):
     @settings(max_examples=12)
     @given(messages(case))
     def check(message: Message) -> None:
@@ -32,7 +31,7 @@ def test_reading_gives_what_was_written(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", oldest_cases() + newest_cases(), ids=str)
-def test_a_message_cut_anywhere_is_a_violation(case: Case) -> None:
+def test_a_message_cut_anywhere_is_a_violation(case):
     encoded = encode(sample(case, random.Random(1)), case.version)
     for cut in range(len(encoded)):
         with pytest.raises(ProtocolViolation):
@@ -40,7 +39,7 @@ def test_a_message_cut_anywhere_is_a_violation(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", all_cases(), ids=str)
-def test_S7_a_byte_after_the_message_is_a_violation(case: Case) -> None:
+def test_S7_a_byte_after_the_message_is_a_violation(case):
     encoded = encode(sample(case, random.Random(2)), case.version)
     with pytest.raises(ProtocolViolation, match="after the message's end"):
         decode(case.message_class, encoded + b"\0", case.version)
@@ -50,7 +49,7 @@ FLEXIBLE = [case for case in all_cases() if case.is_flexible]
 
 
 @pytest.mark.parametrize("case", FLEXIBLE, ids=str)
-def test_T6_unknown_tagged_fields_are_skipped(case: Case) -> None:
+def test_T6_unknown_tagged_fields_are_skipped(case):
     message = sample(case, random.Random(3), is_full=False)
     encoded = encode(message, case.version)
     assert encoded[-1] == 0  # the message's own tag section, empty
@@ -61,7 +60,7 @@ def test_T6_unknown_tagged_fields_are_skipped(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", newest_cases(), ids=str)
-def test_versions_outside_the_schema_are_refused(case: Case) -> None:
+def test_versions_outside_the_schema_are_refused(case):
     message = sample(case, random.Random(4), is_full=False)
     encoded = encode(message, case.version)
     for version in (case.schema.versions.low - 1, case.schema.versions.high + 1):

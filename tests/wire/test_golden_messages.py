@@ -362,16 +362,16 @@ ALL = [value for name, value in globals().items() if isinstance(value, Golden)]
 
 
 @pytest.mark.parametrize("golden", ALL, ids=str)
-def test_writing_gives_the_golden_bytes(golden: Golden) -> None:
+def test_writing_gives_the_golden_bytes(golden):
     assert encode(golden.message, golden.version).hex(" ") == golden.encoded.hex(" ")
 
 
 @pytest.mark.parametrize("golden", ALL, ids=str)
-def test_reading_the_golden_bytes_gives_the_message(golden: Golden) -> None:
+def test_reading_the_golden_bytes_gives_the_message(golden):
     assert decode(type(golden.message), golden.encoded, golden.version) == golden.message
 
 
-def test_T5_request_header_2_keeps_the_classic_client_id_and_adds_tags() -> None:
+def test_T5_request_header_2_keeps_the_classic_client_id_and_adds_tags():
     frame = encode_request(
         API_VERSIONS_REQUEST_V3.message,
         spec=API_SPECS[ApiKey.API_VERSIONS],
@@ -383,7 +383,7 @@ def test_T5_request_header_2_keeps_the_classic_client_id_and_adds_tags() -> None
     assert b"".join(frame) == bytes.fromhex(header) + API_VERSIONS_REQUEST_V3.encoded
 
 
-def test_T1_the_api_versions_response_header_has_no_tags_though_the_body_has() -> None:
+def test_T1_the_api_versions_response_header_has_no_tags_though_the_body_has():
     frame = encode_response(
         API_VERSIONS_RESPONSE_V3.message,
         spec=API_SPECS[ApiKey.API_VERSIONS],
@@ -394,7 +394,7 @@ def test_T1_the_api_versions_response_header_has_no_tags_though_the_body_has() -
     assert b"".join(frame) == (len(body) + 4).to_bytes(4, "big") + bytes.fromhex("00000009") + body
 
 
-def test_other_flexible_responses_have_tags_in_the_header() -> None:
+def test_other_flexible_responses_have_tags_in_the_header():
     frame = encode_response(
         PRODUCE_RESPONSE_V9.message, spec=API_SPECS[ApiKey.PRODUCE], version=9, correlation_id=9
     )

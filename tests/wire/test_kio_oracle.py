@@ -89,7 +89,7 @@ def assert_same(ours: Any, theirs: Any, path: str) -> None:
         assert ours == theirs, path
 
 
-def test_kio_has_nearly_everything_we_have() -> None:
+def test_kio_has_nearly_everything_we_have():
     missing = {case.name for case in ON_THE_WIRE} - {case.name for case in SHARED}
     assert missing == set()
     assert len(SHARED) >= 0.95 * len(ON_THE_WIRE)
@@ -97,7 +97,7 @@ def test_kio_has_nearly_everything_we_have() -> None:
 
 @pytest.mark.parametrize("is_full", [True, False], ids=["full", "empty"])
 @pytest.mark.parametrize("case", SHARED, ids=str)
-def test_kio_reads_our_values_and_writes_our_bytes(case: Case, is_full: bool) -> None:
+def test_kio_reads_our_values_and_writes_our_bytes(case, is_full):
     message = sample(case, random.Random(11), is_full=is_full, own=False)
     encoded = encode(message, case.version)
 

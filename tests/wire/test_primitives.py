@@ -31,7 +31,7 @@ ARGUMENTS: dict[str, tuple[object, ...]] = {
 
 
 @pytest.mark.parametrize("name", sorted(set(READS) - {"finish", "end_tag"}))
-def test_every_read_at_the_end_is_a_violation(name: str) -> None:
+def test_every_read_at_the_end_is_a_violation(name):
     with pytest.raises(ProtocolViolation):
         getattr(Reader(b""), name)(*ARGUMENTS.get(name, ()))
 
@@ -68,14 +68,14 @@ def test_every_read_at_the_end_is_a_violation(name: str) -> None:
         ("present", "01", True),
     ],
 )
-def test_primitive_reads_its_bytes(name: str, encoded: str, value: object) -> None:
+def test_primitive_reads_its_bytes(name, encoded, value):
     r = Reader(bytes.fromhex(encoded))
     assert getattr(r, name)() == value
     r.finish()
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_unsigned_varints_read_back(value: int) -> None:
+def test_unsigned_varints_read_back(value):
     w = Writer()
     w.uvarint(value)
     r = Reader(w.buf)
@@ -84,7 +84,7 @@ def test_unsigned_varints_read_back(value: int) -> None:
 
 
 @given(st.text())
-def test_strings_read_back_in_both_forms(text: str) -> None:
+def test_strings_read_back_in_both_forms(text):
     w = Writer()
     w.string(text)
     w.compact_string(text)
@@ -98,7 +98,7 @@ def test_strings_read_back_in_both_forms(text: str) -> None:
     ["8000", "ff00", "808000", "8080808000", "ffffffffff00", "ffffffff1f", "808080808001"],
     ids=["padded 0", "padded 127", "3 bytes", "5 bytes", "6 bytes", "33 bits", "6 bytes of 0"],
 )
-def test_S6_overlong_varints_are_violations(encoded: str) -> None:
+def test_S6_overlong_varints_are_violations(encoded):
     with pytest.raises(ProtocolViolation, match="overlong"):
         Reader(bytes.fromhex(encoded)).uvarint()
 
@@ -115,7 +115,7 @@ def test_S6_overlong_varints_are_violations(encoded: str) -> None:
         ("compact_count", "00"),
     ],
 )
-def test_S6_null_where_it_is_not_allowed_is_a_violation(name: str, encoded: str) -> None:
+def test_S6_null_where_it_is_not_allowed_is_a_violation(name, encoded):
     with pytest.raises(ProtocolViolation):
         getattr(Reader(bytes.fromhex(encoded)), name)(*ARGUMENTS.get(name, ()))
 
@@ -130,7 +130,7 @@ def test_S6_null_where_it_is_not_allowed_is_a_violation(name: str, encoded: str)
         ("count", "80000000"),
     ],
 )
-def test_S6_lengths_below_minus_one_are_violations(name: str, encoded: str) -> None:
+def test_S6_lengths_below_minus_one_are_violations(name, encoded):
     with pytest.raises(ProtocolViolation):
         getattr(Reader(bytes.fromhex(encoded) + bytes(64)), name)(*ARGUMENTS.get(name, ()))
 
@@ -146,18 +146,18 @@ def test_S6_lengths_below_minus_one_are_violations(name: str, encoded: str) -> N
         ("compact_nullable_records", "04 6162"),
     ],
 )
-def test_S3_a_length_above_the_remaining_bytes_is_a_violation(name: str, encoded: str) -> None:
+def test_S3_a_length_above_the_remaining_bytes_is_a_violation(name, encoded):
     with pytest.raises(ProtocolViolation):
         getattr(Reader(bytes.fromhex(encoded)), name)()
 
 
 @pytest.mark.parametrize("raw", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xc0\x80"])
-def test_S8_text_that_is_not_utf8_is_a_violation(raw: bytes) -> None:
+def test_S8_text_that_is_not_utf8_is_a_violation(raw):
     with pytest.raises(ProtocolViolation, match="UTF-8"):
         Reader(bytes([len(raw) + 1]) + raw).compact_string()
 
 
-def test_S8_compact_strings_are_held_to_the_classic_length() -> None:
+def test_S8_compact_strings_are_held_to_the_classic_length():
     w = Writer()
     w.compact_string("x" * STRING_BYTES_MAX)
     assert len(Reader(w.buf).compact_string()) == STRING_BYTES_MAX
@@ -169,19 +169,19 @@ def test_S8_compact_strings_are_held_to_the_classic_length() -> None:
 
 
 @pytest.mark.parametrize("name", ["string", "compact_string"])
-def test_a_string_too_long_to_be_read_is_not_written(name: str) -> None:
+def test_a_string_too_long_to_be_read_is_not_written(name):
     with pytest.raises(ValueError, match="at most"):
         getattr(Writer(), name)("é" * STRING_BYTES_MAX)
 
 
-def test_S7_finish_refuses_remaining_bytes() -> None:
+def test_S7_finish_refuses_remaining_bytes():
     r = Reader(b"\0\0\0\1\0\0")
     r.int32()
     with pytest.raises(ProtocolViolation, match="2 bytes after"):
         r.finish()
 
 
-def test_records_are_views_into_the_message() -> None:
+def test_records_are_views_into_the_message():
     frame = bytearray(b"\x05abcd")
     records = Reader(frame).compact_nullable_records()
     assert records is not None
@@ -189,7 +189,7 @@ def test_records_are_views_into_the_message() -> None:
     assert bytes(records) == b"Xbcd"
 
 
-def test_record_payloads_are_passed_through_uncopied() -> None:
+def test_record_payloads_are_passed_through_uncopied():
     first, second = bytearray(b"first"), memoryview(b"second")
     w = Writer()
     w.nullable_records(first)
@@ -204,13 +204,13 @@ def test_record_payloads_are_passed_through_uncopied() -> None:
     assert w.size == len(b"".join(chunks))
 
 
-def test_empty_payloads_make_no_chunk() -> None:
+def test_empty_payloads_make_no_chunk():
     w = Writer()
     w.compact_nullable_records(b"")
     w.compact_nullable_records(None)
     assert [bytes(chunk) for chunk in w.chunks()] == [b"\x01\x00"]
 
 
-def test_a_negative_varint_is_not_written() -> None:
+def test_a_negative_varint_is_not_written():
     with pytest.raises(ValueError, match="unsigned"):
         Writer().uvarint(-1)

@@ -50,7 +50,7 @@ def _request(
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("size", [0, 1, 126, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152])
-def test_the_fast_reader_reads_what_the_generated_one_reads(version: int, size: int):
+def test_the_fast_reader_reads_what_the_generated_one_reads(version, size):
     frame = _encoded(_request(version, records=b"r" * size), version)
     fast = try_read_request(frame, 0, version)
     reader = Reader(frame)
@@ -60,7 +60,7 @@ def test_the_fast_reader_reads_what_the_generated_one_reads(version: int, size: 
 
 
 @pytest.mark.parametrize("version", FAST_VERSIONS)
-def test_any_other_shape_is_left_to_the_generated_reader(version: int):
+def test_any_other_shape_is_left_to_the_generated_reader(version):
     two_partitions = _request(version)
     two_partitions.topic_data[0].partition_data.append(PartitionProduceData(index=4, records=b"x"))
     two_topics = _request(version)
@@ -77,7 +77,7 @@ def test_any_other_shape_is_left_to_the_generated_reader(version: int):
 
 
 @pytest.mark.parametrize("version", FAST_VERSIONS)
-def test_a_cut_or_padded_request_is_left_to_the_generated_reader(version: int):
+def test_a_cut_or_padded_request_is_left_to_the_generated_reader(version):
     frame = _encoded(_request(version), version)
     for end in range(len(frame)):
         assert try_read_request(frame[:end], 0, version) is None
@@ -86,7 +86,7 @@ def test_a_cut_or_padded_request_is_left_to_the_generated_reader(version: int):
 
 
 @given(data=st.data(), version=st.sampled_from(FAST_VERSIONS))
-def test_a_changed_byte_never_makes_the_two_readers_disagree(data: st.DataObject, version: int):
+def test_a_changed_byte_never_makes_the_two_readers_disagree(data, version):
     frame = bytearray(_encoded(_request(version), version))
     place = data.draw(st.integers(0, len(frame) - 1))
     frame[place] = data.draw(st.integers(0, 255))
@@ -112,7 +112,7 @@ def _response(version: int, **fields: object) -> ProduceResponse:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("code", [0, 45])
-def test_the_fast_writer_writes_what_the_generated_one_writes(version: int, code: int):
+def test_the_fast_writer_writes_what_the_generated_one_writes(version, code):
     response = _response(version, error_code=code)
     fast = try_encode_response(response, version, 42)
     slow = encode_response(response, spec=SPEC, version=version, correlation_id=42)
@@ -122,7 +122,7 @@ def test_the_fast_writer_writes_what_the_generated_one_writes(version: int, code
 
 
 @pytest.mark.parametrize("version", FAST_VERSIONS)
-def test_an_answer_with_a_message_or_hint_is_left_to_the_generated_writer(version: int):
+def test_an_answer_with_a_message_or_hint_is_left_to_the_generated_writer(version):
     hinted = _response(version)
     hinted.node_endpoints = [NodeEndpoint(node_id=1, host="h", port=1)]
     two = _response(version)

@@ -146,7 +146,7 @@ def test_records_compare_by_content():
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_batch_of_pairs_is_what_build_batch_makes_of_them(count: int) -> None:
+def test_a_batch_of_pairs_is_what_build_batch_makes_of_them(count):
     pairs = [(b"key %d" % n, None if n == 1 else b"value") for n in range(count)]
     records = [Record(value, key=key, timestamp=7) for key, value in pairs]
     assert build_pair_batch(pairs, 7) == build_batch(records)

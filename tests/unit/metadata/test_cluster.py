@@ -20,7 +20,7 @@ from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.store.coord import Create, Delete, Node, Op, Put
 
 
-def test_a_single_broker_registers_is_elected_and_knows_it(run) -> None:
+def test_a_single_broker_registers_is_elected_and_knows_it(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -35,7 +35,7 @@ def test_a_single_broker_registers_is_elected_and_knows_it(run) -> None:
     run(scenario())
 
 
-def test_the_cluster_id_is_known_before_joining_and_stays(run) -> None:
+def test_the_cluster_id_is_known_before_joining_and_stays(run):
     async def scenario() -> None:
         small = SmallCluster()
         coord = small.server.session()
@@ -51,7 +51,7 @@ def test_the_cluster_id_is_known_before_joining_and_stays(run) -> None:
     run(scenario())
 
 
-def test_T22_a_created_topic_is_in_the_image_before_the_call_returns(run) -> None:
+def test_T22_a_created_topic_is_in_the_image_before_the_call_returns(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -67,7 +67,7 @@ def test_T22_a_created_topic_is_in_the_image_before_the_call_returns(run) -> Non
     run(scenario())
 
 
-def test_T21_results_come_in_the_order_of_the_request_each_with_its_own_error(run) -> None:
+def test_T21_results_come_in_the_order_of_the_request_each_with_its_own_error(run):
     async def scenario() -> None:
         (cluster,) = await SmallCluster().start(0)
         await cluster.create_topics([TopicSpec(name="old")])
@@ -92,7 +92,7 @@ def test_T21_results_come_in_the_order_of_the_request_each_with_its_own_error(ru
     run(scenario())
 
 
-def test_T21_validate_only_creates_nothing(run) -> None:
+def test_T21_validate_only_creates_nothing(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -107,7 +107,7 @@ def test_T21_validate_only_creates_nothing(run) -> None:
     run(scenario())
 
 
-def test_a_large_request_is_written_in_several_multis(run) -> None:
+def test_a_large_request_is_written_in_several_multis(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -118,7 +118,7 @@ def test_a_large_request_is_written_in_several_multis(run) -> None:
     run(scenario())
 
 
-def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id(run) -> None:
+def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -134,7 +134,7 @@ def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id(ru
     run(scenario())
 
 
-def test_topics_are_deleted_by_id_and_unknown_ones_refused(run) -> None:
+def test_topics_are_deleted_by_id_and_unknown_ones_refused(run):
     async def scenario() -> None:
         (cluster,) = await SmallCluster().start(0)
         (made,) = await cluster.create_topics([TopicSpec(name="t")])
@@ -148,7 +148,7 @@ def test_topics_are_deleted_by_id_and_unknown_ones_refused(run) -> None:
     run(scenario())
 
 
-def test_T22_partitions_and_keys_change_before_the_call_returns(run) -> None:
+def test_T22_partitions_and_keys_change_before_the_call_returns(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -171,7 +171,7 @@ def test_T22_partitions_and_keys_change_before_the_call_returns(run) -> None:
     run(scenario())
 
 
-def test_validate_only_changes_no_partitions_and_no_keys(run) -> None:
+def test_validate_only_changes_no_partitions_and_no_keys(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -185,7 +185,7 @@ def test_validate_only_changes_no_partitions_and_no_keys(run) -> None:
     run(scenario())
 
 
-def test_F96_a_clean_restart_keeps_topics_and_leader_epochs(run) -> None:
+def test_F96_a_clean_restart_keeps_topics_and_leader_epochs(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -200,7 +200,7 @@ def test_F96_a_clean_restart_keeps_topics_and_leader_epochs(run) -> None:
     run(scenario())
 
 
-def test_I14_an_unclean_start_takes_a_new_leader_epoch_before_it_serves(run) -> None:
+def test_I14_an_unclean_start_takes_a_new_leader_epoch_before_it_serves(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -213,7 +213,7 @@ def test_I14_an_unclean_start_takes_a_new_leader_epoch_before_it_serves(run) -> 
     run(scenario())
 
 
-def test_producer_ids_are_given_out_once(run) -> None:
+def test_producer_ids_are_given_out_once(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -227,7 +227,7 @@ def test_producer_ids_are_given_out_once(run) -> None:
     run(scenario())
 
 
-def test_a_suspended_session_may_not_act(run) -> None:
+def test_a_suspended_session_may_not_act(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -244,7 +244,7 @@ def test_a_suspended_session_may_not_act(run) -> None:
     run(scenario())
 
 
-def test_a_broker_whose_session_was_lost_joins_again_in_a_new_epoch(run) -> None:
+def test_a_broker_whose_session_was_lost_joins_again_in_a_new_epoch(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -259,7 +259,7 @@ def test_a_broker_whose_session_was_lost_joins_again_in_a_new_epoch(run) -> None
     run(scenario())
 
 
-def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it(run) -> None:
+def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -270,9 +270,7 @@ def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it(run) ->
     run(scenario())
 
 
-def test_a_creation_that_failed_half_way_leaves_no_nodes(
-    run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_creation_that_failed_half_way_leaves_no_nodes(run, monkeypatch):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -301,7 +299,7 @@ def test_a_creation_that_failed_half_way_leaves_no_nodes(
     run(scenario())
 
 
-def test_run_follows_the_store_until_cancelled(run) -> None:
+def test_run_follows_the_store_until_cancelled(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -318,7 +316,7 @@ def test_run_follows_the_store_until_cancelled(run) -> None:
     run(scenario())
 
 
-def test_run_tries_again_after_the_store_failed(run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_tries_again_after_the_store_failed(run, monkeypatch):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -347,7 +345,7 @@ def test_run_tries_again_after_the_store_failed(run, monkeypatch: pytest.MonkeyP
 # --- nodes that another program wrote ---
 
 
-def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing(run) -> None:
+def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -367,7 +365,7 @@ def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing(run) -> None:
     run(scenario())
 
 
-def test_S46_a_bad_partition_node_leaves_the_partition_as_it_was_known(run) -> None:
+def test_S46_a_bad_partition_node_leaves_the_partition_as_it_was_known(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -389,7 +387,7 @@ def test_S46_a_bad_partition_node_leaves_the_partition_as_it_was_known(run) -> N
     run(scenario())
 
 
-def test_S46_a_key_that_this_version_does_not_know_does_not_hide_the_topic(run) -> None:
+def test_S46_a_key_that_this_version_does_not_know_does_not_hide_the_topic(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -403,7 +401,7 @@ def test_S46_a_key_that_this_version_does_not_know_does_not_hide_the_topic(run) 
     run(scenario())
 
 
-def test_S46_a_bad_broker_or_controller_node_changes_nothing(run) -> None:
+def test_S46_a_bad_broker_or_controller_node_changes_nothing(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster, _) = await small.start(0, 1)
@@ -423,7 +421,7 @@ def test_S46_a_bad_broker_or_controller_node_changes_nothing(run) -> None:
     run(scenario())
 
 
-def test_a_store_without_a_usable_cluster_id_is_refused(run) -> None:
+def test_a_store_without_a_usable_cluster_id_is_refused(run):
     async def scenario() -> None:
         small = SmallCluster()
         coord = small.server.session()
@@ -435,7 +433,7 @@ def test_a_store_without_a_usable_cluster_id_is_refused(run) -> None:
     run(scenario())
 
 
-def test_unreadable_producer_ids_are_not_guessed(run) -> None:
+def test_unreadable_producer_ids_are_not_guessed(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -449,7 +447,7 @@ def test_unreadable_producer_ids_are_not_guessed(run) -> None:
     run(scenario())
 
 
-def test_a_new_controller_deletes_the_remains_of_a_half_made_topic(run) -> None:
+def test_a_new_controller_deletes_the_remains_of_a_half_made_topic(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -464,7 +462,7 @@ def test_a_new_controller_deletes_the_remains_of_a_half_made_topic(run) -> None:
     run(scenario())
 
 
-def test_two_brokers_with_one_id_cannot_both_join(run) -> None:
+def test_two_brokers_with_one_id_cannot_both_join(run):
     async def scenario() -> None:
         small = SmallCluster()
         await small.start(0)

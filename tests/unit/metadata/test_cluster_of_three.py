@@ -31,7 +31,7 @@ def partition(cluster: Cluster) -> PartitionImage:
     return cluster.image.topics["t"].partitions[0]
 
 
-def test_one_broker_is_the_controller_and_all_agree(run) -> None:
+def test_one_broker_is_the_controller_and_all_agree(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         assert [one.is_controller for one in clusters] == [True, False, False]
@@ -43,7 +43,7 @@ def test_one_broker_is_the_controller_and_all_agree(run) -> None:
     run(scenario())
 
 
-def test_only_the_controller_creates_topics(run) -> None:
+def test_only_the_controller_creates_topics(run):
     async def scenario() -> None:
         _, clusters = await three_brokers()
         with pytest.raises(KafkaError) as refused:
@@ -55,7 +55,7 @@ def test_only_the_controller_creates_topics(run) -> None:
 
 def test_I11_a_lost_leader_is_replaced_from_the_isr_at_a_higher_epoch_and_all_brokers_see_it(
     run,
-) -> None:
+):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         assert partition(clusters[0]).leader == 1
@@ -69,7 +69,7 @@ def test_I11_a_lost_leader_is_replaced_from_the_isr_at_a_higher_epoch_and_all_br
     run(scenario())
 
 
-def test_I33_a_lost_controller_is_replaced_in_a_new_epoch_and_elects(run) -> None:
+def test_I33_a_lost_controller_is_replaced_in_a_new_epoch_and_elects(run):
     async def scenario() -> None:
         small = SmallCluster()
         clusters = await small.start(0, 1, 2)
@@ -87,7 +87,7 @@ def test_I33_a_lost_controller_is_replaced_in_a_new_epoch_and_elects(run) -> Non
     run(scenario())
 
 
-def test_I33_a_controller_that_was_replaced_while_disconnected_writes_nothing(run) -> None:
+def test_I33_a_controller_that_was_replaced_while_disconnected_writes_nothing(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         # Given: the controller is disconnected, its session expires, broker 1 takes over.
@@ -107,7 +107,7 @@ def test_I33_a_controller_that_was_replaced_while_disconnected_writes_nothing(ru
     run(scenario())
 
 
-def test_I33_a_stale_controller_steps_down_when_its_write_is_refused(run) -> None:
+def test_I33_a_stale_controller_steps_down_when_its_write_is_refused(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         epoch = small.server.get(nodes.CONTROLLER_EPOCH)
@@ -134,7 +134,7 @@ def test_I33_a_stale_controller_steps_down_when_its_write_is_refused(run) -> Non
     run(scenario())
 
 
-def test_a_partition_below_the_minimum_remembers_its_eligible_replicas(run) -> None:
+def test_a_partition_below_the_minimum_remembers_its_eligible_replicas(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         small.crash(1)
@@ -147,7 +147,7 @@ def test_a_partition_below_the_minimum_remembers_its_eligible_replicas(run) -> N
     run(scenario())
 
 
-def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too(run) -> None:
+def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         for broker_id in (1, 2):
@@ -164,7 +164,7 @@ def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too(run) -> Non
     run(scenario())
 
 
-def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster(run) -> None:
+def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster(run):
     async def scenario() -> None:
         small, _ = await three_brokers()
         # Given: 1 dies, then 2, then 0: the last two are eligible, 1 is not.
@@ -183,7 +183,7 @@ def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster(run) -> None:
     run(scenario())
 
 
-def test_I14_an_unclean_broker_is_not_preferred_to_one_that_has_everything(run) -> None:
+def test_I14_an_unclean_broker_is_not_preferred_to_one_that_has_everything(run):
     async def scenario() -> None:
         small, _ = await three_brokers()
         for broker_id in (1, 2, 0):
@@ -216,7 +216,7 @@ def propose(
     )
 
 
-def test_I14_the_leader_changes_the_isr_by_compare_and_set(run) -> None:
+def test_I14_the_leader_changes_the_isr_by_compare_and_set(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
@@ -232,7 +232,7 @@ def test_I14_the_leader_changes_the_isr_by_compare_and_set(run) -> None:
     run(scenario())
 
 
-def test_I14_a_proposal_on_a_stale_image_has_no_effect(run) -> None:
+def test_I14_a_proposal_on_a_stale_image_has_no_effect(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
@@ -247,7 +247,7 @@ def test_I14_a_proposal_on_a_stale_image_has_no_effect(run) -> None:
     run(scenario())
 
 
-def test_a_proposal_survives_a_change_of_the_controller(run) -> None:
+def test_a_proposal_survives_a_change_of_the_controller(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
@@ -269,7 +269,7 @@ async def reread(cluster: Cluster) -> PartitionImage:
     return partition(cluster)
 
 
-def test_only_the_leader_proposes_and_only_for_topics_that_exist(run) -> None:
+def test_only_the_leader_proposes_and_only_for_topics_that_exist(run):
     async def scenario() -> None:
         _, clusters = await three_brokers()
         now = partition(clusters[0])
@@ -284,7 +284,7 @@ def test_only_the_leader_proposes_and_only_for_topics_that_exist(run) -> None:
     run(scenario())
 
 
-def test_a_follower_that_restarted_since_it_fetched_does_not_join_the_isr(run) -> None:
+def test_a_follower_that_restarted_since_it_fetched_does_not_join_the_isr(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         old_epoch = clusters[2].broker_epoch
@@ -302,7 +302,7 @@ def test_a_follower_that_restarted_since_it_fetched_does_not_join_the_isr(run) -
     run(scenario())
 
 
-def test_producer_ids_of_two_brokers_never_overlap(run) -> None:
+def test_producer_ids_of_two_brokers_never_overlap(run):
     async def scenario() -> None:
         _, clusters = await three_brokers()
         blocks = await asyncio.gather(*(one.reserve_producer_ids() for one in clusters))
@@ -311,7 +311,7 @@ def test_producer_ids_of_two_brokers_never_overlap(run) -> None:
     run(scenario())
 
 
-def test_a_clean_stop_hands_the_lead_over_at_once(run) -> None:
+def test_a_clean_stop_hands_the_lead_over_at_once(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         del small.members[1]
@@ -322,7 +322,7 @@ def test_a_clean_stop_hands_the_lead_over_at_once(run) -> None:
     run(scenario())
 
 
-def test_I34_every_broker_learns_that_a_topic_was_deleted_and_created_again(run) -> None:
+def test_I34_every_broker_learns_that_a_topic_was_deleted_and_created_again(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         old_id = clusters[2].image.topics["t"].topic_id
@@ -341,8 +341,8 @@ def test_I34_every_broker_learns_that_a_topic_was_deleted_and_created_again(run)
 
 def test_I33_of_two_brokers_that_campaign_one_becomes_the_controller(
     run,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         coord = small.members[2].coord
@@ -363,7 +363,7 @@ def test_I33_of_two_brokers_that_campaign_one_becomes_the_controller(
     run(scenario())
 
 
-def test_an_election_that_may_lose_records_is_announced(run) -> None:
+def test_an_election_that_may_lose_records_is_announced(run):
     async def scenario() -> None:
         small = SmallCluster()
         clusters = await small.start(0, 1)

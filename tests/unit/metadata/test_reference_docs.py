@@ -1,19 +1,13 @@
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tools import reference_docs
 
 
-def test_the_reference_pages_match_the_code() -> None:
+def test_the_reference_pages_match_the_code():
     assert reference_docs.main(["--check"]) == 0
 
 
-def test_a_page_that_differs_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_that_differs_is_named(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(reference_docs, "FOLDER", tmp_path)
     assert reference_docs.main([]) == 0
     assert reference_docs.main(["--check"]) == 0

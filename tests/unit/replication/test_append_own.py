@@ -34,7 +34,7 @@ def refusal(part: Partition) -> ErrorCode:
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
-def test_an_own_batch_is_stored_as_the_same_bytes_as_a_produced_one(policy: BatchPolicy) -> None:
+def test_an_own_batch_is_stored_as_the_same_bytes_as_a_produced_one(policy):
     own, produced = leader(epoch=4), leader(epoch=4)
     for part in (own, produced):
         part.set_settings(replace(part.settings, policy=policy))
@@ -45,7 +45,7 @@ def test_an_own_batch_is_stored_as_the_same_bytes_as_a_produced_one(policy: Batc
     assert content(own) == content(produced)
 
 
-def test_an_own_batch_gets_the_next_offsets_and_the_leader_epoch() -> None:
+def test_an_own_batch_gets_the_next_offsets_and_the_leader_epoch():
     part = leader(epoch=4)
     for _ in range(2):
         part.append_own(own_batch(), now_ms=NOW_MS)
@@ -54,7 +54,7 @@ def test_an_own_batch_gets_the_next_offsets_and_the_leader_epoch() -> None:
     assert [header.partition_leader_epoch for header in headers] == [4, 4]
 
 
-def test_an_own_batch_wakes_parked_followers() -> None:
+def test_an_own_batch_wakes_parked_followers():
     part = leader(isr=(OWN, SECOND))
     watcher = Watcher()
     part.replica_watchers[watcher] = None
@@ -62,7 +62,7 @@ def test_an_own_batch_wakes_parked_followers() -> None:
     assert watcher.wakes == 1
 
 
-def test_an_own_batch_is_held_to_the_size_limits_of_the_topic() -> None:
+def test_an_own_batch_is_held_to_the_size_limits_of_the_topic():
     part = leader()
     size = len(own_batch())
     part.set_settings(replace(part.settings, policy=BatchPolicy(max_message_bytes=size - 1)))
@@ -71,11 +71,11 @@ def test_an_own_batch_is_held_to_the_size_limits_of_the_topic() -> None:
     assert refusal(part) is ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_T27_an_own_batch_is_refused_below_the_minimum_of_in_sync_replicas() -> None:
+def test_T27_an_own_batch_is_refused_below_the_minimum_of_in_sync_replicas():
     assert refusal(leader(in_sync_min=2)) is ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-def test_only_the_leader_appends_own_batches() -> None:
+def test_only_the_leader_appends_own_batches():
     part = leader()
     part.become_follower(image(leader=SECOND, epoch=1))
     assert refusal(part) is ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -36,20 +36,20 @@ def refusal(of: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
 # --- roles ---------------------------------------------------------------------------------------
 
 
-def test_without_a_role_nothing_is_appended() -> None:
+def test_without_a_role_nothing_is_appended():
     with pytest.raises(KafkaError) as caught:
         append(partition())
     assert refusal(caught) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_leader_alone_in_sync_moves_its_marks_by_itself() -> None:
+def test_a_leader_alone_in_sync_moves_its_marks_by_itself():
     alone = partition()
     alone.become_leader(image(replicas=(OWN,)), now=0.0)
     append(alone, 3)
     assert alone.high_watermark == alone.durable_offset == 3
 
 
-def test_a_leader_gives_offsets_and_its_epoch_to_batches() -> None:
+def test_a_leader_gives_offsets_and_its_epoch_to_batches():
     led = leader(epoch=4)
     assert append(led, 3).base_offset == 0
     second = append(led, 2)
@@ -57,13 +57,13 @@ def test_a_leader_gives_offsets_and_its_epoch_to_batches() -> None:
     assert led.log.epochs.entries() == ((4, 0),)
 
 
-def test_I11_a_leader_epoch_never_goes_back() -> None:
+def test_I11_a_leader_epoch_never_goes_back():
     led = leader(epoch=4)
     with pytest.raises(InvariantViolation):
         led.become_follower(image(leader=SECOND, epoch=3))
 
 
-def test_a_leader_that_becomes_a_follower_refuses_waiting_requests() -> None:
+def test_a_leader_that_becomes_a_follower_refuses_waiting_requests():
     led = leader(isr=ALL)
     heard = wait(led, append(led).next_offset)
     led.become_follower(image(leader=SECOND, epoch=1))
@@ -73,7 +73,7 @@ def test_a_leader_that_becomes_a_follower_refuses_waiting_requests() -> None:
     assert refusal(caught) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_change_of_the_in_sync_set_keeps_epoch_and_positions() -> None:
+def test_a_change_of_the_in_sync_set_keeps_epoch_and_positions():
     led = leader(isr=ALL)
     append(led, 4)
     fetched(SECOND, led, 4)
@@ -82,7 +82,7 @@ def test_a_change_of_the_in_sync_set_keeps_epoch_and_positions() -> None:
     assert led.high_watermark == 4
 
 
-def test_R12_an_offline_partition_answers_with_a_storage_error() -> None:
+def test_R12_an_offline_partition_answers_with_a_storage_error():
     led = leader(isr=ALL)
     heard = wait(led, append(led).next_offset)
     led.go_offline()
@@ -95,7 +95,7 @@ def test_R12_an_offline_partition_answers_with_a_storage_error() -> None:
 # --- marks and acknowledgements ------------------------------------------------------------------
 
 
-def test_F79_the_high_watermark_is_what_every_in_sync_replica_has() -> None:
+def test_F79_the_high_watermark_is_what_every_in_sync_replica_has():
     led = leader(isr=ALL)
     append(led, 10)
     fetched(SECOND, led, 10)
@@ -104,7 +104,7 @@ def test_F79_the_high_watermark_is_what_every_in_sync_replica_has() -> None:
     assert led.high_watermark == 6
 
 
-def test_a_follower_outside_the_isr_does_not_hold_back_the_high_watermark() -> None:
+def test_a_follower_outside_the_isr_does_not_hold_back_the_high_watermark():
     led = leader(isr=(OWN, SECOND))
     append(led, 10)
     fetched(THIRD, led, 1)
@@ -112,7 +112,7 @@ def test_a_follower_outside_the_isr_does_not_hold_back_the_high_watermark() -> N
     assert led.high_watermark == 10
 
 
-def test_I9_the_high_watermark_stays_when_a_follower_falls_back() -> None:
+def test_I9_the_high_watermark_stays_when_a_follower_falls_back():
     led = leader(isr=ALL)
     append(led, 5)
     fetched(SECOND, led, 5)
@@ -121,7 +121,7 @@ def test_I9_the_high_watermark_stays_when_a_follower_falls_back() -> None:
     assert led.high_watermark == 5
 
 
-def test_acks_all_waits_for_the_disks_of_all_in_sync_replicas() -> None:
+def test_acks_all_waits_for_the_disks_of_all_in_sync_replicas():
     log = SlowLog()
     led = leader(log, isr=ALL)
     heard = wait(led, append(led, 2).next_offset)
@@ -135,7 +135,7 @@ def test_acks_all_waits_for_the_disks_of_all_in_sync_replicas() -> None:
     assert heard == [ErrorCode.NONE]
 
 
-def test_acks_all_waits_for_the_leaders_own_disk_too() -> None:
+def test_acks_all_waits_for_the_leaders_own_disk_too():
     log = SlowLog()
     led = leader(log, isr=(OWN, SECOND))
     heard = wait(led, append(led, 2).next_offset)
@@ -146,7 +146,7 @@ def test_acks_all_waits_for_the_leaders_own_disk_too() -> None:
     assert heard == [ErrorCode.NONE]
 
 
-def test_with_flush_os_the_high_watermark_is_enough() -> None:
+def test_with_flush_os_the_high_watermark_is_enough():
     led = leader(SlowLog(), isr=(OWN, SECOND), flush_before_ack=False)
     heard = wait(led, append(led, 2).next_offset)
     fetched(SECOND, led, 2, flushed=0)
@@ -154,21 +154,21 @@ def test_with_flush_os_the_high_watermark_is_enough() -> None:
     assert led.durable_offset == 0
 
 
-def test_an_append_that_waits_for_the_disk_requests_one_flush() -> None:
+def test_an_append_that_waits_for_the_disk_requests_one_flush():
     flushes = Flushes()
     led = leader(SlowLog(), flushes=flushes)
     wait(led, append(led).next_offset)
     assert flushes.requested == 1
 
 
-def test_with_flush_os_no_append_requests_a_flush() -> None:
+def test_with_flush_os_no_append_requests_a_flush():
     flushes = Flushes()
     led = leader(SlowLog(), flushes=flushes, flush_before_ack=False)
     wait(led, append(led).next_offset)
     assert flushes.requested == 0
 
 
-def test_waiting_for_a_batch_appended_with_acks_1_requests_its_flush() -> None:
+def test_waiting_for_a_batch_appended_with_acks_1_requests_its_flush():
     flushes = Flushes()
     led = leader(SlowLog(), flushes=flushes)
     next_offset = append(led, acks=1).next_offset
@@ -177,7 +177,7 @@ def test_waiting_for_a_batch_appended_with_acks_1_requests_its_flush() -> None:
     assert flushes.requested == 1
 
 
-def test_a_new_leader_epoch_requests_flushes_again() -> None:
+def test_a_new_leader_epoch_requests_flushes_again():
     flushes = Flushes()
     led = leader(SlowLog(), flushes=flushes)
     next_offset = append(led).next_offset
@@ -186,12 +186,12 @@ def test_a_new_leader_epoch_requests_flushes_again() -> None:
     assert flushes.requested == 2
 
 
-def test_a_batch_that_is_already_durable_is_acknowledged_at_once() -> None:
+def test_a_batch_that_is_already_durable_is_acknowledged_at_once():
     led = leader()
     assert wait(led, append(led).next_offset) == [ErrorCode.NONE]
 
 
-def test_T27_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None:
+def test_T27_acks_all_is_refused_below_the_minimum_of_in_sync_replicas():
     led = leader(isr=(OWN,), in_sync_min=2)
     with pytest.raises(KafkaError) as caught:
         append(led)
@@ -199,19 +199,19 @@ def test_T27_acks_all_is_refused_below_the_minimum_of_in_sync_replicas() -> None
     assert led.log.log_end_offset == 0
 
 
-def test_T27_acks_1_is_accepted_below_the_minimum_but_not_visible() -> None:
+def test_T27_acks_1_is_accepted_below_the_minimum_but_not_visible():
     led = leader(isr=(OWN,), in_sync_min=2)
     append(led, acks=1)
     assert led.high_watermark == 0
 
 
-def test_T27_a_topic_with_one_replica_cannot_need_two() -> None:
+def test_T27_a_topic_with_one_replica_cannot_need_two():
     alone = partition(in_sync_min=2)
     alone.become_leader(image(replicas=(OWN,)), now=0.0)
     assert wait(alone, append(alone).next_offset) == [ErrorCode.NONE]
 
 
-def test_I14_the_marks_stand_still_below_the_minimum() -> None:
+def test_I14_the_marks_stand_still_below_the_minimum():
     led = leader(isr=(OWN, SECOND), in_sync_min=2)
     heard = wait(led, append(led, 3).next_offset)
     led.become_leader(image(isr=(OWN,)), now=1.0)
@@ -219,7 +219,7 @@ def test_I14_the_marks_stand_still_below_the_minimum() -> None:
     assert heard == []
 
 
-def test_a_lower_minimum_releases_waiting_requests() -> None:
+def test_a_lower_minimum_releases_waiting_requests():
     led = leader(isr=(OWN, SECOND), in_sync_min=2)
     heard = wait(led, append(led, 3).next_offset)
     led.become_leader(image(isr=(OWN,)), now=1.0)
@@ -227,7 +227,7 @@ def test_a_lower_minimum_releases_waiting_requests() -> None:
     assert heard == [ErrorCode.NONE]
 
 
-def test_I14_a_proposed_member_counts_before_the_store_has_agreed() -> None:
+def test_I14_a_proposed_member_counts_before_the_store_has_agreed():
     led = leader(isr=(OWN, SECOND))
     append(led, 4)
     fetched(SECOND, led, 4)
@@ -240,7 +240,7 @@ def test_I14_a_proposed_member_counts_before_the_store_has_agreed() -> None:
     assert led.high_watermark == 8
 
 
-def test_I14_a_member_that_is_to_leave_counts_until_the_store_has_agreed() -> None:
+def test_I14_a_member_that_is_to_leave_counts_until_the_store_has_agreed():
     led = leader(isr=ALL)
     append(led, 4)
     led.propose_isr((OWN, SECOND))
@@ -250,7 +250,7 @@ def test_I14_a_member_that_is_to_leave_counts_until_the_store_has_agreed() -> No
     assert led.high_watermark == 4
 
 
-def test_a_proposal_that_failed_no_longer_counts() -> None:
+def test_a_proposal_that_failed_no_longer_counts():
     led = leader(isr=(OWN, SECOND))
     led.propose_isr(ALL)
     append(led, 4)
@@ -259,14 +259,14 @@ def test_a_proposal_that_failed_no_longer_counts() -> None:
     assert led.high_watermark == 4
 
 
-def test_S31_a_broker_without_a_replica_is_refused() -> None:
+def test_S31_a_broker_without_a_replica_is_refused():
     led = leader()
     with pytest.raises(KafkaError) as caught:
         fetched(99, led, 0)
     assert refusal(caught) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_appends_wake_followers_and_the_watermark_wakes_consumers() -> None:
+def test_appends_wake_followers_and_the_watermark_wakes_consumers():
     led = leader(isr=(OWN, SECOND))
     consumer, follower = Watcher(), Watcher()
     led.consumer_watchers[consumer] = None
@@ -280,7 +280,7 @@ def test_appends_wake_followers_and_the_watermark_wakes_consumers() -> None:
 # --- idempotence ---------------------------------------------------------------------------------
 
 
-def test_T29_a_retry_gets_the_first_offset_and_is_not_appended_again() -> None:
+def test_T29_a_retry_gets_the_first_offset_and_is_not_appended_again():
     led = leader()
     identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
     first = append(led, 3, **identity)
@@ -290,7 +290,7 @@ def test_T29_a_retry_gets_the_first_offset_and_is_not_appended_again() -> None:
     assert led.log.log_end_offset == 3
 
 
-def test_T29_a_retry_waits_for_the_same_durable_offset_as_its_original() -> None:
+def test_T29_a_retry_waits_for_the_same_durable_offset_as_its_original():
     log = SlowLog()
     led = leader(log)
     identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
@@ -302,7 +302,7 @@ def test_T29_a_retry_waits_for_the_same_durable_offset_as_its_original() -> None
     assert original == retry == [ErrorCode.NONE]
 
 
-def test_T29_a_gap_in_the_sequence_appends_nothing() -> None:
+def test_T29_a_gap_in_the_sequence_appends_nothing():
     led = leader()
     append(led, 1, producer_id=9, producer_epoch=0, base_sequence=0)
     with pytest.raises(KafkaError) as caught:
@@ -311,7 +311,7 @@ def test_T29_a_gap_in_the_sequence_appends_nothing() -> None:
     assert led.log.log_end_offset == 1
 
 
-def test_I18_a_follower_knows_the_sequences_when_it_becomes_the_leader() -> None:
+def test_I18_a_follower_knows_the_sequences_when_it_becomes_the_leader():
     led = leader(isr=(OWN, SECOND))
     identity = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
     first = append(led, 2, **identity)
@@ -331,18 +331,18 @@ def test_I18_a_follower_knows_the_sequences_when_it_becomes_the_leader() -> None
     ("asked", "code"),
     [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)],
 )
-def test_T36_another_leader_epoch_is_refused(asked: int, code: ErrorCode) -> None:
+def test_T36_another_leader_epoch_is_refused(asked, code):
     with pytest.raises(KafkaError) as caught:
         leader(epoch=5).check_epoch(asked)
     assert refusal(caught) is code
 
 
 @pytest.mark.parametrize("asked", [-1, 5])
-def test_T36_the_same_epoch_and_none_are_accepted(asked: int) -> None:
+def test_T36_the_same_epoch_and_none_are_accepted(asked):
     leader(epoch=5).check_epoch(asked)
 
 
-def test_T37_the_end_of_an_epoch_is_where_the_next_one_began() -> None:
+def test_T37_the_end_of_an_epoch_is_where_the_next_one_began():
     led = leader(epoch=2)
     append(led, 4)
     led.become_leader(image(epoch=5), now=1.0)
@@ -362,7 +362,7 @@ def follower() -> Partition:
     return made
 
 
-def test_I10_a_follower_holds_the_leaders_bytes() -> None:
+def test_I10_a_follower_holds_the_leaders_bytes():
     led, other = leader(epoch=3), follower()
     for count in (1, 5, 2):
         append(led, count)
@@ -372,13 +372,13 @@ def test_I10_a_follower_holds_the_leaders_bytes() -> None:
     assert other.log.epochs.entries() == led.log.epochs.entries()
 
 
-def test_a_followers_watermark_never_passes_its_log_end() -> None:
+def test_a_followers_watermark_never_passes_its_log_end():
     other = follower()
     other.append_from_leader(batch(2), high_watermark=50, now_ms=NOW_MS)
     assert other.high_watermark == 2
 
 
-def test_a_follower_reports_its_appends_to_the_flusher() -> None:
+def test_a_follower_reports_its_appends_to_the_flusher():
     flushes = Flushes()
     other = partition(flushes=flushes)
     other.become_follower(image(leader=SECOND))
@@ -386,7 +386,7 @@ def test_a_follower_reports_its_appends_to_the_flusher() -> None:
     assert flushes.appended_bytes == len(batch(2))
 
 
-def test_a_follower_keeps_nothing_of_a_batch_that_was_cut_off() -> None:
+def test_a_follower_keeps_nothing_of_a_batch_that_was_cut_off():
     other = follower()
     whole = batch(2) + batch(1, base_offset=2)
     for cut in range(1, len(batch(1))):
@@ -395,7 +395,7 @@ def test_a_follower_keeps_nothing_of_a_batch_that_was_cut_off() -> None:
         other.log.restart_at(0)
 
 
-def test_S23_a_follower_checks_the_checksum() -> None:
+def test_S23_a_follower_checks_the_checksum():
     damaged = bytearray(batch(2))
     damaged[-1] ^= 1
     other = follower()
@@ -406,7 +406,7 @@ def test_S23_a_follower_checks_the_checksum() -> None:
     assert other.log.epochs.entries() == ()
 
 
-def test_I2_a_follower_does_not_accept_an_offset_twice() -> None:
+def test_I2_a_follower_does_not_accept_an_offset_twice():
     other = follower()
     other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
     with pytest.raises(KafkaError) as caught:
@@ -415,7 +415,7 @@ def test_I2_a_follower_does_not_accept_an_offset_twice() -> None:
     assert other.log.log_end_offset == 2
 
 
-def test_a_follower_accepts_a_gap_that_compaction_left() -> None:
+def test_a_follower_accepts_a_gap_that_compaction_left():
     other = follower()
     other.append_from_leader(batch(2, base_offset=5), high_watermark=0, now_ms=NOW_MS)
     assert other.log.log_end_offset == 7
@@ -433,7 +433,7 @@ def follow(follower_: Partition, of: Partition) -> None:
     pytest.fail("the follower does not converge")
 
 
-def test_I10_a_tail_that_the_new_leader_never_had_is_cut() -> None:
+def test_I10_a_tail_that_the_new_leader_never_had_is_cut():
     old, new = leader(isr=ALL, epoch=1), follower()
     append(old, 3)
     new = partition()
@@ -448,7 +448,7 @@ def test_I10_a_tail_that_the_new_leader_never_had_is_cut() -> None:
     assert old.log.epochs.entries() == new.log.epochs.entries() == ((1, 0), (2, 3))
 
 
-def test_I10_an_epoch_that_wrote_nothing_does_not_keep_a_follower_from_converging() -> None:
+def test_I10_an_epoch_that_wrote_nothing_does_not_keep_a_follower_from_converging():
     """The old leader began an epoch and wrote nothing in it; the new one does not know it."""
     old, new = leader(epoch=1), partition()
     new.become_follower(image(leader=SECOND, epoch=1))
@@ -463,7 +463,7 @@ def test_I10_an_epoch_that_wrote_nothing_does_not_keep_a_follower_from_convergin
     assert old.log.epochs.entries() == new.log.epochs.entries()
 
 
-def test_KIP279_a_fast_double_failover_ends_in_one_history() -> None:
+def test_KIP279_a_fast_double_failover_ends_in_one_history():
     """Each has an epoch that the other lacks: the last common epoch decides."""
     one, two = leader(epoch=1), partition()
     two.become_follower(image(leader=SECOND, epoch=1))
@@ -478,7 +478,7 @@ def test_KIP279_a_fast_double_failover_ends_in_one_history() -> None:
     assert content(one) == content(two)
 
 
-def test_truncation_moves_the_marks_back() -> None:
+def test_truncation_moves_the_marks_back():
     other = follower()
     other.append_from_leader(batch(4, epoch=1), high_watermark=4, now_ms=NOW_MS)
     other.append_from_leader(batch(4, base_offset=4, epoch=2), high_watermark=8, now_ms=NOW_MS)
@@ -488,7 +488,7 @@ def test_truncation_moves_the_marks_back() -> None:
     assert other.durable_offset <= 4
 
 
-def test_a_log_that_restarts_moves_the_marks_with_it() -> None:
+def test_a_log_that_restarts_moves_the_marks_with_it():
     other = follower()
     other.append_from_leader(batch(4), high_watermark=4, now_ms=NOW_MS)
     other.restart_at(100)
@@ -498,7 +498,7 @@ def test_a_log_that_restarts_moves_the_marks_with_it() -> None:
     assert other.high_watermark == other.durable_offset == 0
 
 
-def test_a_log_without_the_leaders_epochs_is_dropped_to_its_start() -> None:
+def test_a_log_without_the_leaders_epochs_is_dropped_to_its_start():
     other = follower()
     other.append_from_leader(batch(4, epoch=5), high_watermark=0, now_ms=NOW_MS)
     other.truncate_to_epoch(3, 9)

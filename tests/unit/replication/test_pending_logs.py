@@ -37,13 +37,13 @@ def names_of(group: list[tuple[TopicPartition, TopicImage]]) -> list[TopicPartit
     return [name for name, _ in group]
 
 
-def test_the_longest_waiting_partition_is_taken_first(pending: PendingLogs) -> None:
+def test_the_longest_waiting_partition_is_taken_first(pending):
     assert names_of(pending.take(2)) == NAMES[:2]
     assert names_of(pending.take(2)) == NAMES[2:]
     assert pending.take(2) == []
 
 
-def test_a_failed_partition_waits_for_the_retry(pending: PendingLogs) -> None:
+def test_a_failed_partition_waits_for_the_retry(pending):
     pending.tried(pending.take(3))
     pending.want(NAMES[0], topic())
     assert pending.take(3) == []
@@ -51,13 +51,13 @@ def test_a_failed_partition_waits_for_the_retry(pending: PendingLogs) -> None:
     assert names_of(pending.take(3)) == NAMES
 
 
-def test_a_log_that_is_being_made_is_not_taken_twice(pending: PendingLogs) -> None:
+def test_a_log_that_is_being_made_is_not_taken_twice(pending):
     pending.take(3)
     pending.retry_failed()
     assert pending.take(3) == []
 
 
-def test_a_name_that_now_belongs_to_another_topic_is_taken_again(pending: PendingLogs) -> None:
+def test_a_name_that_now_belongs_to_another_topic_is_taken_again(pending):
     group = pending.take(3)
     pending.want(NAMES[1], topic(2))
     assert pending.take(3) == []
@@ -65,7 +65,7 @@ def test_a_name_that_now_belongs_to_another_topic_is_taken_again(pending: Pendin
     assert pending.take(3) == [(NAMES[1], topic(2))]
 
 
-def test_waiting_ends_when_every_log_of_the_topic_was_tried(run, pending: PendingLogs) -> None:
+def test_waiting_ends_when_every_log_of_the_topic_was_tried(run, pending):
     async def wait() -> list[bool]:
         seen = []
         waiting = asyncio.create_task(pending.wait_tried(["t", "unknown"]))
@@ -82,14 +82,14 @@ def test_waiting_ends_when_every_log_of_the_topic_was_tried(run, pending: Pendin
     assert len(pending) == 3, "failed logs stay pending"
 
 
-def test_a_forgotten_partition_is_not_waited_for(pending: PendingLogs) -> None:
+def test_a_forgotten_partition_is_not_waited_for(pending):
     for name in NAMES:
         pending.forget(name)
     assert not pending.has_untried("t")
     assert len(pending) == 0
 
 
-def test_a_partition_forgotten_while_it_is_made_holds_its_waiters(pending: PendingLogs) -> None:
+def test_a_partition_forgotten_while_it_is_made_holds_its_waiters(pending):
     group = pending.take(3)
     for name in NAMES:
         pending.forget(name)
@@ -98,5 +98,5 @@ def test_a_partition_forgotten_while_it_is_made_holds_its_waiters(pending: Pendi
     assert not pending.has_untried("t")
 
 
-def test_work_that_is_already_there_ends_the_wait_at_once(run, pending: PendingLogs) -> None:
+def test_work_that_is_already_there_ends_the_wait_at_once(run, pending):
     run(pending.wait_work(3600))

@@ -130,20 +130,20 @@ def place() -> Place:
     return Place()
 
 
-def test_F77_only_partitions_with_a_replica_here_get_a_log(place: Place) -> None:
+def test_F77_only_partitions_with_a_replica_here_get_a_log(place):
     place.put(topic(image(), image(leader=SECOND, replicas=(SECOND, THIRD))))
     assert list(place.logs.logs) == [TopicPartition("t", 0)]
     assert place.replicas.find("t", 1) is None
     assert len(place.replicas) == 1
 
 
-def test_the_image_decides_who_leads(place: Place) -> None:
+def test_the_image_decides_who_leads(place):
     place.put(topic(image(), image(leader=SECOND, isr=ALL)))
     assert [partition.is_leader for partition in place.replicas] == [True, False]
     assert place.followed == [("t-0", OWN), ("t-1", SECOND)]
 
 
-def test_a_partition_keeps_its_log_when_it_follows_a_new_leader(place: Place) -> None:
+def test_a_partition_keeps_its_log_when_it_follows_a_new_leader(place):
     place.put(topic(image(isr=ALL)))
     log = place.partition().log
     place.put(topic(image(leader=THIRD, epoch=1, isr=ALL)))
@@ -152,7 +152,7 @@ def test_a_partition_keeps_its_log_when_it_follows_a_new_leader(place: Place) ->
     assert place.followed[-1] == ("t-0", THIRD)
 
 
-def test_the_log_of_a_deleted_topic_is_deleted(place: Place) -> None:
+def test_the_log_of_a_deleted_topic_is_deleted(place):
     place.put(topic(image()))
     gone = place.partition()
     place.drop("t")
@@ -162,13 +162,13 @@ def test_the_log_of_a_deleted_topic_is_deleted(place: Place) -> None:
         append(gone)
 
 
-def test_a_deleted_topic_is_no_longer_followed(place: Place) -> None:
+def test_a_deleted_topic_is_no_longer_followed(place):
     place.put(topic(image(leader=SECOND, isr=ALL)))
     place.drop("t")
     assert place.followed[-1] == ("t-0", NO_LEADER)
 
 
-def test_requests_that_wait_on_a_deleted_topic_are_refused(place: Place) -> None:
+def test_requests_that_wait_on_a_deleted_topic_are_refused(place):
     place.put(topic(image(isr=ALL)))
     heard: list[ErrorCode] = []
     partition = place.partition()
@@ -177,7 +177,7 @@ def test_requests_that_wait_on_a_deleted_topic_are_refused(place: Place) -> None
     assert heard == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
-def test_I34_a_topic_created_again_under_its_name_is_empty(place: Place) -> None:
+def test_I34_a_topic_created_again_under_its_name_is_empty(place):
     place.put(topic(image()))
     append(place.partition(), 3)
     place.put(topic(image(), number=2))
@@ -185,21 +185,21 @@ def test_I34_a_topic_created_again_under_its_name_is_empty(place: Place) -> None
     assert place.partition().topic_id == UUID(int=2)
 
 
-def test_a_replica_that_moved_to_another_broker_is_dropped(place: Place) -> None:
+def test_a_replica_that_moved_to_another_broker_is_dropped(place):
     place.put(topic(image(isr=ALL)))
     place.put(topic(image(leader=SECOND, epoch=1, replicas=(SECOND, THIRD), isr=(SECOND,))))
     assert place.replicas.find("t", 0) is None
     assert place.logs.deleted == [TopicPartition("t", 0)]
 
 
-def test_changed_topic_keys_reach_partition_and_log(place: Place) -> None:
+def test_changed_topic_keys_reach_partition_and_log(place):
     place.put(topic(image()))
     place.put(topic(image(), min_insync_replicas=2, segment_bytes=4096))
     assert place.partition().settings.in_sync_min == 2
     assert place.partition().log.config.segment_bytes == 4096
 
 
-def test_a_partition_is_not_found_before_its_log_is_made(place: Place) -> None:
+def test_a_partition_is_not_found_before_its_log_is_made(place):
     place.announce(topic(image()))
     assert place.replicas.find("t", 0) is None
     assert place.replicas.pending_logs.has_untried("t")
@@ -208,7 +208,7 @@ def test_a_partition_is_not_found_before_its_log_is_made(place: Place) -> None:
     assert len(place.replicas.pending_logs) == 0
 
 
-def test_a_partition_takes_on_the_role_that_the_newest_image_gives_it(place: Place) -> None:
+def test_a_partition_takes_on_the_role_that_the_newest_image_gives_it(place):
     place.announce(topic(image(isr=ALL)))
     group = place.begin_logs()
     place.announce(topic(image(leader=SECOND, epoch=1, isr=ALL), segment_bytes=4096))
@@ -217,7 +217,7 @@ def test_a_partition_takes_on_the_role_that_the_newest_image_gives_it(place: Pla
     assert place.partition().log.config.segment_bytes == 4096
 
 
-def test_an_image_that_finds_the_log_first_opens_the_partition_once(place: Place) -> None:
+def test_an_image_that_finds_the_log_first_opens_the_partition_once(place):
     place.announce(topic(image()))
     group = place.begin_logs()
     place.announce(topic(image(epoch=1)))
@@ -227,7 +227,7 @@ def test_an_image_that_finds_the_log_first_opens_the_partition_once(place: Place
     assert place.logs.deleted == []
 
 
-def test_the_log_of_a_topic_that_was_deleted_meanwhile_is_deleted(place: Place) -> None:
+def test_the_log_of_a_topic_that_was_deleted_meanwhile_is_deleted(place):
     place.announce(topic(image()))
     group = place.begin_logs()
     place.drop("t")
@@ -236,7 +236,7 @@ def test_the_log_of_a_topic_that_was_deleted_meanwhile_is_deleted(place: Place) 
     assert place.logs.deleted == [TopicPartition("t", 0)]
 
 
-def test_I34_a_log_made_for_the_old_topic_is_not_served_to_the_new_one(place: Place) -> None:
+def test_I34_a_log_made_for_the_old_topic_is_not_served_to_the_new_one(place):
     place.announce(topic(image()))
     group = place.begin_logs()
     place.drop("t")
@@ -247,14 +247,14 @@ def test_I34_a_log_made_for_the_old_topic_is_not_served_to_the_new_one(place: Pl
     assert place.partition().topic_id == UUID(int=2)
 
 
-def test_the_logs_of_a_deleted_topic_are_no_longer_pending(place: Place) -> None:
+def test_the_logs_of_a_deleted_topic_are_no_longer_pending(place):
     place.announce(topic(image()))
     place.drop("t")
     assert place.replicas.pending_logs.take(10) == []
     assert not place.replicas.pending_logs.has_untried("t")
 
 
-def test_a_partition_starts_with_its_last_recorded_high_watermark(place: Place) -> None:
+def test_a_partition_starts_with_its_last_recorded_high_watermark(place):
     name = TopicPartition("t", 0)
     place.logs.marks[name] = 2
     place.put(topic(image(leader=SECOND, isr=ALL)))
@@ -262,7 +262,7 @@ def test_a_partition_starts_with_its_last_recorded_high_watermark(place: Place) 
     assert place.replicas.high_watermarks() == {name: 2}
 
 
-def test_S46_a_partition_with_unreadable_state_stops_until_it_is_repaired(place: Place) -> None:
+def test_S46_a_partition_with_unreadable_state_stops_until_it_is_repaired(place):
     place.put(topic(image(epoch=3)))
     append(place.partition())
     place.put(topic(unreadable_partition(ALL)))
@@ -273,7 +273,7 @@ def test_S46_a_partition_with_unreadable_state_stops_until_it_is_repaired(place:
     assert append(place.partition()).base_offset == 1
 
 
-def test_a_flush_moves_the_marks_of_its_partition(place: Place) -> None:
+def test_a_flush_moves_the_marks_of_its_partition(place):
     place.put(topic(image()))
     append(place.partition())
     place.replicas.log_flushed(place.partition().log)
@@ -281,7 +281,7 @@ def test_a_flush_moves_the_marks_of_its_partition(place: Place) -> None:
     place.replicas.log_flushed(MemoryPartitionLog(LogConfig()))
 
 
-def test_R12_a_failed_directory_takes_every_partition_offline(place: Place) -> None:
+def test_R12_a_failed_directory_takes_every_partition_offline(place):
     place.put(topic(image(), image()))
     place.replicas.go_offline()
     for partition in place.replicas:
@@ -290,7 +290,7 @@ def test_R12_a_failed_directory_takes_every_partition_offline(place: Place) -> N
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_I14_the_position_of_a_broker_before_its_restart_does_not_count(place: Place) -> None:
+def test_I14_the_position_of_a_broker_before_its_restart_does_not_count(place):
     """It may have lost its tail: only a fetch after the restart counts."""
     place.register(SECOND, epoch=1)
     place.put(topic(image(isr=(OWN,))))
@@ -309,6 +309,6 @@ async def _refuse_proposal(_partition: Partition, _isr: tuple[int, ...]) -> None
     raise AssertionError("no proposal is expected")
 
 
-def test_F27_kafkas_largest_number_means_no_flush_rule() -> None:
+def test_F27_kafkas_largest_number_means_no_flush_rule():
     config = log_config_of(TopicConfig())
     assert (config.flush_messages, config.flush_ms) == (FOREVER, FOREVER)

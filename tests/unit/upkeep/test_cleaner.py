@@ -69,7 +69,7 @@ def values(log: FilePartitionLog) -> list[bytes | None]:
     return [value for _, key, value in pairs(log) if key == b"k"]
 
 
-def test_F26_a_dirty_log_is_cleaned_once() -> None:
+def test_F26_a_dirty_log_is_cleaned_once():
     place = Place()
     log = place.log()
     assert place.clean()
@@ -80,14 +80,14 @@ def test_F26_a_dirty_log_is_cleaned_once() -> None:
     assert place.telemetry.cleaned_bytes > 0
 
 
-def test_a_topic_without_compaction_is_not_cleaned() -> None:
+def test_a_topic_without_compaction_is_not_cleaned():
     place = Place()
     log = place.log(config=replace(CONFIG, compacts=False))
     assert not place.clean()
     assert len(values(log)) == 10
 
 
-def test_a_topic_is_cleaned_after_its_policy_changed_to_compact() -> None:
+def test_a_topic_is_cleaned_after_its_policy_changed_to_compact():
     place = Place()
     log = place.log(config=replace(CONFIG, compacts=False))
     log.set_config(CONFIG)
@@ -95,7 +95,7 @@ def test_a_topic_is_cleaned_after_its_policy_changed_to_compact() -> None:
     assert values(log) == [b"9"]
 
 
-def test_the_dirtiest_log_comes_first() -> None:
+def test_the_dirtiest_log_comes_first():
     place = Place()
     first, second = place.log(A), place.log(B)
     place.clean()
@@ -109,7 +109,7 @@ def test_the_dirtiest_log_comes_first() -> None:
     assert values(first) == [b"9", b"again 0"]
 
 
-def test_a_log_below_the_dirty_ratio_is_not_cleaned_but_reported() -> None:
+def test_a_log_below_the_dirty_ratio_is_not_cleaned_but_reported():
     place = Place()
     log = place.log(config=replace(CONFIG, min_cleanable_dirty_ratio=1))
     place.clean()
@@ -119,7 +119,7 @@ def test_a_log_below_the_dirty_ratio_is_not_cleaned_but_reported() -> None:
     assert 0 < place.telemetry.dirtiest_log_percent < 100
 
 
-def test_I35_nothing_above_the_partitions_mark_is_cleaned() -> None:
+def test_I35_nothing_above_the_partitions_mark_is_cleaned():
     place = Place()
     log = place.log()
     place.limits[A] = 0
@@ -128,8 +128,8 @@ def test_I35_nothing_above_the_partitions_mark_is_cleaned() -> None:
 
 
 def test_a_damaged_log_is_reported_once_and_others_are_cleaned(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    caplog,
+):
     place = Place()
     damaged, healthy = place.log(A), place.log(B)
     place.disk.flip_bit(damaged.segments.oldest.path, 100)
@@ -143,7 +143,7 @@ def test_a_damaged_log_is_reported_once_and_others_are_cleaned(
     assert place.directory.failure is None
 
 
-def test_a_full_disk_stops_a_cleaning_and_nothing_else() -> None:
+def test_a_full_disk_stops_a_cleaning_and_nothing_else():
     place = Place()
     log = place.log()
     place.disk.set_capacity(0)
@@ -155,7 +155,7 @@ def test_a_full_disk_stops_a_cleaning_and_nothing_else() -> None:
     assert values(log) == [b"9"]
 
 
-def test_a_failed_sync_takes_the_directory_offline() -> None:
+def test_a_failed_sync_takes_the_directory_offline():
     place = Place()
     place.log()
     place.disk.fail("sync", ".cleaned")
@@ -164,7 +164,7 @@ def test_a_failed_sync_takes_the_directory_offline() -> None:
     assert not place.clean()
 
 
-def test_deleting_a_log_while_it_is_cleaned_is_not_a_failure() -> None:
+def test_deleting_a_log_while_it_is_cleaned_is_not_a_failure():
     place = Place()
     place.log()
     run, steps = place.disk.run, 0
@@ -183,7 +183,7 @@ def test_deleting_a_log_while_it_is_cleaned_is_not_a_failure() -> None:
     assert not place.clean()
 
 
-def test_a_byte_rate_slows_cleaning_down(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_byte_rate_slows_cleaning_down(monkeypatch):
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -196,7 +196,7 @@ def test_a_byte_rate_slows_cleaning_down(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sum(waited) == pytest.approx(place.telemetry.cleaned_bytes / 1024)
 
 
-def test_I9_a_clean_restart_keeps_the_cleaned_log() -> None:
+def test_I9_a_clean_restart_keeps_the_cleaned_log():
     place = Place()
     log = place.log()
     place.clean()

@@ -23,9 +23,7 @@ TURNS = 20
 @pytest.mark.parametrize(
     ("age_ms", "stays"), [(CUT_FILE_MS_MAX, True), (CUT_FILE_MS_MAX + 1, False)]
 )
-def test_a_retention_pass_deletes_the_side_files_of_old_recoveries(
-    run, age_ms: int, stays: bool
-) -> None:
+def test_a_retention_pass_deletes_the_side_files_of_old_recoveries(run, age_ms, stays):
     disk = SimDisk()
     directory = opened(disk)
     directory.create_log(ORDERS, TOPIC_ID, SMALL)

@@ -70,14 +70,14 @@ def place() -> Place:
     return Place()
 
 
-def test_F77_every_partition_of_a_large_topic_is_led_when_waiting_ends(run, place: Place) -> None:
+def test_F77_every_partition_of_a_large_topic_is_led_when_waiting_ends(run, place):
     place.put(2 * LOGS_PER_GROUP + 1)
     run(place.open_all())
     assert len(place.replicas) == len(place.directory.logs()) == 2 * LOGS_PER_GROUP + 1
     assert all(partition.is_leader for partition in place.replicas)
 
 
-def test_S11_other_tasks_get_turns_while_partitions_are_opened(run, place: Place) -> None:
+def test_S11_other_tasks_get_turns_while_partitions_are_opened(run, place):
     place.put(LOGS_PER_GROUP)
 
     async def turns() -> int:
@@ -92,7 +92,7 @@ def test_S11_other_tasks_get_turns_while_partitions_are_opened(run, place: Place
     assert run(turns()) >= LOGS_PER_GROUP // PARTITIONS_PER_SLICE
 
 
-def test_a_log_that_cannot_be_made_does_not_hold_up_the_others(place: Place) -> None:
+def test_a_log_that_cannot_be_made_does_not_hold_up_the_others(place):
     place.put(3)
     place.disk.fail("create", "t-1/")
     place.open_next()
@@ -100,7 +100,7 @@ def test_a_log_that_cannot_be_made_does_not_hold_up_the_others(place: Place) -> 
     assert [partition.name.partition for partition in place.replicas] == [0, 2]
 
 
-def test_a_failed_log_is_tried_again(place: Place) -> None:
+def test_a_failed_log_is_tried_again(place):
     place.put(1)
     place.disk.fail("create", "t-0/")
     place.open_pending()
@@ -110,9 +110,7 @@ def test_a_failed_log_is_tried_again(place: Place) -> None:
     assert len(place.replicas.pending_logs) == 0
 
 
-def test_a_failure_is_logged_once_however_often_it_is_retried(
-    place: Place, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failure_is_logged_once_however_often_it_is_retried(place, caplog):
     place.put(1)
     place.disk.fail("create", "t-0/", times=2)
     with caplog.at_level(logging.ERROR):
@@ -122,14 +120,14 @@ def test_a_failure_is_logged_once_however_often_it_is_retried(
     assert "t-0 cannot be opened" in caplog.text
 
 
-def test_R12_a_failed_directory_opens_no_log(place: Place) -> None:
+def test_R12_a_failed_directory_opens_no_log(place):
     place.put(2)
     place.directory.fail(StorageFault("EIO"))
     place.open_next()
     assert len(place.replicas) == 0
 
 
-def test_the_deletion_of_a_topic_becomes_durable_in_the_background(place: Place) -> None:
+def test_the_deletion_of_a_topic_becomes_durable_in_the_background(place):
     place.put(3)
     place.open_next()
     place.drop()
@@ -138,9 +136,7 @@ def test_the_deletion_of_a_topic_becomes_durable_in_the_background(place: Place)
     assert not place.directory.has_unsettled_removals
 
 
-def test_I34_a_topic_created_again_while_its_logs_are_made_gets_its_own_logs(
-    run, place: Place
-) -> None:
+def test_I34_a_topic_created_again_while_its_logs_are_made_gets_its_own_logs(run, place):
     place.put(1)
     group = place.replicas.pending_logs.take(1)
     place.drop()

@@ -10,7 +10,7 @@ from tidemill.coordinators.runtime.deadlines import Deadlines
 ALL = 1_000_000
 
 
-def test_deadline_is_due_at_its_time_and_only_once() -> None:
+def test_deadline_is_due_at_its_time_and_only_once():
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("a", 10)
     assert deadlines.take_due(9, ALL) == []
@@ -19,7 +19,7 @@ def test_deadline_is_due_at_its_time_and_only_once() -> None:
     assert "a" not in deadlines
 
 
-def test_deadline_moved_to_a_later_time_does_not_come_early() -> None:
+def test_deadline_moved_to_a_later_time_does_not_come_early():
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("a", 10)
     deadlines.set("a", 30)
@@ -28,7 +28,7 @@ def test_deadline_moved_to_a_later_time_does_not_come_early() -> None:
     assert deadlines.take_due(30, ALL) == ["a"]
 
 
-def test_deadline_moved_to_an_earlier_time_comes_once() -> None:
+def test_deadline_moved_to_an_earlier_time_comes_once():
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("a", 30)
     deadlines.set("a", 10)
@@ -36,7 +36,7 @@ def test_deadline_moved_to_an_earlier_time_comes_once() -> None:
     assert deadlines.next_ms() is None
 
 
-def test_deadline_that_was_dropped_never_comes() -> None:
+def test_deadline_that_was_dropped_never_comes():
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("a", 10)
     deadlines.drop("a")
@@ -45,7 +45,7 @@ def test_deadline_that_was_dropped_never_comes() -> None:
     assert deadlines.take_due(ALL, ALL) == []
 
 
-def test_deadline_that_was_dropped_and_set_again_comes_at_the_new_time() -> None:
+def test_deadline_that_was_dropped_and_set_again_comes_at_the_new_time():
     deadlines: Deadlines[str] = Deadlines()
     deadlines.set("a", 10)
     deadlines.drop("a")
@@ -54,7 +54,7 @@ def test_deadline_that_was_dropped_and_set_again_comes_at_the_new_time() -> None
     assert deadlines.take_due(20, ALL) == ["a"]
 
 
-def test_at_most_the_given_count_is_taken_and_the_rest_stays_due() -> None:
+def test_at_most_the_given_count_is_taken_and_the_rest_stays_due():
     deadlines: Deadlines[int] = Deadlines()
     for key in range(5):
         deadlines.set(key, 10 - key)
@@ -63,14 +63,14 @@ def test_at_most_the_given_count_is_taken_and_the_rest_stays_due() -> None:
     assert deadlines.take_due(10, ALL) == [2, 1, 0]
 
 
-def test_equal_deadlines_keep_their_order() -> None:
+def test_equal_deadlines_keep_their_order():
     deadlines: Deadlines[str] = Deadlines()
     for key in "cab":
         deadlines.set(key, 10)
     assert deadlines.take_due(10, ALL) == ["c", "a", "b"]
 
 
-def test_S38_heap_does_not_grow_with_heartbeats_or_with_members_that_join_and_leave() -> None:
+def test_S38_heap_does_not_grow_with_heartbeats_or_with_members_that_join_and_leave():
     deadlines: Deadlines[int] = Deadlines()
     for beat in range(5_000):
         deadlines.set(-1, beat)
@@ -87,7 +87,7 @@ def test_S38_heap_does_not_grow_with_heartbeats_or_with_members_that_join_and_le
         max_size=40,
     )
 )
-def test_deadlines_agree_with_a_plain_dict(steps: list[tuple[str, int, int]]) -> None:
+def test_deadlines_agree_with_a_plain_dict(steps):
     deadlines: Deadlines[int] = Deadlines()
     model: dict[int, int] = {}
     for verb, key, at in steps:

@@ -38,12 +38,12 @@ class Pottery:
     clay: str = option("red", key="clay", doc="Clay.")
 
 
-def test_without_values_every_key_has_its_default() -> None:
+def test_without_values_every_key_has_its_default():
     assert build(Kiln) == Kiln()
     assert Kiln().doors == 2
 
 
-def test_texts_become_typed_values() -> None:
+def test_texts_become_typed_values():
     layer = {
         "kiln.doors": " 3 ",
         "kiln.heat.ms": "-1",
@@ -64,12 +64,12 @@ def test_texts_become_typed_values() -> None:
     )
 
 
-def test_code_may_give_python_values() -> None:
+def test_code_may_give_python_values():
     made = build(Kiln, {"kiln.doors": 3, "kiln.lit": True, "kiln.shelves": ("x", "y")})
     assert (made.doors, made.lit, made.shelves) == (3, True, ("x", "y"))
 
 
-def test_F125_a_later_layer_wins() -> None:
+def test_F125_a_later_layer_wins():
     made = build(Kiln, {"kiln.doors": "3", "kiln.lit": "true"}, {"kiln.doors": "4"})
     assert (made.doors, made.lit) == (4, True)
 
@@ -90,9 +90,7 @@ def test_F125_a_later_layer_wins() -> None:
         ("kiln.doors", None, "a NoneType is not a value"),
     ],
 )
-def test_a_wrong_value_is_refused_with_key_and_what_is_allowed(
-    key: str, value: object, expected: str
-) -> None:
+def test_a_wrong_value_is_refused_with_key_and_what_is_allowed(key, value, expected):
     with pytest.raises(UserError) as refused:
         build(Kiln, {key: value})
     message = str(refused.value)
@@ -101,7 +99,7 @@ def test_a_wrong_value_is_refused_with_key_and_what_is_allowed(
     assert len(message) < 300
 
 
-def test_a_secret_is_not_shown_in_the_refusal() -> None:
+def test_a_secret_is_not_shown_in_the_refusal():
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Safe:
         pin: int = option(1, key="pin", doc="Pin.", maximum=9, sensitive=True)
@@ -111,12 +109,12 @@ def test_a_secret_is_not_shown_in_the_refusal() -> None:
     assert "1234" not in str(refused.value)
 
 
-def test_an_unknown_key_is_refused_with_the_nearest_known_one() -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_known_one():
     with pytest.raises(UserError, match=r"'kiln\.door'; did you mean kiln\.doors\?"):
         build(Kiln, {"kiln.door": "1"})
 
 
-def test_an_unknown_key_far_from_all_others_gets_no_hint() -> None:
+def test_an_unknown_key_far_from_all_others_gets_no_hint():
     with pytest.raises(UserError) as refused:
         build(Kiln, {"zzz\x1b[31m" * 100: "1"})
     message = str(refused.value)
@@ -125,35 +123,35 @@ def test_an_unknown_key_far_from_all_others_gets_no_hint() -> None:
     assert len(message) < 500
 
 
-def test_lines_are_read_with_comments_blanks_and_equal_signs_in_values() -> None:
+def test_lines_are_read_with_comments_blanks_and_equal_signs_in_values():
     text = "# kiln\n\n kiln.doors = 3 \nkiln.secret=a=b\n#kiln.lit=true\nkiln.doors=4\n"
     assert parse_lines(text) == {"kiln.doors": "4", "kiln.secret": "a=b"}
 
 
 @pytest.mark.parametrize("line", ["kiln.doors", "=3", "  =  "])
-def test_a_line_without_key_and_value_is_refused_with_its_number(line: str) -> None:
+def test_a_line_without_key_and_value_is_refused_with_its_number(line):
     with pytest.raises(UserError, match=r"kiln\.properties, line 2: expected key=value"):
         parse_lines(f"# first\n{line}", source="kiln.properties")
 
 
-def test_the_keys_of_a_section_are_keys_of_the_whole() -> None:
+def test_the_keys_of_a_section_are_keys_of_the_whole():
     made = build(Pottery, {"kiln.doors": 3, "wheels": 2}, {"kiln.doors": 4})
     assert made == Pottery(wheels=2, kiln=Kiln(doors=4))
     assert build(Pottery) == Pottery()
 
 
-def test_the_options_of_a_section_are_listed_in_its_place() -> None:
+def test_the_options_of_a_section_are_listed_in_its_place():
     names = list(options_of(Pottery))
     assert names == ["wheels", *(f"kiln.{name}" for name in options_of(Kiln)), "clay"]
 
 
-def test_flags_are_read_as_assignments() -> None:
+def test_flags_are_read_as_assignments():
     assert parse_assignments(["a=1", "b=2", "a=3"]) == {"a": "3", "b": "2"}
     with pytest.raises(UserError, match="--set: expected key=value"):
         parse_assignments(["a"])
 
 
-def test_types_are_those_of_the_protocol() -> None:
+def test_types_are_those_of_the_protocol():
     types = {made.key: made.type for made in options_of(Kiln).values()}
     assert types == {
         "kiln.doors": OptionType.INT,
@@ -166,7 +164,7 @@ def test_types_are_those_of_the_protocol() -> None:
     }
 
 
-def test_a_rendered_value_parses_back_to_itself() -> None:
+def test_a_rendered_value_parses_back_to_itself():
     for name, made in options_of(Kiln).items():
         value = getattr(Kiln(), name)
         assert made.parse(made.render(value)) == value

@@ -55,7 +55,7 @@ def code_of(spec: TopicSpec, *names: str, flags: tuple[str, ...] = ()) -> ErrorC
     return refused.value.code
 
 
-def test_T21_minus_one_takes_the_brokers_defaults() -> None:
+def test_T21_minus_one_takes_the_brokers_defaults():
     plan = planner(flags=("num.partitions=5", "default.replication.factor=2"))
     topic = plan.plan_topic(TopicSpec(name="t"), TOPIC_ID)
     assert len(topic.partitions) == 5
@@ -63,7 +63,7 @@ def test_T21_minus_one_takes_the_brokers_defaults() -> None:
     assert topic.topic_id == TOPIC_ID
 
 
-def test_a_topic_gets_the_requested_partitions_and_keys() -> None:
+def test_a_topic_gets_the_requested_partitions_and_keys():
     spec = TopicSpec(name="t", partitions=6, replication_factor=3, overrides={"retention.ms": "9"})
     topic = planner().plan_topic(spec, TOPIC_ID)
     assert len(topic.partitions) == 6
@@ -73,15 +73,15 @@ def test_a_topic_gets_the_requested_partitions_and_keys() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a b", "é", "a\x00", "x" * 250, "a\n"])
-def test_T16_S8_illegal_names_are_refused(name: str) -> None:
+def test_T16_S8_illegal_names_are_refused(name):
     assert code_of(TopicSpec(name=name)) is ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
-def test_a_topic_that_exists_is_not_made_again() -> None:
+def test_a_topic_that_exists_is_not_made_again():
     assert code_of(TopicSpec(name="t"), "t") is ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_T16_names_that_differ_in_dots_and_underscores_only_collide() -> None:
+def test_T16_names_that_differ_in_dots_and_underscores_only_collide():
     assert code_of(TopicSpec(name="a.b"), "a_b") is ErrorCode.INVALID_TOPIC_EXCEPTION
     plan = planner()
     plan.plan_topic(TopicSpec(name="c_d"), TOPIC_ID)
@@ -109,17 +109,17 @@ def test_T16_names_that_differ_in_dots_and_underscores_only_collide() -> None:
         ),
     ],
 )
-def test_an_impossible_topic_is_refused(spec: TopicSpec, code: ErrorCode) -> None:
+def test_an_impossible_topic_is_refused(spec, code):
     assert code_of(spec) is code
 
 
-def test_a_client_may_choose_the_replicas() -> None:
+def test_a_client_may_choose_the_replicas():
     spec = TopicSpec(name="t", assignments={1: [0, 2], 0: [2, 1]})
     topic = planner().plan_topic(spec, TOPIC_ID)
     assert [one.replicas for one in topic.partitions] == [(2, 1), (0, 2)]
 
 
-def test_S39_one_request_cannot_ask_for_100000_partitions() -> None:
+def test_S39_one_request_cannot_ask_for_100000_partitions():
     assert code_of(TopicSpec(name="t", partitions=100_000)) is ErrorCode.POLICY_VIOLATION
     plan = planner()
     plan.plan_topic(TopicSpec(name="a", partitions=9_000), TOPIC_ID)
@@ -128,7 +128,7 @@ def test_S39_one_request_cannot_ask_for_100000_partitions() -> None:
     assert refused.value.code is ErrorCode.POLICY_VIOLATION
 
 
-def test_S39_a_broker_holds_no_more_partitions_than_allowed() -> None:
+def test_S39_a_broker_holds_no_more_partitions_than_allowed():
     plan = planner(live=1, flags=("partitions.per.broker.max=5",))
     with pytest.raises(KafkaError) as refused:
         plan.plan_topic(TopicSpec(name="a", partitions=6), TOPIC_ID)
@@ -140,7 +140,7 @@ def test_S39_a_broker_holds_no_more_partitions_than_allowed() -> None:
 # --- more partitions ---
 
 
-def test_partitions_are_added_after_the_existing_ones() -> None:
+def test_partitions_are_added_after_the_existing_ones():
     topic = planner("t").plan_partitions(PartitionsSpec(name="t", count=4))
     assert topic.partitions[:2] == (new_partition((0, 1)), new_partition((1, 2)))
     assert [len(one.replicas) for one in topic.partitions] == [2, 2, 2, 2]
@@ -164,13 +164,13 @@ def test_partitions_are_added_after_the_existing_ones() -> None:
         ),
     ],
 )
-def test_an_impossible_partition_count_is_refused(spec: PartitionsSpec, code: ErrorCode) -> None:
+def test_an_impossible_partition_count_is_refused(spec, code):
     with pytest.raises(KafkaError) as refused:
         planner("t").plan_partitions(spec)
     assert refused.value.code is code
 
 
-def test_replicas_of_new_partitions_may_be_chosen() -> None:
+def test_replicas_of_new_partitions_may_be_chosen():
     spec = PartitionsSpec(name="t", count=3, assignments=[[2, 0]])
     assert planner("t").plan_partitions(spec).partitions[2].replicas == (2, 0)
 
@@ -178,7 +178,7 @@ def test_replicas_of_new_partitions_may_be_chosen() -> None:
 # --- other keys ---
 
 
-def test_T57_keys_change_one_by_one_or_all_at_once() -> None:
+def test_T57_keys_change_one_by_one_or_all_at_once():
     one = ConfigChange(name="t", changes=[("segment.ms", AlterOp.SET, "7")])
     assert planner("t").plan_config(one).overrides == {"retention.ms": "5", "segment.ms": "7"}
     changed = planner("t").plan_config(replace(one, replace_all=True))
@@ -186,13 +186,13 @@ def test_T57_keys_change_one_by_one_or_all_at_once() -> None:
     assert changed.config == TopicConfig(segment_ms=7)
 
 
-def test_a_key_of_an_unknown_topic_cannot_change() -> None:
+def test_a_key_of_an_unknown_topic_cannot_change():
     with pytest.raises(KafkaError) as refused:
         planner("t").plan_config(ConfigChange(name="u", changes=[]))
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_another_minimum_of_replicas_clears_the_elr() -> None:
+def test_another_minimum_of_replicas_clears_the_elr():
     base = image("t")
     topic = base.topics["t"]
     waiting = replace(topic.partitions[0], isr=(0,), elr=(1,))

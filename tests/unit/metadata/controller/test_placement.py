@@ -38,8 +38,8 @@ def idle(live: dict[int, BrokerImage]) -> dict[int, Load]:
     data=st.data(),
 )
 def test_F03_leaders_and_replicas_are_spread_evenly_and_never_share_a_broker(
-    live: int, partitions: int, data: st.DataObject
-) -> None:
+    live, partitions, data
+):
     factor = data.draw(st.integers(1, live))
     cluster = brokers(*[""] * live)
     replicas = place(cluster, idle(cluster), partitions=partitions, replication_factor=factor)
@@ -53,13 +53,13 @@ def test_F03_leaders_and_replicas_are_spread_evenly_and_never_share_a_broker(
     assert max(held.values()) - min(held.values()) <= 1
 
 
-def test_replicas_go_to_different_racks_if_possible() -> None:
+def test_replicas_go_to_different_racks_if_possible():
     cluster = brokers("east", "east", "west", "west")
     for one in place(cluster, idle(cluster), partitions=8, replication_factor=2):
         assert {cluster[number].rack for number in one} == {"east", "west"}
 
 
-def test_a_new_broker_gets_the_next_partitions() -> None:
+def test_a_new_broker_gets_the_next_partitions():
     cluster = brokers("", "")
     load = {0: Load(leaders=5, replicas=5), 1: Load()}
     replicas = place(cluster, load, partitions=5, replication_factor=1)
@@ -87,7 +87,7 @@ def whole(image: MetadataImage) -> Delta:
 
 
 @pytest.mark.parametrize("step", ["create", "grow", "recreate", "delete", "broker"])
-def test_the_load_follows_the_image(step: str) -> None:
+def test_the_load_follows_the_image(step):
     base = ImageDraft(MetadataImage(brokers=brokers("", "")))
     base.put_topic(topic(1, (0, 1), (1, 0)))
     before = base.finish().after

@@ -34,7 +34,7 @@ def image_of(*topics: TopicImage) -> MetadataImage:
     return draft.finish().after
 
 
-def test_topics_are_found_by_name_by_id_and_by_partition() -> None:
+def test_topics_are_found_by_name_by_id_and_by_partition():
     image = image_of(topic("a", 1))
     assert image.topic("a") == image.topic_by_id(UUID(int=1)) == topic("a", 1)
     assert image.partition("a", 1) == PARTITION
@@ -45,7 +45,7 @@ def test_topics_are_found_by_name_by_id_and_by_partition() -> None:
     assert image.partition("b", 0) is None
 
 
-def test_a_draft_leaves_the_old_image_as_it_was() -> None:
+def test_a_draft_leaves_the_old_image_as_it_was():
     before = image_of(topic("a", 1))
     draft = ImageDraft(before)
     draft.drop_topic("a")
@@ -56,7 +56,7 @@ def test_a_draft_leaves_the_old_image_as_it_was() -> None:
     assert not before.brokers
 
 
-def test_a_delta_names_what_changed_in_order() -> None:
+def test_a_delta_names_what_changed_in_order():
     before = image_of(topic("gone", 1), topic("same", 2), topic("grown", 3))
     draft = ImageDraft(before)
     draft.drop_topic("gone")
@@ -71,7 +71,7 @@ def test_a_delta_names_what_changed_in_order() -> None:
     assert not delta.empty
 
 
-def test_I34_a_recreated_topic_is_deleted_under_its_old_id_and_changed_under_its_name() -> None:
+def test_I34_a_recreated_topic_is_deleted_under_its_old_id_and_changed_under_its_name():
     before = image_of(topic("t", 1))
     draft = ImageDraft(before)
     draft.put_topic(topic("t", 2))
@@ -82,7 +82,7 @@ def test_I34_a_recreated_topic_is_deleted_under_its_old_id_and_changed_under_its
     assert delta.after.topic_by_id(UUID(int=2)) is not None
 
 
-def test_nothing_new_is_an_empty_delta() -> None:
+def test_nothing_new_is_an_empty_delta():
     before = image_of(topic("t", 1))
     draft = ImageDraft(before)
     draft.put_topic(topic("t", 1))
@@ -91,7 +91,7 @@ def test_nothing_new_is_an_empty_delta() -> None:
     assert ImageDraft(before).finish().empty
 
 
-def test_partitions_are_replaced_and_unknown_ones_ignored() -> None:
+def test_partitions_are_replaced_and_unknown_ones_ignored():
     draft = ImageDraft(image_of(topic("t", 1)))
     moved = replace(PARTITION, leader_epoch=1)
     draft.put_partitions(UUID(int=1), {1: moved, 2: moved, -1: moved})
@@ -101,14 +101,14 @@ def test_partitions_are_replaced_and_unknown_ones_ignored() -> None:
     assert delta.after.topics["t"].partitions == (PARTITION, moved)
 
 
-def test_a_broker_that_registers_again_is_a_changed_broker() -> None:
+def test_a_broker_that_registers_again_is_a_changed_broker():
     draft = ImageDraft(MetadataImage(brokers={0: BROKER, 1: replace(BROKER, broker_id=1)}))
     draft.put_broker(replace(BROKER, epoch=2))
     draft.drop_broker(1)
     assert draft.finish().brokers_changed == (0, 1)
 
 
-def test_T18_the_controller_is_a_live_broker_or_none() -> None:
+def test_T18_the_controller_is_a_live_broker_or_none():
     draft = ImageDraft(MetadataImage())
     draft.set_controller(0, 5)
     delta = draft.finish()
@@ -119,6 +119,6 @@ def test_T18_the_controller_is_a_live_broker_or_none() -> None:
     assert draft.finish().after.controller_id == 0
 
 
-def test_only_the_brokers_own_topics_are_internal() -> None:
+def test_only_the_brokers_own_topics_are_internal():
     assert topic("__consumer_offsets", 1).internal
     assert not topic("__mine", 1).internal

@@ -15,7 +15,7 @@ async def opened(server: MemoryCoordServer) -> MemoryCoord:
     return coord
 
 
-def test_an_expired_session_loses_its_ephemeral_nodes_and_others_are_notified(run) -> None:
+def test_an_expired_session_loses_its_ephemeral_nodes_and_others_are_notified(run):
     async def scenario() -> None:
         server = MemoryCoordServer()
         dying, watching = await opened(server), await opened(server)
@@ -30,7 +30,7 @@ def test_an_expired_session_loses_its_ephemeral_nodes_and_others_are_notified(ru
     run(scenario())
 
 
-def test_a_suspended_session_cannot_act_but_keeps_its_ephemeral_nodes(run) -> None:
+def test_a_suspended_session_cannot_act_but_keeps_its_ephemeral_nodes(run):
     async def scenario() -> None:
         server = MemoryCoordServer()
         cut_off, other = await opened(server), await opened(server)
@@ -44,7 +44,7 @@ def test_a_suspended_session_cannot_act_but_keeps_its_ephemeral_nodes(run) -> No
     run(scenario())
 
 
-def test_a_resumed_session_is_told_that_anything_may_have_changed(run) -> None:
+def test_a_resumed_session_is_told_that_anything_may_have_changed(run):
     async def scenario() -> None:
         server = MemoryCoordServer()
         cut_off, other = await opened(server), await opened(server)
@@ -60,7 +60,7 @@ def test_a_resumed_session_is_told_that_anything_may_have_changed(run) -> None:
     run(scenario())
 
 
-def test_a_session_that_expired_while_suspended_is_lost_when_resumed(run) -> None:
+def test_a_session_that_expired_while_suspended_is_lost_when_resumed(run):
     async def scenario() -> None:
         server = MemoryCoordServer()
         cut_off, other = await opened(server), await opened(server)
@@ -77,7 +77,7 @@ def test_a_session_that_expired_while_suspended_is_lost_when_resumed(run) -> Non
     run(scenario())
 
 
-def test_a_simulator_can_delay_notifications(run) -> None:
+def test_a_simulator_can_delay_notifications(run):
     async def scenario() -> None:
         held: list[Callable[[], None]] = []
         server = MemoryCoordServer(deliver=held.append)

@@ -22,9 +22,7 @@ def start(path: Path) -> None:
     run(scenario())
 
 
-def test_ephemeral_nodes_of_a_killed_process_are_gone_at_the_next_start(
-    run, tmp_path: Path
-) -> None:
+def test_ephemeral_nodes_of_a_killed_process_are_gone_at_the_next_start(run, tmp_path):
     path = tmp_path / "coord.db"
     start(path)
     with closing(sqlite3.connect(path)) as db:
@@ -40,7 +38,7 @@ def test_ephemeral_nodes_of_a_killed_process_are_gone_at_the_next_start(
     run(scenario())
 
 
-def test_a_second_broker_on_the_same_directory_is_refused(run, tmp_path: Path) -> None:
+def test_a_second_broker_on_the_same_directory_is_refused(run, tmp_path):
     async def scenario() -> None:
         first = SqliteCoord(str(tmp_path / "coord.db"))
         await first.start()
@@ -54,7 +52,7 @@ def test_a_second_broker_on_the_same_directory_is_refused(run, tmp_path: Path) -
     run(scenario())
 
 
-def test_a_store_of_another_version_is_refused_and_not_changed(tmp_path: Path) -> None:
+def test_a_store_of_another_version_is_refused_and_not_changed(tmp_path):
     path = tmp_path / "coord.db"
     start(path)
     with closing(sqlite3.connect(path)) as db:
@@ -67,7 +65,7 @@ def test_a_store_of_another_version_is_refused_and_not_changed(tmp_path: Path) -
         assert db.execute("SELECT count(*) FROM nodes").fetchone() == (1,)
 
 
-def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path):
     path = tmp_path / "coord.db"
     with closing(sqlite3.connect(path)) as db:
         db.execute("CREATE TABLE nodes (path TEXT)")
@@ -78,19 +76,19 @@ def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: Path
         assert db.execute("PRAGMA application_id").fetchone() == (0,)
 
 
-def test_a_file_that_is_not_a_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_refused(tmp_path):
     path = tmp_path / "coord.db"
     path.write_bytes(b"these are not the pages of a database" * 100)
     with pytest.raises(UserError, match="cannot read"):
         start(path)
 
 
-def test_a_missing_directory_is_refused(tmp_path: Path) -> None:
+def test_a_missing_directory_is_refused(tmp_path):
     with pytest.raises(UserError, match="cannot open"):
         start(tmp_path / "missing" / "coord.db")
 
 
-def test_a_failing_database_makes_the_store_unavailable(run, tmp_path: Path) -> None:
+def test_a_failing_database_makes_the_store_unavailable(run, tmp_path):
     async def scenario() -> None:
         coord = SqliteCoord(str(tmp_path / "coord.db"))
         await coord.start()
@@ -103,7 +101,7 @@ def test_a_failing_database_makes_the_store_unavailable(run, tmp_path: Path) -> 
     run(scenario())
 
 
-def test_watches_are_called_for_a_commit_whose_caller_was_cancelled(run, tmp_path: Path) -> None:
+def test_watches_are_called_for_a_commit_whose_caller_was_cancelled(run, tmp_path):
     async def scenario() -> None:
         coord = SqliteCoord(str(tmp_path / "coord.db"))
         await coord.start()

@@ -47,7 +47,7 @@ def test_whole_requests_in_one_read_are_found_without_an_own_buffer():
 
 
 @pytest.mark.parametrize("step", [1, 3, 7, 4096])
-def test_S9_requests_that_arrive_in_pieces_come_out_whole(step: int):
+def test_S9_requests_that_arrive_in_pieces_come_out_whole(step):
     bodies = [bytes([n]) * (50 * n + 10) for n in range(20)]
     stream = b"".join(map(_frame, bodies))
     buffer = _buffer()
@@ -84,7 +84,7 @@ def test_a_large_request_arrives_intact_and_gives_its_memory_back():
 
 
 @pytest.mark.parametrize("size", [-1, 0, REQUEST_BYTES_MAX + 1, 0x47455420])
-def test_S1_a_senseless_size_is_refused_before_anything_is_buffered(size: int):
+def test_S1_a_senseless_size_is_refused_before_anything_is_buffered(size):
     with pytest.raises(ProtocolViolation):
         _feed(_buffer(), struct.pack(">i", size))
 

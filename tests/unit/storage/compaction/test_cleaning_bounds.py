@@ -15,13 +15,9 @@ from tests.support.compacting import (
     reopened,
     seal,
 )
-from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.testing.sim.disk import SimDisk
 
 
-def test_a_cleaning_continues_where_the_last_one_ended(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
+def test_a_cleaning_continues_where_the_last_one_ended(disk, log):
     put(log, (b"a", b"1"))
     seal(log)
     clean(disk, log)
@@ -31,9 +27,7 @@ def test_a_cleaning_continues_where_the_last_one_ended(
     assert reopened(disk, log).clean_point.offset == point
 
 
-def test_a_lost_or_damaged_clean_point_costs_only_work(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
+def test_a_lost_or_damaged_clean_point_costs_only_work(disk, log):
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
     seal(log)
@@ -47,7 +41,7 @@ def test_a_lost_or_damaged_clean_point_costs_only_work(
     assert [pair[1:] for pair in pairs(found)] == [(b"a", b"3")]
 
 
-def test_a_cut_below_the_clean_point_removes_it(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_a_cut_below_the_clean_point_removes_it(disk, log):
     for number in range(30):
         put(log, (b"k%d" % number, b"v"))
     seal(log)
@@ -57,9 +51,7 @@ def test_a_cut_below_the_clean_point_removes_it(disk: SimDisk, log: FilePartitio
     assert "clean-point" not in disk.list_names(PATH)
 
 
-def test_I35_keys_that_do_not_fit_the_buffer_are_cleaned_in_several_passes(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
+def test_I35_keys_that_do_not_fit_the_buffer_are_cleaned_in_several_passes(disk, log):
     for version in range(2):
         for number in range(120):
             put(log, (b"k%d" % number, b"%d" % version))
@@ -71,7 +63,7 @@ def test_I35_keys_that_do_not_fit_the_buffer_are_cleaned_in_several_passes(
     assert [pair[1:] for pair in pairs(log)] == [(b"k%d" % n, b"1") for n in range(120)]
 
 
-def test_one_batch_with_more_keys_than_the_buffer_holds_is_cleaned_too(disk: SimDisk) -> None:
+def test_one_batch_with_more_keys_than_the_buffer_holds_is_cleaned_too(disk):
     log = make_log(disk)
     put(log, *((b"k%d" % (number % 150), b"%d" % (number // 150)) for number in range(300)))
     seal(log)
@@ -82,7 +74,7 @@ def test_one_batch_with_more_keys_than_the_buffer_holds_is_cleaned_too(disk: Sim
     assert [pair[1:] for pair in pairs(log)] == [(b"k%d" % n, b"1") for n in range(150)]
 
 
-def test_a_lag_keeps_young_segments_from_being_cleaned(disk: SimDisk) -> None:
+def test_a_lag_keeps_young_segments_from_being_cleaned(disk):
     log = make_log(disk, replace(CONFIG, min_compaction_lag_ms=100))
     put(log, (b"a", b"1"))
     put(log, (b"a", b"2"))
@@ -92,7 +84,7 @@ def test_a_lag_keeps_young_segments_from_being_cleaned(disk: SimDisk) -> None:
     assert pairs(log) == [(1, b"a", b"2")]
 
 
-def test_a_log_that_is_not_dirty_enough_is_due_after_the_longest_lag(disk: SimDisk) -> None:
+def test_a_log_that_is_not_dirty_enough_is_due_after_the_longest_lag(disk):
     log = make_log(disk, replace(CONFIG, min_cleanable_dirty_ratio=1, max_compaction_lag_ms=100))
     put(log, (b"a", b"1"))
     seal(log)
@@ -103,7 +95,7 @@ def test_a_log_that_is_not_dirty_enough_is_due_after_the_longest_lag(disk: SimDi
     assert clean(disk, log, now_ms=NOW_MS + 200) is not None
 
 
-def test_the_longest_lag_also_closes_the_active_segment(disk: SimDisk) -> None:
+def test_the_longest_lag_also_closes_the_active_segment(disk):
     log = make_log(disk, replace(CONFIG, max_compaction_lag_ms=100))
     put(log, (b"a", b"1"), now_ms=NOW_MS)
     put(log, (b"a", b"2"), now_ms=NOW_MS + 101)

@@ -23,7 +23,7 @@ from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.sim.disk import SimDisk
 
 
-def test_a_damaged_segment_is_not_cleaned(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_a_damaged_segment_is_not_cleaned(disk, log):
     for number in range(10):
         put(log, (b"a", b"%d" % number))
     seal(log)
@@ -48,7 +48,7 @@ def run_into_change(running: Iterator[Callable[[], None]]) -> None:
         pass
 
 
-def test_a_cut_at_any_moment_of_a_cleaning_wins(disk: SimDisk) -> None:
+def test_a_cut_at_any_moment_of_a_cleaning_wins(disk):
     steps = 0
     while True:
         here = SimDisk()
@@ -74,7 +74,7 @@ def test_a_cut_at_any_moment_of_a_cleaning_wins(disk: SimDisk) -> None:
     assert steps > 10
 
 
-def test_a_cleaning_that_is_abandoned_at_any_moment_leaves_a_whole_log(disk: SimDisk) -> None:
+def test_a_cleaning_that_is_abandoned_at_any_moment_leaves_a_whole_log(disk):
     steps = 0
     while True:
         here = SimDisk()

@@ -16,12 +16,10 @@ from tests.support.compacting import (
     reopened,
     seal,
 )
-from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import iter_headers
 
 
-def test_segments_that_got_small_are_merged(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_segments_that_got_small_are_merged(disk, log):
     for number in range(100):
         put(log, (b"a", b"%d" % number))
     seal(log)
@@ -34,9 +32,7 @@ def test_segments_that_got_small_are_merged(disk: SimDisk, log: FilePartitionLog
     assert log.size_bytes == sum(segment.size_bytes for segment in log.segments)
 
 
-def test_a_merged_segment_is_not_larger_than_segment_bytes(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
+def test_a_merged_segment_is_not_larger_than_segment_bytes(disk, log):
     for number in range(100):
         put(log, (b"k%d" % number, b"v"))
     seal(log)
@@ -47,9 +43,7 @@ def test_a_merged_segment_is_not_larger_than_segment_bytes(
     assert max(big) <= CONFIG.segment_bytes
 
 
-def test_a_segment_in_which_nothing_changes_keeps_its_file(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
+def test_a_segment_in_which_nothing_changes_keeps_its_file(disk, log):
     for number in range(8):
         put(log, (b"k%d" % number, b"v" * 30))
     seal(log)
@@ -58,9 +52,7 @@ def test_a_segment_in_which_nothing_changes_keeps_its_file(
     assert next(iter(log.segments)) is row[0]
 
 
-def test_reading_by_offset_finds_the_next_record_that_is_left(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
+def test_reading_by_offset_finds_the_next_record_that_is_left(disk, log):
     for number in range(40):
         put(log, (b"k%d" % (number % 2), b"%d" % number))
     seal(log)
@@ -71,7 +63,7 @@ def test_reading_by_offset_finds_the_next_record_that_is_left(
     assert pairs(log)[0][0] == 38
 
 
-def test_a_time_lookup_skips_dropped_records(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_a_time_lookup_skips_dropped_records(disk, log):
     put(log, (b"a", b"1"), (b"b", b"1"), producer=(1, 0, 0))
     put(log, (b"a", b"2"), producer=(1, 0, 2))
     put(log, (b"b", b"2"), producer=(1, 0, 3))
@@ -83,9 +75,7 @@ def test_a_time_lookup_skips_dropped_records(disk: SimDisk, log: FilePartitionLo
     assert (found.offset, found.timestamp_ms) == (3, NOW_MS + 3)
 
 
-def test_a_reader_with_a_view_of_an_old_segment_keeps_its_bytes(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
+def test_a_reader_with_a_view_of_an_old_segment_keeps_its_bytes(disk, log):
     for number in range(20):
         put(log, (b"a", b"%d" % number))
     seal(log)
@@ -96,7 +86,7 @@ def test_a_reader_with_a_view_of_an_old_segment_keeps_its_bytes(
     assert bytes(view) == before
 
 
-def test_a_read_that_began_before_the_swap_succeeds_after_it(disk: SimDisk) -> None:
+def test_a_read_that_began_before_the_swap_succeeds_after_it(disk):
     disk.is_resident = False
     log = make_log(disk)
     written = b"".join(put(log, (b"a", b"%d" % number)) for number in range(4))
@@ -108,7 +98,7 @@ def test_a_read_that_began_before_the_swap_succeeds_after_it(disk: SimDisk) -> N
     assert b"".join(found.load()) == written
 
 
-def test_the_index_of_a_cleaned_segment_is_stored(disk: SimDisk, log: FilePartitionLog) -> None:
+def test_the_index_of_a_cleaned_segment_is_stored(disk, log):
     for number in range(30):
         put(log, (b"k%d" % (number // 2), b"v"))
     seal(log)
@@ -124,9 +114,7 @@ def test_the_index_of_a_cleaned_segment_is_stored(disk: SimDisk, log: FilePartit
     )
 
 
-def test_retention_by_start_offset_works_beside_compaction(
-    disk: SimDisk, log: FilePartitionLog
-) -> None:
+def test_retention_by_start_offset_works_beside_compaction(disk, log):
     filled(log)
     clean(disk, log)
     log.advance_start(log.log_end_offset)
@@ -134,7 +122,7 @@ def test_retention_by_start_offset_works_beside_compaction(
     assert dropped > 0
 
 
-def test_age_and_size_drop_nothing_from_a_topic_that_only_compacts(disk: SimDisk) -> None:
+def test_age_and_size_drop_nothing_from_a_topic_that_only_compacts(disk):
     log = make_log(disk, replace(CONFIG, retention_ms=1, retention_bytes=1))
     filled(log)
     later = NOW_MS + 10**9

@@ -55,7 +55,7 @@ def check_content(directory: LogDirectory) -> None:
     assert repeated.base_offset == 30
 
 
-def test_R10_a_directory_of_format_1_opens_cleanly_and_has_its_records(path: Path) -> None:
+def test_R10_a_directory_of_format_1_opens_cleanly_and_has_its_records(path):
     directory = opened(path)
     assert directory.started_clean
     assert directory.report.lines() == []
@@ -63,7 +63,7 @@ def test_R10_a_directory_of_format_1_opens_cleanly_and_has_its_records(path: Pat
     directory.close()
 
 
-def test_R10_a_directory_of_format_1_can_be_recovered_without_its_clean_mark(path: Path) -> None:
+def test_R10_a_directory_of_format_1_can_be_recovered_without_its_clean_mark(path):
     (path / CLEAN_NAME).unlink()
     directory = opened(path)
     assert not directory.started_clean
@@ -72,7 +72,7 @@ def test_R10_a_directory_of_format_1_can_be_recovered_without_its_clean_mark(pat
     directory.close()
 
 
-def test_R10_a_directory_of_format_1_accepts_new_batches(path: Path) -> None:
+def test_R10_a_directory_of_format_1_accepts_new_batches(path):
     directory = opened(path)
     log = directory.get(written.ORDERS)
     assert log is not None

@@ -24,40 +24,40 @@ def claim(disk: SimDisk, cluster_id: str = "c1", broker_id: int = 1) -> Director
     return claim_directory(disk, "/", cluster_id=cluster_id, broker_id=broker_id, rng=SeededRng(5))
 
 
-def test_a_new_directory_is_claimed_and_stays_claimed() -> None:
+def test_a_new_directory_is_claimed_and_stays_claimed():
     disk = SimDisk()
     assert claim(disk) == claim(disk.crash(SeededRng(3)))
 
 
-def test_S47_another_clusters_directory_is_refused_with_what_to_do() -> None:
+def test_S47_another_clusters_directory_is_refused_with_what_to_do():
     disk = SimDisk()
     claim(disk)
     with pytest.raises(UserError, match=r"belongs to cluster c1.*own cluster"):
         claim(disk, cluster_id="c2")
 
 
-def test_S47_another_brokers_directory_is_refused_with_what_to_do() -> None:
+def test_S47_another_brokers_directory_is_refused_with_what_to_do():
     disk = SimDisk()
     claim(disk)
     with pytest.raises(UserError, match=r"belongs to broker 1.*own data directory"):
         claim(disk, broker_id=2)
 
 
-def test_S47_a_directory_with_unknown_files_is_not_claimed() -> None:
+def test_S47_a_directory_with_unknown_files_is_not_claimed():
     disk = SimDisk()
     disk.make_directories("/orders-0")
     with pytest.raises(UserError, match="orders-0"):
         claim(disk)
 
 
-def test_a_first_start_that_was_cut_short_can_be_repeated() -> None:
+def test_a_first_start_that_was_cut_short_can_be_repeated():
     disk = SimDisk()
     disk.open("/.lock", create=True)
     disk.open("/meta.tmp", create=True)
     assert claim(disk).cluster_id == "c1"
 
 
-def test_a_damaged_meta_file_is_refused() -> None:
+def test_a_damaged_meta_file_is_refused():
     disk = SimDisk()
     claim(disk)
     disk.flip_bit("/meta", 25)
@@ -65,21 +65,21 @@ def test_a_damaged_meta_file_is_refused() -> None:
         claim(disk)
 
 
-def test_S47_a_meta_file_of_a_newer_version_is_refused() -> None:
+def test_S47_a_meta_file_of_a_newer_version_is_refused():
     disk = SimDisk()
     disk.write_file_atomically("/meta", encode_checked(b"META", 2, b"{}"))
     with pytest.raises(UserError, match="version 2"):
         claim(disk)
 
 
-def test_a_partition_names_its_topic() -> None:
+def test_a_partition_names_its_topic():
     disk = SimDisk()
     topic_id = TopicId(UUID(int=9))
     write_topic_id(disk, "/", topic_id)
     assert try_read_topic_id(disk, "/") == topic_id
 
 
-def test_a_missing_or_damaged_partition_file_names_no_topic() -> None:
+def test_a_missing_or_damaged_partition_file_names_no_topic():
     disk = SimDisk()
     assert try_read_topic_id(disk, "/") is None
     write_topic_id(disk, "/", TopicId(UUID(int=9)))
@@ -102,7 +102,5 @@ def test_a_missing_or_damaged_partition_file_names_no_topic() -> None:
         ("orders-\u0661", None),
     ],
 )
-def test_a_directory_name_is_a_partition_only_in_its_one_spelling(
-    name: str, expected: TopicPartition | None
-) -> None:
+def test_a_directory_name_is_a_partition_only_in_its_one_spelling(name, expected):
     assert try_parse_partition(name) == expected

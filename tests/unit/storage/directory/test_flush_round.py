@@ -62,7 +62,7 @@ def collected(dirty: DirtyLogs, now_ms: int = 0) -> FlushRound:
     return flush_round
 
 
-def test_a_round_covers_what_was_written_before_it_began(dirty: DirtyLogs) -> None:
+def test_a_round_covers_what_was_written_before_it_began(dirty):
     log = FakeLog()
     dirty.appended(log.grow(3), 10, now_ms=0)
     dirty.request(log.seen)
@@ -73,7 +73,7 @@ def test_a_round_covers_what_was_written_before_it_began(dirty: DirtyLogs) -> No
     assert log.flushed_offset == 3
 
 
-def test_a_dirty_log_without_a_waiting_acknowledgement_is_not_flushed(dirty: DirtyLogs) -> None:
+def test_a_dirty_log_without_a_waiting_acknowledgement_is_not_flushed(dirty):
     waited_for, other = FakeLog(), FakeLog()
     for log in (waited_for, other):
         dirty.appended(log.grow(), 10, now_ms=0)
@@ -81,7 +81,7 @@ def test_a_dirty_log_without_a_waiting_acknowledgement_is_not_flushed(dirty: Dir
     assert collected(dirty).logs == [waited_for.seen]
 
 
-def test_request_all_covers_every_dirty_log(dirty: DirtyLogs) -> None:
+def test_request_all_covers_every_dirty_log(dirty):
     logs = [FakeLog() for _ in range(3)]
     for log in logs:
         dirty.appended(log.grow(), 10, now_ms=0)
@@ -89,12 +89,12 @@ def test_request_all_covers_every_dirty_log(dirty: DirtyLogs) -> None:
     assert collected(dirty).logs == [log.seen for log in logs]
 
 
-def test_there_is_no_round_when_all_is_durable_already(dirty: DirtyLogs) -> None:
+def test_there_is_no_round_when_all_is_durable_already(dirty):
     dirty.request(FakeLog().seen)
     assert dirty.collect(now_ms=0) is None
 
 
-def test_rounds_run_one_at_a_time(dirty: DirtyLogs) -> None:
+def test_rounds_run_one_at_a_time(dirty):
     log = FakeLog()
     dirty.request(log.grow())
     first = collected(dirty)
@@ -105,9 +105,7 @@ def test_rounds_run_one_at_a_time(dirty: DirtyLogs) -> None:
     assert collected(dirty).logs == [log.seen]
 
 
-def test_a_failed_sync_moves_no_log_and_is_reported_once(
-    dirty: DirtyLogs, failures: list[StorageFault]
-) -> None:
+def test_a_failed_sync_moves_no_log_and_is_reported_once(dirty, failures):
     good, bad = FakeLog(), FakeLog()
     bad.sync_error = StorageFault("EIO")
     for log in (good, bad):
@@ -120,7 +118,7 @@ def test_a_failed_sync_moves_no_log_and_is_reported_once(
     assert failures == [raised.value]
 
 
-def test_no_round_follows_a_failed_one(dirty: DirtyLogs) -> None:
+def test_no_round_follows_a_failed_one(dirty):
     log = FakeLog()
     dirty.request(log.grow())
     collected(dirty).fail(StorageFault("EIO"))
@@ -128,7 +126,7 @@ def test_no_round_follows_a_failed_one(dirty: DirtyLogs) -> None:
     assert dirty.collect(now_ms=0) is None
 
 
-def test_a_round_cannot_be_applied_before_its_sync_succeeded(dirty: DirtyLogs) -> None:
+def test_a_round_cannot_be_applied_before_its_sync_succeeded(dirty):
     log = FakeLog()
     log.sync_error = StorageFault("EIO")
     dirty.request(log.grow())
@@ -139,7 +137,7 @@ def test_a_round_cannot_be_applied_before_its_sync_succeeded(dirty: DirtyLogs) -
         flush_round.apply()
 
 
-def test_a_round_ends_once(dirty: DirtyLogs) -> None:
+def test_a_round_ends_once(dirty):
     dirty.request(FakeLog().grow())
     flush_round = collected(dirty)
     flush_round.fail(StorageFault("EIO"))
@@ -147,7 +145,7 @@ def test_a_round_ends_once(dirty: DirtyLogs) -> None:
         flush_round.fail(StorageFault("EIO"))
 
 
-def test_parts_sync_every_log_once(dirty: DirtyLogs) -> None:
+def test_parts_sync_every_log_once(dirty):
     logs = [FakeLog() for _ in range(10)]
     for log in logs:
         dirty.request(log.grow())
@@ -162,12 +160,12 @@ def test_parts_sync_every_log_once(dirty: DirtyLogs) -> None:
     assert [log.flushed_offset for log in logs] == [1] * 10
 
 
-def test_there_are_no_more_parts_than_logs(dirty: DirtyLogs) -> None:
+def test_there_are_no_more_parts_than_logs(dirty):
     dirty.request(FakeLog().grow())
     assert len(collected(dirty).sync_parts(4)) == 1
 
 
-def test_a_log_forgotten_during_its_round_neither_fails_it_nor_moves(dirty: DirtyLogs) -> None:
+def test_a_log_forgotten_during_its_round_neither_fails_it_nor_moves(dirty):
     kept, deleted = FakeLog(), FakeLog()
     for log in (kept, deleted):
         dirty.request(log.grow())
@@ -180,7 +178,7 @@ def test_a_log_forgotten_during_its_round_neither_fails_it_nor_moves(dirty: Dirt
     assert flush_round.logs == [kept.seen]
 
 
-def test_a_forgotten_log_is_in_no_later_round(dirty: DirtyLogs) -> None:
+def test_a_forgotten_log_is_in_no_later_round(dirty):
     log = FakeLog(LogConfig(flush_ms=5))
     dirty.appended(log.grow(), 10, now_ms=0)
     dirty.request(log.seen)
@@ -189,7 +187,7 @@ def test_a_forgotten_log_is_in_no_later_round(dirty: DirtyLogs) -> None:
     assert len(dirty) == 0
 
 
-def test_F27_a_log_becomes_due_by_its_number_of_unflushed_records(dirty: DirtyLogs) -> None:
+def test_F27_a_log_becomes_due_by_its_number_of_unflushed_records(dirty):
     log = FakeLog(LogConfig(flush_messages=10))
     dirty.appended(log.grow(9), 10, now_ms=0)
     assert dirty.collect(now_ms=0) is None
@@ -197,7 +195,7 @@ def test_F27_a_log_becomes_due_by_its_number_of_unflushed_records(dirty: DirtyLo
     assert collected(dirty).logs == [log.seen]
 
 
-def test_F27_a_log_becomes_due_by_the_age_of_its_first_unflushed_record(dirty: DirtyLogs) -> None:
+def test_F27_a_log_becomes_due_by_the_age_of_its_first_unflushed_record(dirty):
     log = FakeLog(LogConfig(flush_ms=50))
     dirty.appended(log.grow(), 10, now_ms=1000)
     dirty.appended(log.grow(), 10, now_ms=1040)
@@ -207,7 +205,7 @@ def test_F27_a_log_becomes_due_by_the_age_of_its_first_unflushed_record(dirty: D
     assert dirty.next_due_ms() is None
 
 
-def test_F27_a_round_on_request_restarts_the_clock(dirty: DirtyLogs) -> None:
+def test_F27_a_round_on_request_restarts_the_clock(dirty):
     log = FakeLog(LogConfig(flush_ms=50))
     dirty.appended(log.grow(), 10, now_ms=0)
     dirty.request(log.seen)
@@ -219,11 +217,11 @@ def test_F27_a_round_on_request_restarts_the_clock(dirty: DirtyLogs) -> None:
     assert dirty.next_due_ms() == 90
 
 
-def test_F27_nothing_is_due_by_default() -> None:
+def test_F27_nothing_is_due_by_default():
     assert not is_due_by_size(LogConfig(), unflushed_records=10**9, unflushed_bytes=10**6)
 
 
-def test_an_unflushed_tail_is_flushed_at_its_bound(dirty: DirtyLogs) -> None:
+def test_an_unflushed_tail_is_flushed_at_its_bound(dirty):
     log = FakeLog()
     dirty.appended(log.grow(), UNFLUSHED_TAIL_BYTES_MAX - 1, now_ms=0)
     assert dirty.collect(now_ms=0) is None
@@ -231,7 +229,7 @@ def test_an_unflushed_tail_is_flushed_at_its_bound(dirty: DirtyLogs) -> None:
     assert collected(dirty).logs == [log.seen]
 
 
-def test_the_times_of_past_tails_do_not_pile_up(dirty: DirtyLogs) -> None:
+def test_the_times_of_past_tails_do_not_pile_up(dirty):
     log = FakeLog(replace(LogConfig(), flush_ms=10**9))
     for _ in range(1000):
         dirty.appended(log.grow(), 10, now_ms=0)
@@ -242,7 +240,7 @@ def test_the_times_of_past_tails_do_not_pile_up(dirty: DirtyLogs) -> None:
     assert len(dirty._by_time) < 100
 
 
-def test_a_log_that_is_dirty_already_only_counts_its_bytes() -> None:
+def test_a_log_that_is_dirty_already_only_counts_its_bytes():
     dirty, log = DirtyLogs(on_failure=lambda _fault: None), MemoryPartitionLog(LogConfig())
     assert not dirty.grew(log, 10)
     dirty.appended(log, 10, now_ms=0)
@@ -250,7 +248,7 @@ def test_a_log_that_is_dirty_already_only_counts_its_bytes() -> None:
     assert not dirty.wants_round
 
 
-def test_F27_a_log_with_a_flush_rule_is_looked_at_with_every_append() -> None:
+def test_F27_a_log_with_a_flush_rule_is_looked_at_with_every_append():
     dirty, log = (
         DirtyLogs(on_failure=lambda _fault: None),
         MemoryPartitionLog(LogConfig(flush_messages=5)),
@@ -259,7 +257,7 @@ def test_F27_a_log_with_a_flush_rule_is_looked_at_with_every_append() -> None:
     assert not dirty.grew(log, 10)
 
 
-def test_a_tail_that_grows_too_long_is_looked_at() -> None:
+def test_a_tail_that_grows_too_long_is_looked_at():
     dirty, log = DirtyLogs(on_failure=lambda _fault: None), MemoryPartitionLog(LogConfig())
     dirty.appended(log, 10, now_ms=0)
     assert not dirty.grew(log, UNFLUSHED_TAIL_BYTES_MAX)

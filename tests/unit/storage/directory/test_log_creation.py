@@ -32,7 +32,7 @@ def created(directory: LogDirectory, topic_id: TopicId = TOPIC_ID) -> LogCreatio
     return creation
 
 
-def test_the_data_directory_is_synced_once_for_all_new_logs() -> None:
+def test_the_data_directory_is_synced_once_for_all_new_logs():
     calls: list[tuple[str, str]] = []
     disk = SimDisk()
     directory = opened(disk)
@@ -42,7 +42,7 @@ def test_the_data_directory_is_synced_once_for_all_new_logs() -> None:
     assert calls[-1] == ("sync_directory", ROOT)
 
 
-def test_nothing_is_synced_before_all_names_are_made() -> None:
+def test_nothing_is_synced_before_all_names_are_made():
     calls: list[str] = []
     disk = SimDisk()
     directory = opened(disk)
@@ -53,7 +53,7 @@ def test_nothing_is_synced_before_all_names_are_made() -> None:
     assert calls.count("sync") == len(PARTITIONS)
 
 
-def test_no_log_is_served_before_it_is_adopted() -> None:
+def test_no_log_is_served_before_it_is_adopted():
     directory = opened(SimDisk())
     creation = begun(directory)
     creation.make()
@@ -63,7 +63,7 @@ def test_no_log_is_served_before_it_is_adopted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_adopted_logs_survive_a_crash(seed: int) -> None:
+def test_adopted_logs_survive_a_crash(seed):
     disk = SimDisk()
     created(opened(disk))
     again = opened(disk.crash(SeededRng(seed)))
@@ -71,7 +71,7 @@ def test_adopted_logs_survive_a_crash(seed: int) -> None:
     assert {again.topic_id(partition) for partition in PARTITIONS} == {TOPIC_ID}
 
 
-def test_I34_files_in_the_way_are_put_aside_and_purged_later() -> None:
+def test_I34_files_in_the_way_are_put_aside_and_purged_later():
     disk = SimDisk()
     directory = opened(disk)
     created(directory)
@@ -85,7 +85,7 @@ def test_I34_files_in_the_way_are_put_aside_and_purged_later() -> None:
     assert not [name for name in disk.list_names(ROOT) if name.endswith(".deleted")]
 
 
-def test_a_fault_of_one_log_does_not_affect_the_others() -> None:
+def test_a_fault_of_one_log_does_not_affect_the_others():
     disk = SimDisk()
     directory = opened(disk)
     disk.fail("sync", "t-2/partition")
@@ -104,7 +104,7 @@ def test_a_fault_of_one_log_does_not_affect_the_others() -> None:
         ("pwrite", "t-2"),
     ],
 )
-def test_a_log_that_could_not_be_made_leaves_nothing_behind(call: str, part: str) -> None:
+def test_a_log_that_could_not_be_made_leaves_nothing_behind(call, part):
     disk = SimDisk()
     directory = opened(disk)
     disk.fail(call, part)
@@ -113,7 +113,7 @@ def test_a_log_that_could_not_be_made_leaves_nothing_behind(call: str, part: str
     assert directory.create_log(PARTITIONS[2], TOPIC_ID, SMALL).log_end_offset == 0
 
 
-def test_if_the_names_do_not_become_durable_no_log_counts() -> None:
+def test_if_the_names_do_not_become_durable_no_log_counts():
     disk = SimDisk()
     directory = opened(disk)
     creation = begun(directory)
@@ -124,7 +124,7 @@ def test_if_the_names_do_not_become_durable_no_log_counts() -> None:
     assert list(creation.failed) == PARTITIONS
 
 
-def test_R12_a_full_disk_refuses_new_logs_and_takes_nothing_offline() -> None:
+def test_R12_a_full_disk_refuses_new_logs_and_takes_nothing_offline():
     disk = SimDisk(capacity_bytes=250)
     directory = opened(disk)
     creation = created(directory)
@@ -132,7 +132,7 @@ def test_R12_a_full_disk_refuses_new_logs_and_takes_nothing_offline() -> None:
     assert directory.failure is None
 
 
-def test_a_directory_that_failed_meanwhile_serves_none_of_them() -> None:
+def test_a_directory_that_failed_meanwhile_serves_none_of_them():
     directory = opened(SimDisk())
     creation = begun(directory)
     creation.make()

@@ -34,20 +34,20 @@ def with_log(disk: SimDisk, batches: int = 10) -> LogDirectory:
     return directory
 
 
-def test_a_second_broker_is_refused_with_one_clear_line(disk: SimDisk) -> None:
+def test_a_second_broker_is_refused_with_one_clear_line(disk):
     opened(disk)
     with pytest.raises(UserError, match=r"^/data is in use .*choose another data directory$"):
         opened(disk.beside())
 
 
-def test_a_failed_start_leaves_the_directory_unlocked(disk: SimDisk) -> None:
+def test_a_failed_start_leaves_the_directory_unlocked(disk):
     opened(disk).close()
     with pytest.raises(UserError, match="belongs to cluster"):
         opened(disk, cluster_id="another")
     assert opened(disk).meta.cluster_id == "c"
 
 
-def test_a_clean_end_is_recognised_once(disk: SimDisk) -> None:
+def test_a_clean_end_is_recognised_once(disk):
     with_log(disk).close()
     again = opened(disk)
     assert again.started_clean
@@ -55,16 +55,16 @@ def test_a_clean_end_is_recognised_once(disk: SimDisk) -> None:
     assert not opened(disk.restart()).started_clean
 
 
-def test_a_fresh_directory_does_not_count_as_a_clean_start(disk: SimDisk) -> None:
+def test_a_fresh_directory_does_not_count_as_a_clean_start(disk):
     assert not opened(disk).started_clean
 
 
-def test_a_killed_broker_did_not_end_cleanly(disk: SimDisk) -> None:
+def test_a_killed_broker_did_not_end_cleanly(disk):
     with_log(disk)
     assert not opened(disk.restart()).started_clean
 
 
-def test_logs_come_back_with_their_batches_after_a_clean_end(disk: SimDisk) -> None:
+def test_logs_come_back_with_their_batches_after_a_clean_end(disk):
     directory = opened(disk)
     written = fill(directory.create_log(ORDERS, TOPIC_ID, SMALL), 10)
     directory.close()
@@ -73,7 +73,7 @@ def test_logs_come_back_with_their_batches_after_a_clean_end(disk: SimDisk) -> N
     assert (log.log_start_offset, log.flushed_offset, log.log_end_offset) == (0, 10, 10)
 
 
-def test_a_clean_start_reads_no_segment(disk: SimDisk) -> None:
+def test_a_clean_start_reads_no_segment(disk):
     directory = with_log(disk)
     append(log_of(directory), batch(10, producer=(5, 0, 0)))
     directory.close()
@@ -84,7 +84,7 @@ def test_a_clean_start_reads_no_segment(disk: SimDisk) -> None:
     assert reopened.report.scanned_bytes == 0
 
 
-def test_a_clean_start_does_not_trust_files_of_another_size(disk: SimDisk) -> None:
+def test_a_clean_start_does_not_trust_files_of_another_size(disk):
     with_log(disk).close()
     last = [name for name in disk.list_names(ORDERS_PATH) if name.endswith(".log")][-1]
     disk.open(f"{ORDERS_PATH}/{last}").truncate(5)
@@ -92,12 +92,12 @@ def test_a_clean_start_does_not_trust_files_of_another_size(disk: SimDisk) -> No
     assert reopened.report.suspects == [ORDERS]
 
 
-def test_create_log_returns_the_log_that_is_there(disk: SimDisk) -> None:
+def test_create_log_returns_the_log_that_is_there(disk):
     directory = with_log(disk)
     assert directory.create_log(ORDERS, TOPIC_ID, SMALL) is log_of(directory)
 
 
-def test_I34_a_recreated_topic_never_sees_the_old_data(disk: SimDisk) -> None:
+def test_I34_a_recreated_topic_never_sees_the_old_data(disk):
     directory = with_log(disk)
     assert directory.get(ORDERS, OTHER_ID) is None
     log = directory.create_log(ORDERS, OTHER_ID, SMALL)
@@ -109,7 +109,7 @@ def test_I34_a_recreated_topic_never_sees_the_old_data(disk: SimDisk) -> None:
     assert drain(log_of(again)) == written[0]
 
 
-def test_I34_the_checkpoint_of_the_old_topic_does_not_apply_to_the_new_one(disk: SimDisk) -> None:
+def test_I34_the_checkpoint_of_the_old_topic_does_not_apply_to_the_new_one(disk):
     directory = with_log(disk)
     directory.write_checkpoint({ORDERS: 10})
     fill(directory.create_log(ORDERS, OTHER_ID, SMALL), 1)
@@ -120,7 +120,7 @@ def test_I34_the_checkpoint_of_the_old_topic_does_not_apply_to_the_new_one(disk:
     assert not again.report.suspects
 
 
-def test_a_deleted_log_is_gone_at_once_and_its_files_in_slices(disk: SimDisk) -> None:
+def test_a_deleted_log_is_gone_at_once_and_its_files_in_slices(disk):
     directory = with_log(disk)
     directory.delete_log(ORDERS)
     assert directory.get(ORDERS) is None
@@ -133,7 +133,7 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_in_slices(disk: SimDisk) ->
     assert not [name for name in disk.list_names(ROOT) if name.endswith(".deleted")]
 
 
-def test_a_deletion_survives_a_crash_and_is_finished_by_the_next_start(disk: SimDisk) -> None:
+def test_a_deletion_survives_a_crash_and_is_finished_by_the_next_start(disk):
     directory = with_log(disk)
     directory.delete_log(ORDERS)
     directory.settle_removals()
@@ -145,7 +145,7 @@ def test_a_deletion_survives_a_crash_and_is_finished_by_the_next_start(disk: Sim
     assert not [name for name in disk.list_names(ROOT) if name.endswith(".deleted")]
 
 
-def test_the_files_of_a_deleted_log_stay_until_its_deletion_is_durable(disk: SimDisk) -> None:
+def test_the_files_of_a_deleted_log_stay_until_its_deletion_is_durable(disk):
     """Otherwise a crash could bring the log back with half of its files, which looks damaged."""
     directory = with_log(disk)
     directory.delete_log(ORDERS)
@@ -157,7 +157,7 @@ def test_the_files_of_a_deleted_log_stay_until_its_deletion_is_durable(disk: Sim
         assert not again.report.suspects
 
 
-def test_deletions_become_durable_with_one_sync(disk: SimDisk) -> None:
+def test_deletions_become_durable_with_one_sync(disk):
     directory = opened(disk)
     partitions = [TopicPartition("t", number) for number in range(5)]
     for partition in partitions:
@@ -171,8 +171,8 @@ def test_deletions_become_durable_with_one_sync(disk: SimDisk) -> None:
 
 
 def test_a_log_deleted_under_a_running_round_cannot_be_created_before_it_ends(
-    disk: SimDisk,
-) -> None:
+    disk,
+):
     directory = with_log(disk)
     fill(log_of(directory), 1)
     directory.dirty.request(log_of(directory))
@@ -186,7 +186,7 @@ def test_a_log_deleted_under_a_running_round_cannot_be_created_before_it_ends(
     assert directory.create_log(ORDERS, OTHER_ID, SMALL).log_end_offset == 0
 
 
-def test_R10_two_generations_of_checkpoints_are_kept(disk: SimDisk) -> None:
+def test_R10_two_generations_of_checkpoints_are_kept(disk):
     directory = with_log(disk)
     for _ in range(3):
         directory.write_checkpoint()
@@ -194,20 +194,20 @@ def test_R10_two_generations_of_checkpoints_are_kept(disk: SimDisk) -> None:
     assert read_newest(disk, ROOT).sequence == 3
 
 
-def test_a_checkpoint_promises_only_what_is_flushed(disk: SimDisk) -> None:
+def test_a_checkpoint_promises_only_what_is_flushed(disk):
     directory = with_log(disk)
     fill(log_of(directory), 5)
     directory.write_checkpoint()
     assert read_newest(disk, ROOT).entries[ORDERS].recovery_point == 10
 
 
-def test_high_watermarks_come_back_from_the_checkpoint(disk: SimDisk) -> None:
+def test_high_watermarks_come_back_from_the_checkpoint(disk):
     directory = with_log(disk)
     directory.write_checkpoint({ORDERS: 8})
     assert opened(disk.restart()).high_watermark(ORDERS) == 8
 
 
-def test_I9_a_log_start_in_a_checkpoint_never_goes_back(disk: SimDisk) -> None:
+def test_I9_a_log_start_in_a_checkpoint_never_goes_back(disk):
     directory = with_log(disk)
     log_of(directory).advance_start(6)
     directory.write_checkpoint()
@@ -216,7 +216,7 @@ def test_I9_a_log_start_in_a_checkpoint_never_goes_back(disk: SimDisk) -> None:
         assert log_of(again).log_start_offset == 6
 
 
-def test_I9_a_log_start_after_all_surviving_batches_starts_an_empty_log(disk: SimDisk) -> None:
+def test_I9_a_log_start_after_all_surviving_batches_starts_an_empty_log(disk):
     directory = opened(disk)
     fill(directory.create_log(ORDERS, TOPIC_ID, SMALL), 1)
     flushed(directory)
@@ -228,7 +228,7 @@ def test_I9_a_log_start_after_all_surviving_batches_starts_an_empty_log(disk: Si
         assert (log.log_start_offset, log.log_end_offset) == (10, 10)
 
 
-def test_collect_checkpoint_takes_changed_logs_in_slices(disk: SimDisk) -> None:
+def test_collect_checkpoint_takes_changed_logs_in_slices(disk):
     directory = opened(disk)
     partitions = [TopicPartition("t", number) for number in range(5)]
     for partition in partitions:
@@ -242,7 +242,7 @@ def test_collect_checkpoint_takes_changed_logs_in_slices(disk: SimDisk) -> None:
     assert all(log.flushed_offset == 1 for log in directory.logs().values())
 
 
-def test_a_failed_flush_takes_the_directory_offline_for_good(disk: SimDisk) -> None:
+def test_a_failed_flush_takes_the_directory_offline_for_good(disk):
     directory = with_log(disk)
     failures: list[StorageFault] = []
     directory.on_failure = failures.append
@@ -260,14 +260,14 @@ def test_a_failed_flush_takes_the_directory_offline_for_good(disk: SimDisk) -> N
     assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_directory_that_failed_does_not_end_cleanly(disk: SimDisk) -> None:
+def test_a_directory_that_failed_does_not_end_cleanly(disk):
     directory = with_log(disk)
     directory.fail(StorageFault("EIO"))
     directory.close()
     assert not opened(disk).started_clean
 
 
-def test_a_flush_that_fails_at_the_end_leaves_no_clean_mark(disk: SimDisk) -> None:
+def test_a_flush_that_fails_at_the_end_leaves_no_clean_mark(disk):
     directory = with_log(disk)
     fill(log_of(directory), 1)
     disk.fail("sync", ".log")
@@ -276,7 +276,7 @@ def test_a_flush_that_fails_at_the_end_leaves_no_clean_mark(disk: SimDisk) -> No
     assert not opened(disk).started_clean
 
 
-def test_a_log_that_cannot_be_read_is_not_served_and_not_forgotten(disk: SimDisk) -> None:
+def test_a_log_that_cannot_be_read_is_not_served_and_not_forgotten(disk):
     directory = with_log(disk)
     directory.write_checkpoint()
     disk = disk.restart()
@@ -292,7 +292,7 @@ def test_a_log_that_cannot_be_read_is_not_served_and_not_forgotten(disk: SimDisk
     assert read_newest(disk.beside(), ROOT).entries[ORDERS].recovery_point == 10
 
 
-def test_a_lost_partition_file_is_rebuilt_from_the_checkpoint(disk: SimDisk) -> None:
+def test_a_lost_partition_file_is_rebuilt_from_the_checkpoint(disk):
     with_log(disk).write_checkpoint()
     disk.flip_bit(f"{ORDERS_PATH}/partition", 18)
     disk = disk.restart()
@@ -300,7 +300,7 @@ def test_a_lost_partition_file_is_rebuilt_from_the_checkpoint(disk: SimDisk) -> 
     assert opened(disk.restart()).topic_id(ORDERS) == TOPIC_ID
 
 
-def test_data_of_an_unknown_topic_is_neither_served_nor_deleted(disk: SimDisk) -> None:
+def test_data_of_an_unknown_topic_is_neither_served_nor_deleted(disk):
     with_log(disk)
     disk.unlink(f"{ORDERS_PATH}/partition")
     disk = disk.restart()
@@ -309,7 +309,7 @@ def test_data_of_an_unknown_topic_is_neither_served_nor_deleted(disk: SimDisk) -
     assert disk.exists(ORDERS_PATH)
 
 
-def test_a_creation_that_was_cut_short_is_put_aside(disk: SimDisk) -> None:
+def test_a_creation_that_was_cut_short_is_put_aside(disk):
     opened(disk)
     disk.make_directories(ORDERS_PATH)
     disk.open(f"{ORDERS_PATH}/{0:020d}.log", create=True)
@@ -318,7 +318,7 @@ def test_a_creation_that_was_cut_short_is_put_aside(disk: SimDisk) -> None:
     assert directory.report.failed == {}
 
 
-def test_the_report_has_one_line_for_each_finding(disk: SimDisk) -> None:
+def test_the_report_has_one_line_for_each_finding(disk):
     directory = with_log(disk)
     directory.write_checkpoint()
     disk.flip_bit(f"{ORDERS_PATH}/leader-epochs", 20)

@@ -35,7 +35,7 @@ def stored(directory: LogDirectory) -> None:
         flush_round.apply()
 
 
-def test_a_pass_looks_at_every_log_in_slices(directory: LogDirectory) -> None:
+def test_a_pass_looks_at_every_log_in_slices(directory):
     partitions = [TopicPartition("t", number) for number in range(5)]
     for partition in partitions:
         fill(directory.create_log(partition, TOPIC_ID, BY_TIME), 10)
@@ -46,29 +46,29 @@ def test_a_pass_looks_at_every_log_in_slices(directory: LogDirectory) -> None:
     assert retention.segments_dropped == sum(3 for _ in partitions)
 
 
-def test_F25_young_segments_stay(directory: LogDirectory) -> None:
+def test_F25_young_segments_stay(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     stored(directory)
     RetentionPass(directory, no_limit).run_slice(NOW_MS + HOUR_MS // 2, 10)
     assert log_of(directory).log_start_offset == 0
 
 
-def test_nothing_at_or_above_the_high_watermark_is_dropped(directory: LogDirectory) -> None:
+def test_nothing_at_or_above_the_high_watermark_is_dropped(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     stored(directory)
     RetentionPass(directory, lambda _partition: 5).run_slice(LATER_MS, 10)
     assert log_of(directory).log_start_offset == 4
 
 
-def test_nothing_unflushed_is_dropped(directory: LogDirectory) -> None:
+def test_nothing_unflushed_is_dropped(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     RetentionPass(directory, no_limit).run_slice(LATER_MS, 10)
     assert log_of(directory).log_start_offset == 0
 
 
 def test_the_last_segment_stays_until_a_checkpoint_has_stored_its_producers(
-    directory: LogDirectory,
-) -> None:
+    directory,
+):
     log = directory.create_log(ORDERS, TOPIC_ID, BY_TIME)
     append(log, batch(0, producer=(5, 0, 0)))
     flushed(directory)
@@ -80,7 +80,7 @@ def test_the_last_segment_stays_until_a_checkpoint_has_stored_its_producers(
     assert log.log_start_offset == 1
 
 
-def test_I18_a_producer_is_known_after_its_last_segment_was_dropped_and_power_was_lost() -> None:
+def test_I18_a_producer_is_known_after_its_last_segment_was_dropped_and_power_was_lost():
     disk = SimDisk()
     directory = opened(disk)
     append(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), batch(0, producer=(5, 0, 0)))
@@ -94,7 +94,7 @@ def test_I18_a_producer_is_known_after_its_last_segment_was_dropped_and_power_wa
         assert repeated.base_offset == 0
 
 
-def test_a_log_that_is_deleted_during_a_pass_is_skipped(directory: LogDirectory) -> None:
+def test_a_log_that_is_deleted_during_a_pass_is_skipped(directory):
     partitions = [TopicPartition("t", number) for number in range(3)]
     for partition in partitions:
         directory.create_log(partition, TOPIC_ID, BY_TIME)
@@ -104,7 +104,7 @@ def test_a_log_that_is_deleted_during_a_pass_is_skipped(directory: LogDirectory)
     assert retention.run_slice(NOW_MS, 10)
 
 
-def test_deleted_logs_are_purged_in_slices(directory: LogDirectory) -> None:
+def test_deleted_logs_are_purged_in_slices(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     directory.delete_log(ORDERS)
     directory.settle_removals()

@@ -40,15 +40,13 @@ def run_cycle(scrub: Scrub, now_ms: int = PERIOD_MS) -> list[DamageFound]:
     return found
 
 
-def test_every_closed_segment_is_checked_and_the_growing_one_is_not(
-    disk: SimDisk, directory: LogDirectory
-) -> None:
+def test_every_closed_segment_is_checked_and_the_growing_one_is_not(disk, directory):
     scrub = scrub_of(disk, directory)
     assert run_cycle(scrub) == []
     assert (scrub.segments_checked, scrub.bytes_checked) == (2, 8 * SIZE)
 
 
-def test_F20_damage_is_found_counted_and_located(disk: SimDisk, directory: LogDirectory) -> None:
+def test_F20_damage_is_found_counted_and_located(disk, directory):
     disk.flip_bit(FIRST, 2 * SIZE - 1)
     scrub = scrub_of(disk, directory)
     found = run_cycle(scrub)
@@ -59,23 +57,21 @@ def test_F20_damage_is_found_counted_and_located(disk: SimDisk, directory: LogDi
     assert list(scrub.events) == found
 
 
-def test_the_rest_of_a_damaged_segment_is_checked_too(
-    disk: SimDisk, directory: LogDirectory
-) -> None:
+def test_the_rest_of_a_damaged_segment_is_checked_too(disk, directory):
     for place in (1, 3):
         disk.flip_bit(FIRST, place * SIZE + SIZE - 1)
     found = run_cycle(scrub_of(disk, directory))
     assert [one.next_offset for one in found] == [1, 3]
 
 
-def test_the_scrub_changes_nothing(disk: SimDisk, directory: LogDirectory) -> None:
+def test_the_scrub_changes_nothing(disk, directory):
     disk.flip_bit(FIRST, 2 * SIZE - 1)
     calls = disk.calls
     run_cycle(scrub_of(disk, directory))
     assert disk.calls == calls
 
 
-def test_a_new_cycle_begins_after_the_period(disk: SimDisk, directory: LogDirectory) -> None:
+def test_a_new_cycle_begins_after_the_period(disk, directory):
     scrub = scrub_of(disk, directory)
     run_cycle(scrub)
     assert scrub.next_slice(2 * PERIOD_MS - 1) is None
@@ -83,7 +79,7 @@ def test_a_new_cycle_begins_after_the_period(disk: SimDisk, directory: LogDirect
     assert scrub.segments_checked == 4
 
 
-def test_slices_keep_to_the_byte_rate(disk: SimDisk, directory: LogDirectory) -> None:
+def test_slices_keep_to_the_byte_rate(disk, directory):
     scrub = scrub_of(disk, directory, bytes_per_second=4 * SIZE)
     part = scrub.next_slice(PERIOD_MS)
     assert part is not None
@@ -93,15 +89,13 @@ def test_slices_keep_to_the_byte_rate(disk: SimDisk, directory: LogDirectory) ->
     assert scrub.next_slice(PERIOD_MS + 1000) is not None
 
 
-def test_one_slice_runs_at_a_time(disk: SimDisk, directory: LogDirectory) -> None:
+def test_one_slice_runs_at_a_time(disk, directory):
     scrub = scrub_of(disk, directory)
     assert scrub.next_slice(PERIOD_MS) is not None
     assert scrub.next_slice(PERIOD_MS) is None
 
 
-def test_a_large_segment_takes_several_slices(
-    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_segment_takes_several_slices(disk, monkeypatch):
     monkeypatch.setattr(scrub_module, "SLICE_BYTES", MIB)
     directory = opened(disk)
     log = directory.create_log(ORDERS, TOPIC_ID, LogConfig(segment_bytes=3 * MIB))
@@ -117,9 +111,7 @@ def test_a_large_segment_takes_several_slices(
     assert scrub.segments_checked == 1
 
 
-def test_segments_and_logs_that_disappear_meanwhile_are_not_damage(
-    disk: SimDisk, directory: LogDirectory
-) -> None:
+def test_segments_and_logs_that_disappear_meanwhile_are_not_damage(disk, directory):
     scrub = scrub_of(disk, directory)
     part = scrub.next_slice(PERIOD_MS)
     assert part is not None
@@ -129,7 +121,7 @@ def test_segments_and_logs_that_disappear_meanwhile_are_not_damage(
     assert run_cycle(scrub) == []
 
 
-def test_a_read_error_is_damage(disk: SimDisk, directory: LogDirectory) -> None:
+def test_a_read_error_is_damage(disk, directory):
     disk.fail("pread", FIRST)
     found = run_cycle(scrub_of(disk, directory))
     assert [one.path for one in found] == [FIRST]

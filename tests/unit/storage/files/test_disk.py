@@ -29,14 +29,14 @@ def descriptors_of(path: Path) -> int:
     return count
 
 
-def test_S47_files_and_directories_are_for_the_owner_only(disk: OsDisk, tmp_path: Path) -> None:
+def test_S47_files_and_directories_are_for_the_owner_only(disk, tmp_path):
     disk.make_directories(f"{tmp_path}/d")
     disk.open(f"{tmp_path}/d/f", create=True).close()
     assert stat.S_IMODE((tmp_path / "d").stat().st_mode) == 0o700
     assert stat.S_IMODE((tmp_path / "d" / "f").stat().st_mode) == 0o600
 
 
-def test_S47_symbolic_links_are_not_followed(disk: OsDisk, tmp_path: Path) -> None:
+def test_S47_symbolic_links_are_not_followed(disk, tmp_path):
     (tmp_path / "secret").write_bytes(b"s")
     (tmp_path / "link").symlink_to(tmp_path / "secret")
     with pytest.raises(StorageFault):
@@ -45,9 +45,7 @@ def test_S47_symbolic_links_are_not_followed(disk: OsDisk, tmp_path: Path) -> No
         disk.read_file(f"{tmp_path}/link")
 
 
-def test_a_short_write_is_completed(
-    disk: OsDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_write_is_completed(disk, tmp_path, monkeypatch):
     real_pwrite = os.pwrite
     monkeypatch.setattr(
         os, "pwrite", lambda fd, data, at: real_pwrite(fd, memoryview(data)[:7], at)
@@ -65,12 +63,12 @@ def test_a_short_write_is_completed(
     [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EIO, StorageFault)],
 )
 def test_R12_a_full_disk_is_distinguished_from_a_broken_one(
-    disk: OsDisk,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    code: int,
-    kind: type[StorageFault],
-) -> None:
+    disk,
+    tmp_path,
+    monkeypatch,
+    code,
+    kind,
+):
     def fail(*_: object) -> int:
         raise OSError(code, os.strerror(code))
 
@@ -81,7 +79,7 @@ def test_R12_a_full_disk_is_distinguished_from_a_broken_one(
     assert type(fault.value) is kind
 
 
-def test_a_dropped_file_frees_its_descriptor(disk: OsDisk, tmp_path: Path) -> None:
+def test_a_dropped_file_frees_its_descriptor(disk, tmp_path):
     file = disk.open(f"{tmp_path}/f", create=True)
     file.pwrite([bytes(8192)], 0)
     file.try_resident_view(0, 8192)
@@ -91,9 +89,7 @@ def test_a_dropped_file_frees_its_descriptor(disk: OsDisk, tmp_path: Path) -> No
     assert descriptors_of(tmp_path / "f") == 0
 
 
-def test_a_file_that_stopped_growing_is_mapped_on_the_second_request(
-    disk: OsDisk, tmp_path: Path
-) -> None:
+def test_a_file_that_stopped_growing_is_mapped_on_the_second_request(disk, tmp_path):
     file = disk.open(f"{tmp_path}/f", create=True)
     file.pwrite([b"ab" * 5000], 0)
     assert file.try_resident_view(0, 10_000) is None
@@ -102,7 +98,7 @@ def test_a_file_that_stopped_growing_is_mapped_on_the_second_request(
     assert bytes(view) == (b"ab" * 5000)[5_001:]
 
 
-def test_a_growing_file_is_mapped_again_after_enough_growth(disk: OsDisk, tmp_path: Path) -> None:
+def test_a_growing_file_is_mapped_again_after_enough_growth(disk, tmp_path):
     file = disk.open(f"{tmp_path}/f", create=True)
     file.pwrite([bytes(REMAP_GROWTH_BYTES)], 0)
     assert file.try_resident_view(0, REMAP_GROWTH_BYTES) is not None
@@ -114,7 +110,7 @@ def test_a_growing_file_is_mapped_again_after_enough_growth(disk: OsDisk, tmp_pa
     assert bytes(view) == b"x" * 50
 
 
-def test_no_view_of_pages_that_are_not_in_memory(disk: OsDisk, tmp_path: Path) -> None:
+def test_no_view_of_pages_that_are_not_in_memory(disk, tmp_path):
     file = disk.open(f"{tmp_path}/f", create=True)
     file.pwrite([b"x" * 65_536], 0)
     file.sync()
@@ -127,14 +123,14 @@ def test_no_view_of_pages_that_are_not_in_memory(disk: OsDisk, tmp_path: Path) -
     assert file.try_resident_view(0, 65_536) is not None
 
 
-def test_a_refused_lock_names_the_process_that_holds_it(disk: OsDisk, tmp_path: Path) -> None:
+def test_a_refused_lock_names_the_process_that_holds_it(disk, tmp_path):
     held = disk.lock(f"{tmp_path}/.lock")
     with pytest.raises(UserError, match=str(os.getpid())):
         disk.lock(f"{tmp_path}/.lock")
     held.close()
 
 
-def test_the_threads_end_with_the_disk(run, disk: OsDisk) -> None:
+def test_the_threads_end_with_the_disk(run, disk):
     import threading
 
     thread = run(disk.run(threading.current_thread))

@@ -25,12 +25,12 @@ def paths(tmp_path: Path) -> list[str]:
     return paths
 
 
-def test_a_file_is_opened_once(paths: list[str]) -> None:
+def test_a_file_is_opened_once(paths):
     files = FileCache(OsDisk())
     assert files.get(paths[0]) is files.get(paths[0])
 
 
-def test_the_least_recently_used_file_is_dropped(paths: list[str]) -> None:
+def test_the_least_recently_used_file_is_dropped(paths):
     files = FileCache(OsDisk(), files_max=2)
     first, second = files.get(paths[0]), files.get(paths[1])
     assert files.get(paths[0]) is first
@@ -40,7 +40,7 @@ def test_the_least_recently_used_file_is_dropped(paths: list[str]) -> None:
     assert files.get(paths[1]) is not second
 
 
-def test_a_dropped_file_stays_usable_for_its_holder(paths: list[str]) -> None:
+def test_a_dropped_file_stays_usable_for_its_holder(paths):
     files = FileCache(OsDisk(), files_max=1)
     held = files.get(paths[0])
     for path in paths[1:]:
@@ -48,7 +48,7 @@ def test_a_dropped_file_stays_usable_for_its_holder(paths: list[str]) -> None:
     assert held.pread(1000, 0) == paths[0].encode()
 
 
-def test_a_dropped_path_is_opened_again(paths: list[str]) -> None:
+def test_a_dropped_path_is_opened_again(paths):
     files = FileCache(OsDisk())
     old = files.get(paths[0])
     Path(paths[1]).rename(paths[0])
@@ -57,14 +57,14 @@ def test_a_dropped_path_is_opened_again(paths: list[str]) -> None:
     assert files.get(paths[0]).pread(1000, 0) == paths[1].encode()
 
 
-def test_a_missing_file_is_a_fault_and_is_not_cached(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_fault_and_is_not_cached(tmp_path):
     files = FileCache(OsDisk())
     with pytest.raises(StorageFault):
         files.get(f"{tmp_path}/missing")
     assert len(files) == 0
 
 
-def test_the_number_of_indexes_in_memory_is_bounded() -> None:
+def test_the_number_of_indexes_in_memory_is_bounded():
     files = FileCache(OsDisk(), indexes_max=2)
     first, second, third = Holder(), Holder(), Holder()
     for holder in (first, second, first, third):
@@ -72,7 +72,7 @@ def test_the_number_of_indexes_in_memory_is_bounded() -> None:
     assert (first.has_index, second.has_index, third.has_index) == (True, False, True)
 
 
-def test_a_removed_segment_is_not_cached() -> None:
+def test_a_removed_segment_is_not_cached():
     files = FileCache(OsDisk(), indexes_max=1)
     first, second = Holder(), Holder()
     files.use_index(first)

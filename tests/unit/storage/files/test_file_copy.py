@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tidemill.storage.files import file_copy
-from tidemill.testing.sim.disk import SimDisk
 
 
-def test_a_range_is_copied_in_several_pieces(
-    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_range_is_copied_in_several_pieces(disk, monkeypatch):
     monkeypatch.setattr(file_copy, "_COPY_BYTES", 3)
     source, target = disk.open("/source", create=True), disk.open("/target", create=True)
     source.pwrite([b"0123456789"], 0)
@@ -18,7 +13,7 @@ def test_a_range_is_copied_in_several_pieces(
     assert target.pread(100, 0) == b"\x002345678"
 
 
-def test_an_empty_range_writes_nothing(disk: SimDisk) -> None:
+def test_an_empty_range_writes_nothing(disk):
     file = disk.open("/file", create=True)
     calls = disk.calls
     file_copy.copy_range(file, file, start=4, end=4, target_position=4)

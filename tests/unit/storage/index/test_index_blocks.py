@@ -25,7 +25,7 @@ def block(*, base_offset: int = BASE_OFFSET, first: int = 0) -> bytes:
     return encode_block(KIND, columns, base_offset=base_offset, first=first)
 
 
-def test_columns_of_different_widths_are_read_back() -> None:
+def test_columns_of_different_widths_are_read_back():
     data = block() + block(first=2)
     assert decode(data) == ([1, 2, 1, 2], [-1, 1 << 40, -1, 1 << 40], len(data))
 
@@ -40,5 +40,5 @@ def test_columns_of_different_widths_are_read_back() -> None:
     ],
     ids=["another segment", "out of sequence", "no head", "not whole entries"],
 )
-def test_R10_a_block_that_does_not_continue_the_columns_ends_the_reading(foreign: bytes) -> None:
+def test_R10_a_block_that_does_not_continue_the_columns_ends_the_reading(foreign):
     assert decode(block() + foreign) == ([1, 2], [-1, 1 << 40], len(block()))

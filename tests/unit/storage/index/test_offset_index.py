@@ -27,16 +27,14 @@ def index() -> OffsetIndex:
         (9_999, 2_000),
     ],
 )
-def test_reading_begins_at_the_last_entry_at_or_before_the_offset(
-    index: OffsetIndex, offset: int, position: int
-) -> None:
+def test_reading_begins_at_the_last_entry_at_or_before_the_offset(index, offset, position):
     assert index.position_before(offset) == position
 
 
 @pytest.mark.parametrize(
     ("position", "entry"), [(0, -1), (499, -1), (500, 0), (901, 1), (9_999, 2)]
 )
-def test_an_entry_is_found_by_its_position(index: OffsetIndex, position: int, entry: int) -> None:
+def test_an_entry_is_found_by_its_position(index, position, entry):
     assert index.entry_at_position(position) == entry
 
 
@@ -44,7 +42,7 @@ def decode(data: bytes, base_offset: int = BASE) -> tuple[OffsetIndex, int]:
     return OffsetIndex.decode(data, base_offset=base_offset, name="i")
 
 
-def test_blocks_that_were_appended_are_read_as_one_index(index: OffsetIndex) -> None:
+def test_blocks_that_were_appended_are_read_as_one_index(index):
     first = index.encode_from(0)
     index.add(1_060, 3_000)
     index.add(1_070, 3_500)
@@ -54,7 +52,7 @@ def test_blocks_that_were_appended_are_read_as_one_index(index: OffsetIndex) -> 
     assert (found.offsets, found.positions) == (index.offsets, index.positions)
 
 
-def test_R10_reading_stops_at_the_first_block_that_does_not_belong(index: OffsetIndex) -> None:
+def test_R10_reading_stops_at_the_first_block_that_does_not_belong(index):
     block = index.encode_from(0)
     assert len(decode(block + block)[0]) == 3
     assert len(decode(block + b"\0" * 50)[0]) == 3
@@ -63,13 +61,13 @@ def test_R10_reading_stops_at_the_first_block_that_does_not_belong(index: Offset
     assert decode(block + block)[1] == len(block)
 
 
-def test_offsets_may_be_far_from_the_base() -> None:
+def test_offsets_may_be_far_from_the_base():
     index = OffsetIndex(2**60)
     index.add(2**60 + 2**31, 2**31)
     assert index.position_before(2**60 + 2**31) == 2**31
 
 
-def test_the_head_of_an_index_is_a_copy(index: OffsetIndex) -> None:
+def test_the_head_of_an_index_is_a_copy(index):
     head = index.head(1)
     head.add(1_015, 700)
     assert head.position_before(9_999) == 700

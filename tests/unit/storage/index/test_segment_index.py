@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.support.batches import batch
@@ -68,28 +66,28 @@ def content(index: SegmentIndex) -> tuple[object, ...]:
     )
 
 
-def test_an_entry_comes_at_most_every_interval() -> None:
+def test_an_entry_comes_at_most_every_interval():
     index = built()
     assert list(index.offsets.offsets) == list(range(3, 40, 3))
     assert list(index.offsets.positions) == [BATCH_BYTES * at for at in range(3, 40, 3)]
 
 
-def test_an_entry_knows_the_greatest_time_before_it() -> None:
+def test_an_entry_knows_the_greatest_time_before_it():
     index = built()
     assert list(index.times.timestamps)[:4] == [1_020, 1_050, 1_060, 1_060]
     assert index.max_timestamp == 1_060
 
 
-def test_R10_a_lost_index_is_rebuilt_from_the_segment(disk: SimDisk, file: DiskFile) -> None:
+def test_R10_a_lost_index_is_rebuilt_from_the_segment(disk, file):
     assert content(load(disk, file)) == content(built())
 
 
-def test_a_stored_index_is_read_back(disk: SimDisk, file: DiskFile) -> None:
+def test_a_stored_index_is_read_back(disk, file):
     store(disk, built())
     assert content(load(disk, file)) == content(built())
 
 
-def test_an_index_is_stored_in_pieces(disk: SimDisk, file: DiskFile) -> None:
+def test_an_index_is_stored_in_pieces(disk, file):
     index = SegmentIndex.empty(0, interval_bytes=INTERVAL_BYTES)
     for number, data in enumerate(BATCHES):
         note(index, data, number * BATCH_BYTES)
@@ -101,7 +99,7 @@ def test_an_index_is_stored_in_pieces(disk: SimDisk, file: DiskFile) -> None:
     assert content(load(disk, file)) == content(built())
 
 
-def test_what_was_stored_is_not_stored_again() -> None:
+def test_what_was_stored_is_not_stored_again():
     index = built()
     assert index.take_blocks("/d")
     assert index.take_blocks("/d") == []
@@ -117,15 +115,13 @@ def flip(disk: SimDisk, path: str) -> None:
 
 @pytest.mark.parametrize("path", [INDEX, TIME_INDEX])
 @pytest.mark.parametrize("damage", [cut, flip, SimDisk.unlink])
-def test_R10_a_damaged_index_is_rebuilt_from_the_segment(
-    disk: SimDisk, file: DiskFile, path: str, damage: Callable[[SimDisk, str], None]
-) -> None:
+def test_R10_a_damaged_index_is_rebuilt_from_the_segment(disk, file, path, damage):
     store(disk, built())
     damage(disk, path)
     assert content(load(disk, file)) == content(built())
 
 
-def test_R10_an_index_of_another_history_is_not_trusted(disk: SimDisk) -> None:
+def test_R10_an_index_of_another_history_is_not_trusted(disk):
     store(disk, built())
     file = disk.open(PATH, create=True)
     other = [batch(2 * offset, 2, value=b"other") for offset in range(30)]
@@ -139,14 +135,12 @@ def test_R10_an_index_of_another_history_is_not_trusted(disk: SimDisk) -> None:
     assert not disk.exists(INDEX)
 
 
-def test_an_index_that_reaches_past_the_segment_is_not_trusted(
-    disk: SimDisk, file: DiskFile
-) -> None:
+def test_an_index_that_reaches_past_the_segment_is_not_trusted(disk, file):
     store(disk, built())
     assert len(load(disk, file, batches=10).offsets) == 3
 
 
-def test_a_cut_removes_entries_and_lowers_the_greatest_time(file: DiskFile) -> None:
+def test_a_cut_removes_entries_and_lowers_the_greatest_time(file):
     index = built().cut(file, 5 * BATCH_BYTES)
     assert list(index.offsets.offsets) == [3]
     assert index.max_timestamp == 1_040
@@ -155,9 +149,7 @@ def test_a_cut_removes_entries_and_lowers_the_greatest_time(file: DiskFile) -> N
     assert list(index.offsets.offsets) == [3, 6]
 
 
-def test_I17_the_index_of_a_damaged_segment_ends_at_the_damage(
-    disk: SimDisk, file: DiskFile
-) -> None:
+def test_I17_the_index_of_a_damaged_segment_ends_at_the_damage(disk, file):
     disk.overwrite(PATH, 20 * BATCH_BYTES, bytes(BATCH_BYTES))
     index = load(disk, file)
     assert index.fault is not None

@@ -104,7 +104,7 @@ def names(disk: SimDisk, suffix: str = "") -> list[str]:
 # --- rolling --------------------------------------------------------------------------------------
 
 
-def test_F23_F33_a_segment_rolls_before_it_gets_too_large(disk: SimDisk) -> None:
+def test_F23_F33_a_segment_rolls_before_it_gets_too_large(disk):
     log = new_log(disk)
     fill(log, 20)
     sizes = [segment.size_bytes for segment in log.segments]
@@ -112,7 +112,7 @@ def test_F23_F33_a_segment_rolls_before_it_gets_too_large(disk: SimDisk) -> None
     assert max(sizes) <= 300
 
 
-def test_a_batch_larger_than_a_segment_gets_its_own_segment(disk: SimDisk) -> None:
+def test_a_batch_larger_than_a_segment_gets_its_own_segment(disk):
     log = new_log(disk)
     fill(log, 1)
     fill(log, 1, value=b"x" * 1_000)
@@ -120,7 +120,7 @@ def test_a_batch_larger_than_a_segment_gets_its_own_segment(disk: SimDisk) -> No
     assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
 
 
-def test_a_segment_rolls_by_the_time_since_its_first_batch(disk: SimDisk) -> None:
+def test_a_segment_rolls_by_the_time_since_its_first_batch(disk):
     log = new_log(disk, LogConfig(segment_ms=1_000))
     append(log, batch(0), now_ms=NOW_MS)
     append(log, batch(1), now_ms=NOW_MS + 1_000)
@@ -130,8 +130,8 @@ def test_a_segment_rolls_by_the_time_since_its_first_batch(disk: SimDisk) -> Non
 
 
 def test_a_segment_of_an_earlier_process_rolls_by_the_time_of_its_first_batch(
-    disk: SimDisk,
-) -> None:
+    disk,
+):
     log = new_log(disk, LogConfig(segment_ms=1_000))
     append(log, batch(0))
     flush(log)
@@ -141,7 +141,7 @@ def test_a_segment_of_an_earlier_process_rolls_by_the_time_of_its_first_batch(
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_S24_a_first_batch_from_the_future_does_not_decide_when_to_roll(disk: SimDisk) -> None:
+def test_S24_a_first_batch_from_the_future_does_not_decide_when_to_roll(disk):
     log = new_log(disk, LogConfig(segment_ms=1_000))
     append(log, batch(0, times=[2**62]))
     flush(log)
@@ -151,7 +151,7 @@ def test_S24_a_first_batch_from_the_future_does_not_decide_when_to_roll(disk: Si
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_a_segment_rolls_before_its_offsets_exceed_the_index(disk: SimDisk) -> None:
+def test_a_segment_rolls_before_its_offsets_exceed_the_index(disk):
     log = new_log(disk, LogConfig())
     append(log, batch(0))
     append(log, batch(2**31 - 2))
@@ -159,7 +159,7 @@ def test_a_segment_rolls_before_its_offsets_exceed_the_index(disk: SimDisk) -> N
     assert [segment.base_offset for segment in log.segments] == [0, 2**31 - 1]
 
 
-def test_a_roll_that_fails_leaves_the_log_as_it_was(disk: SimDisk) -> None:
+def test_a_roll_that_fails_leaves_the_log_as_it_was(disk):
     log = new_log(disk)
     written = fill(log, 3)
     disk.fail("create")
@@ -173,7 +173,7 @@ def test_a_roll_that_fails_leaves_the_log_as_it_was(disk: SimDisk) -> None:
 # --- flushing -------------------------------------------------------------------------------------
 
 
-def test_a_flush_covers_exactly_what_was_written_before_it(disk: SimDisk) -> None:
+def test_a_flush_covers_exactly_what_was_written_before_it(disk):
     log = new_log(disk)
     fill(log, 3)
     point = log.take_flush_point()
@@ -187,7 +187,7 @@ def test_a_flush_covers_exactly_what_was_written_before_it(disk: SimDisk) -> Non
     assert log.flushed_offset == 5
 
 
-def test_a_flush_syncs_every_dirty_file_then_the_new_names(disk: SimDisk) -> None:
+def test_a_flush_syncs_every_dirty_file_then_the_new_names(disk):
     log = new_log(disk)
     fill(log, 8)
     bases = [segment.base_offset for segment in log.segments]
@@ -200,7 +200,7 @@ def test_a_flush_syncs_every_dirty_file_then_the_new_names(disk: SimDisk) -> Non
     assert syncs[: len(bases) + 2] == [*files, ("sync_directory", ""), ("sync_directory", "data")]
 
 
-def test_a_directory_without_new_names_is_not_synced(disk: SimDisk) -> None:
+def test_a_directory_without_new_names_is_not_synced(disk):
     log = new_log(disk)
     fill(log, 1)
     flush(log)
@@ -212,7 +212,7 @@ def test_a_directory_without_new_names_is_not_synced(disk: SimDisk) -> None:
     assert calls == [("sync", f"{0:020d}.log")]
 
 
-def test_a_name_created_during_a_flush_is_synced_by_the_next(disk: SimDisk) -> None:
+def test_a_name_created_during_a_flush_is_synced_by_the_next(disk):
     log = new_log(disk)
     fill(log, 3)
     point = log.take_flush_point()
@@ -227,7 +227,7 @@ def test_a_name_created_during_a_flush_is_synced_by_the_next(disk: SimDisk) -> N
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_flushed_batches_survive_a_power_loss(disk: SimDisk, seed: int) -> None:
+def test_flushed_batches_survive_a_power_loss(disk, seed):
     log = new_log(disk)
     written = b"".join(fill(log, 10))
     flush(log)
@@ -242,7 +242,7 @@ def test_flushed_batches_survive_a_power_loss(disk: SimDisk, seed: int) -> None:
     assert LeaderEpochs.decode(after.read_file(f"{PATH}/leader-epochs")).entries() == ((0, 0),)
 
 
-def test_a_failed_sync_moves_nothing(disk: SimDisk) -> None:
+def test_a_failed_sync_moves_nothing(disk):
     log = new_log(disk)
     fill(log, 3)
     point = log.take_flush_point()
@@ -253,7 +253,7 @@ def test_a_failed_sync_moves_nothing(disk: SimDisk) -> None:
     assert log.flushed_offset == 0
 
 
-def test_a_flush_that_a_truncation_overtook_proves_nothing(disk: SimDisk) -> None:
+def test_a_flush_that_a_truncation_overtook_proves_nothing(disk):
     log = new_log(disk)
     fill(log, 5)
     point = log.take_flush_point()
@@ -267,7 +267,7 @@ def test_a_flush_that_a_truncation_overtook_proves_nothing(disk: SimDisk) -> Non
     assert log.flushed_offset == 7
 
 
-def test_new_leader_epochs_are_stored_with_their_batches(disk: SimDisk) -> None:
+def test_new_leader_epochs_are_stored_with_their_batches(disk):
     log = new_log(disk)
     append(log, batch(0, epoch=3))
     assert "leader-epochs" not in names(disk)
@@ -278,13 +278,13 @@ def test_new_leader_epochs_are_stored_with_their_batches(disk: SimDisk) -> None:
     assert stored.entries() == ((3, 0), (5, 1))
 
 
-def test_an_epoch_without_batches_costs_no_flush(disk: SimDisk) -> None:
+def test_an_epoch_without_batches_costs_no_flush(disk):
     log = new_log(disk)
     log.epochs.assign(1, 0)
     assert log.take_flush_point() is None
 
 
-def test_a_full_disk_does_not_fail_a_flush_for_an_index(disk: SimDisk) -> None:
+def test_a_full_disk_does_not_fail_a_flush_for_an_index(disk):
     log = new_log(disk, LogConfig(index_interval_bytes=100))
     fill(log, 30)
     point = log.take_checkpoint()
@@ -298,7 +298,7 @@ def test_a_full_disk_does_not_fail_a_flush_for_an_index(disk: SimDisk) -> None:
 # --- checkpoints and reopening --------------------------------------------------------------------
 
 
-def test_after_a_checkpoint_reopening_reads_only_small_files(disk: SimDisk) -> None:
+def test_after_a_checkpoint_reopening_reads_only_small_files(disk):
     log = new_log(disk)
     for number in range(20):
         append(log, batch(number, producer=(9, 0, number)))
@@ -312,7 +312,7 @@ def test_after_a_checkpoint_reopening_reads_only_small_files(disk: SimDisk) -> N
     assert again.epochs.entries() == log.epochs.entries()
 
 
-def test_an_unchanged_log_needs_no_checkpoint(disk: SimDisk) -> None:
+def test_an_unchanged_log_needs_no_checkpoint(disk):
     log = new_log(disk)
     fill(log, 4)
     checkpoint(log)
@@ -320,7 +320,7 @@ def test_an_unchanged_log_needs_no_checkpoint(disk: SimDisk) -> None:
     assert reopened(disk, log).take_checkpoint() is None
 
 
-def test_a_checkpoint_after_a_flush_still_stores_snapshot_and_index(disk: SimDisk) -> None:
+def test_a_checkpoint_after_a_flush_still_stores_snapshot_and_index(disk):
     log = new_log(disk)
     fill(log, 3)
     flush(log)
@@ -329,7 +329,7 @@ def test_a_checkpoint_after_a_flush_still_stores_snapshot_and_index(disk: SimDis
     assert names(disk, ".index") == [f"{0:020d}.index"]
 
 
-def test_indexes_of_closed_segments_are_stored_by_the_next_flush(disk: SimDisk) -> None:
+def test_indexes_of_closed_segments_are_stored_by_the_next_flush(disk):
     log = new_log(disk)
     fill(log, 3)
     flush(log)
@@ -338,7 +338,7 @@ def test_indexes_of_closed_segments_are_stored_by_the_next_flush(disk: SimDisk) 
     assert f"{0:020d}.index" in names(disk)
 
 
-def test_R10_a_log_without_its_indexes_reads_the_same(disk: SimDisk) -> None:
+def test_R10_a_log_without_its_indexes_reads_the_same(disk):
     log = new_log(disk)
     fill(log, 40)
     checkpoint(log)
@@ -350,7 +350,7 @@ def test_R10_a_log_without_its_indexes_reads_the_same(disk: SimDisk) -> None:
     assert again.offset_by_time(NOW_MS, end_offset=40) == log.offset_by_time(NOW_MS, end_offset=40)
 
 
-def test_a_reopened_log_continues_where_it_ended(disk: SimDisk) -> None:
+def test_a_reopened_log_continues_where_it_ended(disk):
     log = new_log(disk)
     fill(log, 7)
     checkpoint(log)
@@ -363,8 +363,8 @@ def test_a_reopened_log_continues_where_it_ended(disk: SimDisk) -> None:
 
 
 def test_I13_the_owner_is_called_before_a_cut_below_the_flushed_offset(
-    disk: SimDisk,
-) -> None:
+    disk,
+):
     told: list[tuple[int, int]] = []
     log = new_log(disk, before_cut=lambda offset: told.append((offset, log.log_end_offset)))
     fill(log, 10)
@@ -378,7 +378,7 @@ def test_I13_the_owner_is_called_before_a_cut_below_the_flushed_offset(
     assert log.flushed_offset == 2
 
 
-def test_a_truncated_log_is_the_same_after_reopening(disk: SimDisk) -> None:
+def test_a_truncated_log_is_the_same_after_reopening(disk):
     log = new_log(disk)
     append(log, batch(0, 4, epoch=1), batch(4, 4, epoch=2))
     fill(log, 0)
@@ -393,8 +393,8 @@ def test_a_truncated_log_is_the_same_after_reopening(disk: SimDisk) -> None:
 
 
 def test_I18_producers_are_rebuilt_from_a_snapshot_and_the_batches_after_it(
-    disk: SimDisk,
-) -> None:
+    disk,
+):
     log = new_log(disk)
     for number in range(40):
         append(log, batch(number, producer=(9, 0, number)))
@@ -408,7 +408,7 @@ def test_I18_producers_are_rebuilt_from_a_snapshot_and_the_batches_after_it(
             assert original.base_offset == number
 
 
-def test_the_epoch_file_follows_a_cut_at_once(disk: SimDisk) -> None:
+def test_the_epoch_file_follows_a_cut_at_once(disk):
     log = new_log(disk)
     append(log, batch(0, epoch=1), batch(1, epoch=2))
     flush(log)
@@ -420,7 +420,7 @@ def test_the_epoch_file_follows_a_cut_at_once(disk: SimDisk) -> None:
 # --- retention ------------------------------------------------------------------------------------
 
 
-def test_a_dropped_segment_is_renamed_first_and_unlinked_later(disk: SimDisk) -> None:
+def test_a_dropped_segment_is_renamed_first_and_unlinked_later(disk):
     log = new_log(disk, LogConfig(segment_bytes=300, retention_bytes=300, delete_delay_ms=500))
     fill(log, 12)
     flush(log)
@@ -434,7 +434,7 @@ def test_a_dropped_segment_is_renamed_first_and_unlinked_later(disk: SimDisk) ->
     assert names(disk, ".deleted") == []
 
 
-def test_the_next_retention_pass_unlinks_what_is_due(disk: SimDisk) -> None:
+def test_the_next_retention_pass_unlinks_what_is_due(disk):
     log = new_log(disk, LogConfig(segment_bytes=300, retention_bytes=300, delete_delay_ms=500))
     fill(log, 12)
     log.apply_retention(now_ms=NOW_MS, high_watermark=12)
@@ -443,7 +443,7 @@ def test_the_next_retention_pass_unlinks_what_is_due(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_power_loss_during_retention_leaves_no_hole(disk: SimDisk, seed: int) -> None:
+def test_a_power_loss_during_retention_leaves_no_hole(disk, seed):
     log = new_log(disk, LogConfig(segment_bytes=300, retention_bytes=0))
     fill(log, 30)
     flush(log)
@@ -456,7 +456,7 @@ def test_a_power_loss_during_retention_leaves_no_hole(disk: SimDisk, seed: int) 
     assert left == list(range(left[0], 30, BATCHES_PER_SEGMENT))
 
 
-def test_retention_drops_segments_below_the_start_offset(disk: SimDisk) -> None:
+def test_retention_drops_segments_below_the_start_offset(disk):
     log = new_log(disk)
     fill(log, 12)
     log.advance_start(9)
@@ -465,7 +465,7 @@ def test_retention_drops_segments_below_the_start_offset(disk: SimDisk) -> None:
     assert log.segments.oldest.base_offset == 2 * BATCHES_PER_SEGMENT
 
 
-def test_I17_a_damaged_segment_is_not_dropped_before_its_time(disk: SimDisk) -> None:
+def test_I17_a_damaged_segment_is_not_dropped_before_its_time(disk):
     log = new_log(disk, LogConfig(segment_bytes=300, index_interval_bytes=100, retention_ms=1_000))
     for offset in range(6):
         append(log, batch(offset, times=[NOW_MS + offset]))
@@ -482,7 +482,7 @@ def test_I17_a_damaged_segment_is_not_dropped_before_its_time(disk: SimDisk) -> 
 # --- faults and bounds ----------------------------------------------------------------------------
 
 
-def test_R12_a_full_disk_refuses_writes_but_not_reads(disk: SimDisk) -> None:
+def test_R12_a_full_disk_refuses_writes_but_not_reads(disk):
     log = new_log(disk)
     written = fill(log, 5)
     disk.set_capacity(log.size_bytes)
@@ -495,7 +495,7 @@ def test_R12_a_full_disk_refuses_writes_but_not_reads(disk: SimDisk) -> None:
     assert offsets_of(drain(log)) == list(range(7))
 
 
-def test_many_logs_share_few_files(disk: SimDisk) -> None:
+def test_many_logs_share_few_files(disk):
     files = FileCache(disk, files_max=4)
     logs = [
         FilePartitionLog.create(disk, files, f"/data/topic-{number}", SMALL) for number in range(20)
@@ -508,7 +508,7 @@ def test_many_logs_share_few_files(disk: SimDisk) -> None:
         assert offsets_of(read(log, 0) + read(log, 4)) == [0, 1, 2, 3, 4]
 
 
-def test_a_closed_log_holds_no_file(disk: SimDisk) -> None:
+def test_a_closed_log_holds_no_file(disk):
     files = FileCache(disk)
     log = FilePartitionLog.create(disk, files, PATH, SMALL)
     fill(log, 9)

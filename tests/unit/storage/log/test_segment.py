@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -89,7 +88,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
 # --- costs ----------------------------------------------------------------------------------------
 
 
-def test_F29_an_append_is_one_system_call(tmp_path: Path, calls: Counter[str]) -> None:
+def test_F29_an_append_is_one_system_call(tmp_path, calls):
     segment = new_segment(OsDisk(), str(tmp_path))
     append(segment, batch(0))
     calls.clear()
@@ -100,7 +99,7 @@ def test_F29_an_append_is_one_system_call(tmp_path: Path, calls: Counter[str]) -
     assert calls == {"pwritev": 1}
 
 
-def test_a_tail_read_is_one_system_call(tmp_path: Path, calls: Counter[str]) -> None:
+def test_a_tail_read_is_one_system_call(tmp_path, calls):
     segment = new_segment(OsDisk(), str(tmp_path))
     filled(segment, 200)
     calls.clear()
@@ -108,7 +107,7 @@ def test_a_tail_read_is_one_system_call(tmp_path: Path, calls: Counter[str]) -> 
     assert calls == {"pread": 1}
 
 
-def test_a_read_anywhere_is_a_few_system_calls(tmp_path: Path, calls: Counter[str]) -> None:
+def test_a_read_anywhere_is_a_few_system_calls(tmp_path, calls):
     segment = new_segment(OsDisk(), str(tmp_path))
     filled(segment, 2_000)
     for offset, max_bytes in ((5, 1_000), (1_000, 1_000), (1_000, 100_000)):
@@ -117,7 +116,7 @@ def test_a_read_anywhere_is_a_few_system_calls(tmp_path: Path, calls: Counter[st
         assert calls.total() <= 4, calls
 
 
-def test_nothing_is_opened_before_it_is_needed(tmp_path: Path, calls: Counter[str]) -> None:
+def test_nothing_is_opened_before_it_is_needed(tmp_path, calls):
     segment = new_segment(OsDisk(), str(tmp_path))
     filled(segment, 10)
     calls.clear()
@@ -128,12 +127,12 @@ def test_nothing_is_opened_before_it_is_needed(tmp_path: Path, calls: Counter[st
 # --- the three ways of reading --------------------------------------------------------------------
 
 
-def test_what_was_just_written_is_read_at_once(segment: Segment) -> None:
+def test_what_was_just_written_is_read_at_once(segment):
     written = filled(segment, 50)
     assert read(segment, 40).chunks == (b"".join(written[40:]),)
 
 
-def test_resident_bytes_of_a_closed_segment_come_as_a_view(tmp_path: Path) -> None:
+def test_resident_bytes_of_a_closed_segment_come_as_a_view(tmp_path):
     segment = new_segment(OsDisk(), str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     segment.close()
@@ -143,7 +142,7 @@ def test_resident_bytes_of_a_closed_segment_come_as_a_view(tmp_path: Path) -> No
     assert data_of(found) == b"".join(written[2:16])
 
 
-def test_cold_bytes_are_read_in_a_thread(tmp_path: Path) -> None:
+def test_cold_bytes_are_read_in_a_thread(tmp_path):
     segment = new_segment(OsDisk(), str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     cold = reopened(OsDisk(), segment)
@@ -154,7 +153,7 @@ def test_cold_bytes_are_read_in_a_thread(tmp_path: Path) -> None:
     assert b"".join(found.load()) == b"".join(written[2:16])
 
 
-def test_a_cold_read_of_a_growing_segment_is_not_disturbed_by_appends(tmp_path: Path) -> None:
+def test_a_cold_read_of_a_growing_segment_is_not_disturbed_by_appends(tmp_path):
     segment = new_segment(OsDisk(), str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     cold = reopened(OsDisk(), segment, is_closed=False)
@@ -164,7 +163,7 @@ def test_a_cold_read_of_a_growing_segment_is_not_disturbed_by_appends(tmp_path: 
     assert b"".join(found.load()) == b"".join(written[15:])
 
 
-def test_I17_a_cold_read_verifies_checksums(disk: SimDisk, segment: Segment) -> None:
+def test_I17_a_cold_read_verifies_checksums(disk, segment):
     filled(segment, 10)
     cold = reopened(disk, segment)
     disk.flip_bit(segment.path, segment.size_bytes - 3)
@@ -175,7 +174,7 @@ def test_I17_a_cold_read_verifies_checksums(disk: SimDisk, segment: Segment) -> 
     assert refusal.value.code is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_I17_damage_hides_only_what_follows_it(disk: SimDisk, segment: Segment) -> None:
+def test_I17_damage_hides_only_what_follows_it(disk, segment):
     written = filled(segment, 30)
     disk.overwrite(segment.path, 20 * len(written[0]), bytes(100))
     damaged = reopened(disk, segment)
@@ -187,7 +186,7 @@ def test_I17_damage_hides_only_what_follows_it(disk: SimDisk, segment: Segment) 
     assert damaged.newest_ms(now_ms=77) == 77
 
 
-def test_a_file_shorter_than_it_should_be_is_a_fault(disk: SimDisk, segment: Segment) -> None:
+def test_a_file_shorter_than_it_should_be_is_a_fault(disk, segment):
     filled(segment, 5)
     disk.open(segment.path).truncate(segment.size_bytes - 1)
     with pytest.raises(StorageFault):
@@ -195,7 +194,7 @@ def test_a_file_shorter_than_it_should_be_is_a_fault(disk: SimDisk, segment: Seg
 
 
 @pytest.mark.parametrize("max_bytes", [1, 100, 5_000, 40_000, 1 << 20])
-def test_all_ways_find_the_same_batches(tmp_path: Path, max_bytes: int) -> None:
+def test_all_ways_find_the_same_batches(tmp_path, max_bytes):
     segment = new_segment(OsDisk(), str(tmp_path))
     for size in (10, 3_000, 40_000, 70, 70, 9_000, 30, 33_000, 5, 5, 5):
         filled(segment, 1, value=b"x" * size)
@@ -212,7 +211,7 @@ def test_all_ways_find_the_same_batches(tmp_path: Path, max_bytes: int) -> None:
 # --- failed writes --------------------------------------------------------------------------------
 
 
-def test_R12_a_full_disk_leaves_the_segment_as_it_was(disk: SimDisk, segment: Segment) -> None:
+def test_R12_a_full_disk_leaves_the_segment_as_it_was(disk, segment):
     written = filled(segment, 3)
     disk.set_capacity(segment.size_bytes + len(written[0]) + 5)
     with pytest.raises(DiskFull):
@@ -224,9 +223,7 @@ def test_R12_a_full_disk_leaves_the_segment_as_it_was(disk: SimDisk, segment: Se
     assert offsets_of(data_of(read(segment, 0))) == [0, 1, 2, 3]
 
 
-def test_a_failed_write_leaves_no_whole_batch_after_a_shorter_one(
-    disk: SimDisk, segment: Segment
-) -> None:
+def test_a_failed_write_leaves_no_whole_batch_after_a_shorter_one(disk, segment):
     first, second, third = batch(0), batch(1), batch(2)
     disk.set_capacity(len(first) + len(second) + 1)
     with pytest.raises(DiskFull):
@@ -236,9 +233,7 @@ def test_a_failed_write_leaves_no_whole_batch_after_a_shorter_one(
     assert disk.read_file(segment.path) == first
 
 
-def test_a_partial_write_that_could_not_be_cut_off_is_cut_off_before_the_next_write(
-    disk: SimDisk, segment: Segment
-) -> None:
+def test_a_partial_write_that_could_not_be_cut_off_is_cut_off_before_the_next_write(disk, segment):
     first, second = batch(0), batch(1)
     disk.set_capacity(len(first) + len(second) - 1)
     disk.fail("truncate")
@@ -249,7 +244,7 @@ def test_a_partial_write_that_could_not_be_cut_off_is_cut_off_before_the_next_wr
     assert disk.size(segment.path) == segment.size_bytes == len(batch(0, value=b""))
 
 
-def test_a_full_disk_after_a_view_is_repaired_too(disk: SimDisk, segment: Segment) -> None:
+def test_a_full_disk_after_a_view_is_repaired_too(disk, segment):
     written = filled(segment, 6, value=LARGE)
     assert isinstance(read(segment, 0).chunks[0], memoryview)
     disk.set_capacity(segment.size_bytes + 10)
@@ -262,9 +257,7 @@ def test_a_full_disk_after_a_view_is_repaired_too(disk: SimDisk, segment: Segmen
 
 
 @pytest.mark.parametrize("with_view", [False, True])
-def test_a_cut_segment_keeps_its_head_and_continues_from_there(
-    disk: SimDisk, segment: Segment, with_view: bool
-) -> None:
+def test_a_cut_segment_keeps_its_head_and_continues_from_there(disk, segment, with_view):
     written = filled(segment, 8, value=LARGE)
     view = data = b""
     if with_view:
@@ -277,7 +270,7 @@ def test_a_cut_segment_keeps_its_head_and_continues_from_there(
     assert data_of(read(segment, 4)) == written[4] + b"".join(more)
 
 
-def test_a_segment_that_gave_a_view_is_not_cut_in_place(tmp_path: Path) -> None:
+def test_a_segment_that_gave_a_view_is_not_cut_in_place(tmp_path):
     segment = new_segment(OsDisk(), str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     read(segment, 0)
@@ -289,7 +282,7 @@ def test_a_segment_that_gave_a_view_is_not_cut_in_place(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == [os.path.basename(segment.path)]
 
 
-def test_a_renamed_segment_leaves_no_index_behind(disk: SimDisk, segment: Segment) -> None:
+def test_a_renamed_segment_leaves_no_index_behind(disk, segment):
     filled(segment, 10)
     for path, position, block in segment.take_index_blocks():
         disk.open(path, create=True).pwrite([block], position)
@@ -297,7 +290,7 @@ def test_a_renamed_segment_leaves_no_index_behind(disk: SimDisk, segment: Segmen
     assert disk.list_names("/log") == [f"{0:020d}.log.deleted"]
 
 
-def test_a_dirty_file_stays_open_after_the_cache_drops_it(disk: SimDisk) -> None:
+def test_a_dirty_file_stays_open_after_the_cache_drops_it(disk):
     disk.make_directories("/log")
     files = FileCache(disk, files_max=1)
     segment = Segment.create(disk, files, "/log", base_offset=0, index_interval_bytes=100)
@@ -309,14 +302,14 @@ def test_a_dirty_file_stays_open_after_the_cache_drops_it(disk: SimDisk) -> None
     assert segment.dirty_file is dirty
 
 
-def test_first_and_greatest_timestamps_are_known(disk: SimDisk, segment: Segment) -> None:
+def test_first_and_greatest_timestamps_are_known(disk, segment):
     assert (segment.first_timestamp(), segment.max_timestamp()) == (-1, -1)
     append(segment, batch(0, times=[50]), batch(1, times=[90]), batch(2, times=[70]))
     assert (segment.first_timestamp(), segment.max_timestamp()) == (50, 90)
     assert reopened(disk, segment).max_timestamp() == 90
 
 
-def test_headers_are_replayed_from_the_batch_that_reaches_the_offset(segment: Segment) -> None:
+def test_headers_are_replayed_from_the_batch_that_reaches_the_offset(segment):
     append(segment, batch(0, 3), batch(3, 3), batch(6, 3))
     assert [found.base_offset for found in segment.headers_from(4)] == [3, 6]
     assert list(segment.headers_from(9)) == []

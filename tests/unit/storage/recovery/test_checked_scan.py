@@ -26,14 +26,14 @@ def scan_of(data: bytes, *, next_offset: int = 0) -> tuple[CheckedScan, list[int
     return scan, [found.header.base_offset for found in scan]
 
 
-def test_valid_batches_are_walked_to_the_end() -> None:
+def test_valid_batches_are_walked_to_the_end():
     data = batch(0, records=3) + batch(3) + batch(4, records=2)
     scan, offsets = scan_of(data)
     assert offsets == [0, 3, 4]
     assert (scan.position, scan.next_offset, scan.damage) == (len(data), 6, None)
 
 
-def test_a_scan_in_several_reads_finds_the_same() -> None:
+def test_a_scan_in_several_reads_finds_the_same():
     data = b"".join(batch(offset, size=300_000) for offset in range(8)) + batch(8, size=5_000_000)
     scan, offsets = scan_of(data)
     assert offsets == list(range(9))
@@ -41,7 +41,7 @@ def test_a_scan_in_several_reads_finds_the_same() -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 17, 60, 61, 80])
-def test_a_batch_that_is_cut_short_ends_the_scan_before_it(cut: int) -> None:
+def test_a_batch_that_is_cut_short_ends_the_scan_before_it(cut):
     whole = batch(0)
     scan, offsets = scan_of(whole + batch(1)[:cut])
     assert offsets == [0]
@@ -49,7 +49,7 @@ def test_a_batch_that_is_cut_short_ends_the_scan_before_it(cut: int) -> None:
     assert scan.damage is not None
 
 
-def test_F20_every_flipped_bit_after_the_leader_epoch_is_detected() -> None:
+def test_F20_every_flipped_bit_after_the_leader_epoch_is_detected():
     data = batch(0)
     for position in range(16, len(data)):
         damaged = bytearray(data)
@@ -59,29 +59,29 @@ def test_F20_every_flipped_bit_after_the_leader_epoch_is_detected() -> None:
         assert scan.damage is not None
 
 
-def test_an_offset_that_does_not_follow_ends_the_scan() -> None:
+def test_an_offset_that_does_not_follow_ends_the_scan():
     scan, offsets = scan_of(batch(0, records=5) + batch(4))
     assert offsets == [0]
     assert scan.damage == "offset 4 where 5 is the next"
 
 
-def test_a_gap_in_the_offsets_is_allowed() -> None:
+def test_a_gap_in_the_offsets_is_allowed():
     assert scan_of(batch(0) + batch(7))[1] == [0, 7]
 
 
-def test_a_leader_epoch_that_falls_ends_the_scan() -> None:
+def test_a_leader_epoch_that_falls_ends_the_scan():
     scan, offsets = scan_of(batch(0, leader_epoch=5) + batch(1, leader_epoch=4))
     assert offsets == [0]
     assert scan.damage == "leader epoch 4 after 5"
 
 
-def test_zeros_are_not_a_batch() -> None:
+def test_zeros_are_not_a_batch():
     scan, offsets = scan_of(bytes(4096))
     assert offsets == []
     assert scan.damage is not None
 
 
-def test_a_batch_after_a_hole_is_found() -> None:
+def test_a_batch_after_a_hole_is_found():
     hole = bytes(1000) + b"\x02" * 500
     data = batch(0) + hole + batch(9)
     found = try_find_batch_after(
@@ -91,12 +91,12 @@ def test_a_batch_after_a_hole_is_found() -> None:
     assert (found.position, found.header.base_offset) == (len(batch(0)) + len(hole), 9)
 
 
-def test_a_batch_with_an_earlier_offset_does_not_count_after_a_hole() -> None:
+def test_a_batch_with_an_earlier_offset_does_not_count_after_a_hole():
     data = bytes(100) + batch(3)
     assert try_find_batch_after(file_of(data), position=0, end=len(data), next_offset=4) is None
 
 
-def test_a_damaged_batch_after_a_hole_does_not_count() -> None:
+def test_a_damaged_batch_after_a_hole_does_not_count():
     data = bytearray(bytes(100) + batch(3))
     data[-1] ^= 1
     assert (
@@ -104,7 +104,7 @@ def test_a_damaged_batch_after_a_hole_does_not_count() -> None:
     )
 
 
-def test_a_scan_can_continue_after_the_damage() -> None:
+def test_a_scan_can_continue_after_the_damage():
     damaged = bytearray(batch(1))
     damaged[70] ^= 1
     data = batch(0) + bytes(damaged) + batch(2) + batch(3)

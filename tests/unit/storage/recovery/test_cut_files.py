@@ -34,19 +34,19 @@ def disk() -> SimDisk:
     ids=["retention", "long retention", "for ever", "compacted"],
 )
 def test_a_side_file_is_kept_as_long_as_its_topics_records_but_at_most_a_week(
-    disk: SimDisk, config: LogConfig, kept_ms: int
-) -> None:
+    disk, config, kept_ms
+):
     assert purge_cut_files(disk, [(DIRECTORY, config)], CUT_AT_MS + kept_ms) == 0
     assert disk.exists(CUT)
     assert purge_cut_files(disk, [(DIRECTORY, config)], CUT_AT_MS + kept_ms + 1) == 1
     assert not disk.exists(CUT)
 
 
-def test_no_other_file_of_a_log_is_removed(disk: SimDisk) -> None:
+def test_no_other_file_of_a_log_is_removed(disk):
     purge_cut_files(disk, [(DIRECTORY, LogConfig())], CUT_AT_MS + 10 * CUT_FILE_MS_MAX)
     assert disk.list_names(DIRECTORY) == [LOG.rpartition("/")[2]]
 
 
-def test_a_removed_log_does_not_stop_the_purge_of_others(disk: SimDisk) -> None:
+def test_a_removed_log_does_not_stop_the_purge_of_others(disk):
     logs = [("/data/gone-0", LogConfig()), (DIRECTORY, LogConfig())]
     assert purge_cut_files(disk, logs, CUT_AT_MS + 10 * CUT_FILE_MS_MAX) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.support.batches import append, batch, drain, fill, header, read
@@ -52,7 +50,7 @@ def side_files(disk: SimDisk) -> dict[str, bytes]:
 FIRST = f"{ORDERS_PATH}/{0:020d}.log"
 
 
-def test_R11_only_what_follows_the_checkpoint_is_scanned(disk: SimDisk) -> None:
+def test_R11_only_what_follows_the_checkpoint_is_scanned(disk):
     directory = promised(disk, 20)
     fill(log_of(directory), 3)
     again = opened(disk.restart())
@@ -61,8 +59,8 @@ def test_R11_only_what_follows_the_checkpoint_is_scanned(disk: SimDisk) -> None:
 
 
 def test_R11_the_log_is_cut_at_the_first_invalid_batch_and_the_bytes_are_kept(
-    disk: SimDisk,
-) -> None:
+    disk,
+):
     directory = promised(disk, 5)
     tail = fill(log_of(directory), 1)
     junk = b"\x01junk" * 30
@@ -78,7 +76,7 @@ def test_R11_the_log_is_cut_at_the_first_invalid_batch_and_the_bytes_are_kept(
     assert not report_of(again).is_suspect
 
 
-def test_a_tail_of_zeros_is_cut_without_keeping_it(disk: SimDisk) -> None:
+def test_a_tail_of_zeros_is_cut_without_keeping_it(disk):
     promised(disk, 5)
     disk.overwrite(FIRST, 5 * SIZE, bytes(5000))
     disk = disk.restart()
@@ -89,8 +87,8 @@ def test_a_tail_of_zeros_is_cut_without_keeping_it(disk: SimDisk) -> None:
 
 
 def test_R11_a_valid_batch_after_the_hole_makes_the_partition_suspect(
-    disk: SimDisk,
-) -> None:
+    disk,
+):
     directory = promised(disk, 5)
     fill(log_of(directory), 3)
     disk.flip_bit(FIRST, 6 * SIZE + SIZE - 2)
@@ -99,7 +97,7 @@ def test_R11_a_valid_batch_after_the_hole_makes_the_partition_suspect(
     assert again.report.suspects == [ORDERS]
 
 
-def test_R11_damage_below_the_checkpoint_is_never_cut(disk: SimDisk) -> None:
+def test_R11_damage_below_the_checkpoint_is_never_cut(disk):
     promised(disk, 12)
     disk.flip_bit(FIRST, 3 * SIZE + SIZE - 2)
     disk = disk.restart()
@@ -110,8 +108,8 @@ def test_R11_damage_below_the_checkpoint_is_never_cut(disk: SimDisk) -> None:
 
 
 def test_R11_a_destroyed_header_below_the_checkpoint_is_reported_and_the_rest_is_served(
-    disk: SimDisk,
-) -> None:
+    disk,
+):
     directory = promised(disk, 12)
     fill(log_of(directory), 2)
     disk.overwrite(FIRST, 11 * SIZE, bytes(61))
@@ -125,7 +123,7 @@ def test_R11_a_destroyed_header_below_the_checkpoint_is_reported_and_the_rest_is
     assert read(log, 0, end_offset=11, max_bytes=SIZE) == batch(0)
 
 
-def test_I17_reads_of_damaged_data_fail_loudly() -> None:
+def test_I17_reads_of_damaged_data_fail_loudly():
     disk = SimDisk(is_resident=False)
     promised(disk, 12)
     disk.flip_bit(FIRST, 3 * SIZE + SIZE - 2)
@@ -137,7 +135,7 @@ def test_I17_reads_of_damaged_data_fail_loudly() -> None:
         found.load()
 
 
-def test_a_log_with_damage_in_its_last_segment_can_be_appended_to(disk: SimDisk) -> None:
+def test_a_log_with_damage_in_its_last_segment_can_be_appended_to(disk):
     promised(disk, 12)
     disk.overwrite(FIRST, 11 * SIZE, bytes(61))
     again = opened(disk.restart())
@@ -146,8 +144,8 @@ def test_a_log_with_damage_in_its_last_segment_can_be_appended_to(disk: SimDisk)
 
 
 def test_flushed_bytes_that_are_gone_leave_a_gap_and_no_offset_is_used_twice(
-    disk: SimDisk,
-) -> None:
+    disk,
+):
     promised(disk, 12)
     disk.open(FIRST).truncate(4 * SIZE)
     again = opened(disk.restart())
@@ -155,7 +153,7 @@ def test_flushed_bytes_that_are_gone_leave_a_gap_and_no_offset_is_used_twice(
     assert log_of(again).log_end_offset == 12
 
 
-def test_lost_segments_leave_a_gap_and_no_offset_is_used_twice(disk: SimDisk) -> None:
+def test_lost_segments_leave_a_gap_and_no_offset_is_used_twice(disk):
     promised(disk, 12)
     disk.unlink(FIRST)
     again = opened(disk.restart())
@@ -163,7 +161,7 @@ def test_lost_segments_leave_a_gap_and_no_offset_is_used_twice(disk: SimDisk) ->
     assert (log_of(again).log_start_offset, log_of(again).log_end_offset) == (0, 12)
 
 
-def test_segments_after_a_gap_do_not_count(disk: SimDisk) -> None:
+def test_segments_after_a_gap_do_not_count(disk):
     directory = promised(disk, 1, SMALL)
     fill(log_of(directory), 15)
     names = segments(disk)
@@ -177,7 +175,7 @@ def test_segments_after_a_gap_do_not_count(disk: SimDisk) -> None:
     assert again.report.suspects == [ORDERS]
 
 
-def test_the_recovered_tail_is_durable_before_it_counts_as_flushed(disk: SimDisk) -> None:
+def test_the_recovered_tail_is_durable_before_it_counts_as_flushed(disk):
     directory = promised(disk, 2)
     written = fill(log_of(directory), 3)
     disk = disk.restart()
@@ -187,7 +185,7 @@ def test_the_recovered_tail_is_durable_before_it_counts_as_flushed(disk: SimDisk
         assert drain(log, 2) == b"".join(written)
 
 
-def test_recovering_twice_gives_the_same_log(disk: SimDisk) -> None:
+def test_recovering_twice_gives_the_same_log(disk):
     directory = promised(disk, 5, SMALL)
     fill(log_of(directory), 8)
     image = disk.crash(SeededRng(12))
@@ -196,7 +194,7 @@ def test_recovering_twice_gives_the_same_log(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("spoil", ["unlink", "flip", "old"])
-def test_leader_epochs_that_are_lost_damaged_or_old_are_rebuilt(disk: SimDisk, spoil: str) -> None:
+def test_leader_epochs_that_are_lost_damaged_or_old_are_rebuilt(disk, spoil):
     directory = promised(disk, 2)
     path = f"{ORDERS_PATH}/leader-epochs"
     old = disk.read_file(path)
@@ -214,7 +212,7 @@ def test_leader_epochs_that_are_lost_damaged_or_old_are_rebuilt(disk: SimDisk, s
     assert report_of(again).rebuilt == ["leader-epochs"]
 
 
-def test_epochs_of_the_unflushed_tail_come_from_its_batches(disk: SimDisk) -> None:
+def test_epochs_of_the_unflushed_tail_come_from_its_batches(disk):
     directory = promised(disk, 2)
     append(log_of(directory), batch(2, epoch=4))
     disk = disk.restart()
@@ -254,9 +252,7 @@ def spoil_snapshots(disk: SimDisk) -> None:
 
 
 @pytest.mark.parametrize("spoil", [lambda _disk: None, unlink_snapshots, spoil_snapshots])
-def test_I18_producers_are_recovered_with_and_without_their_snapshots(
-    disk: SimDisk, spoil: Callable[[SimDisk], None]
-) -> None:
+def test_I18_producers_are_recovered_with_and_without_their_snapshots(disk, spoil):
     with_producers(disk)
     spoil(disk)
     producers = log_of(opened(disk.restart())).producers
@@ -266,7 +262,7 @@ def test_I18_producers_are_recovered_with_and_without_their_snapshots(
         assert repeated.base_offset == offset
 
 
-def test_I18_a_snapshot_from_past_the_end_is_removed_durably(disk: SimDisk) -> None:
+def test_I18_a_snapshot_from_past_the_end_is_removed_durably(disk):
     directory = with_producers(disk)
     stale = log_of(directory).producers.encode(50)
     disk.write_file_atomically(f"{ORDERS_PATH}/{50:020d}.snapshot", stale)
@@ -276,7 +272,7 @@ def test_I18_a_snapshot_from_past_the_end_is_removed_durably(disk: SimDisk) -> N
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_a_lost_index_costs_only_time(disk: SimDisk, suffix: str) -> None:
+def test_a_lost_index_costs_only_time(disk, suffix):
     directory = promised(disk, 12)
     stored(directory)
     directory.write_checkpoint()
@@ -287,7 +283,7 @@ def test_a_lost_index_costs_only_time(disk: SimDisk, suffix: str) -> None:
     assert len(drain(log_of(again))) == 14 * SIZE
 
 
-def test_an_index_that_points_elsewhere_is_not_trusted(disk: SimDisk) -> None:
+def test_an_index_that_points_elsewhere_is_not_trusted(disk):
     directory = promised(disk, 12)
     stored(directory)
     directory.write_checkpoint()
@@ -305,7 +301,7 @@ def test_an_index_that_points_elsewhere_is_not_trusted(disk: SimDisk) -> None:
     assert log_of(again).log_end_offset == 12
 
 
-def test_without_any_checkpoint_everything_is_scanned_and_kept(disk: SimDisk) -> None:
+def test_without_any_checkpoint_everything_is_scanned_and_kept(disk):
     promised(disk, 12)
     for name in ("checkpoint.0", "checkpoint.1"):
         disk.unlink(f"/data/{name}")
@@ -314,7 +310,7 @@ def test_without_any_checkpoint_everything_is_scanned_and_kept(disk: SimDisk) ->
     assert log_of(again).log_end_offset == 12
 
 
-def test_a_truncated_log_is_not_reported_as_damaged(disk: SimDisk) -> None:
+def test_a_truncated_log_is_not_reported_as_damaged(disk):
     directory = promised(disk, 12)
     log_of(directory).truncate_to(5)
     append(log_of(directory), batch(5, epoch=3))
@@ -324,7 +320,7 @@ def test_a_truncated_log_is_not_reported_as_damaged(disk: SimDisk) -> None:
     assert log_of(again).epochs.entries() == ((0, 0), (3, 5))
 
 
-def test_half_written_and_deleted_files_are_removed(disk: SimDisk) -> None:
+def test_half_written_and_deleted_files_are_removed(disk):
     promised(disk, 2)
     for name in ("x.tmp", f"{0:020d}.log.deleted"):
         disk.open(f"{ORDERS_PATH}/{name}", create=True)

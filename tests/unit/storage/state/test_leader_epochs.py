@@ -16,7 +16,7 @@ def epochs() -> LeaderEpochs:
     return LeaderEpochs([(1, 0), (3, 10), (7, 40)])
 
 
-def test_a_new_list_knows_nothing() -> None:
+def test_a_new_list_knows_nothing():
     empty = LeaderEpochs()
     assert (len(empty), empty.latest, empty.latest_start_offset) == (0, NO_EPOCH, -1)
     assert empty.end_offset_for(5, 0) == (-1, -1)
@@ -35,27 +35,23 @@ def test_a_new_list_knows_nothing() -> None:
         (8, (7, LOG_END)),
     ],
 )
-def test_T37_the_largest_epoch_up_to_the_asked_one_and_its_end(
-    epochs: LeaderEpochs, asked: int, answer: tuple[int, int]
-) -> None:
+def test_T37_the_largest_epoch_up_to_the_asked_one_and_its_end(epochs, asked, answer):
     assert epochs.end_offset_for(asked, LOG_END) == answer
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(0, 1), (9, 1), (10, 3), (39, 3), (40, 7), (99, 7)])
-def test_every_offset_has_the_epoch_that_wrote_it(
-    epochs: LeaderEpochs, offset: int, epoch: int
-) -> None:
+def test_every_offset_has_the_epoch_that_wrote_it(epochs, offset, epoch):
     assert epochs.epoch_at(offset) == epoch
 
 
-def test_naming_the_newest_epoch_again_changes_nothing(epochs: LeaderEpochs) -> None:
+def test_naming_the_newest_epoch_again_changes_nothing(epochs):
     version = epochs.version
     epochs.assign(7, 70)
     assert epochs.entries() == ((1, 0), (3, 10), (7, 40))
     assert epochs.version == version
 
 
-def test_an_epoch_that_wrote_nothing_is_replaced_by_the_next(epochs: LeaderEpochs) -> None:
+def test_an_epoch_that_wrote_nothing_is_replaced_by_the_next(epochs):
     epochs.assign(8, 60)
     epochs.assign(9, 60)
     assert epochs.entries() == ((1, 0), (3, 10), (7, 40), (9, 60))
@@ -63,9 +59,7 @@ def test_an_epoch_that_wrote_nothing_is_replaced_by_the_next(epochs: LeaderEpoch
 
 
 @pytest.mark.parametrize(("epoch", "start"), [(6, 50), (8, 39)])
-def test_I11_epochs_and_their_starts_never_fall(
-    epochs: LeaderEpochs, epoch: int, start: int
-) -> None:
+def test_I11_epochs_and_their_starts_never_fall(epochs, epoch, start):
     with pytest.raises(InvariantViolation):
         epochs.assign(epoch, start)
 
@@ -73,9 +67,7 @@ def test_I11_epochs_and_their_starts_never_fall(
 @pytest.mark.parametrize(
     ("offset", "kept"), [(0, 0), (1, 1), (10, 1), (11, 2), (40, 2), (41, 3), (99, 3)]
 )
-def test_truncation_from_the_end_forgets_epochs_that_began_there(
-    epochs: LeaderEpochs, offset: int, kept: int
-) -> None:
+def test_truncation_from_the_end_forgets_epochs_that_began_there(epochs, offset, kept):
     expected = epochs.entries()[:kept]
     epochs.truncate_from_end(offset)
     assert epochs.entries() == expected
@@ -92,14 +84,12 @@ def test_truncation_from_the_end_forgets_epochs_that_began_there(
         (90, ((7, 90),)),
     ],
 )
-def test_truncation_from_the_start_merges_into_the_epoch_that_holds_it(
-    epochs: LeaderEpochs, offset: int, expected: tuple[tuple[int, int], ...]
-) -> None:
+def test_truncation_from_the_start_merges_into_the_epoch_that_holds_it(epochs, offset, expected):
     epochs.truncate_from_start(offset)
     assert epochs.entries() == expected
 
 
-def test_every_change_raises_the_version(epochs: LeaderEpochs) -> None:
+def test_every_change_raises_the_version(epochs):
     seen = [epochs.version]
     for change in (
         lambda: epochs.assign(8, 50),
@@ -113,7 +103,7 @@ def test_every_change_raises_the_version(epochs: LeaderEpochs) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 99)), max_size=30))
-def test_encoded_epochs_are_decoded(steps: list[tuple[int, int]]) -> None:
+def test_encoded_epochs_are_decoded(steps):
     epochs, epoch, offset = LeaderEpochs(), 0, 0
     for epoch_step, offset_step in steps:
         epoch, offset = epoch + epoch_step, offset + offset_step
@@ -122,6 +112,6 @@ def test_encoded_epochs_are_decoded(steps: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"x", bytes(24)], ids=["half an entry", "not rising"])
-def test_an_impossible_list_is_damage(payload: bytes) -> None:
+def test_an_impossible_list_is_damage(payload):
     with pytest.raises(DamagedFile):
         LeaderEpochs.decode(encode_checked(b"EPOC", 1, payload))

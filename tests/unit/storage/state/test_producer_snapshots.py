@@ -36,7 +36,7 @@ def names(disk: SimDisk) -> list[int]:
     return [int(name.removesuffix(".snapshot")) for name in disk.list_names("/d")]
 
 
-def test_the_newest_snapshot_up_to_an_offset_is_found(disk: SimDisk) -> None:
+def test_the_newest_snapshot_up_to_an_offset_is_found(disk):
     snapshots = ProducerSnapshots(disk, "/d")
     snapshots.take(states(1), 10)
     write(disk, snapshots)
@@ -46,7 +46,7 @@ def test_the_newest_snapshot_up_to_an_offset_is_found(disk: SimDisk) -> None:
         assert (found and (len(found[0]), found[1])) == expected
 
 
-def test_R10_two_generations_are_kept(disk: SimDisk) -> None:
+def test_R10_two_generations_are_kept(disk):
     snapshots = ProducerSnapshots(disk, "/d")
     for offset in (10, 20, 30, 40):
         snapshots.take(states(1), offset)
@@ -55,14 +55,14 @@ def test_R10_two_generations_are_kept(disk: SimDisk) -> None:
     assert snapshots.newest_offset == 40
 
 
-def test_snapshots_that_wait_for_a_flush_are_bounded(disk: SimDisk) -> None:
+def test_snapshots_that_wait_for_a_flush_are_bounded(disk):
     snapshots = ProducerSnapshots(disk, "/d")
     for offset in range(50):
         snapshots.take(states(1), offset)
     assert snapshots.pending_offsets() == [48, 49]
 
 
-def test_R10_a_damaged_snapshot_is_replaced_by_the_one_before(disk: SimDisk) -> None:
+def test_R10_a_damaged_snapshot_is_replaced_by_the_one_before(disk):
     snapshots = ProducerSnapshots(disk, "/d")
     for offset in (10, 20):
         snapshots.take(states(1), offset)
@@ -74,12 +74,12 @@ def test_R10_a_damaged_snapshot_is_replaced_by_the_one_before(disk: SimDisk) -> 
     assert found[1] == 10
 
 
-def test_a_snapshot_under_a_wrong_name_is_not_trusted(disk: SimDisk) -> None:
+def test_a_snapshot_under_a_wrong_name_is_not_trusted(disk):
     disk.write_file_atomically(f"/d/{20:020d}.snapshot", states(1).encode(10))
     assert ProducerSnapshots(disk, "/d", [20]).try_load_newest(99) is None
 
 
-def test_a_cut_removes_later_snapshots(disk: SimDisk) -> None:
+def test_a_cut_removes_later_snapshots(disk):
     snapshots = ProducerSnapshots(disk, "/d")
     snapshots.take(states(1), 10)
     snapshots.take(states(1), 20)
@@ -91,5 +91,5 @@ def test_a_cut_removes_later_snapshots(disk: SimDisk) -> None:
     assert snapshots.newest_offset == 10
 
 
-def test_without_a_snapshot_the_newest_offset_is_minus_one(disk: SimDisk) -> None:
+def test_without_a_snapshot_the_newest_offset_is_minus_one(disk):
     assert ProducerSnapshots(disk, "/d").newest_offset == -1

@@ -39,23 +39,23 @@ def refusal(states: ProducerStates, sent: BatchHeader) -> ErrorCode:
     return caught.value.code
 
 
-def test_batches_without_producer_are_not_remembered() -> None:
+def test_batches_without_producer_are_not_remembered():
     states = states_with(header(0), header(1))
     assert len(states) == 0
 
 
-def test_T29_sequences_continue_where_they_stopped() -> None:
+def test_T29_sequences_continue_where_they_stopped():
     states = states_with(produced(0, 3), produced(3, 2, offset=3))
     assert states.check(produced(5)) is None
 
 
-def test_T29_a_repetition_gets_the_first_offset_and_time() -> None:
+def test_T29_a_repetition_gets_the_first_offset_and_time():
     first = read_header(batch(40, 3, times=[1, 9, 5], producer=(9, 0, 0)))
     states = states_with(first, produced(3, offset=43))
     assert states.check(produced(0, 3)) == DuplicateOf(40, 42, 9)
 
 
-def test_T29_the_last_five_batches_are_remembered_and_no_more() -> None:
+def test_T29_the_last_five_batches_are_remembered_and_no_more():
     states = states_with(*(produced(number, offset=100 + number) for number in range(7)))
     for number in range(2, 7):
         found = states.check(produced(number))
@@ -65,47 +65,47 @@ def test_T29_the_last_five_batches_are_remembered_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("sent", [produced(4), produced(0, 2), produced(1, 2), produced(2)])
-def test_T29_gaps_and_other_ranges_are_out_of_order(sent: BatchHeader) -> None:
+def test_T29_gaps_and_other_ranges_are_out_of_order(sent):
     states = states_with(produced(0, 3))
     assert refusal(states, sent) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_T29_a_lower_epoch_is_fenced() -> None:
+def test_T29_a_lower_epoch_is_fenced():
     states = states_with(produced(0, epoch=2))
     assert refusal(states, produced(1, epoch=1)) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_T29_a_new_epoch_begins_at_zero() -> None:
+def test_T29_a_new_epoch_begins_at_zero():
     states = states_with(produced(0, 3))
     assert refusal(states, produced(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert states.check(produced(0, epoch=1)) is None
 
 
-def test_T29_a_new_epoch_forgets_the_old_window() -> None:
+def test_T29_a_new_epoch_forgets_the_old_window():
     states = states_with(produced(0, 3), produced(0, epoch=1, offset=3))
     assert states.check(produced(0, epoch=1)) == DuplicateOf(3, 3, NOW_MS)
     assert refusal(states, produced(3, epoch=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_T29_an_unknown_producer_may_begin_anywhere() -> None:
+def test_T29_an_unknown_producer_may_begin_anywhere():
     states = states_with(produced(17, 3))
     assert states.check(produced(20)) is None
 
 
-def test_T29_sequences_wrap() -> None:
+def test_T29_sequences_wrap():
     states = states_with(produced(SEQUENCE_MAX - 1, 2, offset=5))
     assert states.check(produced(SEQUENCE_MAX - 1, 2)) == DuplicateOf(5, 6, NOW_MS)
     assert refusal(states, produced(1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert states.check(produced(0)) is None
 
 
-def test_T29_a_batch_may_hold_the_wrap() -> None:
+def test_T29_a_batch_may_hold_the_wrap():
     states = states_with(produced(SEQUENCE_MAX, 3, offset=5))
     assert states.check(produced(2)) is None
     assert states.check(produced(SEQUENCE_MAX, 3)) == DuplicateOf(5, 7, NOW_MS)
 
 
-def test_a_transaction_marker_only_sets_the_epoch() -> None:
+def test_a_transaction_marker_only_sets_the_epoch():
     states = states_with(produced(0, 3), marker(0))
     assert states.check(produced(3)) is None
     states.update(marker(1), NOW_MS)
@@ -113,7 +113,7 @@ def test_a_transaction_marker_only_sets_the_epoch() -> None:
     assert states.check(produced(0, epoch=1)) is None
 
 
-def test_producers_expire_by_their_last_append() -> None:
+def test_producers_expire_by_their_last_append():
     states = states_with(produced(0, pid=1), now_ms=1_000)
     states.update(produced(0, pid=2), 2_000)
     states.update(produced(1, pid=1), 3_000)
@@ -122,7 +122,7 @@ def test_producers_expire_by_their_last_append() -> None:
     assert refusal(states, produced(7, pid=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_S38_the_producer_silent_longest_is_dropped() -> None:
+def test_S38_the_producer_silent_longest_is_dropped():
     states = ProducerStates(producer_ids_max=3)
     for pid in (1, 2, 3):
         states.update(produced(0, pid=pid), NOW_MS)
@@ -133,7 +133,7 @@ def test_S38_the_producer_silent_longest_is_dropped() -> None:
     assert refusal(states, produced(5, pid=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_it_knows_whether_a_cut_removes_a_remembered_batch() -> None:
+def test_it_knows_whether_a_cut_removes_a_remembered_batch():
     states = states_with(produced(0, 3, offset=10))
     assert states.reaches(12)
     assert not states.reaches(13)
@@ -146,8 +146,8 @@ sent_batches = st.lists(
 
 @given(sent_batches)
 def test_I18_a_snapshot_restores_the_same_decisions(
-    sent: list[tuple[int, int, int]],
-) -> None:
+    sent,
+):
     states, next_sequence, offset = ProducerStates(), dict[tuple[int, int], int](), 0
     for pid, epoch, count in sent:
         sequence = next_sequence.get((pid, epoch), 0)
@@ -159,12 +159,12 @@ def test_I18_a_snapshot_restores_the_same_decisions(
     assert restored.encode(offset) == states.encode(offset)
 
 
-def test_a_snapshot_keeps_the_wrap() -> None:
+def test_a_snapshot_keeps_the_wrap():
     restored, _ = ProducerStates.decode(states_with(produced(SEQUENCE_MAX)).encode(1))
     assert restored.check(produced(0)) is None
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(8) + b"\x7f\xff\xff\xff", bytes(13)])
-def test_an_impossible_snapshot_is_damage(payload: bytes) -> None:
+def test_an_impossible_snapshot_is_damage(payload):
     with pytest.raises(DamagedFile):
         ProducerStates.decode(encode_checked(b"PROD", 1, payload))

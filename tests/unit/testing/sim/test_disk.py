@@ -22,14 +22,14 @@ def written(disk: SimDisk, path: str, data: bytes, *, sync: bool) -> None:
         disk.sync_directory("/")
 
 
-def test_synced_bytes_under_a_synced_name_survive_every_crash() -> None:
+def test_synced_bytes_under_a_synced_name_survive_every_crash():
     disk = SimDisk()
     written(disk, "/a", b"safe" * 3000, sync=True)
     for seed in SEEDS:
         assert disk.crash_image(SeededRng(seed)).read_file("/a") == b"safe" * 3000
 
 
-def test_unsynced_pages_are_kept_lost_or_torn_independently() -> None:
+def test_unsynced_pages_are_kept_lost_or_torn_independently():
     disk = SimDisk()
     written(disk, "/a", b"o" * PAGE_BYTES * 3, sync=True)
     disk.open("/a").pwrite([b"n" * PAGE_BYTES * 3], 0)
@@ -44,7 +44,7 @@ def test_unsynced_pages_are_kept_lost_or_torn_independently() -> None:
     assert len(outcomes) == 27
 
 
-def test_a_torn_page_is_torn_between_sectors() -> None:
+def test_a_torn_page_is_torn_between_sectors():
     disk = SimDisk()
     written(disk, "/a", b"o" * PAGE_BYTES, sync=True)
     disk.open("/a").pwrite([b"n" * PAGE_BYTES], 0)
@@ -54,7 +54,7 @@ def test_a_torn_page_is_torn_between_sectors() -> None:
             assert len(set(image[start : start + SECTOR_BYTES])) == 1
 
 
-def test_the_size_after_a_crash_lies_between_the_synced_and_the_written_one() -> None:
+def test_the_size_after_a_crash_lies_between_the_synced_and_the_written_one():
     disk = SimDisk()
     written(disk, "/a", b"o" * 100, sync=True)
     disk.open("/a").pwrite([b"n" * 9000], 100)
@@ -63,7 +63,7 @@ def test_the_size_after_a_crash_lies_between_the_synced_and_the_written_one() ->
     assert all(100 <= size <= 9100 for size in sizes)
 
 
-def test_bytes_lost_below_the_new_size_read_as_zeros() -> None:
+def test_bytes_lost_below_the_new_size_read_as_zeros():
     disk = SimDisk()
     written(disk, "/a", b"", sync=True)
     disk.open("/a").pwrite([b"n" * PAGE_BYTES * 2], 0)
@@ -72,7 +72,7 @@ def test_bytes_lost_below_the_new_size_read_as_zeros() -> None:
     assert all(set(image) <= set(b"\0n") for image in images)
 
 
-def test_an_unsynced_truncation_may_be_undone_by_a_crash() -> None:
+def test_an_unsynced_truncation_may_be_undone_by_a_crash():
     disk = SimDisk()
     written(disk, "/a", b"o" * 10_000, sync=True)
     disk.open("/a").truncate(10)
@@ -80,7 +80,7 @@ def test_an_unsynced_truncation_may_be_undone_by_a_crash() -> None:
     assert {10, 10_000} <= sizes
 
 
-def test_bytes_cut_and_grown_again_are_zeros_once_synced() -> None:
+def test_bytes_cut_and_grown_again_are_zeros_once_synced():
     disk = SimDisk()
     written(disk, "/a", b"o" * 10_000, sync=True)
     file = disk.open("/a")
@@ -91,7 +91,7 @@ def test_bytes_cut_and_grown_again_are_zeros_once_synced() -> None:
 
 
 @pytest.mark.parametrize("change", ["create", "rename", "unlink", "make", "remove"])
-def test_a_change_of_names_may_be_lost_until_the_directory_is_synced(change: str) -> None:
+def test_a_change_of_names_may_be_lost_until_the_directory_is_synced(change):
     disk = SimDisk()
     written(disk, "/old", b"1", sync=True)
     disk.make_directories("/dir")
@@ -116,7 +116,7 @@ def test_a_change_of_names_may_be_lost_until_the_directory_is_synced(change: str
     assert {tuple(disk.crash_image(SeededRng(seed)).list_names("/")) for seed in SEEDS} == {after}
 
 
-def test_a_synced_file_is_lost_with_its_unsynced_name() -> None:
+def test_a_synced_file_is_lost_with_its_unsynced_name():
     disk = SimDisk()
     file = disk.open("/a", create=True)
     file.pwrite([b"x"], 0)
@@ -124,7 +124,7 @@ def test_a_synced_file_is_lost_with_its_unsynced_name() -> None:
     assert any(not disk.crash_image(SeededRng(seed)).exists("/a") for seed in SEEDS)
 
 
-def test_atomic_write_leaves_the_old_or_the_new_content_at_every_call() -> None:
+def test_atomic_write_leaves_the_old_or_the_new_content_at_every_call():
     disk = SimDisk()
     disk.write_file_atomically("/a", b"old" * 2000)
     contents: set[bytes] = set()
@@ -138,7 +138,7 @@ def test_atomic_write_leaves_the_old_or_the_new_content_at_every_call() -> None:
     assert disk.crash_image(SeededRng(0)).read_file("/a") == b"new" * 3000
 
 
-def test_after_a_failed_sync_a_second_one_succeeds_and_proves_nothing() -> None:
+def test_after_a_failed_sync_a_second_one_succeeds_and_proves_nothing():
     disk = SimDisk()
     written(disk, "/a", b"old", sync=True)
     file = disk.open("/a")
@@ -151,7 +151,7 @@ def test_after_a_failed_sync_a_second_one_succeeds_and_proves_nothing() -> None:
     assert disk.crash(SeededRng(1)).read_file("/a") == b"old"
 
 
-def test_after_a_failed_sync_only_another_write_gets_the_bytes_to_the_disk() -> None:
+def test_after_a_failed_sync_only_another_write_gets_the_bytes_to_the_disk():
     disk = SimDisk()
     written(disk, "/a", b"", sync=True)
     file = disk.open("/a")
@@ -164,7 +164,7 @@ def test_after_a_failed_sync_only_another_write_gets_the_bytes_to_the_disk() -> 
     assert disk.crash(SeededRng(1)).read_file("/a") == b"new" * 2000
 
 
-def test_planted_faults_hit_the_named_call_and_path_as_often_as_asked() -> None:
+def test_planted_faults_hit_the_named_call_and_path_as_often_as_asked():
     disk = SimDisk()
     one, two = disk.open("/one", create=True), disk.open("/two", create=True)
     disk.fail("pwrite", "two", times=2)
@@ -175,7 +175,7 @@ def test_planted_faults_hit_the_named_call_and_path_as_often_as_asked() -> None:
     two.pwrite([b"x"], 0)
 
 
-def test_a_full_disk_writes_what_fits_and_raises() -> None:
+def test_a_full_disk_writes_what_fits_and_raises():
     disk = SimDisk(capacity_bytes=10)
     file = disk.open("/a", create=True)
     file.pwrite([b"12345678"], 0)
@@ -185,7 +185,7 @@ def test_a_full_disk_writes_what_fits_and_raises() -> None:
     assert disk.space("/").usable_bytes == 0
 
 
-def test_space_is_freed_when_files_are_cut_or_removed() -> None:
+def test_space_is_freed_when_files_are_cut_or_removed():
     disk = SimDisk(capacity_bytes=10)
     file = disk.open("/a", create=True)
     file.pwrite([b"12345678"], 0)
@@ -195,7 +195,7 @@ def test_space_is_freed_when_files_are_cut_or_removed() -> None:
     assert disk.space("/").usable_bytes == 10
 
 
-def test_the_process_dies_before_the_call_that_was_named() -> None:
+def test_the_process_dies_before_the_call_that_was_named():
     disk = SimDisk()
     disk.stop_at_call(3)
     file = disk.open("/a", create=True)
@@ -206,7 +206,7 @@ def test_the_process_dies_before_the_call_that_was_named() -> None:
     assert disk.read_file("/a") == b"1"
 
 
-def test_after_a_crash_the_dead_process_can_do_nothing() -> None:
+def test_after_a_crash_the_dead_process_can_do_nothing():
     disk = SimDisk()
     file = disk.open("/a", create=True)
     disk.crash(SeededRng(1))
@@ -215,7 +215,7 @@ def test_after_a_crash_the_dead_process_can_do_nothing() -> None:
             attempt()
 
 
-def test_a_restart_keeps_written_bytes_and_a_later_crash_may_lose_them() -> None:
+def test_a_restart_keeps_written_bytes_and_a_later_crash_may_lose_them():
     disk = SimDisk()
     written(disk, "/a", b"x" * 5000, sync=False)
     successor = disk.restart()
@@ -223,7 +223,7 @@ def test_a_restart_keeps_written_bytes_and_a_later_crash_may_lose_them() -> None
     assert any(not successor.crash_image(SeededRng(seed)).exists("/a") for seed in SEEDS)
 
 
-def test_a_lock_dies_with_its_process_and_only_with_it() -> None:
+def test_a_lock_dies_with_its_process_and_only_with_it():
     disk = SimDisk()
     disk.lock("/.lock")
     with pytest.raises(UserError):
@@ -232,7 +232,7 @@ def test_a_lock_dies_with_its_process_and_only_with_it() -> None:
     successor.lock("/.lock")
 
 
-def test_bit_rot_changes_the_bytes_for_good() -> None:
+def test_bit_rot_changes_the_bytes_for_good():
     disk = SimDisk()
     written(disk, "/a", b"\0\0\0", sync=True)
     disk.flip_bit("/a", 1, bit=3)
@@ -240,7 +240,7 @@ def test_bit_rot_changes_the_bytes_for_good() -> None:
     assert disk.crash(SeededRng(1)).read_file("/a") == b"\0\x08\0"
 
 
-def test_cutting_mapped_bytes_in_place_is_caught() -> None:
+def test_cutting_mapped_bytes_in_place_is_caught():
     disk = SimDisk()
     file = disk.open("/a", create=True)
     file.pwrite([bytes(10)], 0)
@@ -251,7 +251,7 @@ def test_cutting_mapped_bytes_in_place_is_caught() -> None:
         file.truncate(9)
 
 
-def test_a_delayed_operation_happens_between_two_waits(run) -> None:
+def test_a_delayed_operation_happens_between_two_waits(run):
     seen: list[str] = []
 
     async def scenario() -> None:
@@ -264,7 +264,7 @@ def test_a_delayed_operation_happens_between_two_waits(run) -> None:
     assert seen == ["before", "operation"]
 
 
-def test_the_same_seed_gives_the_same_crash() -> None:
+def test_the_same_seed_gives_the_same_crash():
     def image(seed: int) -> bytes:
         disk = SimDisk()
         written(disk, "/a", b"", sync=True)

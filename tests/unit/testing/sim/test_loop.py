@@ -47,7 +47,7 @@ def _order_of_ten(rng: SeededRng | None) -> list[int]:
     return seen
 
 
-def test_time_jumps_to_the_next_timer() -> None:
+def test_time_jumps_to_the_next_timer():
     async def main() -> float:
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -57,7 +57,7 @@ def test_time_jumps_to_the_next_timer() -> None:
     assert SimLoop(time_limit_s=1e9).run(main()) == pytest.approx(3 * 24 * 3600.0, abs=1e-6)
 
 
-def test_timers_fire_exactly_on_time() -> None:
+def test_timers_fire_exactly_on_time():
     async def main() -> None:
         loop = asyncio.get_running_loop()
         for step in range(1, 200):
@@ -68,19 +68,19 @@ def test_timers_fire_exactly_on_time() -> None:
     SimLoop(SeededRng(1)).run(main())
 
 
-def test_the_same_seed_gives_the_same_order() -> None:
+def test_the_same_seed_gives_the_same_order():
     assert _order_of_ten(SeededRng(5)) == _order_of_ten(SeededRng(5))
 
 
-def test_another_seed_gives_another_order() -> None:
+def test_another_seed_gives_another_order():
     assert len({tuple(_order_of_ten(SeededRng(seed))) for seed in range(20)}) > 15
 
 
-def test_without_a_seed_it_is_first_come_first_served() -> None:
+def test_without_a_seed_it_is_first_come_first_served():
     assert _order_of_ten(None) == list(range(10))
 
 
-def test_sets_of_tasks_and_futures_are_iterated_in_the_same_order() -> None:
+def test_sets_of_tasks_and_futures_are_iterated_in_the_same_order():
     async def main() -> list[list[int]]:
         loop = asyncio.get_running_loop()
         kept = [object() for _ in range(1000)]  # moves the next allocations
@@ -95,7 +95,7 @@ def test_sets_of_tasks_and_futures_are_iterated_in_the_same_order() -> None:
     assert SimLoop().run(main()) == SimLoop().run(main())
 
 
-def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
+def test_a_deadlock_is_an_error_that_names_the_waiting_tasks():
     async def waits_for_ever() -> None:
         await asyncio.get_running_loop().create_future()
 
@@ -103,12 +103,12 @@ def test_a_deadlock_is_an_error_that_names_the_waiting_tasks() -> None:
         SimLoop().run(waits_for_ever())
 
 
-def test_too_much_time_is_an_error() -> None:
+def test_too_much_time_is_an_error():
     with pytest.raises(SimulationTooLong):
         SimLoop(time_limit_s=10.0).run(asyncio.sleep(11.0))
 
 
-def test_waiting_without_letting_time_pass_is_an_error() -> None:
+def test_waiting_without_letting_time_pass_is_an_error():
     async def main() -> None:
         while True:  # noqa: ASYNC110 - exactly this is what must be caught
             await asyncio.sleep(0)
@@ -117,7 +117,7 @@ def test_waiting_without_letting_time_pass_is_an_error() -> None:
         SimLoop().run(main())
 
 
-def test_R2_an_executor_is_refused() -> None:
+def test_R2_an_executor_is_refused():
     async def main() -> None:
         await asyncio.to_thread(len, "")
 
@@ -125,7 +125,7 @@ def test_R2_an_executor_is_refused() -> None:
         SimLoop().run(main())
 
 
-def test_R2_a_call_from_another_thread_fails_the_run() -> None:
+def test_R2_a_call_from_another_thread_fails_the_run():
     async def main() -> None:
         loop = asyncio.get_running_loop()
         heard: list[BaseException] = []
@@ -145,7 +145,7 @@ def test_R2_a_call_from_another_thread_fails_the_run() -> None:
         SimLoop().run(main())
 
 
-def test_a_callback_that_fails_fails_the_run() -> None:
+def test_a_callback_that_fails_fails_the_run():
     async def main() -> None:
         asyncio.get_running_loop().call_soon(lambda: 1 // 0)
         await asyncio.sleep(1)
@@ -155,7 +155,7 @@ def test_a_callback_that_fails_fails_the_run() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-def test_nothing_of_a_dead_host_runs_not_even_its_finally_blocks() -> None:
+def test_nothing_of_a_dead_host_runs_not_even_its_finally_blocks():
     seen: list[str] = []
     host = SimHost("victim")
 
@@ -180,7 +180,7 @@ def test_nothing_of_a_dead_host_runs_not_even_its_finally_blocks() -> None:
     SimLoop(SeededRng(1)).run(main())
 
 
-def test_what_a_host_starts_belongs_to_it() -> None:
+def test_what_a_host_starts_belongs_to_it():
     seen: list[str] = []
     host = SimHost("victim")
 

@@ -77,7 +77,7 @@ def run(
     loop.run(main())
 
 
-def test_bytes_come_in_pieces_of_many_sizes_but_in_order() -> None:
+def test_bytes_come_in_pieces_of_many_sizes_but_in_order():
     sizes: set[int] = set()
     message = bytes(range(256)) * 400
 
@@ -94,7 +94,7 @@ def test_bytes_come_in_pieces_of_many_sizes_but_in_order() -> None:
     assert min(sizes) <= 16
 
 
-def test_each_connection_has_its_own_delay() -> None:
+def test_each_connection_has_its_own_delay():
     arrivals: set[tuple[bool, ...]] = set()
 
     async def scenario(world: World) -> None:
@@ -109,7 +109,7 @@ def test_each_connection_has_its_own_delay() -> None:
     assert len(arrivals) > 5
 
 
-def test_a_cut_holds_bytes_back_in_one_direction_until_it_heals() -> None:
+def test_a_cut_holds_bytes_back_in_one_direction_until_it_heals():
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         world.net.cut("client", "server")
@@ -126,7 +126,7 @@ def test_a_cut_holds_bytes_back_in_one_direction_until_it_heals() -> None:
 
 
 @pytest.mark.parametrize("direction", [("client", "server"), ("server", "client")])
-def test_a_connection_needs_both_directions(direction: tuple[str, str]) -> None:
+def test_a_connection_needs_both_directions(direction):
     async def scenario(world: World) -> None:
         world.net.cut(*direction)
         with pytest.raises(TimeoutError):
@@ -138,7 +138,7 @@ def test_a_connection_needs_both_directions(direction: tuple[str, str]) -> None:
     run(scenario)
 
 
-def test_a_killed_process_resets_its_connections_and_receives_nothing() -> None:
+def test_a_killed_process_resets_its_connections_and_receives_nothing():
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         world.kill_server(silent=False)
@@ -151,7 +151,7 @@ def test_a_killed_process_resets_its_connections_and_receives_nothing() -> None:
     run(scenario)
 
 
-def test_a_dead_machine_sends_nothing_until_it_is_up_again() -> None:
+def test_a_dead_machine_sends_nothing_until_it_is_up_again():
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         world.kill_server(silent=True)
@@ -167,7 +167,7 @@ def test_a_dead_machine_sends_nothing_until_it_is_up_again() -> None:
     run(scenario)
 
 
-def test_bytes_on_the_wire_arrive_even_if_their_sender_is_dead() -> None:
+def test_bytes_on_the_wire_arrive_even_if_their_sender_is_dead():
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         served.transport.write(b"last words")
@@ -178,7 +178,7 @@ def test_bytes_on_the_wire_arrive_even_if_their_sender_is_dead() -> None:
     run(scenario)
 
 
-def test_a_window_bounds_the_bytes_in_transit() -> None:
+def test_a_window_bounds_the_bytes_in_transit():
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         served.transport.pause_reading()
@@ -192,7 +192,7 @@ def test_a_window_bounds_the_bytes_in_transit() -> None:
     run(scenario, link=Link(window_bytes=1_000))
 
 
-def test_a_reset_breaks_both_sides() -> None:
+def test_a_reset_breaks_both_sides():
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         world.net.reset_between("client", "server")
@@ -202,7 +202,7 @@ def test_a_reset_breaks_both_sides() -> None:
     run(scenario)
 
 
-def test_a_closed_end_resets_a_peer_that_keeps_sending() -> None:
+def test_a_closed_end_resets_a_peer_that_keeps_sending():
     async def scenario(world: World) -> None:
         client, served = await world.connect()
         client.transport.write(bytes(1_000_000))

@@ -8,7 +8,7 @@ from tests.support.consumer_desk import ConsumerDesk, settle
 from tidemill.coordinators.group.base.rebalance_pace import BURST, INTERVAL_MS, RebalancePace
 
 
-def test_burst_is_free_and_the_next_waits() -> None:
+def test_burst_is_free_and_the_next_waits():
     pace = RebalancePace()
     waits = []
     for _ in range(BURST + 1):
@@ -17,7 +17,7 @@ def test_burst_is_free_and_the_next_waits() -> None:
     assert waits == [0] * BURST + [INTERVAL_MS]
 
 
-def test_time_gives_back_one_by_one() -> None:
+def test_time_gives_back_one_by_one():
     pace = RebalancePace()
     for _ in range(BURST):
         pace.count(0)
@@ -38,7 +38,7 @@ def exhausted_desk() -> tuple[Desk, Client]:
     return desk, client
 
 
-def test_S41_classic_group_that_rebalances_too_often_is_held_in_its_joining_phase() -> None:
+def test_S41_classic_group_that_rebalances_too_often_is_held_in_its_joining_phase():
     desk, client = exhausted_desk()
     generation = client.generation
     assert generation == BURST
@@ -49,7 +49,7 @@ def test_S41_classic_group_that_rebalances_too_often_is_held_in_its_joining_phas
     assert client.generation == generation + 1
 
 
-def test_S41_joins_within_the_hold_share_one_generation() -> None:
+def test_S41_joins_within_the_hold_share_one_generation():
     desk, client = exhausted_desk()
     others = [Client(name) for name in ("ben", "cy")]
     for other in others:
@@ -58,7 +58,7 @@ def test_S41_joins_within_the_hold_share_one_generation() -> None:
     assert {one.generation for one in (client, *others)} == {BURST + 1}
 
 
-def test_S41_members_missing_after_the_hold_have_the_rest_of_the_timeout() -> None:
+def test_S41_members_missing_after_the_hold_have_the_rest_of_the_timeout():
     desk, client = exhausted_desk()
     desk.advance(INTERVAL_MS)
     desk.sync(client, {client.member_id: b""})
@@ -70,7 +70,7 @@ def test_S41_members_missing_after_the_hold_have_the_rest_of_the_timeout() -> No
     assert client.generation == other.generation == BURST + 2
 
 
-def test_S41_group_that_empties_and_fills_again_and_again_is_held_too() -> None:
+def test_S41_group_that_empties_and_fills_again_and_again_is_held_too():
     desk = Desk()
     for _ in range(BURST):
         [client] = desk.stable("ana")
@@ -81,7 +81,7 @@ def test_S41_group_that_empties_and_fills_again_and_again_is_held_too() -> None:
     assert late.generation > 0
 
 
-def test_S41_consumer_group_that_changes_too_often_keeps_its_target_for_a_while() -> None:
+def test_S41_consumer_group_that_changes_too_often_keeps_its_target_for_a_while():
     desk = ConsumerDesk({"t": 4})
     steady = ConsumerClient(desk, "steady", ["t"])
     settle(steady)

@@ -17,7 +17,7 @@ from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 from tidemill.wire.generated.group_metadata_record import GroupMetadataValue, MemberMetadata
 
 
-def test_classic_group_is_a_group() -> None:
+def test_classic_group_is_a_group():
     group: Group = Desk().group
     assert (group.group_id, group.group_type) == ("g", GroupType.CLASSIC)
 
@@ -25,7 +25,7 @@ def test_classic_group_is_a_group() -> None:
 # --- offsets -------------------------------------------------------------------------------------
 
 
-def test_T46_consumer_without_membership_may_commit_while_the_group_is_empty() -> None:
+def test_T46_consumer_without_membership_may_commit_while_the_group_is_empty():
     desk = Desk()
     desk.group.check_commit(CommitIdentity("", -1), desk.now)
     desk.stable("ana")
@@ -33,7 +33,7 @@ def test_T46_consumer_without_membership_may_commit_while_the_group_is_empty() -
         desk.group.check_commit(CommitIdentity("", -1), desk.now)
 
 
-def test_T46_commit_of_another_generation_is_refused() -> None:
+def test_T46_commit_of_another_generation_is_refused():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.commit(ana)
@@ -42,7 +42,7 @@ def test_T46_commit_of_another_generation_is_refused() -> None:
             desk.commit(ana, wrong)
 
 
-def test_T46_commit_of_a_member_that_left_is_refused() -> None:
+def test_T46_commit_of_a_member_that_left_is_refused():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.leave(ana)
@@ -50,7 +50,7 @@ def test_T46_commit_of_a_member_that_left_is_refused() -> None:
         desk.commit(ana)
 
 
-def test_T46_commit_is_accepted_in_a_joining_phase_and_refused_before_the_plan() -> None:
+def test_T46_commit_is_accepted_in_a_joining_phase_and_refused_before_the_plan():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.join(Client("ben"))
@@ -60,7 +60,7 @@ def test_T46_commit_is_accepted_in_a_joining_phase_and_refused_before_the_plan()
         desk.commit(ana)
 
 
-def test_T46_commit_is_a_sign_of_life() -> None:
+def test_T46_commit_is_a_sign_of_life():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.advance(SESSION_MS - 1)
@@ -69,13 +69,13 @@ def test_T46_commit_is_a_sign_of_life() -> None:
     assert desk.heartbeat(ana).code is ErrorCode.NONE
 
 
-def test_T45_anyone_may_read_offsets() -> None:
+def test_T45_anyone_may_read_offsets():
     desk = Desk()
     desk.stable("ana")
     desk.group.check_fetch(CommitIdentity("eve", 99))
 
 
-def test_T43_topics_of_live_members_are_known() -> None:
+def test_T43_topics_of_live_members_are_known():
     desk = Desk()
     ana, ben = desk.stabilise(Client("ana", topics=("a",)), Client("ben", topics=("b", "c")))
     wanted = [topic for topic in "abcd" if desk.group.subscribes_to(topic)]
@@ -86,7 +86,7 @@ def test_T43_topics_of_live_members_are_known() -> None:
     assert not desk.group.subscribes_to("a")
 
 
-def test_T43_topics_are_known_after_a_reload() -> None:
+def test_T43_topics_are_known_after_a_reload():
     desk = Desk()
     desk.stable("ana", topics=("a",))
     desk.reload()
@@ -94,7 +94,7 @@ def test_T43_topics_are_known_after_a_reload() -> None:
     assert not desk.group.subscribes_to("b")
 
 
-def test_T43_any_topic_may_be_meant_if_one_subscription_cannot_be_read() -> None:
+def test_T43_any_topic_may_be_meant_if_one_subscription_cannot_be_read():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.reload()
@@ -105,7 +105,7 @@ def test_T43_any_topic_may_be_meant_if_one_subscription_cannot_be_read() -> None
     assert desk.heartbeat(ana).code is ErrorCode.NONE
 
 
-def test_T43_any_topic_may_be_meant_before_the_first_generation_and_by_other_clients() -> None:
+def test_T43_any_topic_may_be_meant_before_the_first_generation_and_by_other_clients():
     desk = Desk(config(group_initial_rebalance_delay_ms=3_000))
     desk.join(Client("ana"))
     assert desk.group.subscribes_to("anything")
@@ -117,7 +117,7 @@ def test_T43_any_topic_may_be_meant_before_the_first_generation_and_by_other_cli
 # --- DescribeGroups ------------------------------------------------------------------------------
 
 
-def test_T44_stable_group_is_described_with_metadata_and_assignments() -> None:
+def test_T44_stable_group_is_described_with_metadata_and_assignments():
     desk = Desk()
     desk.stabilise(Client("ana", instance_id="a"))
     group = desk.group.describe()
@@ -130,7 +130,7 @@ def test_T44_stable_group_is_described_with_metadata_and_assignments() -> None:
     assert member.member_assignment == b"ana"
 
 
-def test_T44_group_between_two_plans_is_described_without_them() -> None:
+def test_T44_group_between_two_plans_is_described_without_them():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.join(Client("ben"))
@@ -146,7 +146,7 @@ def test_T44_group_between_two_plans_is_described_without_them() -> None:
         }
 
 
-def test_T44_group_without_joins_is_empty() -> None:
+def test_T44_group_without_joins_is_empty():
     group = Desk().group.describe()
     assert (group.group_state, group.protocol_type, group.members) == ("Empty", "", [])
 
@@ -154,7 +154,7 @@ def test_T44_group_without_joins_is_empty() -> None:
 # --- the log -------------------------------------------------------------------------------------
 
 
-def test_members_of_a_reloaded_group_have_fresh_sessions() -> None:
+def test_members_of_a_reloaded_group_have_fresh_sessions():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.advance(SESSION_MS - 1)
@@ -165,7 +165,7 @@ def test_members_of_a_reloaded_group_have_fresh_sessions() -> None:
     assert desk.group.is_empty
 
 
-def test_members_of_a_reloaded_group_keep_leader_and_assignments() -> None:
+def test_members_of_a_reloaded_group_keep_leader_and_assignments():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     desk.reload()
@@ -174,7 +174,7 @@ def test_members_of_a_reloaded_group_keep_leader_and_assignments() -> None:
     assert desk.join(ana).waits
 
 
-def test_later_record_replaces_what_an_earlier_one_said() -> None:
+def test_later_record_replaces_what_an_earlier_one_said():
     desk = Desk()
     (ana,) = desk.stable("ana", topics=("a",))
     ana.topics = ("b",)
@@ -186,7 +186,7 @@ def test_later_record_replaces_what_an_earlier_one_said() -> None:
     assert not desk.group.subscribes_to("a")
 
 
-def test_tombstone_leaves_nothing_of_the_group() -> None:
+def test_tombstone_leaves_nothing_of_the_group():
     desk = Desk()
     desk.stable("ana")
     desk.send_join(Client("ben"))
@@ -197,11 +197,11 @@ def test_tombstone_leaves_nothing_of_the_group() -> None:
     assert desk.group.empty_since_ms == -1
 
 
-def test_group_without_a_record_needs_no_tombstone() -> None:
+def test_group_without_a_record_needs_no_tombstone():
     assert Desk().group.tombstones() == []
 
 
-def test_record_of_version_0_means_the_session_timeout_for_rebalances() -> None:
+def test_record_of_version_0_means_the_session_timeout_for_rebalances():
     desk = Desk()
     member = MemberMetadata(member_id="old-1", session_timeout=20_000, subscription=b"")
     desk.group.replay_metadata(
@@ -224,7 +224,7 @@ def test_record_of_version_0_means_the_session_timeout_for_rebalances() -> None:
     assert answer.response.generation_id == 8
 
 
-def test_topics_that_change_are_the_members_business() -> None:
+def test_topics_that_change_are_the_members_business():
     desk = Desk()
     desk.stable("ana")
     image = MetadataImage()
@@ -232,7 +232,7 @@ def test_topics_that_change_are_the_members_business() -> None:
     assert (result.records, result.replies) == ([], [])
 
 
-def test_rounds_are_counted_for_the_metrics_page() -> None:
+def test_rounds_are_counted_for_the_metrics_page():
     desk = Desk()
     ana, _ = desk.stable("ana", "ben")
     assert desk.context.rebalances == 2
@@ -240,7 +240,7 @@ def test_rounds_are_counted_for_the_metrics_page() -> None:
     assert desk.context.rebalances == 2
 
 
-def test_all_parked_requests_are_found_when_the_broker_resigns() -> None:
+def test_all_parked_requests_are_found_when_the_broker_resigns():
     desk, (_, ben) = joined("ana", "ben")
     desk.sync(ben)
     desk.join(Client("cem"), version=3)

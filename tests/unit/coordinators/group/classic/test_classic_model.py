@@ -311,10 +311,10 @@ def _run(examples: int, steps: int) -> None:
     )
 
 
-def test_I26_I27_plans_are_the_leaders_and_groups_become_stable() -> None:
+def test_I26_I27_plans_are_the_leaders_and_groups_become_stable():
     _run(examples=6, steps=20)
 
 
 @pytest.mark.slow
-def test_I26_I27_plans_are_the_leaders_and_groups_become_stable_at_length() -> None:
+def test_I26_I27_plans_are_the_leaders_and_groups_become_stable_at_length():
     _run(examples=200, steps=40)

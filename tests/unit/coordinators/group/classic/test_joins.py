@@ -37,7 +37,7 @@ def _protocols(count: int, metadata: bytes) -> list[JoinGroupRequestProtocol]:
 # --- ids -----------------------------------------------------------------------------------------
 
 
-def test_T40_unknown_client_of_version_4_is_given_an_id_to_join_again_with() -> None:
+def test_T40_unknown_client_of_version_4_is_given_an_id_to_join_again_with():
     desk, ana = Desk(), Client("ana")
     answer = desk.send_join(ana, version=4)
     assert answer.code is ErrorCode.MEMBER_ID_REQUIRED
@@ -48,20 +48,20 @@ def test_T40_unknown_client_of_version_4_is_given_an_id_to_join_again_with() -> 
     assert ana.generation == 1
 
 
-def test_T40_unknown_client_of_version_3_is_a_member_at_once() -> None:
+def test_T40_unknown_client_of_version_3_is_a_member_at_once():
     desk, ana = Desk(), Client("ana")
     desk.send_join(ana, version=3)
     assert (ana.member_id, ana.generation) == ("ana-1", 1)
 
 
-def test_T40_unused_id_expires_with_the_session_timeout() -> None:
+def test_T40_unused_id_expires_with_the_session_timeout():
     desk, ana = Desk(), Client("ana")
     desk.send_join(ana)
     desk.advance(SESSION_MS)
     _refused(ErrorCode.UNKNOWN_MEMBER_ID, desk, ana)
 
 
-def test_T40_joining_phase_waits_for_a_client_that_was_given_an_id() -> None:
+def test_T40_joining_phase_waits_for_a_client_that_was_given_an_id():
     desk = Desk()
     (ana,) = desk.stable("ana")
     ben = Client("ben")
@@ -71,7 +71,7 @@ def test_T40_joining_phase_waits_for_a_client_that_was_given_an_id() -> None:
     assert ana.generation == ben.generation == 2
 
 
-def test_T40_joining_phase_ends_when_the_id_expires() -> None:
+def test_T40_joining_phase_ends_when_the_id_expires():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.send_join(Client("ben"))
@@ -80,7 +80,7 @@ def test_T40_joining_phase_ends_when_the_id_expires() -> None:
     assert answer.response.generation_id == 2
 
 
-def test_T40_joining_phase_ends_when_the_id_is_given_back() -> None:
+def test_T40_joining_phase_ends_when_the_id_is_given_back():
     desk = Desk()
     (ana,) = desk.stable("ana")
     ben = Client("ben")
@@ -90,7 +90,7 @@ def test_T40_joining_phase_ends_when_the_id_is_given_back() -> None:
     assert answer.response.generation_id == 2
 
 
-def test_S38_ids_given_out_are_bounded_and_the_oldest_is_taken_back() -> None:
+def test_S38_ids_given_out_are_bounded_and_the_oldest_is_taken_back():
     desk = Desk()
     clients = [Client(f"c{i}") for i in range(PENDING_MEMBER_IDS_MAX + 1)]
     for client in clients:
@@ -100,14 +100,14 @@ def test_S38_ids_given_out_are_bounded_and_the_oldest_is_taken_back() -> None:
     assert desk.send_join(clients[1]).waits
 
 
-def test_T40_unknown_member_id_is_refused_in_an_empty_group_and_in_one_with_members() -> None:
+def test_T40_unknown_member_id_is_refused_in_an_empty_group_and_in_one_with_members():
     desk, eve = Desk(), Client("eve", member_id="made-up")
     _refused(ErrorCode.UNKNOWN_MEMBER_ID, desk, eve)
     desk.stable("ana")
     _refused(ErrorCode.UNKNOWN_MEMBER_ID, desk, eve)
 
 
-def test_id_that_was_given_out_cannot_be_used_by_a_static_member() -> None:
+def test_id_that_was_given_out_cannot_be_used_by_a_static_member():
     desk, ana = Desk(), Client("ana")
     desk.send_join(ana)
     ana.instance_id = "a"
@@ -118,12 +118,12 @@ def test_id_that_was_given_out_cannot_be_used_by_a_static_member() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [5_999, 1_800_001, -1])
-def test_T40_session_timeout_out_of_bounds_is_refused(timeout_ms: int) -> None:
+def test_T40_session_timeout_out_of_bounds_is_refused(timeout_ms):
     _refused(ErrorCode.INVALID_SESSION_TIMEOUT, Desk(), Client("ana", session_ms=timeout_ms))
 
 
 @pytest.mark.parametrize("timeout_ms", [6_000, 1_800_000])
-def test_T40_session_timeout_at_the_bounds_is_accepted(timeout_ms: int) -> None:
+def test_T40_session_timeout_at_the_bounds_is_accepted(timeout_ms):
     desk, ana = Desk(), Client("ana", session_ms=timeout_ms)
     desk.join(ana)
     assert ana.generation == 1
@@ -132,9 +132,7 @@ def test_T40_session_timeout_at_the_bounds_is_accepted(timeout_ms: int) -> None:
 @pytest.mark.parametrize(
     ("protocol_type", "protocols"), [("", ("range",)), ("consumer", ()), ("", ())]
 )
-def test_T41_first_member_has_to_name_a_type_and_a_protocol(
-    protocol_type: str, protocols: tuple[str, ...]
-) -> None:
+def test_T41_first_member_has_to_name_a_type_and_a_protocol(protocol_type, protocols):
     client = Client("ana", protocol_type=protocol_type, protocols=protocols)
     _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, Desk(), client)
 
@@ -143,16 +141,14 @@ def test_T41_first_member_has_to_name_a_type_and_a_protocol(
     ("protocol_type", "protocols"),
     [("connect", ("range",)), ("consumer", ("sticky",)), ("consumer", ())],
 )
-def test_T41_member_that_does_not_suit_the_others_is_refused(
-    protocol_type: str, protocols: tuple[str, ...]
-) -> None:
+def test_T41_member_that_does_not_suit_the_others_is_refused(protocol_type, protocols):
     desk = Desk()
     desk.stable("ana")
     client = Client("eve", protocol_type=protocol_type, protocols=protocols)
     _refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, desk, client)
 
 
-def test_group_that_became_empty_admits_members_of_another_type() -> None:
+def test_group_that_became_empty_admits_members_of_another_type():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.leave(ana)
@@ -161,21 +157,21 @@ def test_group_that_became_empty_admits_members_of_another_type() -> None:
     assert desk.group.protocol_type == "connect"
 
 
-def test_T40_member_beyond_the_maximum_is_refused() -> None:
+def test_T40_member_beyond_the_maximum_is_refused():
     desk = Desk(config(group_max_size=2))
     desk.stable("ana", "ben")
     _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, desk, Client("eve"))
     assert desk.group.state_name == "Stable"
 
 
-def test_T40_maximum_holds_in_a_joining_phase_too() -> None:
+def test_T40_maximum_holds_in_a_joining_phase_too():
     desk = Desk(config(group_max_size=2, group_initial_rebalance_delay_ms=3_000))
     desk.join(Client("ana"))
     desk.join(Client("ben"))
     _refused(ErrorCode.GROUP_MAX_SIZE_REACHED, desk, Client("eve"))
 
 
-def test_T42_static_member_may_come_back_to_a_full_group() -> None:
+def test_T42_static_member_may_come_back_to_a_full_group():
     desk = Desk(config(group_max_size=1))
     (ana,) = desk.stable("ana", instance_id="a")
     ana.member_id = ""
@@ -183,7 +179,7 @@ def test_T42_static_member_may_come_back_to_a_full_group() -> None:
     assert ana.member_id == "ana-2"
 
 
-def test_lowered_maximum_drops_the_last_members_to_join() -> None:
+def test_lowered_maximum_drops_the_last_members_to_join():
     desk = Desk()
     ana, ben, cem = desk.stable("ana", "ben", "cem")
     desk.config = config(group_max_size=2)
@@ -196,7 +192,7 @@ def test_lowered_maximum_drops_the_last_members_to_join() -> None:
     assert (first.code, second.code) == (ErrorCode.NONE, ErrorCode.NONE)
 
 
-def test_S41_member_with_too_many_protocols_is_refused() -> None:
+def test_S41_member_with_too_many_protocols_is_refused():
     desk, ana = Desk(), Client("ana")
     protocols = _protocols(CLASSIC_PROTOCOLS_MAX + 1, b"")
     _refused(ErrorCode.INVALID_REQUEST, desk, ana, protocols=protocols)
@@ -204,7 +200,7 @@ def test_S41_member_with_too_many_protocols_is_refused() -> None:
     assert ana.generation == 1
 
 
-def test_S41_megabyte_of_metadata_is_refused_without_harm_to_other_members() -> None:
+def test_S41_megabyte_of_metadata_is_refused_without_harm_to_other_members():
     desk = Desk()
     (ana,) = desk.stable("ana")
     eve = Client("eve")
@@ -213,7 +209,7 @@ def test_S41_megabyte_of_metadata_is_refused_without_harm_to_other_members() -> 
     assert desk.heartbeat(ana).code is ErrorCode.NONE
 
 
-def test_S41_members_whose_metadata_would_not_fit_one_record_are_refused() -> None:
+def test_S41_members_whose_metadata_would_not_fit_one_record_are_refused():
     desk = Desk()
     big = [JoinGroupRequestProtocol(name="range", metadata=bytes(SUBSCRIPTION_BYTES_MAX))]
     for name in ("a", "b", "c"):
@@ -225,7 +221,7 @@ def test_S41_members_whose_metadata_would_not_fit_one_record_are_refused() -> No
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_T41_answers_can_be_written_in_every_version(version: int) -> None:
+def test_T41_answers_can_be_written_in_every_version(version):
     desk, ana = Desk(), Client("ana")
     if version >= 4:
         ana.member_id = desk.send_join(ana, version=version).response.member_id
@@ -237,7 +233,7 @@ def test_T41_answers_can_be_written_in_every_version(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_parked_answers_can_be_refused_in_every_version(version: int) -> None:
+def test_parked_answers_can_be_refused_in_every_version(version):
     desk = Desk(config(group_initial_rebalance_delay_ms=3_000))
     answer = desk.send_join(
         Client("ana", instance_id="a" if version >= 4 else None), version=version
@@ -247,7 +243,7 @@ def test_parked_answers_can_be_refused_in_every_version(version: int) -> None:
     answer.response.write(Writer(), version)
 
 
-def test_member_that_left_has_no_deadline() -> None:
+def test_member_that_left_has_no_deadline():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     desk.leave(ben)
@@ -255,7 +251,7 @@ def test_member_that_left_has_no_deadline() -> None:
     assert len(desk.context.deadlines) == 0
 
 
-def test_deadline_of_an_unknown_member_changes_nothing() -> None:
+def test_deadline_of_an_unknown_member_changes_nothing():
     desk = Desk()
     desk.stable("ana")
     for kind in DeadlineKind:

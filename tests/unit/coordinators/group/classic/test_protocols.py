@@ -15,23 +15,23 @@ def _elected(*ballots: str) -> str:
     return support.elect(ballots)
 
 
-def test_T43_first_choice_wins_if_all_offer_it() -> None:
+def test_T43_first_choice_wins_if_all_offer_it():
     assert _elected("ab", "ab") == "a"
 
 
-def test_T43_protocol_that_one_member_lacks_cannot_win() -> None:
+def test_T43_protocol_that_one_member_lacks_cannot_win():
     assert _elected("ab", "ab", "b") == "b"
 
 
-def test_T43_most_votes_win() -> None:
+def test_T43_most_votes_win():
     assert _elected("ab", "ba", "ba") == "b"
 
 
-def test_T43_of_equals_the_one_voted_for_first_wins() -> None:
+def test_T43_of_equals_the_one_voted_for_first_wins():
     assert _elected("ba", "ab") == "b"
 
 
-def test_members_that_left_do_not_count() -> None:
+def test_members_that_left_do_not_count():
     support = ProtocolSupport()
     support.add("ab")
     support.add("b")
@@ -41,6 +41,6 @@ def test_members_that_left_do_not_count() -> None:
     assert not support.has_common("")
 
 
-def test_vote_without_common_protocol_is_a_bug() -> None:
+def test_vote_without_common_protocol_is_a_bug():
     with pytest.raises(InvariantViolation):
         _elected("a", "b")

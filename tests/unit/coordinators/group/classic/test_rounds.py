@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from tests.support.classic_desk import (
@@ -20,7 +18,7 @@ from tidemill.core.limits import (
 )
 
 
-def test_T41_only_the_leader_gets_the_list_of_members() -> None:
+def test_T41_only_the_leader_gets_the_list_of_members():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     assert (ana.leads, ben.leads) == (True, False)
@@ -28,7 +26,7 @@ def test_T41_only_the_leader_gets_the_list_of_members() -> None:
     assert ben.listed == []
 
 
-def test_T41_follower_that_joins_unchanged_is_told_the_current_generation() -> None:
+def test_T41_follower_that_joins_unchanged_is_told_the_current_generation():
     desk = Desk()
     _, ben = desk.stable("ana", "ben")
     answer = desk.join(ben)
@@ -37,7 +35,7 @@ def test_T41_follower_that_joins_unchanged_is_told_the_current_generation() -> N
     assert desk.group.state_name == "Stable"
 
 
-def test_T41_leader_that_joins_again_begins_a_round() -> None:
+def test_T41_leader_that_joins_again_begins_a_round():
     desk = Desk()
     ana, _ = desk.stable("ana", "ben")
     assert desk.join(ana).waits
@@ -47,7 +45,7 @@ def test_T41_leader_that_joins_again_begins_a_round() -> None:
 @pytest.mark.parametrize(
     "change", [{"topics": ("t", "u")}, {"protocols": ("range", "sticky")}], ids=["topics", "offer"]
 )
-def test_T41_follower_that_changed_begins_a_round(change: dict[str, Any]) -> None:
+def test_T41_follower_that_changed_begins_a_round(change):
     desk = Desk()
     _, ben = desk.stable("ana", "ben")
     for name, value in change.items():
@@ -56,7 +54,7 @@ def test_T41_follower_that_changed_begins_a_round(change: dict[str, Any]) -> Non
     assert desk.group.state_name == "PreparingRebalance"
 
 
-def test_T41_member_that_joins_unchanged_before_the_plan_is_told_the_same_again() -> None:
+def test_T41_member_that_joins_unchanged_before_the_plan_is_told_the_same_again():
     desk = Desk()
     ana, ben = Client("ana"), Client("ben")
     desk.join(ana)
@@ -68,9 +66,7 @@ def test_T41_member_that_joins_unchanged_before_the_plan_is_told_the_same_again(
     assert desk.group.state_name == "CompletingRebalance"
 
 
-def test_T41_member_that_changed_before_the_plan_begins_a_round_and_parked_members_are_told() -> (
-    None
-):
+def test_T41_member_that_changed_before_the_plan_begins_a_round_and_parked_members_are_told():
     desk = Desk()
     ana, ben = Client("ana"), Client("ben")
     desk.join(ana)
@@ -83,7 +79,7 @@ def test_T41_member_that_changed_before_the_plan_begins_a_round_and_parked_membe
     assert desk.group.state_name == "PreparingRebalance"
 
 
-def test_T40_second_join_of_a_waiting_member_takes_the_place_of_the_first() -> None:
+def test_T40_second_join_of_a_waiting_member_takes_the_place_of_the_first():
     desk = Desk()
     (ana,) = desk.stable("ana")
     ben = Client("ben")
@@ -95,7 +91,7 @@ def test_T40_second_join_of_a_waiting_member_takes_the_place_of_the_first() -> N
     assert second.code is ErrorCode.NONE
 
 
-def test_T40_round_waits_for_the_slowest_member_and_no_longer() -> None:
+def test_T40_round_waits_for_the_slowest_member_and_no_longer():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben", session_ms=1_000_000)
     cem = Client("cem", rebalance_ms=REBALANCE_MS * 2)
@@ -109,7 +105,7 @@ def test_T40_round_waits_for_the_slowest_member_and_no_longer() -> None:
         desk.heartbeat(ben)
 
 
-def test_T40_version_0_has_no_rebalance_timeout_and_means_the_session_timeout() -> None:
+def test_T40_version_0_has_no_rebalance_timeout_and_means_the_session_timeout():
     desk = Desk()
     ana, _ = desk.stable("ana", "ben", rebalance_ms=-1, session_ms=20_000)
     answer = desk.join(ana)
@@ -117,7 +113,7 @@ def test_T40_version_0_has_no_rebalance_timeout_and_means_the_session_timeout() 
     assert answer.code is ErrorCode.NONE
 
 
-def test_T40_first_round_is_extended_by_newcomers_up_to_the_rebalance_timeout() -> None:
+def test_T40_first_round_is_extended_by_newcomers_up_to_the_rebalance_timeout():
     desk = Desk(config(group_initial_rebalance_delay_ms=3_000))
     answer = desk.join(Client("ana", rebalance_ms=7_000))
     for second in range(7):
@@ -127,7 +123,7 @@ def test_T40_first_round_is_extended_by_newcomers_up_to_the_rebalance_timeout() 
     assert answer.code is ErrorCode.NONE
 
 
-def test_T40_first_round_without_newcomers_takes_the_delay_only() -> None:
+def test_T40_first_round_without_newcomers_takes_the_delay_only():
     desk = Desk(config(group_initial_rebalance_delay_ms=3_000))
     answer = desk.join(Client("ana"))
     desk.advance(2_999)
@@ -136,7 +132,7 @@ def test_T40_first_round_without_newcomers_takes_the_delay_only() -> None:
     assert answer.code is ErrorCode.NONE
 
 
-def test_T40_delay_longer_than_the_rebalance_timeout_is_not_extended() -> None:
+def test_T40_delay_longer_than_the_rebalance_timeout_is_not_extended():
     desk = Desk(config(group_initial_rebalance_delay_ms=3_000))
     answer = desk.join(Client("ana", rebalance_ms=1_000))
     desk.join(Client("ben", rebalance_ms=1_000))
@@ -144,7 +140,7 @@ def test_T40_delay_longer_than_the_rebalance_timeout_is_not_extended() -> None:
     assert answer.code is ErrorCode.NONE
 
 
-def test_T40_new_member_that_waits_too_long_for_its_first_answer_is_dropped() -> None:
+def test_T40_new_member_that_waits_too_long_for_its_first_answer_is_dropped():
     desk = Desk()
     long_ms = NEW_MEMBER_JOIN_TIMEOUT_MS * 2
     (ana,) = desk.stable("ana", session_ms=1_800_000, rebalance_ms=long_ms)
@@ -157,7 +153,7 @@ def test_T40_new_member_that_waits_too_long_for_its_first_answer_is_dropped() ->
     assert desk.heartbeat_code(ana) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_T40_member_that_waits_in_a_joining_phase_keeps_its_place_without_heartbeats() -> None:
+def test_T40_member_that_waits_in_a_joining_phase_keeps_its_place_without_heartbeats():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     answer = desk.join(ana)

@@ -22,19 +22,19 @@ from tidemill.wire.primitives import Writer
 # --- Heartbeat -----------------------------------------------------------------------------------
 
 
-def test_T41_heartbeat_in_a_joining_phase_reports_the_rebalance() -> None:
+def test_T41_heartbeat_in_a_joining_phase_reports_the_rebalance():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.join(Client("ben"))
     assert desk.heartbeat_code(ana) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_T41_heartbeat_before_the_plan_is_accepted() -> None:
+def test_T41_heartbeat_before_the_plan_is_accepted():
     desk, (ana,) = joined("ana")
     assert desk.heartbeat(ana).code is ErrorCode.NONE
 
 
-def test_T41_heartbeat_of_another_generation_is_refused_and_does_not_extend_the_session() -> None:
+def test_T41_heartbeat_of_another_generation_is_refused_and_does_not_extend_the_session():
     desk = Desk()
     (ana,) = desk.stable("ana")
     ana.generation = 0
@@ -44,7 +44,7 @@ def test_T41_heartbeat_of_another_generation_is_refused_and_does_not_extend_the_
     assert desk.group.is_empty
 
 
-def test_T41_heartbeat_of_an_unknown_member_is_refused() -> None:
+def test_T41_heartbeat_of_an_unknown_member_is_refused():
     desk = Desk()
     eve = Client("eve", member_id="eve-1")
     assert desk.heartbeat_code(eve) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -52,7 +52,7 @@ def test_T41_heartbeat_of_an_unknown_member_is_refused() -> None:
     assert desk.heartbeat_code(eve) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_T47_heartbeats_keep_a_member_and_silence_ends_its_session() -> None:
+def test_T47_heartbeats_keep_a_member_and_silence_ends_its_session():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     for _ in range(3):
@@ -67,8 +67,8 @@ def test_T47_heartbeats_keep_a_member_and_silence_ends_its_session() -> None:
 
 
 def test_S41_requests_of_one_member_do_not_walk_over_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     walks = 0
     iterate = ClassicMembers.__iter__
 
@@ -91,14 +91,14 @@ def test_S41_requests_of_one_member_do_not_walk_over_the_others(
 # --- LeaveGroup ----------------------------------------------------------------------------------
 
 
-def test_T47_rest_of_the_group_joins_again_as_soon_as_one_leaves() -> None:
+def test_T47_rest_of_the_group_joins_again_as_soon_as_one_leaves():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     assert desk.leave(ben, version=2).code is ErrorCode.NONE
     assert desk.heartbeat_code(ana) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_T47_joining_phase_ends_when_the_last_missing_member_leaves() -> None:
+def test_T47_joining_phase_ends_when_the_last_missing_member_leaves():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben")
     answer = desk.join(ana)
@@ -107,7 +107,7 @@ def test_T47_joining_phase_ends_when_the_last_missing_member_leaves() -> None:
     assert ana.listed == [ana.member_id]
 
 
-def test_T47_unknown_member_cannot_leave() -> None:
+def test_T47_unknown_member_cannot_leave():
     desk = Desk()
     eve = Client("eve", member_id="eve-1")
     assert desk.leave(eve, version=2).code is ErrorCode.UNKNOWN_MEMBER_ID
@@ -117,7 +117,7 @@ def test_T47_unknown_member_cannot_leave() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_T42_several_leave_at_once_and_each_has_an_answer(version: int) -> None:
+def test_T42_several_leave_at_once_and_each_has_an_answer(version):
     desk = Desk()
     ana, ben, cem = desk.stabilise(Client("ana"), Client("ben"), Client("cem", instance_id="c"))
     who = [("", "c"), (ben.member_id, None), ("eve-1", None), ("", "e"), (ben.member_id, None)]
@@ -132,7 +132,7 @@ def test_T42_several_leave_at_once_and_each_has_an_answer(version: int) -> None:
     answer.response.write(Writer(), version)
 
 
-def test_T47_request_of_a_member_that_is_removed_while_it_waits_is_answered() -> None:
+def test_T47_request_of_a_member_that_is_removed_while_it_waits_is_answered():
     desk = Desk()
     desk.stable("ana")
     ben = Client("ben")
@@ -141,7 +141,7 @@ def test_T47_request_of_a_member_that_is_removed_while_it_waits_is_answered() ->
     assert waiting.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_I28_group_that_became_empty_is_a_new_generation_with_its_time_in_the_log() -> None:
+def test_I28_group_that_became_empty_is_a_new_generation_with_its_time_in_the_log():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.advance(5)
@@ -153,7 +153,7 @@ def test_I28_group_that_became_empty_is_a_new_generation_with_its_time_in_the_lo
     assert desk.group.empty_since_ms == WALL_MS + 5
 
 
-def test_last_member_stays_if_its_departure_could_not_be_written() -> None:
+def test_last_member_stays_if_its_departure_could_not_be_written():
     desk = Desk()
     (ana,) = desk.stable("ana")
     desk.append_fails = True
@@ -162,7 +162,7 @@ def test_last_member_stays_if_its_departure_could_not_be_written() -> None:
     assert desk.heartbeat(ana).code is ErrorCode.NONE
 
 
-def test_T47_end_of_the_last_session_is_retried_until_the_log_accepts_it() -> None:
+def test_T47_end_of_the_last_session_is_retried_until_the_log_accepts_it():
     desk = Desk()
     desk.stable("ana")
     desk.append_fails = True
@@ -173,7 +173,7 @@ def test_T47_end_of_the_last_session_is_retried_until_the_log_accepts_it() -> No
     assert desk.group.is_empty
 
 
-def test_T47_joining_phase_without_joins_empties_the_group_once_the_log_accepts_it() -> None:
+def test_T47_joining_phase_without_joins_empties_the_group_once_the_log_accepts_it():
     desk = Desk()
     ana, ben = desk.stable("ana", "ben", rebalance_ms=5_000)
     desk.leave(ana)

@@ -17,13 +17,13 @@ def _static_pair() -> tuple[Desk, Client, Client]:
     return desk, ana, ben
 
 
-def test_T42_static_member_needs_no_id_to_join() -> None:
+def test_T42_static_member_needs_no_id_to_join():
     desk, ana = Desk(), Client("ana", instance_id="a")
     desk.send_join(ana)
     assert ana.generation == 1
 
 
-def test_T42_returning_static_member_gets_its_share_without_a_round() -> None:
+def test_T42_returning_static_member_gets_its_share_without_a_round():
     desk, ana, ben = _static_pair()
     ben.member_id = ""
     answer = desk.join(ben)
@@ -34,7 +34,7 @@ def test_T42_returning_static_member_gets_its_share_without_a_round() -> None:
     assert desk.heartbeat(ana).code is ErrorCode.NONE
 
 
-def test_T42_new_id_of_a_static_member_is_in_the_log() -> None:
+def test_T42_new_id_of_a_static_member_is_in_the_log():
     desk, _, ben = _static_pair()
     ben.member_id = ""
     desk.join(ben)
@@ -42,7 +42,7 @@ def test_T42_new_id_of_a_static_member_is_in_the_log() -> None:
     assert desk.heartbeat(ben).code is ErrorCode.NONE
 
 
-def test_T42_static_member_whose_new_id_was_not_written_is_not_replaced() -> None:
+def test_T42_static_member_whose_new_id_was_not_written_is_not_replaced():
     desk, _, ben = _static_pair()
     former = ben.member_id
     ben.member_id = ""
@@ -53,7 +53,7 @@ def test_T42_static_member_whose_new_id_was_not_written_is_not_replaced() -> Non
     assert desk.heartbeat(ben).code is ErrorCode.NONE
 
 
-def test_T42_old_id_of_a_static_member_is_fenced_everywhere() -> None:
+def test_T42_old_id_of_a_static_member_is_fenced_everywhere():
     desk, _, ben = _static_pair()
     old = Client("old", instance_id="b", member_id=ben.member_id, generation=2)
     ben.member_id = ""
@@ -65,7 +65,7 @@ def test_T42_old_id_of_a_static_member_is_fenced_everywhere() -> None:
     assert left == ErrorCode.FENCED_INSTANCE_ID
 
 
-def test_T42_returning_static_leader_of_version_9_is_told_to_skip_the_plan() -> None:
+def test_T42_returning_static_leader_of_version_9_is_told_to_skip_the_plan():
     desk, ana, ben = _static_pair()
     ana.member_id = ""
     answer = desk.join(ana)
@@ -74,7 +74,7 @@ def test_T42_returning_static_leader_of_version_9_is_told_to_skip_the_plan() -> 
     assert ana.listed == ["ana-2", ben.member_id]
 
 
-def test_T42_returning_static_leader_before_version_9_is_not_told_that_it_leads() -> None:
+def test_T42_returning_static_leader_before_version_9_is_not_told_that_it_leads():
     desk, ana, _ = _static_pair()
     former = ana.member_id
     ana.member_id = ""
@@ -84,21 +84,21 @@ def test_T42_returning_static_leader_before_version_9_is_not_told_that_it_leads(
     answer.response.write(Writer(), 8)
 
 
-def test_T42_returning_static_member_with_other_protocols_begins_a_round() -> None:
+def test_T42_returning_static_member_with_other_protocols_begins_a_round():
     desk, _, ben = _static_pair()
     ben.member_id = ""
     ben.protocols = ("sticky", "range")
     assert desk.join(ben).waits
 
 
-def test_T42_returning_static_member_with_other_topics_begins_a_round() -> None:
+def test_T42_returning_static_member_with_other_topics_begins_a_round():
     desk, _, ben = _static_pair()
     ben.member_id = ""
     ben.topics = ("u",)
     assert desk.join(ben).waits
 
 
-def test_T42_metadata_of_other_kinds_of_clients_is_not_compared() -> None:
+def test_T42_metadata_of_other_kinds_of_clients_is_not_compared():
     desk = Desk()
     (worker,) = desk.stable("w", instance_id="w", protocol_type="connect")
     worker.member_id = ""
@@ -107,7 +107,7 @@ def test_T42_metadata_of_other_kinds_of_clients_is_not_compared() -> None:
     assert (worker.member_id, worker.generation) == ("w-2", 1)
 
 
-def test_T42_all_protocols_of_a_returning_static_member_are_remembered() -> None:
+def test_T42_all_protocols_of_a_returning_static_member_are_remembered():
     desk = Desk()
     (ana,) = desk.stable("ana", instance_id="a", protocols=("range", "sticky"))
     ana.member_id = ""
@@ -115,7 +115,7 @@ def test_T42_all_protocols_of_a_returning_static_member_are_remembered() -> None
     assert desk.join(Client("ben", protocols=("sticky",))).waits
 
 
-def test_T42_static_member_that_returns_in_a_joining_phase_takes_its_own_place() -> None:
+def test_T42_static_member_that_returns_in_a_joining_phase_takes_its_own_place():
     desk, ana, ben = _static_pair()
     lost = desk.join(ana)
     ana.member_id = ""
@@ -126,7 +126,7 @@ def test_T42_static_member_that_returns_in_a_joining_phase_takes_its_own_place()
     assert again.response.leader == ana.member_id == "ana-2"
 
 
-def test_T42_static_member_that_returns_before_the_plan_begins_a_round() -> None:
+def test_T42_static_member_that_returns_before_the_plan_begins_a_round():
     desk, ana, ben = _static_pair()
     desk.join(ana)
     desk.join(ben)
@@ -137,7 +137,7 @@ def test_T42_static_member_that_returns_before_the_plan_begins_a_round() -> None
     assert desk.group.state_name == "PreparingRebalance"
 
 
-def test_T42_static_member_that_does_not_join_again_keeps_its_place_for_its_session() -> None:
+def test_T42_static_member_that_does_not_join_again_keeps_its_place_for_its_session():
     desk = Desk()
     ana = Client("ana", rebalance_ms=5_000)
     ben = Client("ben", instance_id="b", rebalance_ms=5_000, session_ms=30_000)
@@ -154,7 +154,7 @@ def test_T42_static_member_that_does_not_join_again_keeps_its_place_for_its_sess
     assert desk.heartbeat_code(ana) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_T42_lead_of_a_static_member_that_stays_away_passes_on() -> None:
+def test_T42_lead_of_a_static_member_that_stays_away_passes_on():
     desk = Desk()
     ana = Client("ana", instance_id="a", rebalance_ms=5_000, session_ms=30_000)
     ben = Client("ben", rebalance_ms=5_000)
@@ -166,7 +166,7 @@ def test_T42_lead_of_a_static_member_that_stays_away_passes_on() -> None:
     assert ben.listed == [ana.member_id, ben.member_id]
 
 
-def test_T42_round_of_absent_static_members_continues_until_one_returns() -> None:
+def test_T42_round_of_absent_static_members_continues_until_one_returns():
     desk = Desk()
     ana = Client("ana", instance_id="a", rebalance_ms=5_000, session_ms=60_000)
     ben = Client("ben", rebalance_ms=5_000)
@@ -178,6 +178,6 @@ def test_T42_round_of_absent_static_members_continues_until_one_returns() -> Non
     assert ana.generation == 3
 
 
-def test_empty_instance_id_is_none() -> None:
+def test_empty_instance_id_is_none():
     desk, ana = Desk(), Client("ana", instance_id="")
     assert desk.send_join(ana).code is ErrorCode.MEMBER_ID_REQUIRED

@@ -42,7 +42,7 @@ def pairs(row: Partitions) -> set[tuple[UUID, int]]:
 # --- uniform -------------------------------------------------------------------------------------
 
 
-def test_T49_six_partitions_split_evenly_over_one_two_and_three_members() -> None:
+def test_T49_six_partitions_split_evenly_over_one_two_and_three_members():
     uniform, shapes = ASSIGNORS["uniform"], {"t": T}
     members = [subscriber(name, "t") for name in ("a", "b", "c")]
 
@@ -59,7 +59,7 @@ def test_T49_six_partitions_split_evenly_over_one_two_and_three_members() -> Non
     }
 
 
-def test_T49_member_that_keeps_its_partitions_keeps_the_same_row_object() -> None:
+def test_T49_member_that_keeps_its_partitions_keeps_the_same_row_object():
     uniform = ASSIGNORS["uniform"]
     members = [subscriber(name, "t", "u") for name in ("a", "b", "c")]
     rows = uniform(members, SHAPES)
@@ -67,7 +67,7 @@ def test_T49_member_that_keeps_its_partitions_keeps_the_same_row_object() -> Non
     assert all(same[name] is rows[name] for name in rows)
 
 
-def test_partitions_of_a_member_that_left_go_to_the_others_and_nothing_else_moves() -> None:
+def test_partitions_of_a_member_that_left_go_to_the_others_and_nothing_else_moves():
     uniform = ASSIGNORS["uniform"]
     members = [subscriber(name, "t") for name in ("a", "b", "c")]
     rows = uniform(members, {"t": T})
@@ -76,17 +76,17 @@ def test_partitions_of_a_member_that_left_go_to_the_others_and_nothing_else_move
     assert all(pairs(rows[name]) <= pairs(after[name]) for name in ("a", "b"))
 
 
-def test_more_members_than_partitions_leaves_some_with_nothing() -> None:
+def test_more_members_than_partitions_leaves_some_with_nothing():
     members = [subscriber(f"m{number}", "t") for number in range(9)]
     assert sorted(counts(ASSIGNORS["uniform"](members, {"t": T}))) == [0, 0, 0, 1, 1, 1, 1, 1, 1]
 
 
-def test_members_get_a_mix_of_topics_rather_than_one_topic_each() -> None:
+def test_members_get_a_mix_of_topics_rather_than_one_topic_each():
     rows = ASSIGNORS["uniform"]([subscriber("a", "t", "u"), subscriber("b", "t", "u")], SHAPES)
     assert all(len(row) == 2 for row in rows.values())
 
 
-def test_members_with_different_subscriptions_are_evened_out_where_they_overlap() -> None:
+def test_members_with_different_subscriptions_are_evened_out_where_they_overlap():
     uniform = ASSIGNORS["uniform"]
     members = [subscriber("a", "t", "v"), subscriber("b", "t"), subscriber("c", "v")]
     alone = uniform(members[:1], SHAPES)
@@ -96,19 +96,19 @@ def test_members_with_different_subscriptions_are_evened_out_where_they_overlap(
     assert set(rows["c"]) == {V.topic_id}
 
 
-def test_topic_that_does_not_exist_is_passed_over() -> None:
+def test_topic_that_does_not_exist_is_passed_over():
     rows = ASSIGNORS["uniform"]([subscriber("a", "absent", "v")], SHAPES)
     assert rows == {"a": {V.topic_id: (0, 1, 2, 3)}}
 
 
 @pytest.mark.parametrize("name", ["uniform", "range"])
-def test_no_members_or_no_subscriptions_give_an_empty_plan(name: str) -> None:
+def test_no_members_or_no_subscriptions_give_an_empty_plan(name):
     assign = ASSIGNORS[name]
     assert assign([], SHAPES) == {}
     assert assign([subscriber("a")], SHAPES) == {"a": NOTHING}
 
 
-def test_rows_that_make_no_sense_are_put_right() -> None:
+def test_rows_that_make_no_sense_are_put_right():
     """Two owners, numbers out of range, a foreign topic: the log may be old."""
     gone = UUID(int=99)
     members = [
@@ -122,7 +122,7 @@ def test_rows_that_make_no_sense_are_put_right() -> None:
 # --- range ---------------------------------------------------------------------------------------
 
 
-def test_range_gives_runs_that_match_between_topics_of_the_same_size() -> None:
+def test_range_gives_runs_that_match_between_topics_of_the_same_size():
     members = [subscriber(name, "t", "u", "v") for name in ("a", "b", "c")]
     rows = ASSIGNORS["range"](members, SHAPES)
     assert rows["a"] == {T.topic_id: (0, 1), U.topic_id: (0, 1), V.topic_id: (0, 1)}
@@ -130,7 +130,7 @@ def test_range_gives_runs_that_match_between_topics_of_the_same_size() -> None:
     assert rows["c"] == {T.topic_id: (4, 5), U.topic_id: (4, 5), V.topic_id: (3,)}
 
 
-def test_range_orders_static_members_by_instance_id_so_that_a_restart_moves_nothing() -> None:
+def test_range_orders_static_members_by_instance_id_so_that_a_restart_moves_nothing():
     assign = ASSIGNORS["range"]
     before = assign(
         [subscriber("z", "v", instance_id="1"), subscriber("y", "v", instance_id="2")], SHAPES
@@ -141,12 +141,12 @@ def test_range_orders_static_members_by_instance_id_so_that_a_restart_moves_noth
     assert (after["x"], after["y"]) == (before["z"], before["y"])
 
 
-def test_range_gives_nothing_to_members_beyond_the_partitions() -> None:
+def test_range_gives_nothing_to_members_beyond_the_partitions():
     rows = ASSIGNORS["range"]([subscriber(f"m{n}", "v") for n in range(5)], SHAPES)
     assert rows["m4"] == {}
 
 
-def test_range_returns_the_same_row_where_it_stays() -> None:
+def test_range_returns_the_same_row_where_it_stays():
     assign = ASSIGNORS["range"]
     members = [subscriber("a", "t"), subscriber("b", "t")]
     rows = assign(members, SHAPES)
@@ -166,9 +166,7 @@ sizes = st.fixed_dictionaries({name: st.integers(0, 7) for name in "tuv"})
 @pytest.mark.parametrize("name", ["uniform", "range"])
 @settings(max_examples=60)
 @given(history=groups, counts_by_topic=sizes)
-def test_I26_I27_every_partition_has_one_owner_that_wants_it(
-    name: str, history: list[list[tuple[str, ...]]], counts_by_topic: dict[str, int]
-) -> None:
+def test_I26_I27_every_partition_has_one_owner_that_wants_it(name, history, counts_by_topic):
     shapes = {
         topic: TopicShape(UUID(int=ord(topic)), count) for topic, count in counts_by_topic.items()
     }
@@ -190,9 +188,7 @@ def test_I26_I27_every_partition_has_one_owner_that_wants_it(
 
 @settings(max_examples=60)
 @given(members=st.lists(st.integers(1, 9), min_size=2, max_size=5), count=st.integers(0, 40))
-def test_uniform_is_as_even_as_can_be_and_moves_no_more_than_it_must(
-    members: list[int], count: int
-) -> None:
+def test_uniform_is_as_even_as_can_be_and_moves_no_more_than_it_must(members, count):
     shapes = {"t": TopicShape(UUID(int=1), count)}
     rows: dict[str, Partitions] = {}
     for size in members:

@@ -54,14 +54,14 @@ def is_about(record: CoordinatorRecord, member_id: str) -> bool:
 # --- heartbeats ----------------------------------------------------------------------------------
 
 
-def test_T48_first_member_gets_everything_at_once(desk: ConsumerDesk) -> None:
+def test_T48_first_member_gets_everything_at_once(desk):
     response = desk.beat(join_request("m", "t", "u"))
     assert (response.member_id, response.member_epoch) == ("m", 1)
     assert response.assignment is not None
     assert len(desk.names(response.assignment)) == 6
 
 
-def test_T48_heartbeats_come_quickly_until_a_change_has_settled(desk: ConsumerDesk) -> None:
+def test_T48_heartbeats_come_quickly_until_a_change_has_settled(desk):
     joined = desk.beat(join_request("m"))
     assert joined.heartbeat_interval_ms == QUICK_HEARTBEAT_MS
     desk.pass_ms(INTERVAL_MS - 1)
@@ -72,17 +72,17 @@ def test_T48_heartbeats_come_quickly_until_a_change_has_settled(desk: ConsumerDe
     assert desk.beat(beat_request("m", 1)).heartbeat_interval_ms == QUICK_HEARTBEAT_MS
 
 
-def test_T48_assignment_is_null_while_it_does_not_change(desk: ConsumerDesk) -> None:
+def test_T48_assignment_is_null_while_it_does_not_change(desk):
     desk.beat(join_request("m"))
     assert desk.beat(beat_request("m", 1)).assignment is None
 
 
-def test_T48_heartbeat_that_changes_nothing_writes_nothing(desk: ConsumerDesk) -> None:
+def test_T48_heartbeat_that_changes_nothing_writes_nothing(desk):
     pair(desk)
     assert desk.ask(beat_request("m", 2), client="m").records == []
 
 
-def test_T48_full_request_gets_a_full_answer(desk: ConsumerDesk) -> None:
+def test_T48_full_request_gets_a_full_answer(desk):
     desk.beat(join_request("m"))
     owned = listed({(desk.topic_id("t"), number) for number in range(4)})
     response = desk.beat(join_request("m", member_epoch=1, topic_partitions=owned))
@@ -90,7 +90,7 @@ def test_T48_full_request_gets_a_full_answer(desk: ConsumerDesk) -> None:
     assert len(desk.names(response.assignment)) == 4
 
 
-def test_T48_member_may_start_over_at_any_time(desk: ConsumerDesk) -> None:
+def test_T48_member_may_start_over_at_any_time(desk):
     one, _ = pair(desk)
     response = desk.beat(join_request("m"), client="m")
     assert response.member_epoch == one.epoch
@@ -98,7 +98,7 @@ def test_T48_member_may_start_over_at_any_time(desk: ConsumerDesk) -> None:
     assert len(desk.names(response.assignment)) == 2
 
 
-def test_T48_starting_over_gives_up_what_was_to_be_given_up(desk: ConsumerDesk) -> None:
+def test_T48_starting_over_gives_up_what_was_to_be_given_up(desk):
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
     settle(one)
     other.beat()
@@ -108,14 +108,14 @@ def test_T48_starting_over_gives_up_what_was_to_be_given_up(desk: ConsumerDesk) 
     assert len(other.told) == 2
 
 
-def test_T48_static_member_that_lost_its_first_answer_joins_in_place(desk: ConsumerDesk) -> None:
+def test_T48_static_member_that_lost_its_first_answer_joins_in_place(desk):
     desk.beat(join_request("m", instance_id="i"))
     response = desk.beat(join_request("m", instance_id="i"))
     assert response.member_epoch == 1
     assert desk.describe().group_epoch == 1
 
 
-def test_T48_static_member_returns_under_its_own_id(desk: ConsumerDesk) -> None:
+def test_T48_static_member_returns_under_its_own_id(desk):
     desk.beat(join_request("m", instance_id="i"))
     left = desk.beat(beat_request("m", -2, instance_id="i"))
     assert left.member_epoch == -2
@@ -124,13 +124,13 @@ def test_T48_static_member_returns_under_its_own_id(desk: ConsumerDesk) -> None:
     assert desk.group.state_name == "Stable"
 
 
-def test_T48_static_member_may_leave_for_good_by_its_member_id(desk: ConsumerDesk) -> None:
+def test_T48_static_member_may_leave_for_good_by_its_member_id(desk):
     desk.beat(join_request("m", instance_id="i"))
     assert desk.beat(beat_request("m", -1)).member_epoch == -1
     assert desk.group.is_empty
 
 
-def test_member_without_a_subscription_raises_no_epoch(desk: ConsumerDesk) -> None:
+def test_member_without_a_subscription_raises_no_epoch(desk):
     settle(Client(desk, "m", ["t"]))
     response = desk.beat(join_request("n", subscribed_topic_names=[]))
     assert response.member_epoch == 1
@@ -138,8 +138,8 @@ def test_member_without_a_subscription_raises_no_epoch(desk: ConsumerDesk) -> No
 
 
 def test_successor_of_a_static_member_with_another_subscription_inherits_what_fits(
-    desk: ConsumerDesk,
-) -> None:
+    desk,
+):
     desk.beat(join_request("m", "t", instance_id="i"))
     desk.beat(beat_request("m", -2, instance_id="i"))
     response = desk.beat(join_request("n", "t", "u", instance_id="i"))
@@ -149,14 +149,14 @@ def test_successor_of_a_static_member_with_another_subscription_inherits_what_fi
     assert desk.member_ids() == ["n"]
 
 
-def test_changed_client_id_is_recorded_without_a_new_plan(desk: ConsumerDesk) -> None:
+def test_changed_client_id_is_recorded_without_a_new_plan(desk):
     pair(desk)
     desk.beat(beat_request("m", 2), client="elsewhere")
     assert desk.member("m").client_id == "elsewhere"
     assert desk.describe().group_epoch == 2
 
 
-def test_what_a_member_does_not_say_stays_as_it_was(desk: ConsumerDesk) -> None:
+def test_what_a_member_does_not_say_stays_as_it_was(desk):
     desk.beat(join_request("m", rack_id="r", server_assignor="range", instance_id="i"))
     desk.beat(beat_request("m", 1, subscribed_topic_names=["u"]))
     member = desk.member("m")
@@ -164,7 +164,7 @@ def test_what_a_member_does_not_say_stays_as_it_was(desk: ConsumerDesk) -> None:
     assert desk.describe().assignor_name == "range"
 
 
-def test_assignor_that_most_members_name_is_used(desk: ConsumerDesk) -> None:
+def test_assignor_that_most_members_name_is_used(desk):
     desk.beat(join_request("m", server_assignor="range"))
     assert desk.describe().assignor_name == "range"
     desk.beat(join_request("n"))
@@ -173,7 +173,7 @@ def test_assignor_that_most_members_name_is_used(desk: ConsumerDesk) -> None:
     assert desk.describe().assignor_name == "uniform"
 
 
-def test_I27_next_heartbeat_recovers_from_a_failed_append(desk: ConsumerDesk) -> None:
+def test_I27_next_heartbeat_recovers_from_a_failed_append(desk):
     client = Client(desk, "m", ["t"])
     settle(client)
     desk.put_topic("t", 6)
@@ -183,8 +183,8 @@ def test_I27_next_heartbeat_recovers_from_a_failed_append(desk: ConsumerDesk) ->
 
 
 def test_topics_that_changed_in_ways_that_do_not_matter_raise_no_epoch(
-    desk: ConsumerDesk,
-) -> None:
+    desk,
+):
     settle(Client(desk, "m", ["t"]))
     topic = desk.image.topics["t"]
     moved = replace(topic.partitions[0], leader_epoch=7)
@@ -199,7 +199,7 @@ def test_topics_that_changed_in_ways_that_do_not_matter_raise_no_epoch(
 # --- time ----------------------------------------------------------------------------------------
 
 
-def test_T48_silent_member_is_dropped_after_its_session(desk: ConsumerDesk) -> None:
+def test_T48_silent_member_is_dropped_after_its_session(desk):
     one, other = pair(desk)
     desk.pass_ms(SESSION_MS - 1)
     one.beat()
@@ -211,8 +211,8 @@ def test_T48_silent_member_is_dropped_after_its_session(desk: ConsumerDesk) -> N
 
 
 def test_T48_member_that_gives_nothing_up_is_fenced_after_its_rebalance_timeout(
-    desk: ConsumerDesk,
-) -> None:
+    desk,
+):
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
     settle(one)
     other.beat()
@@ -224,7 +224,7 @@ def test_T48_member_that_gives_nothing_up_is_fenced_after_its_rebalance_timeout(
     assert desk.member_ids() == ["n"]
 
 
-def test_T48_member_that_gave_up_in_time_is_not_fenced_later(desk: ConsumerDesk) -> None:
+def test_T48_member_that_gave_up_in_time_is_not_fenced_later(desk):
     one, other = pair(desk)
     for _ in range(REBALANCE_MS // 5_000 + 1):
         desk.pass_ms(5_000)
@@ -233,7 +233,7 @@ def test_T48_member_that_gave_up_in_time_is_not_fenced_later(desk: ConsumerDesk)
     assert desk.member_ids() == ["m", "n"]
 
 
-def test_loading_gives_members_a_new_session_and_a_new_time_to_give_up(desk: ConsumerDesk) -> None:
+def test_loading_gives_members_a_new_session_and_a_new_time_to_give_up(desk):
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
     settle(one)
     other.beat()
@@ -254,14 +254,12 @@ def test_loading_gives_members_a_new_session_and_a_new_time_to_give_up(desk: Con
         (DeadlineKind.SYNC, "m"),
     ],
 )
-def test_deadline_that_no_longer_matters_does_nothing(
-    desk: ConsumerDesk, kind: DeadlineKind, member_id: str
-) -> None:
+def test_deadline_that_no_longer_matters_does_nothing(desk, kind, member_id):
     pair(desk)
     assert desk.group.deadline_passed(DeadlineKey("g", kind, member_id), desk.now).records == []
 
 
-def test_group_is_empty_since_its_last_member_left(desk: ConsumerDesk) -> None:
+def test_group_is_empty_since_its_last_member_left(desk):
     one, other = pair(desk)
     one.leave()
     desk.pass_ms(500)
@@ -278,13 +276,13 @@ def test_group_is_empty_since_its_last_member_left(desk: ConsumerDesk) -> None:
 # --- offsets -------------------------------------------------------------------------------------
 
 
-def test_T46_simple_commit_is_taken_only_while_the_group_is_empty(desk: ConsumerDesk) -> None:
+def test_T46_simple_commit_is_taken_only_while_the_group_is_empty(desk):
     assert desk.commit_refusal("", -1) is ErrorCode.NONE
     desk.beat(join_request("m"))
     assert desk.commit_refusal("", -1) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_T48_commit_needs_the_member_s_epoch(desk: ConsumerDesk) -> None:
+def test_T48_commit_needs_the_member_s_epoch(desk):
     pair(desk)
     assert desk.commit_refusal("m", 2) is ErrorCode.NONE
     assert desk.commit_refusal("m", 1) is ErrorCode.STALE_MEMBER_EPOCH
@@ -292,7 +290,7 @@ def test_T48_commit_needs_the_member_s_epoch(desk: ConsumerDesk) -> None:
     assert desk.commit_refusal("x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_I26_commit_of_a_member_that_was_replaced_is_refused(desk: ConsumerDesk) -> None:
+def test_I26_commit_of_a_member_that_was_replaced_is_refused(desk):
     desk.beat(join_request("m", instance_id="i"))
     desk.beat(beat_request("m", -2, instance_id="i"))
     assert desk.commit_refusal("m", 1) is ErrorCode.STALE_MEMBER_EPOCH
@@ -301,8 +299,8 @@ def test_I26_commit_of_a_member_that_was_replaced_is_refused(desk: ConsumerDesk)
 
 
 def test_T45_offsets_are_shown_to_members_and_to_clients_that_name_no_member(
-    desk: ConsumerDesk,
-) -> None:
+    desk,
+):
     desk.beat(join_request("m"))
     desk.group.check_fetch(CommitIdentity("", -1))
     desk.group.check_fetch(CommitIdentity("m", 1))
@@ -315,13 +313,13 @@ def test_T45_offsets_are_shown_to_members_and_to_clients_that_name_no_member(
 # --- description ---------------------------------------------------------------------------------
 
 
-def test_group_says_what_it_is(desk: ConsumerDesk) -> None:
+def test_group_says_what_it_is(desk):
     assert (desk.group.group_id, desk.group.group_type) == ("g", GroupType.CONSUMER)
     assert desk.group.protocol_type == "consumer"
     assert list(desk.group.parked()) == []
 
 
-def test_states_follow_the_three_epochs(desk: ConsumerDesk) -> None:
+def test_states_follow_the_three_epochs(desk):
     states = [desk.group.state_name]
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
     settle(one)
@@ -333,7 +331,7 @@ def test_states_follow_the_three_epochs(desk: ConsumerDesk) -> None:
     assert states == ["Empty", "Stable", "Reconciling", "Assigning"]
 
 
-def test_topics_of_live_members_are_subscribed_to(desk: ConsumerDesk) -> None:
+def test_topics_of_live_members_are_subscribed_to(desk):
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t", "u"])
     settle(one, other)
     other.leave()
@@ -341,7 +339,7 @@ def test_topics_of_live_members_are_subscribed_to(desk: ConsumerDesk) -> None:
     assert not desk.group.subscribes_to("u")
 
 
-def test_T44_description_names_topics_and_shows_both_assignments(desk: ConsumerDesk) -> None:
+def test_T44_description_names_topics_and_shows_both_assignments(desk):
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
     settle(one)
     other.beat()
@@ -354,7 +352,7 @@ def test_T44_description_names_topics_and_shows_both_assignments(desk: ConsumerD
     assert member.member_type == 1
 
 
-def test_description_leaves_out_topics_that_are_gone(desk: ConsumerDesk) -> None:
+def test_description_leaves_out_topics_that_are_gone(desk):
     settle(Client(desk, "m", ["t"]))
     desk.delete_topic("t")
     assert desk.member("m").assignment.topic_partitions == []
@@ -363,7 +361,7 @@ def test_description_leaves_out_topics_that_are_gone(desk: ConsumerDesk) -> None
 # --- the log -------------------------------------------------------------------------------------
 
 
-def test_tombstones_delete_everything_that_is_known(desk: ConsumerDesk) -> None:
+def test_tombstones_delete_everything_that_is_known(desk):
     pair(desk)
     desk.log += desk.group.tombstones()
     desk.load()
@@ -372,7 +370,7 @@ def test_tombstones_delete_everything_that_is_known(desk: ConsumerDesk) -> None:
     assert desk.context.deadlines.next_ms() is None
 
 
-def test_tombstones_of_what_was_never_known_are_passed_over(desk: ConsumerDesk) -> None:
+def test_tombstones_of_what_was_never_known_are_passed_over(desk):
     pair(desk)
     tombstones = desk.group.tombstones()
     empty = ConsumerDesk({"t": 4})
@@ -382,8 +380,8 @@ def test_tombstones_of_what_was_never_known_are_passed_over(desk: ConsumerDesk) 
 
 
 def test_F26_log_compacted_in_any_order_of_a_member_s_records_is_understood(
-    desk: ConsumerDesk,
-) -> None:
+    desk,
+):
     """A subscription that changed later follows the earlier assignment in the log."""
     one, _ = pair(desk)
     desk.beat(beat_request("m", 2), client="moved")
@@ -397,7 +395,7 @@ def test_F26_log_compacted_in_any_order_of_a_member_s_records_is_understood(
     assert one.beat() is ErrorCode.NONE
 
 
-def test_I26_partition_that_two_records_name_belongs_to_the_later_one(desk: ConsumerDesk) -> None:
+def test_I26_partition_that_two_records_name_belongs_to_the_later_one(desk):
     """An interrupted cleaner may leave a member's older record before another member's."""
     one, other = Client(desk, "m", ["t"]), Client(desk, "n", ["t"])
     settle(one)
@@ -412,14 +410,14 @@ def test_I26_partition_that_two_records_name_belongs_to_the_later_one(desk: Cons
     assert desk.group.state_name == "Stable"
 
 
-def test_state_of_a_newer_broker_is_not_guessed() -> None:
+def test_state_of_a_newer_broker_is_not_guessed():
     with pytest.raises(ProtocolViolation, match="state is 9"):
         current_of(ConsumerGroupCurrentMemberAssignmentValue(state=9))
 
 
 def test_loaded_group_gets_a_new_plan_if_topics_changed_meanwhile(
-    desk: ConsumerDesk,
-) -> None:
+    desk,
+):
     client = Client(desk, "m", ["t"])
     settle(client)
     desk.image = desk._with_topic("t", 6).after
@@ -432,7 +430,7 @@ def test_loaded_group_gets_a_new_plan_if_topics_changed_meanwhile(
 
 
 @pytest.mark.slow
-def test_S41_join_of_five_hundred_rewrites_only_the_rows_that_changed() -> None:
+def test_S41_join_of_five_hundred_rewrites_only_the_rows_that_changed():
     desk = ConsumerDesk({"t": 500}, replace(CONFIG, group_max_size=500))
     clients = [Client(desk, f"m{number}", ["t"]) for number in range(500)]
     for client in clients:

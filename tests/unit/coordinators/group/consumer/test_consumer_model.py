@@ -214,10 +214,10 @@ def check(examples: int, steps: int) -> None:
     )
 
 
-def test_I26_I27_clients_never_share_a_partition_and_none_is_left() -> None:
+def test_I26_I27_clients_never_share_a_partition_and_none_is_left():
     check(examples=12, steps=25)
 
 
 @pytest.mark.slow
-def test_I26_I27_hold_over_long_histories() -> None:
+def test_I26_I27_hold_over_long_histories():
     check(examples=150, steps=60)

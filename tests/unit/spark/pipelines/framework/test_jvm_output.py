@@ -23,8 +23,8 @@ def start(program: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_captured_process_writes_nothing_to_the_terminal_and_its_last_lines_are_kept(
-    output: JvmOutput, capfd: pytest.CaptureFixture[str]
-) -> None:
+    output, capfd
+):
     program = "import sys; print('WARNING: chatter', flush=True); sys.exit('java.lang.Error: boom')"
     with output.captured():
         process = start(program)
@@ -35,9 +35,7 @@ def test_a_captured_process_writes_nothing_to_the_terminal_and_its_last_lines_ar
     assert output.last_lines(9) == ["WARNING: chatter", "java.lang.Error: boom"]
 
 
-def test_our_own_output_is_back_on_the_terminal_after_the_start(
-    output: JvmOutput, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_our_own_output_is_back_on_the_terminal_after_the_start(output, capfd):
     with pytest.raises(OSError, match="no Java"), output.captured():
         raise OSError("no Java")
     sys.stderr.write("ours\n")
@@ -46,8 +44,8 @@ def test_our_own_output_is_back_on_the_terminal_after_the_start(
 
 
 def test_trimming_keeps_the_newest_output_of_a_process_that_goes_on_writing(
-    output: JvmOutput,
-) -> None:
+    output,
+):
     program = (
         "import sys\n"
         "print('x' * 99 + '\\n' + '0123456789' * 200_000 + '\\nfirst', flush=True)\n"

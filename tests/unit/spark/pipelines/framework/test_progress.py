@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import zipfile
-from pathlib import Path
 
 from tidemill.spark.package_archive import archive_settings, write_archive
 from tidemill.spark.pipelines.framework.progress import (
@@ -56,7 +55,7 @@ def test_the_line_names_each_stage_and_its_late_rows():
     assert line == "logs: minutes batch 3, 1,200 rows, 2,400 rows/s, lag 7, 4 late"
 
 
-def test_the_archive_holds_both_packages_and_no_bytecode(tmp_path: Path):
+def test_the_archive_holds_both_packages_and_no_bytecode(tmp_path):
     write_archive(tmp_path / "a.zip")
 
     names = zipfile.ZipFile(tmp_path / "a.zip").namelist()

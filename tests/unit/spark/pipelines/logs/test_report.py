@@ -84,7 +84,7 @@ def test_a_log_without_latencies_has_no_plot_of_them():
     assert parsed(page([minute(latency=None)], title="x")).seen.count("svg") == 2
 
 
-def test_a_page_is_replaced_as_a_whole(tmp_path: Path):
+def test_a_page_is_replaced_as_a_whole(tmp_path):
     path = tmp_path / "deep" / "report.html"
 
     write_page(path, [minute()], title="first")
@@ -131,7 +131,7 @@ def store(folder: Path, batch: str, rows: list[dict[str, object]]) -> None:
     parquet.write_table(pa.Table.from_pylist(rows), by_date / "part-0.parquet")
 
 
-def test_the_last_hour_counts_back_from_the_newest_window_and_has_each_once(tmp_path: Path):
+def test_the_last_hour_counts_back_from_the_newest_window_and_has_each_once(tmp_path):
     rows = [
         {"time": START + timedelta(minutes=n), "requests": n, "bytes": 1, "status_5xx": 0}
         for n in range(90)
@@ -162,7 +162,7 @@ def test_a_window_in_the_topic_reads_like_one_in_a_file():
     assert found.top_paths == [("/", 7)]
 
 
-def test_the_history_reads_files_once_and_then_grows_by_batches(tmp_path: Path):
+def test_the_history_reads_files_once_and_then_grows_by_batches(tmp_path):
     settings = LogSettings(output_dir=str(tmp_path), report_minutes=60)
     stored = [{"time": START + timedelta(minutes=n), "requests": 100 + n} for n in range(60)]
     store(tmp_path / "minutes", "a-0", stored)
