@@ -1,4 +1,4 @@
-"""Clocks that somebody else moves: a test by hand, or the simulated event loop."""
+"""Clocks for tests: one that a test moves, one that runs with the simulated event loop."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ManualClock:
         self._wall_ms += round(seconds * 1000)
 
     def jump_wall(self, milliseconds: int) -> None:
-        """Somebody sets the wall clock; nothing else moves."""
+        """Set the wall clock, as an operator does; the monotonic clock stays."""
         self._wall_ms += milliseconds
 
 
@@ -57,5 +57,5 @@ class SimClock:
         return self._time()
 
     def jump_wall(self, milliseconds: int) -> None:
-        """Somebody sets this host's wall clock; timers do not notice."""
+        """Set this host's wall clock, as an operator does; timers do not change."""
         self._wall_start_ms += milliseconds

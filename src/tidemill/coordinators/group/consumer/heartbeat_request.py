@@ -30,7 +30,7 @@ def check_heartbeat(
     if request.member_epoch == JOIN_EPOCH:
         _check_join(request)
     elif request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None:
-        raise _invalid("only a member with an instance id leaves for a while")
+        raise _invalid("only a member with an instance id may leave temporarily")
     elif request.member_epoch < STATIC_LEAVE_EPOCH:
         raise _invalid(f"there is no member epoch {request.member_epoch}")
     if request.rebalance_timeout_ms < UNCHANGED_TIMEOUT:
@@ -66,7 +66,7 @@ def _check_join(request: ConsumerGroupHeartbeatRequest) -> None:
     if request.rebalance_timeout_ms == UNCHANGED_TIMEOUT:
         raise _invalid("the first heartbeat has no rebalance timeout")
     if request.topic_partitions is None or request.topic_partitions:
-        raise _invalid("whoever joins owns nothing, and says so")
+        raise _invalid("a member that joins must send an empty list of owned partitions")
     if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
         raise _invalid("the first heartbeat has no subscription")
 

@@ -138,5 +138,5 @@ def _check_epoch(member: ConsumerMember, request: ConsumerGroupHeartbeatRequest)
 
 
 def _other_instance(member: ConsumerMember) -> KafkaError:
-    detail = f"member {member.member_id} came with another instance id, or with none"
+    detail = f"member {member.member_id} has another instance id than in this request"
     return KafkaError(ErrorCode.INVALID_REQUEST, detail)
