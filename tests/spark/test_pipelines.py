@@ -15,7 +15,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from tests.spark.pipeline_runs import (
     SHORT_LIVED,
-    ClusterClient,
+    Cluster,
     PipelineProcess,
     offsets_in,
     python_without_tidemill,
@@ -410,7 +410,7 @@ def test_workers_of_a_cluster_get_the_package_with_the_job(running, topic, tmp_p
     config = written(tmp_path / "enrich.toml", "enrich", values)
 
     with (
-        ClusterClient(tmp_path) as cluster,
+        Cluster(tmp_path) as cluster,
         PipelineProcess(
             tmp_path,
             *(config, "--once", "--master", cluster.url),

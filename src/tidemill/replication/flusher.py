@@ -93,6 +93,7 @@ class Flusher:
         """
         async with self._one_at_a_time:
             round_ = None if self._failed or self._finished else collect()
+            self._tell_flushed(self._dirty.take_already_flushed())
             if round_ is not None:
                 await self._sync(round_)
         return round_ is not None
@@ -136,6 +137,12 @@ class Flusher:
         round_.apply()
         self._telemetry.flush_rounds += 1
         self._telemetry.flush_latency.observe(self._clock.monotonic() - started)
+        self._tell_flushed(logs)
+
+    def _tell_flushed(self, logs: Sequence[PartitionLog]) -> None:
+        """Everything that these logs held when the round was collected is durable."""
+        if not logs:
+            return
         for flushed in self._listeners:
             for log_ in logs:
                 flushed(log_)

@@ -68,7 +68,8 @@ class BrokerProcess:
         """Start it without waiting."""
         listen = self.bootstrap or "127.0.0.1:0"
         command = up_command(self._command, self.data_dir, listen, self._settings)
-        self._process = ChildProcess(command, self.log_path)
+        stdout_path = self.data_dir.with_suffix(".out")
+        self._process = ChildProcess(command, self.log_path, stdout_path=stdout_path)
         self._process.spawn()
         return self._process
 
@@ -97,7 +98,7 @@ class BrokerProcess:
 
     def _start_failed(self, process: ChildProcess, reason: str) -> BrokerStartFailed:
         failure = BrokerStartFailed(f"the broker did not start: {reason}")
-        failure.add_note(process.output()[-_LOG_SHOWN_CHARS:])
+        failure.add_note(process.log()[-_LOG_SHOWN_CHARS:])
         return failure
 
 

@@ -23,17 +23,24 @@ class ChildProcess:
         command: Sequence[str],
         log_path: Path,
         *,
+        stdout_path: Path | None = None,
         environment: Mapping[str, str] | None = None,
         new_session: bool = False,
     ) -> None:
-        """`new_session`: Ctrl-C in the terminal reaches only the parent, which ends the child."""
+        """Standard output goes to `stdout_path` if given, else to the log like standard error.
+
+        `new_session`: Ctrl-C in the terminal reaches only the parent, which ends the child.
+        """
         self.command = list(command)
         self.log_path = log_path
+        self._stdout_path = stdout_path or log_path
         self._environment = environment or {}
         self._new_session = new_session
         self._process: subprocess.Popen[bytes] | None = None
-        self._output_at = 0
-        """Where the output of this run begins in the log."""
+        self._log_at = 0
+        """Where this run begins in the log."""
+        self._stdout_at = 0
+        """Where this run begins in the file of its standard output."""
 
     @property
     def pid(self) -> int:
@@ -47,12 +54,12 @@ class ChildProcess:
 
     def spawn(self) -> None:
         """Start the program without waiting for anything."""
-        with self.log_path.open("ab") as log:
-            self._output_at = log.tell()
+        with self.log_path.open("ab") as log, self._stdout_path.open("ab") as stdout:
+            self._log_at, self._stdout_at = log.tell(), stdout.tell()
             self._process = subprocess.Popen(  # noqa: S603 - the command is the caller's own
                 self.command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=stdout,
                 stderr=log,
                 env={**os.environ, **self._environment},
                 start_new_session=self._new_session,
@@ -83,12 +90,20 @@ class ChildProcess:
             self.kill()
 
     def output(self) -> str:
-        """What this run has printed so far."""
-        with self.log_path.open("rb") as log:
-            log.seek(self._output_at)
-            return log.read().decode(errors="replace")
+        """The standard output of this run so far; with standard error unless they are apart."""
+        return _text_from(self._stdout_path, self._stdout_at)
+
+    def log(self) -> str:
+        """The log of this run so far."""
+        return _text_from(self.log_path, self._log_at)
 
     def last_line(self) -> str:
-        """The last line that this run printed, for an error message."""
-        lines = self.output().strip().splitlines()
+        """The last line of this run's log, for an error message."""
+        lines = self.log().strip().splitlines()
         return lines[-1] if lines else "it printed nothing"
+
+
+def _text_from(path: Path, position: int) -> str:
+    with path.open("rb") as file:
+        file.seek(position)
+        return file.read().decode(errors="replace")

@@ -134,14 +134,14 @@ class BatchRouter(Generic[B]):
     async def send(self, ready: Sequence[B]) -> bool:
         """Send batches, at most one of each partition; whether a leader had room for any."""
         try:
-            await self._learn(ready)
+            identity = await self._learn(ready)
         except (ClientError, KafkaError) as error:
             for batch in ready:
                 self._owner.refused(batch, error, leader_lost=False)
             return False
         is_sent = False
         for broker_id, batches in self._by_leader(ready).items():
-            is_sent |= await self._send_to(broker_id, batches)
+            is_sent |= await self._send_to(broker_id, batches, identity)
         return is_sent
 
     def collect(self) -> None:
@@ -154,14 +154,15 @@ class BatchRouter(Generic[B]):
 
     # --- sending ---------------------------------------------------------------------------------
 
-    async def _learn(self, ready: Sequence[B]) -> None:
-        """Learn what a request needs: the leaders and our producer id."""
+    async def _learn(self, ready: Sequence[B]) -> ProducerIdentity:
+        """Learn what a request needs: the leaders, and our identity, which is returned."""
         metadata = self._cluster.metadata
         lost = {b.partition.topic for b in ready if metadata.try_leader(*b.partition) is None}
         if lost:
             await self._cluster.refresh(lost)
         if self.identity is None:
             self.identity = await ask_identity(self._cluster)
+        return self.identity
 
     def _by_leader(self, ready: Sequence[B]) -> dict[int, list[B]]:
         """The batches of leaders with room; a refresh may have moved some to a full one."""
@@ -179,8 +180,10 @@ class BatchRouter(Generic[B]):
     def _is_full(self, broker_id: int) -> bool:
         return len(self._exchanges.get(broker_id, ())) >= self._in_flight_max
 
-    async def _send_to(self, broker_id: int, batches: Sequence[B]) -> bool:
-        taken, request = self._request(batches)
+    async def _send_to(
+        self, broker_id: int, batches: Sequence[B], identity: ProducerIdentity
+    ) -> bool:
+        taken, request = self._request(batches, identity)
         try:
             connection = await self._cluster.connection(broker_id)
             version = min(connection.version_of(ApiKey.PRODUCE), _PRODUCE_VERSION_MAX)
@@ -202,14 +205,15 @@ class BatchRouter(Generic[B]):
         self._exchanges.setdefault(broker_id, deque()).append((future, taken))
         return True
 
-    def _request(self, batches: Sequence[B]) -> tuple[list[B], ProduceRequest]:
+    def _request(
+        self, batches: Sequence[B], identity: ProducerIdentity
+    ) -> tuple[list[B], ProduceRequest]:
         """As many of the batches as one request may carry."""
-        assert self.identity is not None
         taken: list[B] = []
         payloads: list[bytearray] = []
         size_bytes = 0
         for batch in batches:
-            payload = self._owner.encode(batch, self.identity)
+            payload = self._owner.encode(batch, identity)
             size_bytes += len(payload)
             if taken and size_bytes > self._request_bytes_max:
                 break

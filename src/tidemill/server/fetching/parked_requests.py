@@ -150,7 +150,8 @@ class ParkedRequests:
         try:
             if not is_due and not _is_ready(request):
                 return
-            self._unpark(request)
+            if not self._unpark(request):
+                return  # abandoned while `stop` answered another request of its connection
             outcome = request.finish()
             if isinstance(outcome, Deferred):
                 outcome.then(answer.resolve)
@@ -164,9 +165,10 @@ class ParkedRequests:
             if not answer.resolved:
                 answer.resolve(None)
 
-    def _unpark(self, request: _ParkedRequest) -> None:
+    def _unpark(self, request: _ParkedRequest) -> bool:
+        """False: the request was not parked any more."""
         if self._parked.pop(request.answer, None) is None:
-            return
+            return False
         self.parked_partitions -= len(request.watched)
         self._woken.pop(request, None)
         for watchers in request.watched:
@@ -175,6 +177,7 @@ class ParkedRequests:
             request.timer.cancel()
         if request.memory is not None:
             request.memory.forget(request.wake)
+        return True
 
 
 def _is_ready(request: _ParkedRequest) -> bool:

@@ -144,6 +144,8 @@ class DirtyLogs:
         self._wanted: dict[PartitionLog, None] = {}
         self._by_time: list[tuple[int, int, _UnflushedTail]] = []
         self._sequence = 0
+        self._already_flushed: list[PartitionLog] = []
+        """Logs that wanted a round when nothing of them was left to flush."""
         self._round: FlushRound | None = None
         self._has_failed = False
         """No further round starts: a sync after a failed one proves nothing."""
@@ -197,7 +199,13 @@ class DirtyLogs:
                 points.append((log, point))
             else:
                 self._discard_pending(log)
+                self._already_flushed.append(log)
         return self.begin_round(points)
+
+    def take_already_flushed(self) -> list[PartitionLog]:
+        """Logs that `collect` left out because DeleteRecords or retention overtook their flush."""
+        logs, self._already_flushed = self._already_flushed, []
+        return logs
 
     def begin_round(self, points: Sequence[tuple[PartitionLog, FlushPoint]]) -> FlushRound | None:
         """A round of these points, taken just now; None if there are none."""

@@ -404,3 +404,31 @@ def test_an_idempotent_producer_insists_on_acks_all():
             producer(FakeCluster(), idempotent=True, acks=1)
 
     run_virtually(scenario())
+
+
+def test_a_batch_that_times_out_without_a_leader_does_not_stop_other_partitions():
+    async def scenario():
+        cluster = FakeCluster(brokers=2)
+        topic = cluster.add_topic("t", partitions=2)
+        sending = producer(cluster, idempotent=True, delivery_timeout_s=1.0)
+
+        async def lose_one():
+            await (await sending.send("t", b"warm", partition=1)).offset()
+            topic.partitions[0].leader = -1
+            sending._cluster.metadata.forget_leader("t", 0)
+            refresh = sending._cluster.refresh
+
+            async def refresh_slowly(topics):
+                await asyncio.sleep(2)
+                return await refresh(topics)
+
+            sending._cluster.refresh = refresh_slowly
+            await sending.send("t", b"lost", partition=0)
+            await (await sending.send("t", b"healthy", partition=1)).offset()
+
+        with pytest.raises(KafkaError, match="t-0"):
+            async with sending:
+                await lose_one()
+        return topic.partitions[1].values()
+
+    assert run_virtually(scenario()) == [b"warm", b"healthy"]

@@ -251,3 +251,16 @@ async def test_an_answered_request_leaves_nothing_to_the_garbage_collector():
         assert kept() is None
     finally:
         gc.enable()
+
+
+@simulated
+async def test_stopping_leaves_out_what_a_closing_connection_abandoned():
+    parking = Parking()
+    broken = parking.requests.try_park(
+        [{}], wait_ms=WAIT_MS, is_ready=lambda: True, finish=lambda: 1 // 0
+    )
+    other = parking.try_park("b")
+    broken.then(lambda _answer: parking.requests.abandon(other.answer))  # one connection, closed
+    parking.requests.stop()
+    assert parking.seen == []
+    assert other.values == []

@@ -25,7 +25,7 @@ from tidemill.core.loop.timers import Timer
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.partition import ACKS_ALL, Partition
 from tidemill.replication.waiters import AckWaiter
-from tidemill.server.request.authorizer import Operation
+from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler
 from tidemill.server.request.leader_hints import leader_endpoints, try_leader_hint
@@ -168,6 +168,7 @@ def _append(
     if name is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
     if name in INTERNAL_TOPICS:
+        context.require(Operation.WRITE, topic(name))
         # A coordinator would not notice what others write to its state.
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic belongs to the broker")
     partition = find_partition(context, Operation.WRITE, name, data.index)

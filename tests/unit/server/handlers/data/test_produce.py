@@ -223,3 +223,10 @@ def test_topics_of_the_brokers_own_state_are_not_open_to_producers(broker):
     entry = _produce(broker, name="__consumer_offsets")
     assert entry.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert broker.partition("__consumer_offsets").log.log_end_offset == 0
+
+
+def test_an_internal_topic_is_refused_by_permission_first(broker):
+    broker.make_topic("__consumer_offsets", 1)
+    broker.permissions.deny(Operation.WRITE)
+    entry = _produce(broker, name="__consumer_offsets")
+    assert entry.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED

@@ -1,0 +1,77 @@
+"""The flusher tells its listeners of every log that is durable."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.memory_peer import simulated
+from tests.support.partitions import NAME, OWN, TOPIC_ID, append, image, settings
+from tidemill.core.errors import ErrorCode
+from tidemill.core.telemetry import Telemetry
+from tidemill.replication.flusher import Flusher
+from tidemill.replication.partition import Partition
+from tidemill.storage.directory.flush_round import DirtyLogs
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.testing.manual_clock import SimClock
+from tidemill.testing.sim.disk import SimDisk
+
+LONG_S = 60.0
+
+
+class FlushedPartition:
+    """A partition with flush=group on a log in a directory, and its flusher."""
+
+    def __init__(self):
+        disk = SimDisk()
+        disk.make_directories("/d")
+        self.log = FilePartitionLog.create(disk, FileCache(64), "/d/t-0", LogConfig())
+        dirty = DirtyLogs(on_failure=lambda fault: None)
+        clock = SimClock(asyncio.get_running_loop().time)
+        self.flusher = Flusher(disk, dirty, clock=clock, telemetry=Telemetry())
+        self.partition = Partition(
+            NAME,
+            TOPIC_ID,
+            self.log,
+            broker_id=OWN,
+            settings=settings(),
+            flushes=self.flusher,
+            high_watermark=0,
+        )
+        self.flusher.subscribe(lambda _log: self.partition.maybe_advance_marks())
+        self.partition.become_leader(image(replicas=(OWN,)), now=0.0)
+
+    async def run_flusher(self):
+        task = asyncio.ensure_future(self.flusher.run())
+        await asyncio.sleep(LONG_S)
+        task.cancel()
+
+
+@simulated
+async def test_an_acknowledgement_leaves_when_its_batch_is_durable():
+    flushed, codes = FlushedPartition(), []
+    flushed.partition.wait_acknowledged(append(flushed.partition, 3).next_offset, codes.append)
+    assert codes == []
+    await flushed.run_flusher()
+    assert codes == [ErrorCode.NONE]
+
+
+@simulated
+async def test_an_acknowledgement_leaves_when_DeleteRecords_overtakes_the_flush():
+    flushed, codes = FlushedPartition(), []
+    flushed.partition.wait_acknowledged(append(flushed.partition, 3).next_offset, codes.append)
+    flushed.log.advance_start(flushed.partition.high_watermark)
+    await flushed.run_flusher()
+    assert codes == [ErrorCode.NONE]
+
+
+@simulated
+async def test_a_wait_for_a_flush_ends_when_DeleteRecords_overtakes_it():
+    flushed = FlushedPartition()
+    append(flushed.partition, 3)
+    waiting = asyncio.ensure_future(flushed.flusher.wait_flushed([flushed.log]))
+    await asyncio.sleep(0)
+    flushed.log.advance_start(flushed.log.log_end_offset)
+    await flushed.run_flusher()
+    assert waiting.done()
