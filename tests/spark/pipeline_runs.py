@@ -25,7 +25,7 @@ from tests.support.clients import Confluent, Message
 from tidemill.cli.demo.shop_day import DemoLog
 from tidemill.core.rng import SeededRng
 
-DEADLINE_S = 150.0
+DEADLINE_S = 400.0
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a JVM that is too short-lived for Java's second compiler."""
 STATUS = re.compile(rb'" (\d{3}) (\d+) "|"status": (\d+), "bytes": (\d+)')

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
 
 
 def put(

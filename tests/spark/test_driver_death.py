@@ -15,7 +15,7 @@ from tests.spark.queries import put
 from tests.support.clients import create_topic
 
 CHECKOUT = Path(__file__).parents[2]
-DEADLINE_S = 100.0
+DEADLINE_S = 300.0
 
 
 def driver(bootstrap: str, topic: str, folder: Path, hang_at: int) -> subprocess.Popen[str]:
