@@ -139,7 +139,7 @@ coverage: $(STAMPS)/hot plain
 	@$(BIN)/coverage combine --quiet && $(BIN)/coverage report
 
 # Strict: a broken link, a page outside the contents or a wrong heading fails the build.
-docs: $(STAMPS)/docs
+docs: $(STAMPS)/docs $(STAMPS)/project
 	@$(BIN)/sphinx-build --fail-on-warning --keep-going --quiet --builder html docs build/docs
 	@echo 'docs: build/docs/index.html'
 

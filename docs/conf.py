@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tidemill import __version__
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
-_settings = tomllib.loads(Path(__file__).parent.parent.joinpath("pyproject.toml").read_text())
-
 project = "Tidemill"
-version = release = _settings["project"]["version"]
+version = release = __version__
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
 myst_heading_anchors = 3

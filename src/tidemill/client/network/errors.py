@@ -72,8 +72,8 @@ def single_result(results: Sequence[T]) -> T:
     return results[0]
 
 
-def check(value: int, detail: str | None = None) -> None:
-    """Raise KafkaError unless the answer's code is NONE."""
+def check(value: int, detail: object = None) -> None:
+    """Raise KafkaError unless the answer's code is NONE; `detail` becomes its text only then."""
     code = error_code(value)
     if code is not ErrorCode.NONE:
-        raise KafkaError(code, detail or "")
+        raise KafkaError(code, str(detail or ""))

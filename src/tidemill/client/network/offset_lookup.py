@@ -102,6 +102,6 @@ def _found(response: ListOffsetsResponse) -> dict[TopicPartition, ListedOffset]:
     for topic in response.topics:
         for answer in topic.partitions:
             partition = TopicPartition(topic.name, answer.partition_index)
-            check(answer.error_code, str(partition))
+            check(answer.error_code, partition)
             found[partition] = ListedOffset(answer.offset, answer.timestamp)
     return found
