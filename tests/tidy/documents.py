@@ -27,6 +27,7 @@ NUMBER = re.compile(r"\b([FTSIR])(\d{1,3})\b")
 RANGE = re.compile(r"\b([FTSIR])(\d{1,3})\s?(?:\u2013|-|to)\s?\1(\d{1,3})\b")
 HEADING = re.compile(r"#+ ")
 NEGATIVE_HEADING = re.compile(r"#+ .*\bnot\b", re.IGNORECASE)
+NAMED_FILE = re.compile(r"`([\w./-]+\.(?:py|pxd|c))`")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 PURE_LIST = re.compile(r"\*\*Pure\*\* code \(([^)]*)\)")
 QUOTED = re.compile(r"`([^`]+)`")
@@ -71,6 +72,15 @@ def lock_lines(path: str, text: str) -> Iterator[Finding]:
     hashed = len(re.findall(r"== ?[^\n]*\\\n    --hash=", text))
     if hashed != pinned:
         yield Finding(path, 1, f"{pinned - hashed} packages have no hash; run `make lock`")
+
+
+def missing_files(path: str, text: str, files: Iterable[str]) -> Iterator[Finding]:
+    """Files named in backquotes, by their whole path or by its end."""
+    known = {"/" + name for name in files}
+    for number, line in enumerate(text.splitlines(), start=1):
+        for name in NAMED_FILE.findall(line):
+            if not any(file.endswith("/" + name) for file in known):
+                yield Finding(path, number, f"names `{name}`, which does not exist")
 
 
 def broken_links(path: str, text: str) -> Iterator[Finding]:

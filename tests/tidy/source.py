@@ -16,8 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "tidemill"
 NOT_OURS = frozenset(
     {".git", ".venv", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache"}
-    | {"__pycache__", "build", "dist", "data"}
+    | {"__pycache__"}
 )
+NOT_OURS_IN_ROOT = NOT_OURS | {"build", "dist", "data"}
+"""Products of a build, and what a broker started in the checkout leaves behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,9 @@ def project_files() -> tuple[Path, ...]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
+    skipped = NOT_OURS_IN_ROOT if folder == ROOT else NOT_OURS
     for path in sorted(folder.iterdir()):
-        if path.name in NOT_OURS or path.name.endswith(".egg-info"):
+        if path.name in skipped or path.name.endswith(".egg-info"):
             continue
         if path.is_dir() and not path.is_symlink():
             yield from _walk(path)

@@ -13,6 +13,7 @@ from tests.tidy.documents import (
     leftovers,
     lock_lines,
     machine_paths,
+    missing_files,
     missing_rows,
     numbers_of_tests,
     pure_list,
@@ -77,6 +78,11 @@ def test_S56_locks_cover_everything_that_the_project_asks_for():
 
 def test_links_between_documents_lead_somewhere():
     assert_none(found for name, text in _texts(".md") for found in broken_links(name, text))
+
+
+def test_files_that_documents_name_exist():
+    files = [path.relative_to(ROOT).as_posix() for path in project_files()]
+    assert_none(found for name, text in _documents() for found in missing_files(name, text, files))
 
 
 def test_folder_map_of_the_architecture_is_made_of_the_heads_of_the_folders():

@@ -310,6 +310,13 @@ def test_broken_link_is_found():
     assert not list(documents.broken_links("docs/a.md", "[a](../pyproject.toml) [b](https://b.c)"))
 
 
+def test_name_of_a_missing_file_is_found():
+    files = ["src/tidemill/storage/log/segment.py", "setup.py"]
+    text = "`log/segment.py` and `setup.py`"
+    assert not list(documents.missing_files("docs/a.md", text, files))
+    assert list(documents.missing_files("docs/a.md", "`storage/segment.py`", files))
+
+
 def test_stale_line_of_the_folder_map_is_found():
     heads = {"core": "Words.", "server/handlers": "One file per API."}
     text = f"# A\n\n## Folder map\n\n```\n{render_folder_map(heads)}```\n\n## Next\n"
