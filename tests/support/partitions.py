@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidemill.core.errors import ErrorCode
+import pytest
+
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.partition import ACKS_ALL, Appended, Partition, PartitionSettings
@@ -17,6 +19,7 @@ from tidemill.wire.records import Record, build_batch
 NAME = TopicPartition("t", 0)
 TOPIC_ID = TopicId(UUID(int=7))
 OWN, SECOND, THIRD = 1, 2, 3
+ALL = (OWN, SECOND, THIRD)
 NOW_MS = 1_700_000_000_000
 
 
@@ -143,3 +146,7 @@ def content(of: Partition) -> bytes:
         of.log.log_start_offset, max_bytes=1 << 30, end_offset=of.log.log_end_offset
     )
     return b"".join(bytes(chunk) for chunk in found.chunks)
+
+
+def refusal(of: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
+    return of.value.code

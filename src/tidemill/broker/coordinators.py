@@ -1,4 +1,4 @@
-"""The coordinators of one broker. A new kind of coordinator is one more line here."""
+"""The coordinators of one broker; a new kind of coordinator is added here."""
 
 from __future__ import annotations
 

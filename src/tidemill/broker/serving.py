@@ -73,7 +73,7 @@ def build_services(
 
 @final
 class Serving:
-    """One bound listener and the page beside it. A second listener is one more of the first."""
+    """The listener with what its connections share, and the page beside it."""
 
     def __init__(
         self,

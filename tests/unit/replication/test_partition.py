@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.partitions import (
-    NOW_MS,
+    ALL,
     OWN,
     SECOND,
     THIRD,
@@ -13,25 +13,16 @@ from tests.support.partitions import (
     SlowLog,
     Watcher,
     append,
-    batch,
-    content,
     copy,
     fetched,
     image,
     leader,
     partition,
+    refusal,
     settings,
     wait,
 )
 from tidemill.core.errors import ErrorCode, InvariantViolation, KafkaError
-from tidemill.replication.partition import Partition
-
-ALL = (OWN, SECOND, THIRD)
-
-
-def refusal(of: pytest.ExceptionInfo[KafkaError]) -> ErrorCode:
-    return of.value.code
-
 
 # --- roles ---------------------------------------------------------------------------------------
 
@@ -351,155 +342,3 @@ def test_T37_the_end_of_an_epoch_is_where_the_next_one_began():
     assert led.end_offset_of_epoch(4) == (2, 4)
     assert led.end_offset_of_epoch(5) == (5, 7)
     assert led.end_offset_of_epoch(1) == (-1, -1)
-
-
-# --- following -----------------------------------------------------------------------------------
-
-
-def follower() -> Partition:
-    made = partition()
-    made.become_follower(image(leader=SECOND, epoch=9))
-    return made
-
-
-def test_I10_a_follower_holds_the_leaders_bytes():
-    led, other = leader(epoch=3), follower()
-    for count in (1, 5, 2):
-        append(led, count)
-    copy(led, other, high_watermark=6)
-    assert content(other) == content(led)
-    assert other.high_watermark == 6
-    assert other.log.epochs.entries() == led.log.epochs.entries()
-
-
-def test_a_followers_watermark_never_passes_its_log_end():
-    other = follower()
-    other.append_from_leader(batch(2), high_watermark=50, now_ms=NOW_MS)
-    assert other.high_watermark == 2
-
-
-def test_a_follower_reports_its_appends_to_the_flusher():
-    flushes = Flushes()
-    other = partition(flushes=flushes)
-    other.become_follower(image(leader=SECOND))
-    other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
-    assert flushes.appended_bytes == len(batch(2))
-
-
-def test_a_follower_keeps_nothing_of_a_batch_that_was_cut_off():
-    other = follower()
-    whole = batch(2) + batch(1, base_offset=2)
-    for cut in range(1, len(batch(1))):
-        assert other.append_from_leader(whole[:-cut], high_watermark=0, now_ms=NOW_MS) <= 1
-        assert other.log.log_end_offset in (0, 2)
-        other.log.restart_at(0)
-
-
-def test_S23_a_follower_checks_the_checksum():
-    damaged = bytearray(batch(2))
-    damaged[-1] ^= 1
-    other = follower()
-    with pytest.raises(KafkaError) as caught:
-        other.append_from_leader(damaged, high_watermark=0, now_ms=NOW_MS)
-    assert refusal(caught) is ErrorCode.CORRUPT_MESSAGE
-    assert other.log.log_end_offset == 0
-    assert other.log.epochs.entries() == ()
-
-
-def test_I2_a_follower_does_not_accept_an_offset_twice():
-    other = follower()
-    other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
-    with pytest.raises(KafkaError) as caught:
-        other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
-    assert refusal(caught) is ErrorCode.CORRUPT_MESSAGE
-    assert other.log.log_end_offset == 2
-
-
-def test_a_follower_accepts_a_gap_that_compaction_left():
-    other = follower()
-    other.append_from_leader(batch(2, base_offset=5), high_watermark=0, now_ms=NOW_MS)
-    assert other.log.log_end_offset == 7
-
-
-def follow(follower_: Partition, of: Partition) -> None:
-    """Fetch until both logs agree, as the follower's loop does: first epochs, then bytes."""
-    for _ in range(10):
-        epoch, end = of.end_offset_of_epoch(follower_.log.epochs.latest)
-        same = epoch == follower_.log.epochs.latest and end >= follower_.log.log_end_offset
-        if same or follower_.log.epochs.latest < 0:
-            copy(of, follower_)
-            return
-        follower_.truncate_to_epoch(epoch, end)
-    pytest.fail("the follower does not converge")
-
-
-def test_I10_a_tail_that_the_new_leader_never_had_is_cut():
-    old, new = leader(isr=ALL, epoch=1), follower()
-    append(old, 3)
-    new = partition()
-    new.become_follower(image(leader=SECOND, epoch=1))
-    copy(old, new)
-    append(old, 4)
-    new.become_leader(image(epoch=2), now=0.0)
-    append(new, 2)
-    old.become_follower(image(leader=SECOND, epoch=2))
-    follow(old, new)
-    assert content(old) == content(new)
-    assert old.log.epochs.entries() == new.log.epochs.entries() == ((1, 0), (2, 3))
-
-
-def test_I10_an_epoch_that_wrote_nothing_does_not_keep_a_follower_from_converging():
-    """The old leader began an epoch and wrote nothing in it; the new one does not know it."""
-    old, new = leader(epoch=1), partition()
-    new.become_follower(image(leader=SECOND, epoch=1))
-    append(old, 3)
-    copy(old, new)
-    old.become_leader(image(epoch=2), now=0.0)
-    new.become_leader(image(epoch=3), now=0.0)
-    append(new, 2)
-    old.become_follower(image(leader=SECOND, epoch=3))
-    follow(old, new)
-    assert content(old) == content(new)
-    assert old.log.epochs.entries() == new.log.epochs.entries()
-
-
-def test_KIP279_a_fast_double_failover_ends_in_one_history():
-    """Each has an epoch that the other lacks: the last common epoch decides."""
-    one, two = leader(epoch=1), partition()
-    two.become_follower(image(leader=SECOND, epoch=1))
-    append(one, 2)
-    copy(one, two)
-    one.become_leader(image(epoch=2), now=0.0)
-    append(one, 5)
-    two.become_leader(image(epoch=3), now=0.0)
-    append(two, 1)
-    one.become_follower(image(leader=SECOND, epoch=3))
-    follow(one, two)
-    assert content(one) == content(two)
-
-
-def test_truncation_moves_the_marks_back():
-    other = follower()
-    other.append_from_leader(batch(4, epoch=1), high_watermark=4, now_ms=NOW_MS)
-    other.append_from_leader(batch(4, base_offset=4, epoch=2), high_watermark=8, now_ms=NOW_MS)
-    other.truncate_to_epoch(1, 4)
-    assert other.log.log_end_offset == 4
-    assert other.high_watermark == 4
-    assert other.durable_offset <= 4
-
-
-def test_a_log_that_restarts_moves_the_marks_with_it():
-    other = follower()
-    other.append_from_leader(batch(4), high_watermark=4, now_ms=NOW_MS)
-    other.restart_at(100)
-    assert (other.log.log_start_offset, other.log.log_end_offset) == (100, 100)
-    assert other.high_watermark == other.durable_offset == 100
-    other.restart_at(0)
-    assert other.high_watermark == other.durable_offset == 0
-
-
-def test_a_log_without_the_leaders_epochs_is_dropped_to_its_start():
-    other = follower()
-    other.append_from_leader(batch(4, epoch=5), high_watermark=0, now_ms=NOW_MS)
-    other.truncate_to_epoch(3, 9)
-    assert other.log.log_end_offset == 0
