@@ -155,7 +155,6 @@ class Server:
             supervisor=supervisor,
         )
         self.resources = ListenerResources(
-            "PLAINTEXT",
             self.services,
             Dispatcher(self._handlers()),
             supervisor,

@@ -90,7 +90,6 @@ class Serving:
         self._directory = directory
         self.listener = listener
         self.resources = ListenerResources(
-            "PLAINTEXT",
             services,
             Dispatcher(HANDLERS),
             services.supervisor,

@@ -85,7 +85,6 @@ class NoFlushes:
 
 class Peer:
     principal = "User:tester"
-    listener = "PLAINTEXT"
     client_address = "192.0.2.1"
     server_endpoint = Endpoint("192.0.2.9", 9092)
 

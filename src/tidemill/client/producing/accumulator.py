@@ -96,7 +96,6 @@ class Accumulator:
         self._delivery_timeout_s = delivery_timeout_s
         self.queues: dict[TopicPartition, PartitionQueue] = {}
         self.buffered_bytes = 0
-        self.buffered_batches = 0
 
     def add(
         self, partition: TopicPartition, record: Record, now: float
@@ -121,7 +120,6 @@ class Accumulator:
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         batch = OutgoingBatch(done, now, now + self._delivery_timeout_s)
         queue.batches.append(batch)
-        self.buffered_batches += 1
         return batch
 
     def ready_at(self, queue: PartitionQueue, *, flushing: bool) -> float | None:
@@ -139,7 +137,6 @@ class Accumulator:
         queue.in_flight = False
         queue.not_before = 0.0
         self.buffered_bytes -= batch.size_bytes
-        self.buffered_batches -= 1
         return batch
 
 

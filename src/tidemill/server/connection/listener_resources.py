@@ -43,7 +43,6 @@ class ListenerResources:
 
     def __init__(
         self,
-        name: str,
         services: Services,
         dispatcher: Dispatcher,
         supervisor: Supervisor,
@@ -52,7 +51,6 @@ class ListenerResources:
         deadlines: ClientDeadlines,
         failed: Callable[[str, BaseException], None],
     ) -> None:
-        self.name = name
         self.services = services
         self.dispatcher = dispatcher
         self.supervisor = supervisor

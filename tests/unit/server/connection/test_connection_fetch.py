@@ -35,7 +35,6 @@ class Reading:
         self.broker = broker
         services = broker.services
         self.resources = ListenerResources(
-            "PLAINTEXT",
             services,
             Dispatcher(HANDLERS),
             services.supervisor,
