@@ -40,7 +40,7 @@ class BrokerProcess:
 
     def __init__(self, data_dir: Path, *settings: str, command: Sequence[str] = TIDEMILL) -> None:
         self.data_dir = data_dir
-        self.log_path = data_dir.with_suffix(".log")
+        self.log_path = data_dir.with_name(f"{data_dir.name}.log")
         self.bootstrap = ""
         """HOST:PORT; empty until the first start."""
         self._settings = settings
@@ -68,7 +68,7 @@ class BrokerProcess:
         """Start it without waiting."""
         listen = self.bootstrap or "127.0.0.1:0"
         command = up_command(self._command, self.data_dir, listen, self._settings)
-        stdout_path = self.data_dir.with_suffix(".out")
+        stdout_path = self.data_dir.with_name(f"{self.data_dir.name}.out")
         self._process = ChildProcess(command, self.log_path, stdout_path=stdout_path)
         self._process.spawn()
         return self._process

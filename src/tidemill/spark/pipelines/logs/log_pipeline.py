@@ -55,10 +55,11 @@ class LogPipeline:
         return read_minutes(settings.minutes_dir, settings.report_minutes, settings.window_s)
 
     def _refresh_report(self, finished: Sequence[Minute]) -> None:
-        """The report is a convenience: a full disk must not stop the pipeline here."""
+        """The report is a convenience: neither a full disk, a damaged file nor a figure that
+        cannot be drawn may stop the pipeline here."""
         try:
             self._write_report(self._history.extend(finished))
-        except OSError as error:
+        except (OSError, ValueError, ArithmeticError) as error:  # pyarrow raises ValueErrors
             _log.warning("the report was not written: %s", error)
 
     def _write_report(self, minutes: Sequence[Minute]) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from tidemill.spark.pipelines.logs.log_pipeline import LogPipeline
 from tidemill.spark.pipelines.logs.minute_history import MinuteHistory
 from tidemill.spark.pipelines.logs.minute_table import MINUTE_COLUMNS, minute_table
 from tidemill.spark.pipelines.logs.minutes import Minute, minute_from_json, read_minutes
@@ -174,3 +175,15 @@ def test_the_history_reads_files_once_and_then_grows_by_batches(tmp_path):
 
     assert [m.requests for m in first] == list(range(101, 161))
     assert [m.requests for m in second] == list(range(103, 163))
+
+
+def test_a_report_that_cannot_be_made_does_not_stop_the_pipeline(tmp_path, caplog):
+    settings = LogSettings(output_dir=str(tmp_path))
+    pipeline = LogPipeline(settings)
+    for latency in (float("nan"), float("inf")):
+        pipeline._refresh_report([minute(latency=latency)])
+    folder = Path(settings.minutes_dir) / "date=2026-05-01" / "batch=q-0"
+    folder.mkdir(parents=True)
+    (folder / "part-0.parquet").write_bytes(b"")
+    LogPipeline(settings)._refresh_report([minute()])
+    assert caplog.text.count("the report was not written") == 3
