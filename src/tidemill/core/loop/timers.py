@@ -27,8 +27,17 @@ class Timer:
         self.action = action
 
     def cancel(self) -> None:
-        """Remove the deadline; no effect if it has fired."""
+        """Remove the deadline; no effect if it has fired.
+
+        The owner of a timer often is what its action is bound to. Dropping the action breaks that
+        cycle, so nothing is left to the garbage collector.
+        """
         self._slot.pop(self, None)
+        self.action = _nothing
+
+
+def _nothing() -> None:
+    """Takes the place of an action that was called or cancelled."""
 
 
 @final
@@ -63,7 +72,8 @@ class TimerWheel:
             while slot:  # one by one: an action that fails leaves the rest in place
                 timer = next(iter(slot))
                 del slot[timer]
-                timer.action()
+                action, timer.action = timer.action, _nothing
+                action()
             self._slots.pop(index, None)
 
     def next_deadline(self) -> float | None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 from tidemill.core.loop.timers import TimerWheel
@@ -81,3 +84,29 @@ def test_an_action_may_ask_for_the_next_deadline_and_cancel_others_that_are_due(
     wheel.advance(0.3)
     assert fired == ["acted"]
     assert len(wheel) == 0
+
+
+class _Owner:
+    """Holds a timer whose action is its own method: a cycle, as in a request with a deadline."""
+
+    def __init__(self, wheel):
+        self.timer = wheel.add(1.0, self.act)
+
+    def act(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "end", [lambda wheel, owner: owner.timer.cancel(), lambda wheel, owner: wheel.advance(2.0)]
+)
+def test_a_timer_that_ended_leaves_its_owner_to_no_collector(end):
+    wheel = TimerWheel(now=0.0)
+    owner = _Owner(wheel)
+    ended = weakref.ref(owner)
+    gc.disable()
+    try:
+        end(wheel, owner)
+        del owner
+        assert ended() is None
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from uuid import UUID
 
 import pytest
@@ -204,6 +205,23 @@ def test_F38_acks_all_waits_for_the_followers(broker):
         2, fetch_offset=1, flushed_offset=-1, now=broker.clock.monotonic()
     )
     assert heard[0].responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+
+def test_an_acknowledged_request_leaves_nothing_to_the_garbage_collector(broker):
+    broker.join_broker(2)
+    broker.make_topic("orders", -1, assignments={0: [1, 2]}, overrides={"tidemill.flush": "os"})
+    heard = []
+    gc.collect()
+    gc.disable()
+    try:
+        broker.start_deferred(_request(broker, 12, _batch(), acks=-1), 12).then(heard.append)
+        broker.partition("orders").follower_fetched(
+            2, fetch_offset=1, flushed_offset=-1, now=broker.clock.monotonic()
+        )
+        heard.clear()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_R12_a_full_disk_is_refused_and_told_to_the_operator_once(orders, monkeypatch, caplog):
