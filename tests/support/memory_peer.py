@@ -24,6 +24,7 @@ from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.server.request.handler import Handler, refuse_with_error_code
 from tidemill.testing.manual_clock import SimClock
+from tidemill.testing.sim.disk import SimDisk
 from tidemill.testing.sim.loop import SimLoop
 from tidemill.wire.api_keys import API_SPECS, ApiKey
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
@@ -153,6 +154,7 @@ class Server:
             response_memory=MemoryPool(1 << 30),
             parked=ParkedRequests(self.loop.call_soon, timers),
             supervisor=supervisor,
+            disk=SimDisk(),
         )
         self.resources = ListenerResources(
             self.services,

@@ -96,7 +96,7 @@ ASYNC_SHELLS = (
     "core/net.py",
     "core/loop/pacing.py",
     "core/loop/timers.py",
-    "storage/files/disk.py",  # `disk.run`, the one door to threads
+    "storage/files/disk_work.py",  # the threads of `disk.run`, the one door to them
     "metadata/cluster.py",
     "metadata/image/image_keeper.py",
     "metadata/store/sqlite_store.py",

@@ -11,7 +11,7 @@ import pytest
 from tests.support.coroutines import run
 from tests.support.directories import opened
 from tests.support.partitions import OWN, Flushes, image
-from tidemill.core.errors import StorageFault
+from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicId
 from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
 from tidemill.metadata.image.topic_config import TopicConfig
@@ -75,6 +75,19 @@ def test_F77_every_partition_of_a_large_topic_is_led_when_waiting_ends(run, plac
     run(place.open_all())
     assert len(place.replicas) == len(place.directory.logs()) == 2 * LOGS_PER_GROUP + 1
     assert all(partition.is_leader for partition in place.replicas)
+
+
+def test_logs_that_find_no_room_in_the_queue_of_the_disk_are_tried_again(run, place, monkeypatch):
+    async def busy(_operation, _work=None):
+        raise DiskBusy("too many reads wait for the disk")
+
+    place.put(3)
+    with monkeypatch.context() as patched:
+        patched.setattr(place.disk, "run", busy)
+        run(place.open_all())
+        assert len(place.replicas) == 0
+    place.open_pending()
+    assert len(place.replicas) == 3
 
 
 def test_S11_other_tasks_get_turns_while_partitions_are_opened(run, place):

@@ -1,6 +1,6 @@
 """The broker's metrics as Prometheus text; `tools/reference_docs.py` lists them from here.
 
-Rendered only on request. Labels come from closed sets: API names, error names (S38).
+Rendered only on request. Labels come from closed sets: API names, error names, kinds of work (S38).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.telemetry import Histogram
 from tidemill.server.connection.listener_resources import ListenerResources
 from tidemill.server.metrics.group_metrics import Lag, count_groups, count_rebalances, measure_lag
+from tidemill.storage.files.disk_work import DiskLoad, DiskWork
 from tidemill.wire.api_keys import API_SPECS
 
 __all__ = ["METRICS", "Metric", "render"]
@@ -83,6 +84,14 @@ def _buckets(histogram: Histogram, labels: str = "") -> Samples:
 def _groups(scrape: Scrape) -> Samples:
     for name, count in sorted(count_groups(scrape.services).items()):
         yield f'{{state="{name}"}}', count
+
+
+def _disk(read: Callable[[DiskLoad], int]) -> Callable[[Scrape], Samples]:
+    def samples(scrape: Scrape) -> Samples:
+        for work in DiskWork:
+            yield f'{{work="{work.value}"}}', read(scrape.services.disk.load_of(work))
+
+    return samples
 
 
 def _log_bytes(scrape: Scrape) -> float:
@@ -238,6 +247,30 @@ METRICS: tuple[Metric, ...] = (
         "histogram",
         "How long a flush round takes.",
         lambda s: _buckets(s.services.telemetry.flush_latency),
+    ),
+    Metric(
+        "tidemill_disk_running",
+        "gauge",
+        "Disk operations in their threads, by kind of work.",
+        _disk(lambda load: load.running),
+    ),
+    Metric(
+        "tidemill_disk_waiting",
+        "gauge",
+        "Disk operations that wait for a thread, by kind of work.",
+        _disk(lambda load: load.waiting),
+    ),
+    Metric(
+        "tidemill_disk_waited_total",
+        "counter",
+        "Disk operations that found all threads of their kind busy.",
+        _disk(lambda load: load.waited),
+    ),
+    Metric(
+        "tidemill_disk_refused_total",
+        "counter",
+        "Reads refused because too many waited for a thread; clients try them again.",
+        _disk(lambda load: load.refused),
     ),
     Metric(
         "tidemill_loop_stall_seconds",

@@ -24,11 +24,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from threading import Lock
-from typing import Generic, TypeVar, final
+from typing import TypeVar, final
 
 from tidemill.core.errors import DiskBusy, invariant
 from tidemill.core.limits import (
@@ -79,26 +79,6 @@ _WAITING_MAX = {
     DiskWork.READ: DISK_READS_WAITING_MAX,
     DiskWork.BACKGROUND: DISK_BACKGROUND_WAITING_MAX,
 }
-
-
-@final
-class _QueuedOperation(Generic[T]):
-    """One operation on its way through the queue; `run` is called in a thread, once."""
-
-    __slots__ = ("_load", "_operation", "is_abandoned")
-
-    def __init__(self, operation: Callable[[], T], load: _PoolLoad) -> None:
-        self._operation = operation
-        self._load = load
-        self.is_abandoned = False
-        """Its caller was cancelled."""
-
-    def run(self) -> T | None:
-        self._load.begin()
-        try:
-            return None if self.is_abandoned else self._operation()
-        finally:
-            self._load.end()
 
 
 @final
@@ -161,17 +141,41 @@ class DiskThreads:
         if self._pool is None:
             name = f"disk-{self._work.value}"
             self._pool = ThreadPoolExecutor(_THREADS[self._work], thread_name_prefix=name)
-        queued = _QueuedOperation(operation, self._load)
-        ended = asyncio.get_running_loop().run_in_executor(self._pool, queued.run)
+        loop = asyncio.get_running_loop()
+        ended: asyncio.Future[T] = loop.create_future()
+        in_thread = self._pool.submit(self._work_off, operation, ended)
+        in_thread.add_done_callback(lambda done: _tell(loop, ended, done))
+        return await ended
+
+    def _work_off(self, operation: Callable[[], T], ended: asyncio.Future[T]) -> T | None:
+        """Runs in a thread; None if the caller was cancelled meanwhile."""
+        self._load.begin()
         try:
-            outcome = await asyncio.shield(ended)
-        except asyncio.CancelledError:
-            queued.is_abandoned = True
-            raise
-        return outcome  # type: ignore[return-value]  # None only for an abandoned operation
+            return None if ended.cancelled() else operation()
+        finally:
+            self._load.end()
 
     def close(self) -> None:
         """Wait for running operations and end the threads."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.shutdown()
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, ended: asyncio.Future[T], done: Future[T | None]
+) -> None:
+    """Pass an outcome on to the event loop. Unlike asyncio's own way, no cancelling comes back:
+    a cancelled operation has to be counted out of the queue by the thread that finds it."""
+
+    def settle() -> None:
+        if ended.cancelled():
+            return
+        error = done.exception()
+        if error is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(done.result())  # type: ignore[arg-type]  # None: it was cancelled
+
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(settle)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.memory_peer import MemoryTransport, settle
 from tests.unit.server.cold_log import ColdLog
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import DiskBusy, ErrorCode, KafkaError
 from tidemill.core.limits import PARKED_PARTITIONS_MAX
 from tidemill.server.connection.connection import Connection
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
@@ -201,6 +201,18 @@ def test_damage_on_the_disk_is_an_error_code_and_does_not_stop_the_broker(readin
     cold(damaged)
     inside(reading, reading.fetch)
     assert reading.answer().responses[0].partitions[0].error_code == ErrorCode.CORRUPT_MESSAGE
+    assert reading.broker.services.response_memory.used_bytes == 0
+
+
+def test_S40_a_cold_fetch_while_too_many_wait_for_the_disk_is_told_to_come_later(reading, cold):
+    def busy():
+        raise DiskBusy("too many reads wait for the disk")
+
+    cold(busy)
+    inside(reading, reading.fetch)
+    answer = reading.answer()
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert answer.throttle_time_ms == 1000
     assert reading.broker.services.response_memory.used_bytes == 0
 
 

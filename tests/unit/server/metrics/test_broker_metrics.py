@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 from tests.support.memory_peer import Server, settle, simulated
 from tidemill.server.metrics.broker_metrics import METRICS, render
+from tidemill.storage.files.disk_work import DiskLoad, DiskWork
 
 LINE = re.compile(r"^([a-z_]+)(?:\{((?:[a-z]+=\"[^\"\\\n]*\",?)*)\})? (\S+)$")
 
@@ -78,6 +79,21 @@ async def test_every_metric_is_on_the_page_and_every_line_parses():
     assert list(families) == [metric.name for metric in METRICS]
     requests = families["tidemill_requests_total"][1]
     assert requests["tidemill_requests_total", 'api="DescribeGroups"'] == 1
+
+
+@simulated
+async def test_each_kind_of_disk_work_is_measured_apart(monkeypatch):
+    server = Server()
+    loads = {
+        DiskWork.FLUSH: DiskLoad(),
+        DiskWork.READ: DiskLoad(running=4, waiting=3, waited=2, refused=1),
+        DiskWork.BACKGROUND: DiskLoad(running=1),
+    }
+    monkeypatch.setattr(server.services.disk, "load_of", loads.get)
+    families = await page_of(server)
+    names = ("running", "waiting", "waited_total", "refused_total")
+    shown = [families[f"tidemill_disk_{name}"][1].values() for name in names]
+    assert [list(samples) for samples in shown] == [[0, 4, 1], [0, 3, 0], [0, 2, 0], [0, 1, 0]]
 
 
 @simulated

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
-from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.partition_access import count_refusal
 from tidemill.storage.log.interface import LogSlice
 from tidemill.wire.generated.fetch import PartitionData
 
 __all__ = ["ColdRead"]
+
+THROTTLE_MS_WHEN_BUSY = 1000
+"""A fetch that is refused at once would come again at once."""
 
 
 @final
@@ -44,6 +47,8 @@ class ColdRead:
         try:
             chunks = await self._context.services.disk.run(found.load)
         except (KafkaError, StorageFault) as error:
+            if isinstance(error, DiskBusy):
+                self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
             data.error_code = count_refusal(self._context, error)
             return
         data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
