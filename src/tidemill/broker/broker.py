@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import final
 
 from tidemill.broker.coordinators import Coordinators
@@ -109,7 +110,7 @@ class Broker:
         config = self.config
         self._stop_reports = report_broken_invariants(asyncio.get_running_loop(), self._fail)
         bound = await self._listener.bind(config.listen_endpoint)
-        make_data_directory(self._seams.disk, config.data_dir)
+        await self._seams.disk.run(partial(make_data_directory, self._seams.disk, config.data_dir))
         directory = await open_logs(
             config,
             self._seams,
