@@ -35,6 +35,8 @@ SLOW_REQUESTS_MAX = 32
 """Requests in several steps that run at the same time; each may hold a long answer (S11)."""
 PARKED_PARTITIONS_MAX = 200_000
 """Partitions watched by parked fetches, together (S40): about 130 MB."""
+FETCH_COPY_BYTES_MAX = 16 * MIB
+"""Records that one fetch copies per turn of the loop; the last partition may exceed it: 5 ms."""
 LOOKED_AT_PARTITIONS_PER_TURN = 256
 """Partitions of woken fetches that are read in one turn of the loop: about 10 ms."""
 DRAIN_DEADLINE_S = 8.0

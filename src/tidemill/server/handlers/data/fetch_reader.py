@@ -4,7 +4,8 @@ HOT PATH: once per fetch and per partition in it.
 
 Each partition gives whole stored batches, as views of mapped segments where their pages are in
 memory (T31). Batches that must come from the disk are listed in `cold`, for `ColdRead`. Once the
-answer is full, or the memory for answers is used up (S40), no more records are added.
+answer is full, the memory for answers is used up (S40), or too much had to be copied on the event
+loop (new batches that are not mapped yet), no more records are added.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
-from tidemill.core.limits import KIB
+from tidemill.core.limits import FETCH_COPY_BYTES_MAX, KIB
 from tidemill.core.loop.pacing import next_turn
 from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.server.fetching.fetch_sessions import FetchTarget
@@ -54,6 +55,7 @@ class FetchReader:
 
     __slots__ = (
         "_context",
+        "_copied_bytes",
         "_replica_id",
         "_request",
         "_targets",
@@ -75,6 +77,8 @@ class FetchReader:
         self._request = request
         self._targets = targets
         self._replica_id = replica_id
+        self._copied_bytes = 0
+        """Of this turn of the loop: batches that were read into new memory."""
         self.partitions: list[Partition] = []
         """The partitions that could be read: all of them, unless `must_answer`."""
         self.cold: list[tuple[PartitionData, LogSlice]] = []
@@ -115,10 +119,13 @@ class FetchReader:
 
     def _read_some(self, targets: Sequence[FetchTarget], budget: int) -> FetchResults:
         results = []
+        self._copied_bytes = 0
         for target in targets:
             data = PartitionData(partition_index=target.index, aborted_transactions=None)
             try:
                 budget -= self._read_one(target, data, budget)
+                if self._copied_bytes >= FETCH_COPY_BYTES_MAX:
+                    budget = 0
             except (KafkaError, StorageFault) as error:
                 self._refuse(target, data, error)
             results.append((target, data))
@@ -188,7 +195,9 @@ class FetchReader:
         if found.load is not None:
             self.cold.append((data, found))
         elif len(found.chunks) == 1:
-            data.records = found.chunks[0]
+            data.records = chunk = found.chunks[0]
+            if isinstance(chunk, bytes):
+                self._copied_bytes += found.size_bytes
         elif found.chunks:
             data.records = b"".join(found.chunks)
 
