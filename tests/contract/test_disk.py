@@ -9,6 +9,7 @@ import pytest
 
 from tidemill.core.errors import StorageFault, UserError
 from tidemill.storage.files.disk import Disk, OsDisk
+from tidemill.storage.files.disk_work import DiskLoad, DiskWork
 from tidemill.testing.sim.disk import SimDisk
 
 
@@ -234,11 +235,13 @@ def test_a_file_is_dated_by_its_last_write_or_rename(disk, root):
         disk.changed_ms(f"{root}/a")
 
 
-def test_run_gives_the_result_or_the_error_of_the_operation(run, disk, root):
+@pytest.mark.parametrize("work", DiskWork)
+def test_run_gives_the_result_or_the_error_of_the_operation(run, disk, root, work):
     async def scenario() -> int:
-        assert await disk.run(lambda: 6 * 7) == 42
+        assert await disk.run(lambda: 6 * 7, work) == 42
         with pytest.raises(StorageFault):
-            await disk.run(lambda: disk.size(f"{root}/missing"))
+            await disk.run(lambda: disk.size(f"{root}/missing"), work)
+        assert disk.load_of(work) == DiskLoad()
         return 1
 
     assert run(scenario()) == 1

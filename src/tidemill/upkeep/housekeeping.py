@@ -110,7 +110,9 @@ class Housekeeping:
         """Make durable where each log starts and how far it is flushed. Raises StorageFault."""
         async with self._one_at_a_time:
             write = self._directory.take_checkpoint(self._replicas.high_watermarks())
-            await self._disk.run(write)
+            await self._disk.run(
+                write
+            )  # as READ: DeleteRecords may wait for this one, or behind it
 
     async def run_scrub(self) -> None:
         """Read closed segments slowly and verify their checksums."""

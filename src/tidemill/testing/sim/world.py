@@ -28,6 +28,7 @@ from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.net import Net
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.store.memory_store import MemoryCoordServer
+from tidemill.storage.files.disk import Disk
 from tidemill.testing.manual_clock import SimClock
 from tidemill.testing.sim.coord import SimCoord
 from tidemill.testing.sim.disk import SimDisk
@@ -100,7 +101,9 @@ class SimWorld:
         first_come_first_served: bool = False,
         link: Link | None = None,
         values: Mapping[str, object] | None = None,
+        watch_disk: Callable[[SimDisk], Disk] | None = None,
     ) -> None:
+        """`watch_disk` may put something between a broker and its disk."""
         self.rng = SeededRng(seed)
         self.loop = SimLoop(
             None if first_come_first_served else self._fork(), time_limit_s=TIME_LIMIT_S
@@ -114,6 +117,7 @@ class SimWorld:
         self.disk_delays_s: dict[int, float] = {}
         """Brokers whose slow disk calls take exactly this long; for others the delay is random."""
         self._values = values or {}
+        self._watch_disk = watch_disk
         self._lives: dict[int, _Life] = {}
         self._disks: dict[int, SimDisk] = {}
         self._delays = self._fork()
@@ -170,7 +174,7 @@ class SimWorld:
             self._config(broker_id),
             clock=SimClock(self.loop.time),
             net=self.net.on(host),
-            disk=disk,
+            disk=disk if self._watch_disk is None else self._watch_disk(disk),
             rng=self._fork(),
             coord=coord,
         )

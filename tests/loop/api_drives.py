@@ -1,0 +1,316 @@
+"""Every API, asked for something ordinary and for something large."""
+
+from __future__ import annotations
+
+from tests.loop.stage import Drive, Stage
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated import alter_configs, consumer_group_heartbeat, delete_records
+from tidemill.wire.generated import incremental_alter_configs as incremental
+from tidemill.wire.generated.api_versions import ApiVersionsRequest
+from tidemill.wire.generated.consumer_group_describe import ConsumerGroupDescribeRequest
+from tidemill.wire.generated.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+)
+from tidemill.wire.generated.delete_groups import DeleteGroupsRequest
+from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
+from tidemill.wire.generated.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+)
+from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
+from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
+from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
+from tidemill.wire.generated.heartbeat import HeartbeatRequest
+from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
+from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tidemill.wire.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from tidemill.wire.generated.list_groups import ListGroupsRequest
+from tidemill.wire.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
+from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
+from tidemill.wire.generated.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tidemill.wire.generated.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from tidemill.wire.generated.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
+from tidemill.wire.generated.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+WIDE = 300
+"""Partitions of a large request: several slices of whatever works in slices."""
+LARGE = 64
+"""Partitions that get nearly a megabyte each in one request."""
+GROUPS = 100
+TOPIC_RESOURCE = 2
+SET = 0
+
+
+# --- records -------------------------------------------------------------------------------------
+
+
+async def produce(stage: Stage) -> None:
+    await stage.create("wide", WIDE)
+    await stage.produce("wide")
+    await stage.produce("wide", range(WIDE))
+    await stage.produce("wide", range(LARGE), size=900_000)
+
+
+async def produce_into_new_segments(stage: Stage) -> None:
+    await stage.create("wide", WIDE, segment_bytes=1024)
+    await stage.produce("wide", range(WIDE), size=900)
+    await stage.produce("wide", range(WIDE), size=900)
+
+
+async def fetch(stage: Stage) -> None:
+    await stage.fill("wide", WIDE, 3)
+    for is_resident in (True, False):
+        stage.world.disk(0).is_resident = is_resident
+        await stage.fetch("wide")
+        await stage.fetch("wide", WIDE)
+    await stage.create("large", LARGE)
+    for first in range(0, LARGE, LARGE // 4):
+        await stage.produce("large", range(first, first + LARGE // 4), size=900_000)
+    for is_resident in (True, False):
+        stage.world.disk(0).is_resident = is_resident
+        await stage.fetch("large", LARGE)
+
+
+async def list_offsets(stage: Stage) -> None:
+    await stage.fill("wide", WIDE, 3)
+    for timestamp in (-1, -2, -3, 1):
+        wanted = [ListOffsetsPartition(partition_index=i, timestamp=timestamp) for i in range(WIDE)]
+        topics = [ListOffsetsTopic(name="wide", partitions=wanted)]
+        await stage.ask(ListOffsetsRequest(replica_id=-1, topics=topics), 7)
+
+
+async def offset_for_leader_epoch(stage: Stage) -> None:
+    await stage.create("wide", WIDE)
+    await stage.produce("wide", range(WIDE))
+    wanted = [OffsetForLeaderPartition(partition=i, leader_epoch=0) for i in range(WIDE)]
+    topics = [OffsetForLeaderTopic(topic="wide", partitions=wanted)]
+    await stage.ask(OffsetForLeaderEpochRequest(topics=topics), 4)
+
+
+async def init_producer_id(stage: Stage) -> None:
+    for _ in range(3):
+        await stage.ask(InitProducerIdRequest(transactional_id=None), 4)
+
+
+async def describe_producers(stage: Stage) -> None:
+    await stage.create("wide", WIDE)
+    topics = [TopicRequest(name="wide", partition_indexes=list(range(WIDE)))]
+    await stage.ask(DescribeProducersRequest(topics=topics), 0)
+
+
+async def delete_some_records(stage: Stage) -> None:
+    await stage.fill("wide", WIDE, 3)
+    for partitions in (1, WIDE):
+        wanted = [
+            delete_records.DeleteRecordsPartition(partition_index=i, offset=-1)
+            for i in range(partitions)
+        ]
+        topics = [delete_records.DeleteRecordsTopic(name="wide", partitions=wanted)]
+        request = delete_records.DeleteRecordsRequest(topics=topics, timeout_ms=60_000)
+        await stage.ask(request, 2)
+
+
+# --- topics --------------------------------------------------------------------------------------
+
+
+async def create_topics(stage: Stage) -> None:
+    await stage.create("one")
+    await stage.create("wide", WIDE)
+
+
+async def delete_topics(stage: Stage) -> None:
+    await stage.create("one")
+    await stage.create("wide", WIDE)
+    await stage.produce("wide", range(WIDE))
+    await stage.delete("one")
+    await stage.delete("wide")
+    await stage.create("wide", WIDE)
+
+
+async def create_partitions(stage: Stage) -> None:
+    await stage.create("grows")
+    wanted = [CreatePartitionsTopic(name="grows", count=WIDE, assignments=None)]
+    await stage.ask(CreatePartitionsRequest(topics=wanted, timeout_ms=60_000), 3)
+
+
+async def describe_configs(stage: Stage) -> None:
+    await stage.create("one")
+    wanted = DescribeConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name="one", configuration_keys=None
+    )
+    await stage.ask(DescribeConfigsRequest(resources=[wanted] * WIDE), 4)
+
+
+async def alter_configs_of_a_wide_topic(stage: Stage) -> None:
+    await stage.create("wide", WIDE)
+    await stage.produce("wide", range(WIDE))
+    key = alter_configs.AlterableConfig(name="segment.bytes", value="2048")
+    wanted = alter_configs.AlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name="wide", configs=[key]
+    )
+    await stage.ask(alter_configs.AlterConfigsRequest(resources=[wanted]), 2)
+
+
+async def incremental_alter_configs(stage: Stage) -> None:
+    await stage.create("wide", WIDE)
+    await stage.produce("wide", range(WIDE))
+    key = incremental.AlterableConfig(name="cleanup.policy", config_operation=SET, value="compact")
+    wanted = incremental.AlterConfigsResource(
+        resource_type=TOPIC_RESOURCE, resource_name="wide", configs=[key]
+    )
+    await stage.ask(incremental.IncrementalAlterConfigsRequest(resources=[wanted]), 1)
+
+
+# --- the cluster ---------------------------------------------------------------------------------
+
+
+async def metadata(stage: Stage) -> None:
+    await stage.create("wide", WIDE)
+    await stage.ask(MetadataRequest(topics=None), 8)
+    wanted = [MetadataRequestTopic(name=name) for name in ("wide", "made-by-asking")]
+    await stage.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=True), 8)
+
+
+async def describe_cluster(stage: Stage) -> None:
+    await stage.ask(DescribeClusterRequest(), 0)
+
+
+async def describe_log_dirs(stage: Stage) -> None:
+    await stage.create("wide", WIDE)
+    await stage.produce("wide", range(WIDE))
+    await stage.ask(DescribeLogDirsRequest(topics=None), 4)
+
+
+async def api_versions(stage: Stage) -> None:
+    await stage.ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"), 3)
+
+
+# --- groups --------------------------------------------------------------------------------------
+
+
+async def find_coordinator(stage: Stage) -> None:
+    await stage.ask(FindCoordinatorRequest(key="g"), 3)
+
+
+async def classic_group(stage: Stage) -> None:
+    """Join, sync, heartbeat, leave: with a subscription of 100 KB."""
+    await find_coordinator(stage)
+    join = JoinGroupRequest(
+        group_id="g",
+        session_timeout_ms=30_000,
+        rebalance_timeout_ms=30_000,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=bytes(100_000))],
+    )
+    joined = await stage.ask(join, 3)
+    member = {"group_id": "g", "member_id": joined.member_id, "generation_id": joined.generation_id}
+    plan = SyncGroupRequestAssignment(member_id=joined.member_id, assignment=bytes(100_000))
+    await stage.ask(SyncGroupRequest(assignments=[plan], **member), 3)
+    await stage.ask(HeartbeatRequest(**member), 3)
+    await stage.ask(DescribeGroupsRequest(groups=["g"]), 4)
+    leaving = [MemberIdentity(member_id=joined.member_id)]
+    await stage.ask(LeaveGroupRequest(group_id="g", members=leaving), 3)
+
+
+async def consumer_group(stage: Stage) -> None:
+    """A group of the consumer protocol, subscribed to a wide topic."""
+    await stage.create("wide", WIDE)
+    await find_coordinator(stage)
+    beat = consumer_group_heartbeat.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="m",
+        rebalance_timeout_ms=30_000,
+        subscribed_topic_names=["wide"],
+        topic_partitions=[],
+    )
+    await stage.ask(beat, 0)
+    await stage.ask(ConsumerGroupDescribeRequest(group_ids=["g"]), 0)
+
+
+async def offsets(stage: Stage) -> None:
+    """Commit, fetch and delete the offsets of a wide topic."""
+    await stage.create("wide", WIDE)
+    await find_coordinator(stage)
+    await commit(stage, "g", WIDE)
+    asked = [OffsetFetchRequestTopic(name="wide", partition_indexes=list(range(WIDE)))]
+    await stage.ask(OffsetFetchRequest(group_id="g", topics=asked), 7)
+    forgotten = [OffsetDeleteRequestPartition(partition_index=i) for i in range(WIDE)]
+    topics = [OffsetDeleteRequestTopic(name="wide", partitions=forgotten)]
+    await stage.ask(OffsetDeleteRequest(group_id="g", topics=topics), 0)
+
+
+async def many_groups(stage: Stage) -> None:
+    """List and delete many groups at once."""
+    await stage.create("wide", WIDE)
+    await find_coordinator(stage)
+    names = [f"g{number}" for number in range(GROUPS)]
+    for name in names:
+        await commit(stage, name, 1)
+    await stage.ask(ListGroupsRequest(), 4)
+    await stage.ask(DescribeGroupsRequest(groups=names), 4)
+    await stage.ask(DeleteGroupsRequest(groups_names=names), 2)
+
+
+async def commit(stage: Stage, group: str, partitions: int) -> None:
+    wanted = [
+        OffsetCommitRequestPartition(partition_index=i, committed_offset=1)
+        for i in range(partitions)
+    ]
+    topics = [OffsetCommitRequestTopic(name="wide", partitions=wanted)]
+    await stage.ask(OffsetCommitRequest(group_id=group, topics=topics), 8)
+
+
+DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
+    "produce": (produce, (ApiKey.PRODUCE,)),
+    "produce into new segments": (produce_into_new_segments, (ApiKey.PRODUCE,)),
+    "fetch": (fetch, (ApiKey.FETCH,)),
+    "list offsets": (list_offsets, (ApiKey.LIST_OFFSETS,)),
+    "leader epochs": (offset_for_leader_epoch, (ApiKey.OFFSET_FOR_LEADER_EPOCH,)),
+    "producer ids": (init_producer_id, (ApiKey.INIT_PRODUCER_ID,)),
+    "describe producers": (describe_producers, (ApiKey.DESCRIBE_PRODUCERS,)),
+    "delete records": (delete_some_records, (ApiKey.DELETE_RECORDS,)),
+    "create topics": (create_topics, (ApiKey.CREATE_TOPICS,)),
+    "delete topics": (delete_topics, (ApiKey.DELETE_TOPICS,)),
+    "create partitions": (create_partitions, (ApiKey.CREATE_PARTITIONS,)),
+    "describe configs": (describe_configs, (ApiKey.DESCRIBE_CONFIGS,)),
+    "alter configs": (alter_configs_of_a_wide_topic, (ApiKey.ALTER_CONFIGS,)),
+    "incremental configs": (incremental_alter_configs, (ApiKey.INCREMENTAL_ALTER_CONFIGS,)),
+    "metadata": (metadata, (ApiKey.METADATA,)),
+    "describe cluster": (describe_cluster, (ApiKey.DESCRIBE_CLUSTER,)),
+    "describe log dirs": (describe_log_dirs, (ApiKey.DESCRIBE_LOG_DIRS,)),
+    "api versions": (api_versions, (ApiKey.API_VERSIONS,)),
+    "find coordinator": (find_coordinator, (ApiKey.FIND_COORDINATOR,)),
+    "classic group": (
+        classic_group,
+        (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKey.HEARTBEAT, ApiKey.LEAVE_GROUP),
+    ),
+    "consumer group": (
+        consumer_group,
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
+    ),
+    "offsets": (offsets, (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE)),
+    "many groups": (
+        many_groups,
+        (ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS),
+    ),
+}
+"""What is done, and which APIs that covers."""
