@@ -11,6 +11,7 @@ import struct
 from types import SimpleNamespace
 
 from tidemill.core.config.broker_config import broker_config
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.lifecycle import Supervisor
@@ -147,7 +148,7 @@ class Server:
         supervisor = Supervisor(lambda name, error: self.failures.append(error))
         timers = LoopTimers(self.clock)
         self.services = SimpleNamespace(
-            config=broker_config(values=values),
+            config=LiveConfig(broker_config(values=values)),
             clock=self.clock,
             telemetry=Telemetry(),
             timers=timers,

@@ -21,6 +21,7 @@ from tidemill.broker.seams import Seams
 from tidemill.broker.serving import Serving, build_services
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
+from tidemill.core.config.keys import INT32_MAX
 from tidemill.core.errors import UserError
 from tidemill.core.loop.event_loop import report_broken_invariants
 from tidemill.core.loop.lifecycle import Supervisor
@@ -63,7 +64,7 @@ class Broker:
         """`descriptors_max` is what the process may open; None (in tests) sets no limit."""
         if not __debug__:
             raise UserError("tidemill does not run under python -O: its assertions guard your data")
-        self._connections_max, files = config.max_connections, config.file_descriptors_max
+        self._connections_max, files = INT32_MAX, config.file_descriptors_max
         if descriptors_max is not None:
             self._connections_max, files = config.descriptor_plan(descriptors_max)
         self._open_files_max = files // 2  # the map of a file holds a second descriptor
@@ -83,7 +84,7 @@ class Broker:
         self.cluster = Cluster(
             coord or SqliteCoord(f"{config.data_dir}/{COORD_FILE}"), config, self._seams.rng
         )
-        self._coordinators = Coordinators(config, self._seams, self.cluster, self._timers)
+        self._coordinators = Coordinators(self._seams, self.cluster, self._timers)
 
     @property
     def replicas(self) -> ReplicaManager:

@@ -7,7 +7,6 @@ from typing import final
 from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
-from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import Delta, PartitionImage
@@ -20,11 +19,9 @@ __all__ = ["Coordinators"]
 class Coordinators:
     """Each coordinates what hashes to the partitions of its internal topic that are led here."""
 
-    def __init__(
-        self, config: BrokerConfig, seams: Seams, cluster: Cluster, timers: LoopTimers
-    ) -> None:
+    def __init__(self, seams: Seams, cluster: Cluster, timers: LoopTimers) -> None:
         self.groups = GroupCoordinator(
-            config.groups,
+            cluster.live,
             clock=seams.clock,
             timers=timers,
             disk=seams.disk,

@@ -135,7 +135,7 @@ def build_data_plane(
             replicas,
             clock=clock,
             flusher=flusher,
-            retention_interval_s=config.log_retention_check_interval_ms / 1000,
+            config=cluster.live,
         ),
         cleaner=Cleaner(
             disk,
@@ -144,7 +144,7 @@ def build_data_plane(
             clock=clock,
             rng=seams.rng,
             telemetry=telemetry,
-            config=config,
+            config=cluster.live,
         ),
     )
 

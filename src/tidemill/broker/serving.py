@@ -49,7 +49,7 @@ def build_services(
 ) -> Services:
     """What handlers may use of the parts below them."""
     return Services(
-        config=config,
+        config=cluster.live,
         clock=seams.clock,
         rng=seams.rng,
         net=seams.net,
@@ -84,7 +84,7 @@ class Serving:
         connections_max: int,
         failed: Callable[[str, BaseException], None],
     ) -> None:
-        config = services.config
+        config = services.config.static
         self._config = config
         self._services = services
         self._directory = directory

@@ -62,6 +62,12 @@ RECORD_ERRORS_MAX = 100
 IDEMPOTENCE_WINDOW_BATCHES = 5
 """Batches remembered per producer and partition (T29)."""
 
+# --- configuration at run time -------------------------------------------------------------------
+OVERRIDDEN_GROUPS_MAX = 10_000
+"""Groups with keys of their own (S38): about 10 MB with the longest names."""
+GROUP_NAME_BYTES_MAX = 1_024
+"""The longest name of such a group."""
+
 # --- one log -------------------------------------------------------------------------------------
 PRODUCER_IDS_PER_LOG_MAX = 10_000
 """Producers that a log remembers; the one silent for longest is dropped first (S38): about 6 MB."""

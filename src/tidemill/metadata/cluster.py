@@ -23,6 +23,7 @@ from typing import TypeVar, final
 from uuid import UUID
 
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
 from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.core.rng import Rng
@@ -45,7 +46,7 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
-from tidemill.metadata.image.topic_config import topic_defaults
+from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Op, Put, SessionState
 
 __all__ = ["Cluster"]
@@ -70,13 +71,15 @@ class Cluster:
         *,
         alarm: Callable[[str], None] = _log.error,
     ) -> None:
-        defaults = topic_defaults(config)
+        self.live = LiveConfig(config)
+        """The configuration that this broker runs with; it follows the image."""
         self._coord = coord
         self._config = config
         self._rng = rng
         self._alarm = alarm
-        self._keeper = ImageKeeper(coord, ImageReader(defaults, alarm))
-        self._controller = Controllership(coord, self._keeper, config, defaults, alarm)
+        self._keeper = ImageKeeper(coord, ImageReader(self.live, alarm))
+        self._controller = Controllership(coord, self._keeper, self.live, alarm)
+        self._overrides = OverrideWriter(coord, self._keeper, self.live)
         self._lock = asyncio.Lock()
         self._advertised = Endpoint("", 0)
         self._registered = False
@@ -314,6 +317,13 @@ class Cluster:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the metadata keeps changing; try again")
 
     # --- changes that any broker may make --------------------------------------------------------
+
+    async def alter_overrides(
+        self, changes: Sequence[OverrideChange], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Change keys of this broker, of all brokers or of groups; one result each, in order."""
+        async with self._lock:
+            return await self._overrides.alter(changes, validate_only=validate_only)
 
     async def propose_isr(
         self,

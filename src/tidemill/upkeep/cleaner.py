@@ -18,8 +18,9 @@ from functools import partial
 from typing import final
 
 from tidemill.core.clock import Clock
-from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import DiskFull, KafkaError, StorageFault
+from tidemill.core.loop.live_pause import LivePause
 from tidemill.core.rng import Rng
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.replica_manager import ReplicaManager
@@ -53,7 +54,7 @@ class Cleaner:
         clock: Clock,
         rng: Rng,
         telemetry: Telemetry,
-        config: BrokerConfig,
+        config: LiveConfig,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -61,16 +62,15 @@ class Cleaner:
         self._clock = clock
         self._rng = rng
         self._telemetry = telemetry
-        self._dedupe_buffer_bytes = config.log_cleaner_dedupe_buffer_size
-        self._bytes_per_second = config.log_cleaner_io_max_bytes_per_second
-        self._backoff_s = config.log_cleaner_backoff_ms / 1000
+        self._config = config
+        self._pause = LivePause(config, lambda now: now.log_cleaner_backoff_ms)
         self._damaged: set[FilePartitionLog] = set()
 
     async def run(self) -> None:
         """Clean what is due, forever."""
         while True:
             if not await self.clean_dirtiest():
-                await asyncio.sleep(self._backoff_s)
+                await self._pause.wait()
 
     async def clean_dirtiest(self) -> bool:
         """Clean one log; False if none is due or the cleaning failed."""
@@ -118,7 +118,7 @@ class Cleaner:
             found.log,
             found.segments,
             secret=self._rng.uuid().int,
-            dedupe_buffer_bytes=self._dedupe_buffer_bytes,
+            dedupe_buffer_bytes=self._config.current.log_cleaner_dedupe_buffer_size,
             now_ms=self._clock.wall_ms(),
         )
         try:
@@ -150,7 +150,8 @@ class Cleaner:
                 telemetry.cleaned_bytes += moved_bytes - before
                 telemetry.cleaned_segments += job.segments_cleaned - segments
                 segments = job.segments_cleaned
-                by_rate_s = (moved_bytes - before) / self._bytes_per_second
+                bytes_per_second = self._config.current.log_cleaner_io_max_bytes_per_second
+                by_rate_s = (moved_bytes - before) / bytes_per_second
                 await asyncio.sleep(max(spent_s, by_rate_s - spent_s))
         finally:
             steps.close()

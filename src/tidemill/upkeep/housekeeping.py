@@ -11,8 +11,10 @@ from functools import partial
 from typing import final
 
 from tidemill.core.clock import Clock
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
+from tidemill.core.loop.live_pause import LivePause
 from tidemill.core.loop.pacing import run_slices
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
@@ -46,7 +48,7 @@ class Housekeeping:
         *,
         clock: Clock,
         flusher: Flusher,
-        retention_interval_s: float,
+        config: LiveConfig,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -54,7 +56,7 @@ class Housekeeping:
         self._clock = clock
         self._flusher = flusher
         self._one_at_a_time = asyncio.Lock()
-        self._retention_interval_s = retention_interval_s
+        self._retention_pause = LivePause(config, lambda now: now.log_retention_check_interval_ms)
         self._retention = RetentionPass(directory, self._high_watermark_of)
         self._opener = LogOpener(disk, directory, replicas)
         self._scrub = Scrub(disk, directory.paths)
@@ -66,7 +68,7 @@ class Housekeeping:
     async def run_retention(self) -> None:
         """Drop segments that are past their age, size or start offset, forever."""
         while True:
-            await asyncio.sleep(self._retention_interval_s)
+            await self._retention_pause.wait()
             try:
                 now_ms = self._clock.wall_ms()
                 await run_slices(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))

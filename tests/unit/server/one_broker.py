@@ -127,7 +127,7 @@ class OneBroker:
         self.cluster = Cluster(self.session, self.config, SeededRng(1))
         self.timers = LoopTimers(self.clock)
         self.groups = GroupCoordinator(
-            self.config.groups,
+            self.cluster.live,
             clock=self.clock,
             timers=self.timers,
             disk=self.disk,
@@ -151,7 +151,7 @@ class OneBroker:
     def _services(self):
         rng = SeededRng(2)
         return Services(
-            config=self.config,
+            config=self.cluster.live,
             clock=self.clock,
             rng=rng,
             net=None,  # no other broker is called

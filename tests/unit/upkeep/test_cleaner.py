@@ -14,6 +14,7 @@ from tests.support.compacting import CONFIG, pairs, put, seal
 from tests.support.coroutines import run
 from tests.support.directories import flushed, opened
 from tidemill.core.config.broker_config import broker_config
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
@@ -43,7 +44,7 @@ class Place:
             clock=ManualClock(wall_ms=NOW_MS),
             rng=SeededRng(1),
             telemetry=self.telemetry,
-            config=broker_config(flags=settings),
+            config=LiveConfig(broker_config(flags=settings)),
         )
 
     def find(self, topic: str, index: int) -> SimpleNamespace:

@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.directories import ORDERS, ORDERS_PATH, SMALL, TOPIC_ID, opened
 from tests.support.partitions import OWN, Flushes
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
@@ -42,7 +44,7 @@ def test_a_retention_pass_deletes_the_side_files_of_old_recoveries(run, age_ms, 
                 clock=clock,
                 telemetry=Telemetry(),
             ),
-            retention_interval_s=0.0,
+            config=LiveConfig(BrokerConfig(log_retention_check_interval_ms=0)),
         )
         running = asyncio.create_task(housekeeping.run_retention())
         for _ in range(TURNS):

@@ -16,7 +16,7 @@ from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from tidemill.coordinators.runtime.partition_writer import PartitionWriter
 from tidemill.coordinators.runtime.shard import Now, Result
 from tidemill.core.clock import Clock
-from tidemill.core.config.group_config import GroupConfig
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.deferred import Deferred
@@ -49,24 +49,27 @@ class GroupCoordinator:
 
     def __init__(
         self,
-        config: GroupConfig,
+        live: LiveConfig,
         *,
         clock: Clock,
         timers: LoopTimers,
         disk: Disk,
         image: Callable[[], MetadataImage],
     ) -> None:
-        limit = GroupLimit(config.groups_max)
+        config = live.current.groups
+        self._live = live
+        self._limit = GroupLimit(config.groups_max)
         self._image = image
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda current: GroupShard(config, current, limit),
+            lambda current: GroupShard(live.current.groups, current, self._limit),
             clock=clock,
             timers=timers,
             disk=disk,
             image=image,
             commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
         )
+        live.subscribe(self._config_changed)
 
     def partition_of(self, group_id: str) -> int:
         """The group's partition; COORDINATOR_NOT_AVAILABLE until the topic has been created."""
@@ -118,5 +121,11 @@ class GroupCoordinator:
             self.runtime.lead(name.partition, partition)
 
     def metadata_changed(self, delta: Delta) -> None:
-        if delta.topics_changed or delta.topics_deleted:
+        if delta.topics_changed or delta.topics_deleted or delta.overrides_changed:
             self.runtime.metadata_changed(delta)
+
+    def _config_changed(self) -> None:
+        config = self._live.current.groups
+        self._limit.groups_max = config.groups_max
+        self.runtime.commit_timeout_s = config.offsets_commit_timeout_ms / 1000
+        self.runtime.tell_shards(lambda shard: shard.config_changed(config))

@@ -78,7 +78,6 @@ class GroupShard:
     def __init__(
         self, config: GroupConfig, image: MetadataImage, limit: GroupLimit | None = None
     ) -> None:
-        self._config = config
         self._context = ShardContext(config, Deadlines(), image)
         self._offsets = OffsetStore()
         self._groups = GroupRegistry(
@@ -159,6 +158,11 @@ class GroupShard:
             self._tell_groups(work, now)
             self._expire_offsets(work, now)
         return work.result
+
+    def config_changed(self, config: GroupConfig) -> None:
+        """Members are held to the new values from their next request on."""
+        self._context.config = config
+        self._expiry.config = config
 
     def resign(self) -> list[Deferred[Any]]:
         parked = [one for group in self._groups for one in group.parked()]
@@ -303,7 +307,7 @@ class GroupShard:
         response, records = self._offsets.commit(
             request,
             image=self._context.image,
-            metadata_bytes_max=self._config.offset_metadata_max_bytes,
+            metadata_bytes_max=self._context.config.offset_metadata_max_bytes,
             now_ms=now.wall_ms,
         )
         return Result(response, records)

@@ -95,7 +95,7 @@ class CoordinatorRuntime(Generic[S]):
         self._timers = timers
         self._disk = disk
         self._image = image
-        self._commit_timeout_s = commit_timeout_s
+        self.commit_timeout_s = commit_timeout_s
         self._hosted: dict[int, HostedShard[S]] = {}
         """By partition number; bounded by the partitions of the topic."""
         self._to_load: deque[tuple[HostedShard[S], MetadataImage]] = deque()
@@ -229,6 +229,13 @@ class CoordinatorRuntime(Generic[S]):
         for hosted in list(self._hosted.values()):
             if hosted.is_loaded:
                 self._change_metadata(hosted, delta)
+                self._schedule_expiry(hosted)
+
+    def tell_shards(self, tell: Callable[[S], None]) -> None:
+        """Call `tell` with every shard, also while it loads; it may change the next deadline."""
+        for hosted in list(self._hosted.values()):
+            tell(hosted.shard)
+            if hosted.is_loaded:
                 self._schedule_expiry(hosted)
 
     def _find(self, index: int) -> HostedShard[S]:
@@ -373,7 +380,7 @@ class CoordinatorRuntime(Generic[S]):
         waiter = hosted.partition.wait_acknowledged(offset, pending.settle)
         if not waiter.settled:
             pending.timer = self._timers.add_after(
-                self._commit_timeout_s, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
+                self.commit_timeout_s, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
             )
 
     # --- time and metadata -----------------------------------------------------------------------

@@ -62,13 +62,14 @@ class DescriptorPlan(NamedTuple):
     """How a process divides its file descriptors."""
 
     connections: int
+    """What is left for connections; `max.connections` may allow fewer."""
     files: int
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Everything that a broker reads at start; made and validated by `broker_config`."""
+    """The keys of a broker; made and validated by `broker_config`. Most are read at start only."""
 
     # --- identity and addresses ------------------------------------------------------------------
     node_id: int = option(
@@ -104,6 +105,7 @@ class BrokerConfig:
     num_partitions: int = option(
         4,
         key="num.partitions",
+        dynamic=True,
         doc="Partitions of a new topic if the request does not give a number.",
         scope=Scope.CLUSTER,
         minimum=1,
@@ -112,6 +114,7 @@ class BrokerConfig:
     default_replication_factor: int = option(
         1,
         key="default.replication.factor",
+        dynamic=True,
         doc="Replicas of a new topic if the request does not give a number.",
         scope=Scope.CLUSTER,
         minimum=1,
@@ -120,11 +123,13 @@ class BrokerConfig:
     auto_create_topics_enable: bool = option(
         True,
         key="auto.create.topics.enable",
+        dynamic=True,
         doc="Whether a topic is created when a client asks for it by name and it does not exist.",
     )
     partitions_per_broker_max: int = option(
         20_000,
         key="partitions.per.broker.max",
+        dynamic=True,
         doc="Largest number of replicas on one broker; topics that need more are refused.",
         scope=Scope.CLUSTER,
         minimum=1,
@@ -135,18 +140,21 @@ class BrokerConfig:
     max_connections: int = option(
         16_384,
         key="max.connections",
+        dynamic=True,
         doc="Largest number of client connections; lower if the process has too few descriptors.",
         minimum=1,
     )
     max_connections_per_ip: int = option(
         16_384,
         key="max.connections.per.ip",
+        dynamic=True,
         doc="Largest number of client connections from one address.",
         minimum=1,
     )
     max_connection_creation_rate_per_ip: int = option(
         INT32_MAX,
         key="max.connection.creation.rate.per.ip",
+        dynamic=True,
         doc="New connections per second from one address, in bursts of up to one second's worth; "
         "more are closed at once. The default sets no limit.",
         minimum=1,
@@ -186,6 +194,7 @@ class BrokerConfig:
     fetch_max_bytes: int = option(
         55 * MIB,
         key="fetch.max.bytes",
+        dynamic=True,
         doc="Largest answer to a fetch, even if the client asks for more.",
         unit="bytes",
         minimum=1 * KIB,
@@ -209,6 +218,7 @@ class BrokerConfig:
     log_retention_check_interval_ms: int = option(
         300_000,
         key="log.retention.check.interval.ms",
+        dynamic=True,
         doc="How often the broker looks for segments to delete.",
         unit="ms",
         minimum=1,
@@ -218,6 +228,7 @@ class BrokerConfig:
     log_cleaner_backoff_ms: int = option(
         15_000,
         key="log.cleaner.backoff.ms",
+        dynamic=True,
         doc="Pause of compaction when no log is dirty enough.",
         unit="ms",
         minimum=1,
@@ -226,6 +237,7 @@ class BrokerConfig:
     log_cleaner_dedupe_buffer_size: int = option(
         128 * MIB,
         key="log.cleaner.dedupe.buffer.size",
+        dynamic=True,
         doc="Memory for the keys of one cleaning, 32 bytes each; if they do not fit, the cleaning "
         "takes several passes.",
         unit="bytes",
@@ -235,6 +247,7 @@ class BrokerConfig:
     log_cleaner_io_max_bytes_per_second: int = option(
         INT64_MAX,
         key="log.cleaner.io.max.bytes.per.second",
+        dynamic=True,
         doc="Bytes that compaction may read and write per second.",
         unit="bytes/s",
         minimum=1 * KIB,
@@ -272,7 +285,7 @@ class BrokerConfig:
         free = descriptors - files - _DESCRIPTORS_RESERVED
         if free < 1:
             raise UserError(f"a limit of {descriptors} open files is too low; see `ulimit -n`")
-        return DescriptorPlan(connections=min(self.max_connections, free), files=files)
+        return DescriptorPlan(connections=free, files=files)
 
     def validate(self) -> None:
         """Check relations between keys; UserError names the keys that do not fit together."""

@@ -15,6 +15,16 @@ from tidemill.core.limits import KIB, MIB
 __all__ = ["GroupConfig"]
 
 _ASSIGNORS = frozenset({"range", "uniform"})
+_RANGES = (
+    ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
+    ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms"),
+    ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms"),
+)
+"""Pairs of keys that are the ends of a range."""
+
+
+def _field(key: str) -> str:
+    return key.replace(".", "_")
 
 
 @final
@@ -53,6 +63,7 @@ class GroupConfig:
     offsets_retention_minutes: int = option(
         10_080,
         key="offsets.retention.minutes",
+        dynamic=True,
         doc="How long the offsets of a group are kept after its last member has left.",
         unit="min",
         minimum=1,
@@ -60,6 +71,7 @@ class GroupConfig:
     offsets_retention_check_interval_ms: int = option(
         600_000,
         key="offsets.retention.check.interval.ms",
+        dynamic=True,
         doc="How often the broker looks for expired offsets.",
         unit="ms",
         minimum=1,
@@ -68,6 +80,7 @@ class GroupConfig:
     offsets_commit_timeout_ms: int = option(
         5_000,
         key="offsets.commit.timeout.ms",
+        dynamic=True,
         doc="How long a coordinator waits for its records to be committed before it answers.",
         unit="ms",
         minimum=1,
@@ -75,6 +88,7 @@ class GroupConfig:
     offset_metadata_max_bytes: int = option(
         4_096,
         key="offset.metadata.max.bytes",
+        dynamic=True,
         doc="Longest text that a consumer may store with an offset.",
         unit="bytes",
     )
@@ -83,36 +97,42 @@ class GroupConfig:
     group_min_session_timeout_ms: int = option(
         6_000,
         key="group.min.session.timeout.ms",
+        dynamic=True,
         doc="The shortest session timeout that a member may ask for.",
         unit="ms",
     )
     group_max_session_timeout_ms: int = option(
         1_800_000,
         key="group.max.session.timeout.ms",
+        dynamic=True,
         doc="The longest session timeout that a member may ask for.",
         unit="ms",
     )
     group_initial_rebalance_delay_ms: int = option(
         3_000,
         key="group.initial.rebalance.delay.ms",
+        dynamic=True,
         doc="How long a new group waits for more members after the first one has joined.",
         unit="ms",
     )
     group_max_size: int = option(
         10_000,
         key="group.max.size",
+        dynamic=True,
         doc="Largest number of members in one group.",
         minimum=1,
     )
     groups_max: int = option(
         100_000,
         key="tidemill.groups.max",
+        dynamic=True,
         doc="Largest number of groups that this broker coordinates; more are refused.",
         minimum=1,
     )
     group_consumer_session_timeout_ms: int = option(
         45_000,
         key="group.consumer.session.timeout.ms",
+        dynamic=True,
         doc="A member of the consumer protocol is removed after this long without a heartbeat.",
         unit="ms",
         minimum=1,
@@ -120,7 +140,40 @@ class GroupConfig:
     group_consumer_heartbeat_interval_ms: int = option(
         5_000,
         key="group.consumer.heartbeat.interval.ms",
+        dynamic=True,
         doc="Interval at which members of the consumer protocol are told to send heartbeats.",
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_min_session_timeout_ms: int = option(
+        45_000,
+        key="group.consumer.min.session.timeout.ms",
+        dynamic=True,
+        doc="The shortest `consumer.session.timeout.ms` that can be set for one group.",
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_max_session_timeout_ms: int = option(
+        60_000,
+        key="group.consumer.max.session.timeout.ms",
+        dynamic=True,
+        doc="The longest `consumer.session.timeout.ms` that can be set for one group.",
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_min_heartbeat_interval_ms: int = option(
+        5_000,
+        key="group.consumer.min.heartbeat.interval.ms",
+        dynamic=True,
+        doc="The shortest `consumer.heartbeat.interval.ms` that can be set for one group.",
+        unit="ms",
+        minimum=1,
+    )
+    group_consumer_max_heartbeat_interval_ms: int = option(
+        15_000,
+        key="group.consumer.max.heartbeat.interval.ms",
+        dynamic=True,
+        doc="The longest `consumer.heartbeat.interval.ms` that can be set for one group.",
         unit="ms",
         minimum=1,
     )
@@ -142,11 +195,10 @@ class GroupConfig:
 
     def validate(self) -> None:
         """Check relations between keys; UserError names the keys that do not fit together."""
-        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            raise UserError(
-                f"group.min.session.timeout.ms={self.group_min_session_timeout_ms} is more than "
-                f"group.max.session.timeout.ms={self.group_max_session_timeout_ms}"
-            )
+        for least, most in _RANGES:
+            low, high = getattr(self, _field(least)), getattr(self, _field(most))
+            if low > high:
+                raise UserError(f"{least}={low} is more than {most}={high}")
         if self.group_consumer_heartbeat_interval_ms >= self.group_consumer_session_timeout_ms:
             raise UserError(
                 "group.consumer.heartbeat.interval.ms must be less than "

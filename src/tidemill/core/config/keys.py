@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from enum import Enum, IntEnum
 from typing import Any, TypeVar, final
 
@@ -33,6 +33,7 @@ __all__ = [
     "nearest_key_hint",
     "option",
     "options_of",
+    "overridden",
     "parse_assignments",
     "parse_lines",
 ]
@@ -84,6 +85,8 @@ class Option:
     choices: tuple[str, ...] = ()
     scope: Scope = Scope.BROKER
     sensitive: bool = False
+    dynamic: bool = False
+    """A broker key that can change while the broker runs: every reader asks `LiveConfig` for it."""
 
     def parse(self, raw: object) -> Value:
         """The typed value of `raw`, text or a Python value; ValueError says what is allowed."""
@@ -168,6 +171,7 @@ def option(
     choices: tuple[str, ...] = (),
     scope: Scope = Scope.BROKER,
     sensitive: bool = False,
+    dynamic: bool = False,
 ) -> Any:  # noqa: ANN401 - typed by its field, as dataclasses.field is
     """A dataclass field that can be set by `key`."""
     made = Option(
@@ -181,6 +185,7 @@ def option(
         choices=choices,
         scope=scope,
         sensitive=sensitive,
+        dynamic=dynamic,
     )
     return field(default=made.parse(default), metadata={"option": made})
 
@@ -261,6 +266,18 @@ def _filled(config_class: type[_Config], values: Mapping[str, Value]) -> _Config
         elif "option" in item.metadata and item.metadata["option"].key in values:
             arguments[item.name] = values[item.metadata["option"].key]
     return config_class(**arguments)
+
+
+def overridden(config: _Config, values: Mapping[str, str]) -> _Config:
+    """A copy of `config` with other values for some of its keys; unknown keys are ignored."""
+    changes: dict[str, object] = {}
+    for item in fields(config):  # type: ignore[arg-type]  # is a dataclass
+        if _try_section(item):
+            changes[item.name] = overridden(getattr(config, item.name), values)
+        elif "option" in item.metadata and item.metadata["option"].key in values:
+            made = item.metadata["option"]
+            changes[item.name] = _parsed(made, values[made.key])
+    return replace(config, **changes)  # type: ignore[type-var]  # is a dataclass
 
 
 def _parsed(made: Option, raw: object) -> Value:

@@ -24,6 +24,7 @@ class TopicDefaults:
     tidemill_flush: str = option(
         "group",
         key="tidemill.flush",
+        dynamic=True,
         doc="Default of the topic key `tidemill.flush`: `group` answers acks=all when the batch is "
         "on disk, `os` when it is in the page cache.",
         choices=("group", "os"),
@@ -31,6 +32,7 @@ class TopicDefaults:
     log_flush_interval_messages: int = option(
         INT64_MAX,
         key="log.flush.interval.messages",
+        dynamic=True,
         doc="Default of the topic key `flush.messages`.",
         minimum=1,
         maximum=INT64_MAX,
@@ -38,6 +40,7 @@ class TopicDefaults:
     log_flush_interval_ms: int = option(
         INT64_MAX,
         key="log.flush.interval.ms",
+        dynamic=True,
         doc="Default of the topic key `flush.ms`.",
         unit="ms",
         maximum=INT64_MAX,
@@ -45,6 +48,7 @@ class TopicDefaults:
     log_retention_ms: int = option(
         14 * _DAY_MS,
         key="log.retention.ms",
+        dynamic=True,
         doc="Default of the topic key `retention.ms`; -1 keeps records forever.",
         unit="ms",
         minimum=-1,
@@ -53,6 +57,7 @@ class TopicDefaults:
     log_retention_bytes: int = option(
         -1,
         key="log.retention.bytes",
+        dynamic=True,
         doc="Default of the topic key `retention.bytes`; -1 sets no limit.",
         unit="bytes",
         minimum=-1,
@@ -61,6 +66,7 @@ class TopicDefaults:
     log_segment_bytes: int = option(
         1024 * MIB,
         key="log.segment.bytes",
+        dynamic=True,
         doc="Default of the topic key `segment.bytes`.",
         unit="bytes",
         minimum=1 * KIB,
@@ -68,6 +74,7 @@ class TopicDefaults:
     log_roll_ms: int = option(
         7 * _DAY_MS,
         key="log.roll.ms",
+        dynamic=True,
         doc="Default of the topic key `segment.ms`.",
         unit="ms",
         minimum=1,
@@ -76,6 +83,7 @@ class TopicDefaults:
     message_max_bytes: int = option(
         1 * MIB + 12,
         key="message.max.bytes",
+        dynamic=True,
         doc="Default of the topic key `max.message.bytes`.",
         unit="bytes",
     )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, TypeVar, final
 from uuid import UUID
 
-from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId
 from tidemill.metadata.controller.controller import (
@@ -44,7 +44,6 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
-from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Delete, Node, Op, Put
 
 __all__ = ["CAS_ATTEMPTS_MAX", "Controllership"]
@@ -69,14 +68,12 @@ class Controllership:
         self,
         coord: Coord,
         keeper: ImageKeeper,
-        config: BrokerConfig,
-        defaults: TopicConfig,
+        live: LiveConfig,
         alarm: Callable[[str], None],
     ) -> None:
         self._coord = coord
         self._keeper = keeper
-        self._config = config
-        self._defaults = defaults
+        self._live = live
         self._alarm = alarm
         self._load = ClusterLoad()
         self._in_doubt = False
@@ -110,7 +107,7 @@ class Controllership:
             self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can become the controller")
             return
         term = epoch.version + 1
-        value = nodes.encode_controller(self._config.node_id, term)
+        value = nodes.encode_controller(self._live.static.node_id, term)
         try:
             await self._coord.multi(
                 [
@@ -253,7 +250,8 @@ class Controllership:
         return results
 
     def _planner(self) -> TopicPlanner:
-        return TopicPlanner(self._image, self._load.copy(), self._config, self._defaults)
+        defaults = self._keeper.topic_defaults
+        return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
 
     async def _create(self, topics: Sequence[TopicImage], *, term: int) -> None:
         new = [topic for topic in topics if topic.topic_id not in self._image.names]

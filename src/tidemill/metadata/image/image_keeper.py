@@ -16,11 +16,12 @@ from tidemill.core.limits import CHANGED_PATHS_MAX
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_reader import ImageReader, StoredNodes
 from tidemill.metadata.image.metadata_image import Delta, ImageDraft, MetadataImage
+from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.metadata.store.coord import Coord
 
 __all__ = ["ImageKeeper"]
 
-_KEPT_PREFIXES = (nodes.TOPICS, nodes.PARTITIONS, nodes.BROKERS)
+_KEPT_PREFIXES = (nodes.TOPICS, nodes.PARTITIONS, nodes.BROKERS, nodes.CONFIGS)
 _KEPT_PATHS = frozenset({nodes.CONTROLLER, nodes.CONTROLLER_EPOCH})
 
 
@@ -43,6 +44,11 @@ class ImageKeeper:
     @property
     def behind(self) -> bool:
         return self._all_changed or bool(self._changed)
+
+    @property
+    def topic_defaults(self) -> TopicConfig:
+        """The configuration of a topic without overrides, on this broker."""
+        return self._reader.defaults
 
     @property
     def topics_readable(self) -> bool:
@@ -68,6 +74,8 @@ class ImageKeeper:
 
     def publish(self, draft: ImageDraft) -> None:
         """Make the draft the image and call the subscribers."""
+        if draft.overrides is not self.image.overrides:
+            self._reader.apply_overrides(draft)
         delta = draft.finish()
         self.image = delta.after
         if not delta.empty:
@@ -83,6 +91,7 @@ class ImageKeeper:
             await self._read_term()
             stored = StoredNodes(
                 controller=await self._coord.get(nodes.CONTROLLER),
+                configs=await self._coord.scan(nodes.CONFIGS),
                 brokers=await self._coord.scan(nodes.BROKERS),
                 topics=await self._coord.scan(nodes.TOPICS),
                 partitions=await self._coord.scan(nodes.PARTITIONS),
@@ -119,6 +128,8 @@ class ImageKeeper:
             self._reader.read_controller(await self._coord.get(path), draft)
         elif path.startswith(nodes.BROKERS):
             self._reader.read_broker(path, await self._coord.get(path), draft)
+        elif path.startswith(nodes.CONFIGS):
+            self._reader.read_overrides(path, await self._coord.get(path), draft)
 
     async def _refresh_topics(self, paths: list[str], draft: ImageDraft) -> set[UUID]:
         scanned: set[UUID] = set()

@@ -9,9 +9,10 @@ its partitions are not strays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import NO_LEADER
 from tidemill.metadata.image import nodes
@@ -24,7 +25,13 @@ from tidemill.metadata.image.metadata_image import (
     unreadable_partition,
 )
 from tidemill.metadata.image.nodes import BadNode, StoredTopic
-from tidemill.metadata.image.topic_config import TopicConfig, checked_overrides, resolve
+from tidemill.metadata.image.overrides import (
+    ALL_BROKERS,
+    StoredOverrides,
+    broker_owner,
+    readable_overrides,
+)
+from tidemill.metadata.image.topic_config import checked_overrides, resolve, topic_defaults
 from tidemill.metadata.store.coord import Node
 
 __all__ = ["ImageReader", "StoredNodes", "partitions_by_topic"]
@@ -38,6 +45,7 @@ class StoredNodes:
     """All nodes under our prefixes, as scanned."""
 
     controller: Node | None
+    configs: Nodes
     brokers: Nodes
     topics: Nodes
     partitions: Nodes
@@ -47,15 +55,18 @@ class StoredNodes:
 class ImageReader:
     """Reads nodes into a draft of the next image."""
 
-    def __init__(self, defaults: TopicConfig, alarm: Callable[[str], None]) -> None:
-        self._defaults = defaults
+    def __init__(self, live: LiveConfig, alarm: Callable[[str], None]) -> None:
+        self._live = live
         self._alarm = alarm
+        self.defaults = topic_defaults(live.current)
+        """The configuration of a topic without overrides, on this broker, now."""
         self.unreadable_topics: set[str] = set()
         """Paths of topics whose nodes are bad now; their partitions are not strays."""
 
     def read_all(self, base: MetadataImage, stored: StoredNodes, draft: ImageDraft) -> None:
         """Bring the whole draft in line with the store."""
         self.read_controller(stored.controller, draft)
+        self._read_configs(base, stored.configs, draft)
         self._read_brokers(base, stored.brokers, draft)
         by_topic = partitions_by_topic(stored.partitions)
         self.unreadable_topics.clear()
@@ -115,7 +126,7 @@ class ImageReader:
                 topic_id=stored.topic_id,
                 partitions=decoded,
                 overrides=overrides,
-                config=resolve(overrides, self._defaults),
+                config=resolve(overrides, self.defaults),
                 version=stored.version,
             )
         )
@@ -129,6 +140,53 @@ class ImageReader:
                 old = topic.partitions[place[1]]
                 changed[place[1]] = self._partition(path, node, old.replicas, old)
         draft.put_partitions(topic.topic_id, changed)
+
+    # --- configuration that was set at run time --------------------------------------------------
+
+    def read_overrides(self, path: str, node: Node | None, draft: ImageDraft) -> None:
+        owner = nodes.try_config_owner(path)
+        if owner is None:
+            self._alarm(f"{path!a}: not one of ours")
+            return
+        if node is None:
+            draft.drop_overrides(owner)
+            return
+        known = draft.overrides.get(owner)
+        if known is not None and known.version == node.version:
+            return
+        try:
+            stored = nodes.decode_overrides(path, node)
+        except BadNode as bad:
+            self._alarm(str(bad))
+            return
+        values = readable_overrides(owner, stored, self._alarm)
+        draft.put_overrides(owner, StoredOverrides(values, node.version))
+
+    def apply_overrides(self, draft: ImageDraft) -> None:
+        """Let the overrides of the draft take effect: in `LiveConfig`, and in all its topics."""
+        live, overrides = self._live, draft.overrides
+        everywhere, own = (
+            overrides[owner].values if owner in overrides else {}
+            for owner in (ALL_BROKERS, broker_owner(live.static.node_id))
+        )
+        for complaint in live.override(cluster=everywhere, own=own):
+            self._alarm(f"configuration: {complaint}")
+        defaults = topic_defaults(live.current)
+        if defaults != self.defaults:
+            self.defaults = defaults
+            for topic in list(draft.topics.values()):
+                draft.put_topic(replace(topic, config=resolve(topic.overrides, defaults)))
+
+    def _read_configs(self, base: MetadataImage, found: Nodes, draft: ImageDraft) -> None:
+        seen = set[str]()
+        for path, node in found:
+            self.read_overrides(path, node, draft)
+            seen.add(path)
+        for owner in base.overrides:
+            if nodes.overrides_path(owner) not in seen:
+                draft.drop_overrides(owner)
+
+    # --- brokers and partitions ------------------------------------------------------------------
 
     def _read_brokers(self, base: MetadataImage, found: Nodes, draft: ImageDraft) -> None:
         seen: set[int | None] = set()

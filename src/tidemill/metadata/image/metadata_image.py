@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, final
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar, final
 from uuid import UUID
 
 from tidemill.core.ids import NO_LEADER, TopicId
+from tidemill.metadata.image.overrides import ConfigOwner, StoredOverrides
 from tidemill.metadata.image.topic_config import TopicConfig
 
 __all__ = [
@@ -29,6 +31,8 @@ __all__ = [
     "difference",
     "unreadable_partition",
 ]
+
+_Key = TypeVar("_Key", int, ConfigOwner)
 
 OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
@@ -117,6 +121,9 @@ class DeletedTopic(NamedTuple):
     topic_id: TopicId
 
 
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
@@ -128,6 +135,8 @@ class MetadataImage:
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     names: Mapping[UUID, str] = field(default_factory=dict)
+    overrides: Mapping[ConfigOwner, StoredOverrides] = field(default_factory=dict)
+    """What was set at run time for brokers and groups; topics have theirs with them."""
 
     @property
     def controller_id(self) -> int:
@@ -140,6 +149,10 @@ class MetadataImage:
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         name = self.names.get(topic_id)
         return None if name is None else self.topics[name]
+
+    def overrides_of(self, owner: ConfigOwner) -> Mapping[str, str]:
+        stored = self.overrides.get(owner)
+        return _NOTHING if stored is None else stored.values
 
     def partition(self, name: str, index: int) -> PartitionImage | None:
         topic = self.topics.get(name)
@@ -161,6 +174,8 @@ class Delta:
     brokers_changed: tuple[int, ...] = ()
     """Brokers that joined, left, or registered again."""
     controller_changed: bool = False
+    overrides_changed: tuple[ConfigOwner, ...] = ()
+    """Brokers and groups whose overrides are new, different or gone."""
 
     @property
     def empty(self) -> bool:
@@ -169,6 +184,7 @@ class Delta:
             or self.topics_deleted
             or self.brokers_changed
             or self.controller_changed
+            or self.overrides_changed
         )
 
 
@@ -183,6 +199,7 @@ class ImageDraft:
         self._names: dict[UUID, str] | None = None
         self._touched: dict[str, None] = {}
         """Topics that were put or dropped; all others are those of the base."""
+        self._overrides: dict[ConfigOwner, StoredOverrides] | None = None
         self._cluster_id = base.cluster_id
         self._controller = (base.controller_broker_id, base.controller_epoch)
 
@@ -202,8 +219,22 @@ class ImageDraft:
     def drop_broker(self, broker_id: int) -> None:
         self._own_brokers().pop(broker_id, None)
 
+    @property
+    def overrides(self) -> Mapping[ConfigOwner, StoredOverrides]:
+        return self._base.overrides if self._overrides is None else self._overrides
+
+    def put_overrides(self, owner: ConfigOwner, stored: StoredOverrides) -> None:
+        self._own_overrides()[owner] = stored
+
+    def drop_overrides(self, owner: ConfigOwner) -> None:
+        self._own_overrides().pop(owner, None)
+
+    @property
+    def topics(self) -> Mapping[str, TopicImage]:
+        return self._base.topics if self._topics is None else self._topics
+
     def topic(self, name: str) -> TopicImage | None:
-        return (self._base.topics if self._topics is None else self._topics).get(name)
+        return self.topics.get(name)
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         name = (self._base.names if self._names is None else self._names).get(topic_id)
@@ -246,17 +277,19 @@ class ImageDraft:
             controller_broker_id=self._controller[0],
             controller_epoch=self._controller[1],
             brokers=base.brokers if self._brokers is None else self._brokers,
-            topics=base.topics if self._topics is None else self._topics,
+            topics=self.topics,
             names=base.names if self._names is None else self._names,
+            overrides=self.overrides,
         )
         return Delta(
             before=base,
             after=after,
             topics_changed=self._changed_topics(after),
             topics_deleted=self._deleted_topics(after),
-            brokers_changed=_changed_brokers(base.brokers, after.brokers),
+            brokers_changed=_changed_keys(base.brokers, after.brokers),
             controller_changed=self._controller
             != (base.controller_broker_id, base.controller_epoch),
+            overrides_changed=_changed_keys(base.overrides, after.overrides),
         )
 
     def _changed_topics(self, after: MetadataImage) -> tuple[str, ...]:
@@ -277,6 +310,11 @@ class ImageDraft:
         )
         return tuple(sorted(gone))
 
+    def _own_overrides(self) -> dict[ConfigOwner, StoredOverrides]:
+        if self._overrides is None:
+            self._overrides = dict(self._base.overrides)
+        return self._overrides
+
     def _own_brokers(self) -> dict[int, BrokerImage]:
         if self._brokers is None:
             self._brokers = dict(self._base.brokers)
@@ -290,9 +328,8 @@ class ImageDraft:
         return self._topics, self._names
 
 
-def _changed_brokers(
-    before: Mapping[int, BrokerImage], after: Mapping[int, BrokerImage]
-) -> tuple[int, ...]:
+def _changed_keys(before: Mapping[_Key, object], after: Mapping[_Key, object]) -> tuple[_Key, ...]:
+    """The keys whose values are new, different or gone."""
     if before is after:
         return ()
     both = before.keys() | after.keys()
@@ -312,7 +349,8 @@ def difference(before: MetadataImage, after: MetadataImage) -> Delta:
         after=after,
         topics_changed=tuple(sorted(changed)),
         topics_deleted=tuple(sorted(gone)),
-        brokers_changed=_changed_brokers(before.brokers, after.brokers),
+        brokers_changed=_changed_keys(before.brokers, after.brokers),
         controller_changed=(before.controller_broker_id, before.controller_epoch)
         != (after.controller_broker_id, after.controller_epoch),
+        overrides_changed=_changed_keys(before.overrides, after.overrides),
     )

@@ -8,6 +8,9 @@
     /topics/<name>               id, assignment, overrides
     /partitions/<topic-id>/<n>   leader, epoch, isr, elr
     /producer_ids                the first producer id not given out yet
+    /configs/broker/<id>         what was set at run time for one broker
+    /configs/broker/~all         the same for all brokers
+    /configs/group/<name>        the same for a group; the name is percent-encoded
 
 A topic exists exactly if its /topics node does: its partitions are made before and removed after
 it, so that a crash in between leaves only strays, which the next controller deletes.
@@ -23,18 +26,21 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 from tidemill.core.config.keys import INT32_MAX, INT64_MAX
 from tidemill.core.errors import TidemillError
 from tidemill.core.ids import NO_LEADER, TopicId, is_legal_topic_name
 from tidemill.metadata.image.metadata_image import BrokerImage, PartitionImage
+from tidemill.metadata.image.overrides import ConfigOwner, OwnerKind
 from tidemill.metadata.store.coord import Node
 
 __all__ = [
     "BROKERS",
     "BROKER_EPOCH",
     "CLUSTER",
+    "CONFIGS",
     "CONTROLLER",
     "CONTROLLER_EPOCH",
     "PARTITIONS",
@@ -47,18 +53,22 @@ __all__ = [
     "decode_cluster_id",
     "decode_controller",
     "decode_counter",
+    "decode_overrides",
     "decode_partition",
     "decode_topic",
     "encode_broker",
     "encode_cluster_id",
     "encode_controller",
     "encode_counter",
+    "encode_overrides",
     "encode_partition",
     "encode_topic",
+    "overrides_path",
     "partition_path",
     "partitions_prefix",
     "topic_path",
     "try_broker_id",
+    "try_config_owner",
     "try_partition",
     "try_topic_name",
 ]
@@ -71,6 +81,9 @@ PRODUCER_IDS = "/producer_ids"
 BROKERS = "/brokers/"
 TOPICS = "/topics/"
 PARTITIONS = "/partitions/"
+CONFIGS = "/configs/"
+_ALL = "~all"
+"""In place of a name; no name is encoded to this."""
 
 NODE_BYTES_MAX = 1 << 20
 """The largest node that ZooKeeper stores; a topic of 10,000 partitions needs a third of it."""
@@ -78,6 +91,7 @@ _FORMAT = 1
 _PARTITIONS_MAX = 100_000
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _PARTITION_PATH = re.compile(r"/partitions/([0-9a-f-]{36})/(0|[1-9][0-9]{0,8})\Z")
+_CONFIGS_PATH = re.compile(r"/configs/(broker|group)/(~all|[A-Za-z0-9_%-]+)\Z")
 _BROKER_PATH = re.compile(r"/brokers/(0|[1-9][0-9]{0,9})\Z")
 
 
@@ -129,6 +143,22 @@ def try_partition(path: str) -> tuple[UUID, int] | None:
         return UUID(found[1]), int(found[2])
     except ValueError:
         return None
+
+
+def overrides_path(owner: ConfigOwner) -> str:
+    # `quote` leaves dots and tildes alone, but ZooKeeper refuses a dot for a name.
+    name = quote(owner.name, safe="").replace(".", "%2E").replace("~", "%7E")
+    return f"{CONFIGS}{owner.kind}/{name or _ALL}"
+
+
+def try_config_owner(path: str) -> ConfigOwner | None:
+    """The owner in a path under CONFIGS; None if the path is not one of ours."""
+    found = _CONFIGS_PATH.match(path)
+    if not found:
+        return None
+    name = "" if found[2] == _ALL else unquote(found[2], errors="replace")
+    owner = ConfigOwner(OwnerKind(found[1]), name)
+    return owner if overrides_path(owner) == path else None
 
 
 # --- values ------------------------------------------------------------------------------------
@@ -212,6 +242,14 @@ def decode_topic(path: str, node: Node) -> StoredTopic:
     return StoredTopic(
         name, topic_id, value.assignment("replicas"), value.texts("overrides"), node.version
     )
+
+
+def encode_overrides(overrides: Mapping[str, str]) -> bytes:
+    return _dump({"overrides": dict(overrides)})
+
+
+def decode_overrides(path: str, node: Node) -> dict[str, str]:
+    return _load(path, node).texts("overrides")
 
 
 def encode_partition(partition: PartitionImage) -> bytes:

@@ -1,4 +1,4 @@
-"""A topic's configuration: its overrides checked, resolved, described and changed. Pure.
+"""A topic's configuration: its overrides checked, resolved and changed. Pure.
 
 `resolve` turns a topic's overrides into a `TopicConfig` once, when the image changes, so that
 produce and fetch read plain attributes.
@@ -6,7 +6,7 @@ produce and fetch read plain attributes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, final
@@ -15,16 +15,15 @@ from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import Option, OptionType, Value, nearest_key_hint, options_of
 from tidemill.core.config.topic_defaults import TopicDefaults
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.image.topic_keys import TOPIC_KEYS, Effect, TopicKey
+from tidemill.metadata.image.topic_keys import TOPIC_KEYS, TopicKey
 
 __all__ = [
     "AlterOp",
-    "ConfigSource",
-    "DescribedKey",
     "TopicConfig",
     "altered_overrides",
+    "changed_values",
     "checked_overrides",
-    "describe_topic",
+    "checked_value",
     "resolve",
     "topic_defaults",
 ]
@@ -109,15 +108,20 @@ def _known(name: str) -> TopicKey:
 
 def _checked(name: str, text: str | None) -> str:
     key = _known(name)
-    if text is None:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{name} needs a value")
-    try:
-        value = key.option.parse(text)
-    except ValueError as err:
-        detail = f"{name}={text[:_TEXT_CHARS_SHOWN_MAX]!a}: expected {err}"
-        raise KafkaError(ErrorCode.INVALID_CONFIG, detail) from None
+    value = checked_value(key.option, text)
     _refuse(key, value)
     return key.option.render(value)
+
+
+def checked_value(option: Option, text: str | None) -> Value:
+    """The value that `text` stands for; KafkaError INVALID_CONFIG."""
+    if text is None:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{option.key} needs a value")
+    try:
+        return option.parse(text)
+    except ValueError as err:
+        detail = f"{option.key}={text[:_TEXT_CHARS_SHOWN_MAX]!a}: expected {err}"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, detail) from None
 
 
 def _refuse(key: TopicKey, value: Value) -> None:
@@ -142,30 +146,40 @@ def altered_overrides(
     overrides: Mapping[str, str], changes: Iterable[tuple[str, AlterOp, str | None]]
 ) -> dict[str, str]:
     """The overrides after the changes, all checked; each key may change once."""
+    return checked_overrides(changed_values(overrides, changes, lambda name: _known(name).option))
+
+
+def changed_values(
+    overrides: Mapping[str, str],
+    changes: Iterable[tuple[str, AlterOp, str | None]],
+    option_of: Callable[[str], Option],
+) -> dict[str, str | None]:
+    """The overrides after the changes, unchecked; `option_of` refuses keys that cannot change."""
     result: dict[str, str | None] = dict(overrides)
     seen: set[str] = set()
     for name, op, text in changes:
+        option = option_of(name)
         if name in seen:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{_known(name).name} changes twice")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} changes twice")
         seen.add(name)
-        _alter(result, _known(name), op, text)
-    return checked_overrides(result)
+        _alter(result, option, op, text)
+    return result
 
 
-def _alter(result: dict[str, str | None], key: TopicKey, op: AlterOp, text: str | None) -> None:
+def _alter(result: dict[str, str | None], option: Option, op: AlterOp, text: str | None) -> None:
     match op:
         case AlterOp.SET:
-            result[key.name] = text
+            result[option.key] = text
         case AlterOp.DELETE:
-            result.pop(key.name, None)
+            result.pop(option.key, None)
         case AlterOp.APPEND | AlterOp.SUBTRACT:
-            result[key.name] = _altered_list(result.get(key.name), key, op, text)
+            result[option.key] = _altered_list(result.get(option.key), option, op, text)
 
 
-def _altered_list(now: str | None, key: TopicKey, op: AlterOp, text: str | None) -> str:
-    if key.option.type is not OptionType.LIST:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{key.name} is not a list")
-    old = (key.option.render(key.option.default) if now is None else now).split(",")
+def _altered_list(now: str | None, option: Option, op: AlterOp, text: str | None) -> str:
+    if option.type is not OptionType.LIST:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{option.key} is not a list")
+    old = (option.render(option.default) if now is None else now).split(",")
     changed = [item.strip() for item in (text or "").split(",")]
     if op is AlterOp.APPEND:
         items = [*old, *(item for item in changed if item not in old)]
@@ -192,52 +206,3 @@ def resolve(overrides: Mapping[str, str], defaults: TopicConfig) -> TopicConfig:
         if _FIELDS[name] in _EFFECTIVE
     }
     return replace(defaults, **values) if values else defaults
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from; the numbers are those of DescribeConfigs."""
-
-    DYNAMIC_TOPIC = 1
-    STATIC_BROKER = 4
-    DEFAULT = 5
-
-
-@final
-@dataclass(slots=True)
-class DescribedKey:
-    """One key as DescribeConfigs shows it (T56)."""
-
-    option: Option
-    value: str
-    source: ConfigSource
-    synonyms: list[tuple[str, str, ConfigSource]]
-    """(key, value, source), the effective one first."""
-    doc: str
-
-
-def describe_topic(
-    overrides: Mapping[str, str], config: BrokerConfig, only: Iterable[str] | None = None
-) -> list[DescribedKey]:
-    """A topic's keys with value and source: the existing keys of `only`, or all keys."""
-    wanted = TOPIC_KEYS if only is None else sorted(set(only) & set(TOPIC_KEYS))
-    return [_described(TOPIC_KEYS[name], overrides.get(name), config) for name in wanted]
-
-
-def _described(key: TopicKey, override: str | None, config: BrokerConfig) -> DescribedKey:
-    synonyms: list[tuple[str, str, ConfigSource]] = []
-    if override is not None:
-        synonyms.append((key.name, override, ConfigSource.DYNAMIC_TOPIC))
-    default_key = key.broker_key or key.name
-    if key.broker_key:
-        now = getattr(config.topic_defaults, _BROKER_FIELDS[key.broker_key])
-        if now != key.option.default:
-            synonyms.append((default_key, key.option.render(now), ConfigSource.STATIC_BROKER))
-    synonyms.append((default_key, key.option.render(key.option.default), ConfigSource.DEFAULT))
-    _, value, source = synonyms[0]
-    return DescribedKey(key.option, value, source, synonyms, _doc(key))
-
-
-def _doc(key: TopicKey) -> str:
-    if key.effect is Effect.WORKS:
-        return key.option.doc
-    return f"{key.option.doc} ({key.effect.value}: {key.reason})"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 from tidemill.core.clock import Clock
-from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import INT32_MAX
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.telemetry import Telemetry
 from tidemill.server.connection.connection_log import ConnectionLog
 from tidemill.server.limits.token_buckets import TokenBuckets
@@ -24,7 +24,7 @@ class Admission:
     def __init__(
         self,
         *,
-        config: BrokerConfig,
+        config: LiveConfig,
         clock: Clock,
         telemetry: Telemetry,
         connection_log: ConnectionLog,
@@ -36,10 +36,14 @@ class Admission:
         self._clock = clock
         self._telemetry = telemetry
         self._connection_log = connection_log
+        self._config = config
         self._connections_max = connections_max
-        self._per_address_max = config.max_connections_per_ip
         self._count_by_address: dict[str, int] = {}
-        self._connection_rate = _connection_rate(config)
+        self._rate = INT32_MAX
+        self._connection_rate: TokenBuckets | None = None
+        """How often each address may connect; None for no limit."""
+        self._follow_rate()
+        config.subscribe(self._follow_rate)
 
     def admit(self, connection: Connection, address: str) -> bool:
         """Count the connection in, or refuse it."""
@@ -57,9 +61,10 @@ class Admission:
 
     def _try_find_refusal(self, address: str) -> str | None:
         """Why the address may not open one more connection now; None if it may."""
-        if len(self.connections) >= self._connections_max:
+        config = self._config.current
+        if len(self.connections) >= min(self._connections_max, config.max_connections):
             return "too many connections"
-        if self._count_by_address.get(address, 0) >= self._per_address_max:
+        if self._count_by_address.get(address, 0) >= config.max_connections_per_ip:
             return "too many connections"
         rate = self._connection_rate
         if rate is not None and not rate.take(address, 1, self._clock.monotonic()):
@@ -77,8 +82,11 @@ class Admission:
         else:
             del self._count_by_address[address]
 
-
-def _connection_rate(config: BrokerConfig) -> TokenBuckets | None:
-    """How often each address may connect; None for no limit."""
-    rate = config.max_connection_creation_rate_per_ip
-    return None if rate == INT32_MAX else TokenBuckets(per_s=rate, burst=rate)
+    def _follow_rate(self) -> None:
+        """A new rate begins with full buckets."""
+        rate = self._config.current.max_connection_creation_rate_per_ip
+        if rate != self._rate:
+            self._rate = rate
+            self._connection_rate = (
+                None if rate == INT32_MAX else TokenBuckets(per_s=rate, burst=rate)
+            )

@@ -93,7 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._receive = ReceiveBuffer(
             resources.scratch,
             resources.request_memory,
-            resources.services.config.socket_request_max_bytes,
+            resources.services.config.static.socket_request_max_bytes,
         )
         self._answers = AnswerQueue(resources.services)
         self.client_address = ""

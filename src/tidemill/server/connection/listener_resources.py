@@ -57,7 +57,7 @@ class ListenerResources:
         self.deadlines = deadlines
         self.failed = failed
         self.scratch = Scratch()
-        self.request_memory = MemoryPool(services.config.request_memory_bytes, lends=True)
+        self.request_memory = MemoryPool(services.config.static.request_memory_bytes, lends=True)
         self.loop_slices = LoopSlices(services.clock)
         self.slow_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
         self.connection_log = ConnectionLog(services.clock, services.telemetry)

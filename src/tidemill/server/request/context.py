@@ -74,7 +74,7 @@ class RequestContext(Generic[S_co]):
 
     def endpoint_of(self, broker: BrokerImage) -> Endpoint:
         """Where clients reach a broker; if it listens everywhere, where this client reached it."""
-        if broker.host in ANY_ADDRESS and broker.broker_id == self.services.config.node_id:
+        if broker.host in ANY_ADDRESS and broker.broker_id == self.services.config.static.node_id:
             return self.peer.server_endpoint
         return Endpoint(broker.host, broker.port)
 

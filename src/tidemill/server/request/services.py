@@ -13,7 +13,7 @@ from typing import Protocol, final
 
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
 from tidemill.core.clock import Clock
-from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.logs import RateLimit
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
@@ -52,7 +52,7 @@ class ClusterView(Protocol):
 class RequestServices(Protocol):
     """What every request uses: its context needs it."""
 
-    config: BrokerConfig
+    config: LiveConfig
     telemetry: Telemetry
     authorizer: Authorizer
 
@@ -108,7 +108,7 @@ class ClusterServices(TopicServices, Protocol):
 class Services:
     """Everything that connections and handlers use; built once by the composition root."""
 
-    config: BrokerConfig
+    config: LiveConfig
     clock: Clock
     rng: Rng
     net: Net

@@ -95,7 +95,7 @@ def test_keys_that_do_not_fit_together_are_refused_by_name(flags, named):
 
 def test_S13_descriptors_are_shared_between_files_and_connections():
     plan = broker_config().descriptor_plan(1 << 20)
-    assert (plan.connections, plan.files) == (16_384, 4_096)
+    assert (plan.connections, plan.files) == ((1 << 20) - 4_096 - 256, 4_096)
     small = broker_config().descriptor_plan(1024)
     assert small.files == 256
     assert small.connections == 1024 - 256 - 256

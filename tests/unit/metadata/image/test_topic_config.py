@@ -7,11 +7,9 @@ from tidemill.core.config.keys import options_of
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.image.topic_config import (
     AlterOp,
-    ConfigSource,
     TopicConfig,
     altered_overrides,
     checked_overrides,
-    describe_topic,
     resolve,
     topic_defaults,
 )
@@ -212,22 +210,3 @@ def test_two_changes_of_one_key_are_refused():
     with pytest.raises(KafkaError) as refused:
         altered_overrides({}, changes)
     assert refused.value.code is ErrorCode.INVALID_REQUEST
-
-
-def test_T56_a_description_tells_where_a_value_comes_from():
-    config = broker_config(flags=["log.retention.ms=7"])
-    described = {one.option.key: one for one in describe_topic({"segment.ms": "9"}, config)}
-    assert len(described) == len(TOPIC_KEYS)
-    assert described["segment.ms"].source is ConfigSource.DYNAMIC_TOPIC
-    assert described["retention.ms"].source is ConfigSource.STATIC_BROKER
-    assert described["retention.ms"].synonyms == [
-        ("log.retention.ms", "7", ConfigSource.STATIC_BROKER),
-        ("log.retention.ms", "1209600000", ConfigSource.DEFAULT),
-    ]
-    assert described["flush.ms"].source is ConfigSource.DEFAULT
-    assert "stored without effect" in described["preallocate"].doc
-
-
-def test_T56_some_keys_can_be_described_alone():
-    described = describe_topic({}, broker_config(), ["segment.ms", "nonsense", "flush.ms"])
-    assert [one.option.key for one in described] == ["flush.ms", "segment.ms"]

@@ -16,7 +16,9 @@ from tidemill.coordinators.runtime.deadlines import Deadlines
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.loop.deferred import Deferred
+from tidemill.metadata.image.group_keys import ConsumerTimeouts, consumer_timeouts
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage
+from tidemill.metadata.image.overrides import group_owner
 
 __all__ = [
     "Caller",
@@ -82,11 +84,16 @@ class ShardContext:
     """What the groups of a shard see of it; they all share one context."""
 
     config: GroupConfig
+    """The newest configuration; the shard replaces it when it changes."""
     deadlines: Deadlines[DeadlineKey]
     image: MetadataImage
     """The newest image; the shard replaces it before it tells the groups of a change."""
     rebalances: int = 0
     """Counted by the groups, for the metrics page."""
+
+    def consumer_timeouts(self, group_id: str) -> ConsumerTimeouts:
+        """What the members of this group of the consumer protocol are held to now."""
+        return consumer_timeouts(self.image.overrides_of(group_owner(group_id)), self.config)
 
 
 class Group(Protocol):

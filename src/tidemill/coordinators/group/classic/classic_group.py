@@ -56,7 +56,7 @@ class ClassicGroup:
 
     def __init__(self, group_id: str, context: ShardContext) -> None:
         self._rounds = Rounds(group_id, context)
-        self._joins = Joins(self._rounds, context.config)
+        self._joins = Joins(self._rounds, context)
         self._deadlines = context.deadlines
 
     # --- for the shard ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, final
 
-from tidemill.coordinators.group.base.group import Caller
+from tidemill.coordinators.group.base.group import Caller, ShardContext
 from tidemill.coordinators.group.classic.members import ClassicMember
 from tidemill.coordinators.group.classic.messages import join_refusal, listed_members
 from tidemill.coordinators.group.classic.rounds import Rounds
@@ -20,7 +20,6 @@ from tidemill.coordinators.group.classic.subscription import (
     try_subscribed_topics,
 )
 from tidemill.coordinators.runtime.shard import Now, Reply, Result
-from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import (
     CLASSIC_PROTOCOLS_MAX,
@@ -97,9 +96,9 @@ class Join(NamedTuple):
 class Joins:
     """Decides on the JoinGroup requests of one group."""
 
-    def __init__(self, rounds: Rounds, config: GroupConfig) -> None:
+    def __init__(self, rounds: Rounds, context: ShardContext) -> None:
         self._rounds = rounds
-        self._config = config
+        self._context = context
 
     def join(self, join: Join) -> Result[JoinGroupResponse]:
         """The response, at once or deferred. KafkaError: refused."""
@@ -130,8 +129,8 @@ class Joins:
 
     def _check_session_timeout(self, join: Join) -> None:
         timeout_ms = join.request.session_timeout_ms
-        low = self._config.group_min_session_timeout_ms
-        high = self._config.group_max_session_timeout_ms
+        low = self._context.config.group_min_session_timeout_ms
+        high = self._context.config.group_max_session_timeout_ms
         if not low <= timeout_ms <= high:
             raise KafkaError(
                 ErrorCode.INVALID_SESSION_TIMEOUT, f"{timeout_ms} ms is not in {low} to {high} ms"
@@ -143,13 +142,13 @@ class Joins:
         members = self._rounds.members
         if self._rounds.state is ClassicState.PREPARING_REBALANCE:
             joined = known is not None and known.join is not None
-            return joined or members.joined < self._config.group_max_size
-        return known is not None or len(members) < self._config.group_max_size
+            return joined or members.joined < self._context.config.group_max_size
+        return known is not None or len(members) < self._context.config.group_max_size
 
     def _refuse_full(self, join: Join, known: ClassicMember | None) -> Result[JoinGroupResponse]:
         code = ErrorCode.GROUP_MAX_SIZE_REACHED
         if known is None:
-            raise KafkaError(code, f"{self._config.group_max_size} members")
+            raise KafkaError(code, f"{self._context.config.group_max_size} members")
         effects = self._rounds.remove([known], join.now)
         response = join.refusal(code, join.member_id)
         return Result(response, effects.records, effects.replies)

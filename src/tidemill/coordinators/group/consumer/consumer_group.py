@@ -404,7 +404,7 @@ class ConsumerGroup:
 
         Only heartbeats tell a member to give up a partition, and another one that it is free.
         """
-        usual_ms = self._context.config.group_consumer_heartbeat_interval_ms
+        usual_ms = self._context.consumer_timeouts(self._group_id).heartbeat_ms
         if not is_changing and now.wall_ms - self._targets.made_ms >= usual_ms:
             return usual_ms
         quick_ms = max(QUICK_HEARTBEAT_MS, len(self._members) * QUICK_HEARTBEAT_MS_PER_MEMBER)
@@ -440,7 +440,7 @@ class ConsumerGroup:
     # --- deadlines -------------------------------------------------------------------------------
 
     def _extend_session(self, member_id: str, now: Now) -> None:
-        timeout_ms = self._context.config.group_consumer_session_timeout_ms
+        timeout_ms = self._context.consumer_timeouts(self._group_id).session_ms
         key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id)
         self._context.deadlines.set(key, now.monotonic_ms + timeout_ms)
 

@@ -32,7 +32,8 @@ class OffsetExpiry:
     """The sweeps of one shard: when the next step is due, and which offsets it deletes."""
 
     def __init__(self, config: GroupConfig, store: OffsetStore) -> None:
-        self._config = config
+        self.config = config
+        """The newest configuration; the shard replaces it when it changes."""
         self._store = store
         self.deleted: dict[bytes, int] = {}
         """Ids of deleted topics, with the number of the sweep that deletes their offsets."""
@@ -42,10 +43,11 @@ class OffsetExpiry:
         """The current sweep is a regular one, not only for deleted topics."""
         self._is_wanted = False
         """Another sweep must follow at once."""
-        self._regular_at_ms: int | None = None
+        self._regular_since_ms: int | None = None
+        """When the interval began at whose end the next regular sweep is due."""
 
     def loaded(self, now: Now) -> None:
-        self._regular_at_ms = now.monotonic_ms + self._config.offsets_retention_check_interval_ms
+        self._regular_since_ms = now.monotonic_ms
 
     def topics_deleted(self, topics: Iterable[DeletedTopic]) -> None:
         """Hide the offsets of these topics; the next sweep deletes them."""
@@ -57,6 +59,13 @@ class OffsetExpiry:
         if self._groups_left or self._is_wanted:
             return 0
         return self._regular_at_ms
+
+    @property
+    def _regular_at_ms(self) -> int | None:
+        since_ms = self._regular_since_ms
+        if since_ms is None:
+            return None
+        return since_ms + self.config.offsets_retention_check_interval_ms
 
     # --- sweeping the groups ---------------------------------------------------------------------
 
@@ -87,9 +96,7 @@ class OffsetExpiry:
         due_ms = self._regular_at_ms
         self._is_regular = due_ms is not None and due_ms <= now.monotonic_ms
         if self._is_regular:
-            self._regular_at_ms = (
-                now.monotonic_ms + self._config.offsets_retention_check_interval_ms
-            )
+            self._regular_since_ms = now.monotonic_ms
 
     def _maybe_finish(self) -> None:
         if not self._groups_left:
@@ -99,7 +106,7 @@ class OffsetExpiry:
 
     def expired(self, group: Group, image: MetadataImage, now: Now) -> list[CoordinatorRecord]:
         """The tombstones of the group's expired offsets."""
-        used_until_ms = now.wall_ms - self._config.offsets_retention_ms
+        used_until_ms = now.wall_ms - self.config.offsets_retention_ms
         keeps = self._keeps_all(group, used_until_ms)
         tombstones: list[CoordinatorRecord] = []
         for topic, partitions in self._store.of(group.group_id).items():

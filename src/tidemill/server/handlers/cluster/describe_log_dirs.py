@@ -42,9 +42,11 @@ async def _describe(
     context: ClusterContext, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     services = context.services
-    result = DescribeLogDirsResult(log_dir=services.config.data_dir)
+    result = DescribeLogDirsResult(log_dir=services.config.static.data_dir)
     try:
-        space = await services.disk.run(partial(services.disk.space, services.config.data_dir))
+        space = await services.disk.run(
+            partial(services.disk.space, services.config.static.data_dir)
+        )
     except StorageFault as fault:
         result.error_code = count_refusal(context, fault)
     else:

@@ -86,7 +86,8 @@ def _wanted(context: ClusterContext, request: MetadataRequest) -> Iterable[Metad
 
 def _names_to_create(context: ClusterContext, request: MetadataRequest) -> list[str]:
     services = context.services
-    if not services.config.auto_create_topics_enable or not request.allow_auto_topic_creation:
+    enabled = services.config.current.auto_create_topics_enable
+    if not enabled or not request.allow_auto_topic_creation:
         return []
     topics = context.image.topics
     missing = dict.fromkeys(

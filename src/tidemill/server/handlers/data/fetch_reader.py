@@ -115,7 +115,9 @@ class FetchReader:
         self.is_starved = memory.is_exhausted
         if self.is_starved:
             return min(self._request.max_bytes, STARVED_BYTES_MAX)
-        return min(self._request.max_bytes, services.config.fetch_max_bytes, memory.free_bytes)
+        return min(
+            self._request.max_bytes, services.config.current.fetch_max_bytes, memory.free_bytes
+        )
 
     def _read_some(self, targets: Sequence[FetchTarget], budget: int) -> FetchResults:
         results = []

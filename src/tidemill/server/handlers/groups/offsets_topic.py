@@ -55,7 +55,7 @@ async def _create(services: GroupServices) -> None:
 
 
 def _spec(services: GroupServices) -> TopicSpec:
-    config = services.config.groups
+    config = services.config.static.groups
     return TopicSpec(
         name=OFFSETS_TOPIC,
         partitions=config.offsets_topic_num_partitions,

@@ -1,20 +1,17 @@
-"""AlterConfigs (33), versions 0..2: replace all overrides of a topic by those given (T57).
+"""AlterConfigs (33), versions 0..2: replace all overrides of a resource by those given (T57).
 
 v1 as v0; v2 flexible. Deprecated in Kafka, because two administrators who each change one key undo
 each other's change; IncrementalAlterConfigs does not have this problem.
 
-Topics only; config_resources.py lists the other types of resource.
+config_resources.py lists the types of resource.
 """
 
 from __future__ import annotations
 
 from tidemill.core.errors import KafkaError
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.server.handlers.topics.config_alteration import (
-    KeyChange,
-    alter_resources,
-    refuse_resources,
-)
+from tidemill.server.handlers.topics.config_alteration import alter_resources, refuse_resources
+from tidemill.server.handlers.topics.config_resources import KeyChange
 from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey

@@ -1,4 +1,4 @@
-"""The common part of AlterConfigs and IncrementalAlterConfigs: change overrides of topics (T57).
+"""The common part of AlterConfigs and IncrementalAlterConfigs: change what was configured (T57).
 
 The two APIs differ in which keys a request leaves alone and in their message classes.
 """
@@ -7,19 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.controller.controller import ConfigChange
-from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.server.handlers.topics.config_resources import plan_alteration
+from tidemill.metadata.override_writer import OverrideChange
+from tidemill.server.handlers.topics.config_resources import (
+    ConfigResourceType,
+    KeyChange,
+    plan_override_change,
+    plan_topic_change,
+)
 from tidemill.server.handlers.topics.topic_changes import change_topics
 from tidemill.server.request.context import TopicContext
 
-__all__ = ["KeyChange", "alter_resources", "refuse_resources"]
-
-KeyChange = tuple[str, AlterOp, str | None]
-"""Key, operation, value."""
+__all__ = ["alter_resources", "refuse_resources"]
 
 
 class ConfigResource(Protocol):
@@ -43,22 +46,49 @@ async def alter_resources(
     validate_only: bool,
 ) -> list[Row]:
     """Alter each resource; returns one row of the answer per resource, in order."""
+    cluster = context.services.cluster
 
-    def plan(wanted: Wanted) -> ConfigChange:
+    def topic(wanted: Wanted) -> ConfigChange:
+        changes = changes_of(wanted)
+        return plan_topic_change(context, wanted.resource_name, changes, replace_all=replace_all)
+
+    def other(wanted: Wanted) -> OverrideChange:
         kind, name = wanted.resource_type, wanted.resource_name
-        return plan_alteration(context, kind, name, changes_of(wanted), replace_all=replace_all)
+        changes = changes_of(wanted)
+        return plan_override_change(context, kind, name, changes, replace_all=replace_all)
 
-    results = await change_topics(
+    # Only the controller changes topics, any broker the rest: one may fail without the other.
+    topics, others = _by_owner(resources)
+    of_topics = await change_topics(
         context,
-        resources,
-        name_of=lambda wanted: (wanted.resource_type, wanted.resource_name),
-        plan=plan,
-        apply=partial(context.services.cluster.alter_topic_configs, validate_only=validate_only),
+        topics,
+        name_of=attrgetter("resource_name"),
+        plan=topic,
+        apply=partial(cluster.alter_topic_configs, validate_only=validate_only),
     )
+    of_others = await change_topics(
+        context,
+        others,
+        name_of=attrgetter("resource_type", "resource_name"),
+        plan=other,
+        apply=partial(cluster.alter_overrides, validate_only=validate_only),
+    )
+    left = {True: iter(of_topics), False: iter(of_others)}
+    results = [next(left[_is_topic(wanted)]) for wanted in resources]
     return [
         _row(make_row, wanted, result.code, result.detail)
         for wanted, result in zip(resources, results, strict=True)
     ]
+
+
+def _by_owner(resources: Sequence[Wanted]) -> tuple[list[Wanted], list[Wanted]]:
+    """Topics, and all other resources."""
+    topics = [one for one in resources if _is_topic(one)]
+    return topics, [one for one in resources if not _is_topic(one)]
+
+
+def _is_topic(wanted: ConfigResource) -> bool:
+    return wanted.resource_type == ConfigResourceType.TOPIC
 
 
 def refuse_resources(

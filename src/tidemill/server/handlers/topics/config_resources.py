@@ -1,26 +1,42 @@
 """The types of resource that DescribeConfigs and AlterConfigs name (T56, T57).
 
-Topics can be described and changed. A broker describes only itself, and none of its keys changes
-while it runs: the allow-list of dynamic keys is empty (S35). Groups have no keys of their own yet;
-describing them is not an error. Every other type is refused.
+Topics, brokers and groups can be described and changed. A broker answers only for itself and, under
+the empty name, for what was set for all brokers. A group need not exist. Every other type of
+resource is refused. What can be changed, and why the rest cannot, is decided in `metadata/image`
+(S35).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import IntEnum
-from operator import attrgetter
 
-from tidemill.core.config.broker_config import BrokerConfig
-from tidemill.core.config.keys import Option, options_of
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
 from tidemill.metadata.controller.controller import ConfigChange
-from tidemill.metadata.image.topic_config import AlterOp, ConfigSource, DescribedKey, describe_topic
+from tidemill.metadata.image.described_keys import (
+    DescribedKey,
+    describe_all_brokers,
+    describe_broker,
+    describe_group,
+    describe_topic,
+)
+from tidemill.metadata.image.overrides import ALL_BROKERS, ConfigOwner, OwnerKind, group_owner
+from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.override_writer import OverrideChange
 from tidemill.server.request.authorizer import Operation, Resource, ResourceType, cluster, topic
 from tidemill.server.request.context import TopicContext
 
-__all__ = ["ConfigResourceType", "describe_resource", "plan_alteration"]
+__all__ = [
+    "ConfigResourceType",
+    "KeyChange",
+    "describe_resource",
+    "plan_override_change",
+    "plan_topic_change",
+]
+
+KeyChange = tuple[str, AlterOp, str | None]
+"""Key, operation, value."""
 
 
 class ConfigResourceType(IntEnum):
@@ -44,32 +60,43 @@ def describe_resource(
         case ConfigResourceType.BROKER:
             return _describe_broker(context, name, keys)
         case ConfigResourceType.GROUP:
-            return []
+            _check_group_name(name)
+            overrides = context.image.overrides_of(group_owner(name))
+            return describe_group(overrides, context.services.config, keys)
         case _:
             raise _unsupported(kind)
 
 
-def plan_alteration(
+def plan_topic_change(
+    context: TopicContext, name: str, changes: Sequence[KeyChange], *, replace_all: bool
+) -> ConfigChange:
+    """The change of a topic for the cluster to make; KafkaError if it is refused."""
+    _check_allowed(context, Operation.ALTER_CONFIGS, ConfigResourceType.TOPIC, name)
+    _check_topic_name(name)
+    return ConfigChange(name=name, changes=changes, replace_all=replace_all)
+
+
+def plan_override_change(
     context: TopicContext,
     kind: int,
     name: str,
-    changes: Sequence[tuple[str, AlterOp, str | None]],
+    changes: Sequence[KeyChange],
     *,
     replace_all: bool,
-) -> ConfigChange:
-    """The change for the cluster to make; KafkaError if the resource cannot be changed."""
+) -> OverrideChange:
+    """The change of a broker or a group for the cluster to make; KafkaError if it is refused."""
     _check_allowed(context, Operation.ALTER_CONFIGS, kind, name)
     match kind:
-        case ConfigResourceType.TOPIC:
-            _check_topic_name(name)
-            return ConfigChange(name=name, changes=changes, replace_all=replace_all)
         case ConfigResourceType.BROKER:
-            detail = "no key of a broker can be changed while it runs"
-            raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+            if name:
+                _check_own_id(context, name)
+            owner = ConfigOwner(OwnerKind.BROKER, name)
         case ConfigResourceType.GROUP:
-            raise KafkaError(ErrorCode.INVALID_CONFIG, "groups have no keys of their own yet")
+            _check_group_name(name)
+            owner = group_owner(name)
         case _:
             raise _unsupported(kind)
+    return OverrideChange(owner=owner, changes=changes, replace_all=replace_all)
 
 
 def _check_allowed(context: TopicContext, operation: Operation, kind: int, name: str) -> None:
@@ -108,22 +135,18 @@ def _describe_broker(
     context: TopicContext, name: str, keys: Collection[str] | None
 ) -> list[DescribedKey]:
     if not name:
-        return []  # defaults for all brokers, set at run time: there are none
-    config = context.services.config
-    if name != str(config.node_id):
-        detail = f"ask broker {config.node_id} only for its own configuration"
+        return describe_all_brokers(context.image.overrides_of(ALL_BROKERS), keys)
+    _check_own_id(context, name)
+    return describe_broker(context.services.config, keys)
+
+
+def _check_own_id(context: TopicContext, name: str) -> None:
+    own_id = context.services.config.static.node_id
+    if name != str(own_id):
+        detail = f"broker {own_id} answers only for its own configuration"
         raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
-    return [
-        _described(option, attrgetter(field)(config))
-        for field, option in options_of(BrokerConfig).items()
-        if keys is None or option.key in keys
-    ]
 
 
-def _described(option: Option, value: object) -> DescribedKey:
-    default = (option.key, option.render(option.default), ConfigSource.DEFAULT)
-    synonyms = [default]
-    if value != option.parse(option.default):
-        synonyms.insert(0, (option.key, option.render(value), ConfigSource.STATIC_BROKER))
-    _, shown, source = synonyms[0]
-    return DescribedKey(option, shown, source, synonyms, option.doc)
+def _check_group_name(name: str) -> None:
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "a group has a name")

@@ -18,8 +18,8 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult, TopicSpec
+from tidemill.metadata.image.described_keys import describe_topic
 from tidemill.metadata.image.metadata_image import TopicImage
-from tidemill.metadata.image.topic_config import describe_topic
 from tidemill.server.handlers.topics.topic_changes import (
     change_topics,
     check_controller,

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.pacing import Pacer
-from tidemill.metadata.image.topic_config import DescribedKey
-from tidemill.server.handlers.topics.config_resources import ConfigResourceType, describe_resource
+from tidemill.metadata.image.described_keys import DescribedKey
+from tidemill.server.handlers.topics.config_resources import describe_resource
 from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
@@ -66,24 +66,21 @@ def _describe(
     found = describe_resource(context, wanted.resource_type, wanted.resource_name, only)
     if len(found) > keys_left:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "too much for one answer; ask for less at once")
-    read_only = wanted.resource_type == ConfigResourceType.BROKER
     return DescribeConfigsResult(
         error_message=None,
         resource_type=wanted.resource_type,
         resource_name=wanted.resource_name,
-        configs=[_entry(key, request, read_only=read_only) for key in found],
+        configs=[_entry(key, request) for key in found],
     )
 
 
-def _entry(
-    key: DescribedKey, request: DescribeConfigsRequest, *, read_only: bool
-) -> DescribeConfigsResourceResult:
+def _entry(key: DescribedKey, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
     sensitive = key.option.sensitive
     synonyms = key.synonyms if request.include_synonyms else []
     return DescribeConfigsResourceResult(
         name=key.option.key,
         value=None if sensitive else key.value,
-        read_only=read_only,
+        read_only=key.read_only,
         config_source=int(key.source),
         is_sensitive=sensitive,
         synonyms=[

@@ -3,18 +3,15 @@
 v1 flexible. Keys that the request does not name keep their values. Of one resource, either all
 changes happen or none.
 
-Topics only; config_resources.py lists the other types of resource.
+config_resources.py lists the types of resource.
 """
 
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.server.handlers.topics.config_alteration import (
-    KeyChange,
-    alter_resources,
-    refuse_resources,
-)
+from tidemill.server.handlers.topics.config_alteration import alter_resources, refuse_resources
+from tidemill.server.handlers.topics.config_resources import KeyChange
 from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey

@@ -6,8 +6,9 @@ from tests.unit.server.one_broker import OneBroker
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import Option, OptionType, options_of
 from tidemill.core.errors import ErrorCode
+from tidemill.metadata.image import described_keys
 from tidemill.metadata.image.topic_keys import TOPIC_KEYS
-from tidemill.server.handlers.topics import config_resources, describe_configs
+from tidemill.server.handlers.topics import describe_configs
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.describe_configs import (
     DescribeConfigsRequest,
@@ -123,15 +124,23 @@ def test_T56_sensitive_values_are_never_sent(broker, monkeypatch):
     secret = Option(
         key="a.secret", type=OptionType.PASSWORD, default="hidden", doc="", sensitive=True
     )
-    monkeypatch.setattr(config_resources, "options_of", lambda _: {"broker_rack": secret})
+    monkeypatch.setattr(described_keys, "_BROKER_FIELDS", {"a.secret": ("broker_rack", secret)})
     key = by_name(describe(broker, BROKER, "1", synonyms=True))["a.secret"]
     assert (key.value, key.is_sensitive) == (None, True)
     assert [one.value for one in key.synonyms] == [None] * len(key.synonyms)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T56_an_unknown_group_is_not_an_error(broker, version):
-    assert by_name(describe(broker, GROUP, "unknown", version)) == {}
+def test_T56_an_unknown_group_has_the_defaults(broker, version):
+    found = by_name(describe(broker, GROUP, "unknown", version))
+    assert {(name, one.value, one.config_source) for name, one in found.items()} == {
+        ("consumer.session.timeout.ms", "45000", DEFAULT),
+        ("consumer.heartbeat.interval.ms", "5000", DEFAULT),
+    }
+
+
+def test_a_group_without_a_name_is_refused(broker):
+    assert describe(broker, GROUP, "").error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_other_resources_are_refused_with_a_reason(broker):

@@ -1,0 +1,154 @@
+"""Changes of what is configured at run time for brokers and groups; any broker may make them.
+
+A broker's overrides are checked by that broker, because only it knows what it was started with. The
+values for all brokers are checked by the broker that is asked; another one that cannot use a value
+ignores it, with an alarm (`LiveConfig`).
+
+All methods are called with the cluster's lock held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.core.config.live_config import LiveConfig
+from tidemill.core.errors import ErrorCode, KafkaError, UserError
+from tidemill.core.limits import GROUP_NAME_BYTES_MAX, OVERRIDDEN_GROUPS_MAX
+from tidemill.core.loop.pacing import Pacer
+from tidemill.metadata.controller.controller import TopicResult
+from tidemill.metadata.controller.controllership import CAS_ATTEMPTS_MAX
+from tidemill.metadata.controller.store_writes import in_multis
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.group_keys import check_group_overrides
+from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.metadata_image import ImageDraft
+from tidemill.metadata.image.overrides import (
+    ALL_BROKERS,
+    ConfigOwner,
+    OwnerKind,
+    StoredOverrides,
+    broker_owner,
+    changed_overrides,
+)
+from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Delete, Op, Put
+
+__all__ = ["OverrideChange", "OverrideWriter"]
+
+OWNERS_PER_SLICE = 250
+"""Changes checked in one slice of the loop (S11)."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverrideChange:
+    """Changes of one owner's keys; `replace_all` drops every override first (AlterConfigs)."""
+
+    owner: ConfigOwner
+    changes: Sequence[tuple[str, AlterOp, str | None]]
+    replace_all: bool = False
+
+
+@final
+class OverrideWriter:
+    """Checks changes of overrides, writes them to the store and publishes them in the image."""
+
+    def __init__(self, coord: Coord, keeper: ImageKeeper, live: LiveConfig) -> None:
+        self._coord = coord
+        self._keeper = keeper
+        self._live = live
+
+    async def alter(
+        self, changes: Sequence[OverrideChange], *, validate_only: bool
+    ) -> list[TopicResult]:
+        """One result each, in order; a refused change does not stop the others."""
+        pacer = Pacer(OWNERS_PER_SLICE)
+        for _ in range(CAS_ATTEMPTS_MAX):
+            draft = ImageDraft(self._keeper.image)
+            results: list[TopicResult] = []
+            for change in changes:
+                await pacer.step()
+                results.append(self._plan(change, draft))
+            if validate_only:
+                return results
+            try:
+                await self._write(list(_writes(self._keeper.image.overrides, draft.overrides)))
+            except CoordConflict:
+                await self._keeper.load()
+            else:
+                self._keeper.publish(draft)
+                return results
+        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the metadata keeps changing; try again")
+
+    def _plan(self, change: OverrideChange, draft: ImageDraft) -> TopicResult:
+        """Put the owner's next overrides into the draft, unless they are refused."""
+        result = TopicResult(change.owner.name)
+        stored = draft.overrides.get(change.owner)
+        before = {} if stored is None or change.replace_all else stored.values
+        try:
+            after = changed_overrides(change.owner, before, change.changes)
+            self._check(change.owner, after, draft.overrides)
+        except KafkaError as error:
+            result.refuse(error)
+            return result
+        if not after:
+            draft.drop_overrides(change.owner)
+        elif stored is None or stored.values != after:
+            version = 0 if stored is None else stored.version + 1
+            draft.put_overrides(change.owner, StoredOverrides(after, version))
+        return result
+
+    def _check(
+        self,
+        owner: ConfigOwner,
+        after: Mapping[str, str],
+        others: Mapping[ConfigOwner, StoredOverrides],
+    ) -> None:
+        """KafkaError unless the overrides fit together and to everything else."""
+        if owner.kind is OwnerKind.GROUP:
+            check_group_overrides(after, self._live.current.groups)
+            if after and owner not in others:
+                _check_room(owner, others)
+            return
+        layers = {one: stored.values for one, stored in others.items()} | {owner: after}
+        own = broker_owner(self._live.static.node_id)
+        try:
+            self._live.check(cluster=layers.get(ALL_BROKERS, {}), own=layers.get(own, {}))
+        except UserError as error:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+    async def _write(self, ops: Sequence[Op]) -> None:
+        guard = Check(nodes.CONTROLLER_EPOCH, self._keeper.term)
+        try:
+            for some in in_multis(ops):
+                await self._coord.multi([guard, *some])
+        except BaseException:
+            self._keeper.mark("/")  # some of them, or all, may be stored
+            raise
+
+
+def _check_room(owner: ConfigOwner, others: Sized) -> None:
+    if len(owner.name.encode()) > GROUP_NAME_BYTES_MAX:
+        detail = f"a group with keys of its own has a name of {GROUP_NAME_BYTES_MAX} bytes or fewer"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
+    if len(others) >= OVERRIDDEN_GROUPS_MAX:
+        detail = f"{OVERRIDDEN_GROUPS_MAX} groups have keys of their own already"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
+
+
+def _writes(
+    before: Mapping[ConfigOwner, StoredOverrides], after: Mapping[ConfigOwner, StoredOverrides]
+) -> Iterable[Op]:
+    """What turns the stored overrides `before` into `after`."""
+    if before is after:
+        return
+    for owner, stored in after.items():
+        path, old = nodes.overrides_path(owner), before.get(owner)
+        if old is None:
+            yield Create(path, nodes.encode_overrides(stored.values))
+        elif stored is not old:
+            yield Put(path, nodes.encode_overrides(stored.values), old.version)
+    for owner in sorted(before.keys() - after.keys()):
+        yield Delete(nodes.overrides_path(owner), before[owner].version)

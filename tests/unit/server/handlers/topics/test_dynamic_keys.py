@@ -1,0 +1,430 @@
+"""Each key on the list of dynamic broker keys changes what the broker does, without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.upkeep import CUT, Upkeep
+from tests.unit.server.group_requests import OFFSETS_TOPIC, commit, commit_request
+from tests.unit.server.handlers.topics.test_alter_configs import BROKER, SET, alter
+from tests.unit.server.one_broker import NOW_MS
+from tidemill.coordinators.runtime.shard import Now
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.keys import options_of
+from tidemill.core.errors import ErrorCode
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
+from tidemill.server.request.dispatch import Dispatcher
+from tidemill.testing.sim.loop import SimLoop
+from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tidemill.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
+from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
+
+EFFECTS = {}
+
+
+def changes(key):
+    """The test of one key: called with a broker and a function that sets the key."""
+
+    def register(effect):
+        assert key not in EFFECTS
+        EFFECTS[key] = effect
+        return effect
+
+    return register
+
+
+def dynamic_keys():
+    return [option.key for option in options_of(BrokerConfig).values() if option.dynamic]
+
+
+@pytest.mark.parametrize("key", dynamic_keys())
+def test_T56_a_dynamic_key_takes_effect_while_the_broker_runs(broker, key):
+    def change(value):
+        answer = alter(broker, (key, SET, str(value)), kind=BROKER, name="")
+        assert answer.error_code == ErrorCode.NONE, answer.error_message
+
+    EFFECTS[key](broker, change)
+
+
+def test_no_other_key_is_tested_as_dynamic():
+    assert set(EFFECTS) == set(dynamic_keys())
+
+
+# --- topics ------------------------------------------------------------------------------------
+
+
+def made(broker, name, partitions=-1):
+    (result,) = broker.run(
+        broker.cluster.create_topics([TopicSpec(name=name, partitions=partitions)])
+    )
+    return result
+
+
+@changes("num.partitions")
+def _(broker, change):
+    change(7)
+    assert len(made(broker, "t").topic.partitions) == 7
+
+
+@changes("default.replication.factor")
+def _(broker, change):
+    change(2)
+    assert made(broker, "t").code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+@changes("partitions.per.broker.max")
+def _(broker, change):
+    change(2)
+    assert made(broker, "t", 2).code is ErrorCode.NONE
+    assert made(broker, "u", 1).code is ErrorCode.POLICY_VIOLATION
+
+
+@changes("auto.create.topics.enable")
+def _(broker, change):
+    change("false")
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name="t")], allow_auto_topic_creation=True
+    )
+    (topic,) = broker.call(request, 9).topics
+    assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert broker.image.topic("t") is None
+
+
+def check_default(key, value, of_partition):
+    """A default of topics reaches the partitions of topics that do not set their own."""
+
+    @changes(key)
+    def _(broker, change):
+        broker.make_topic("t")
+        before = of_partition(broker.partition("t"))
+        change(value)
+        assert of_partition(broker.partition("t")) != before
+        assert str(of_partition(broker.partition("t"))) == str(value)
+
+
+check_default("log.retention.ms", 5, lambda one: one.log.config.retention_ms)
+check_default("log.retention.bytes", 5, lambda one: one.log.config.retention_bytes)
+check_default("log.segment.bytes", 2048, lambda one: one.log.config.segment_bytes)
+check_default("log.roll.ms", 5, lambda one: one.log.config.segment_ms)
+check_default("log.flush.interval.ms", 5, lambda one: one.log.config.flush_ms)
+check_default("log.flush.interval.messages", 5, lambda one: one.log.config.flush_messages)
+check_default("message.max.bytes", 2048, lambda one: one.settings.policy.max_message_bytes)
+check_default(
+    "tidemill.flush", "os", lambda one: "group" if one.settings.flush_before_ack else "os"
+)
+
+
+def test_the_value_that_a_topic_sets_wins_over_a_dynamic_default(broker):
+    broker.make_topic("t", overrides={"retention.ms": "60000"})
+    alter(broker, ("log.retention.ms", SET, "5"), kind=BROKER, name="")
+    assert broker.partition("t").log.config.retention_ms == 60_000
+
+
+def test_a_topic_that_is_created_later_has_the_dynamic_default(broker):
+    alter(broker, ("log.retention.ms", SET, "5"), kind=BROKER, name="")
+    broker.make_topic("t")
+    assert broker.partition("t").log.config.retention_ms == 5
+
+
+# --- connections and fetches -------------------------------------------------------------------
+
+
+def admitted(broker, addresses):
+    """Whether each of these addresses, in turn, gets a connection."""
+    admission = broker.resources.admission
+    return [admission.admit(object(), address) for address in addresses]
+
+
+def listen(broker):
+    broker.resources = ListenerResources(
+        broker.services,
+        Dispatcher(()),
+        broker.services.supervisor,
+        connections_max=1_000_000,
+        deadlines=ClientDeadlines(),
+        failed=lambda part, error: None,
+    )
+
+
+@changes("max.connections")
+def _(broker, change):
+    listen(broker)
+    change(2)
+    assert admitted(broker, "abc") == [True, True, False]
+    change(3)
+    assert admitted(broker, "cd") == [True, False]
+
+
+@changes("max.connections.per.ip")
+def _(broker, change):
+    listen(broker)
+    change(2)
+    assert admitted(broker, "aaab") == [True, True, False, True]
+
+
+@changes("max.connection.creation.rate.per.ip")
+def _(broker, change):
+    listen(broker)
+    change(2)
+    assert admitted(broker, "aaab") == [True, True, False, True]
+    change(1)
+    assert admitted(broker, "aa") == [True, False]
+
+
+@changes("fetch.max.bytes")
+def _(broker, change):
+    topic = broker.make_topic("t")
+    for _ in range(50):
+        broker.append("t", NOW_MS)
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        max_bytes=1 << 20,
+        min_bytes=1,
+        topics=[FetchTopic(topic="t", topic_id=topic.topic_id, partitions=[wanted])],
+    )
+
+    def fetched_bytes():
+        return len(broker.call(request, 12).responses[0].partitions[0].records)
+
+    assert fetched_bytes() > 2048
+    change(1024)
+    assert fetched_bytes() <= 1024
+
+
+# --- groups ------------------------------------------------------------------------------------
+
+
+def coordinate(broker):
+    """Make the topics that groups need; the shard of all groups."""
+    broker.make_topic(OFFSETS_TOPIC)
+    broker.make_topic("t")
+    (shard,) = broker.groups.shards()
+    return shard
+
+
+def now(broker):
+    return Now(int(broker.clock.monotonic() * 1000), broker.clock.wall_ms())
+
+
+@changes("offsets.retention.minutes")
+def _(broker, change):
+    shard = coordinate(broker)
+    commit(broker)
+    broker.clock.now_ms += 60 * 60_000
+    assert not shard.expire(now(broker)).records
+    change(59)
+    broker.clock.now_ms += 60_000_000 - 60 * 60_000
+    (tombstone,) = shard.expire(now(broker)).records
+    assert tombstone.value is None
+
+
+@changes("offsets.retention.check.interval.ms")
+def _(broker, change):
+    shard = coordinate(broker)
+    started_ms = now(broker).monotonic_ms
+    assert shard.next_deadline_ms() == started_ms + 600_000
+    change(1_000)
+    assert shard.next_deadline_ms() == started_ms + 1_000
+
+
+@changes("offsets.commit.timeout.ms")
+def _(broker, change):
+    coordinate(broker)
+    partition = broker.partition(OFFSETS_TOPIC)
+    change(250)
+    added = []
+    broker.timers.add_after = lambda delay_s, action: added.append(delay_s)
+    partition.wait_acknowledged = lambda offset, settle: SimpleNamespace(settled=False)
+    broker.start(commit_request(broker), 9)
+    assert 0.25 in added
+
+
+@changes("offset.metadata.max.bytes")
+def _(broker, change):
+    coordinate(broker)
+    assert commit(broker) == [ErrorCode.NONE]
+    change(0)
+    assert commit(broker) == [ErrorCode.OFFSET_METADATA_TOO_LARGE]
+
+
+@changes("tidemill.groups.max")
+def _(broker, change):
+    coordinate(broker)
+    commit(broker, group_id="a")
+    change(1)
+    assert commit(broker, group_id="b") == [ErrorCode.POLICY_VIOLATION]
+
+
+def join(broker, *, member_id="", timeout_ms=10_000):
+    """A classic member's JoinGroup: its answer, or None while it is held back."""
+    request = JoinGroupRequest(
+        group_id="classic",
+        member_id=member_id,
+        session_timeout_ms=timeout_ms,
+        rebalance_timeout_ms=timeout_ms,
+        protocol_type="consumer",
+        protocols=[JoinGroupRequestProtocol(name="range", metadata=b"")],
+    )
+    answer, _ = broker.start(request, 3)
+    return answer
+
+
+def join_error(broker, **fields):
+    answer = join(broker, **fields)
+    return ErrorCode(getattr(answer, "error_code", ErrorCode.NONE))
+
+
+@changes("group.min.session.timeout.ms")
+def _(broker, change):
+    coordinate(broker)
+    change(10_001)
+    assert join_error(broker) is ErrorCode.INVALID_SESSION_TIMEOUT
+    change(10_000)
+    assert join_error(broker) is ErrorCode.NONE
+
+
+@changes("group.max.session.timeout.ms")
+def _(broker, change):
+    coordinate(broker)
+    change(9_999)
+    assert join_error(broker) is ErrorCode.INVALID_SESSION_TIMEOUT
+    change(10_000)
+    assert join_error(broker) is ErrorCode.NONE
+
+
+@changes("group.initial.rebalance.delay.ms")
+def _(broker, change):
+    shard = coordinate(broker)
+    change(100)
+    join(broker)
+    assert shard.next_deadline_ms() == now(broker).monotonic_ms + 100
+
+
+@changes("group.max.size")
+def _(broker, change):
+    coordinate(broker)
+    assert heartbeat(broker, "first").error_code == ErrorCode.NONE
+    change(1)
+    assert heartbeat(broker, "second").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def heartbeat(broker, member_id, *, group_id="g", epoch=0, **fields):
+    """A heartbeat of the consumer protocol; a first one by default."""
+    joining = {
+        "subscribed_topic_names": ["t"],
+        "topic_partitions": [],
+        "rebalance_timeout_ms": 60_000,
+    }
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group_id, member_id=member_id, member_epoch=epoch, **(joining if not epoch else {})
+    )
+    return broker.call(request, 1)
+
+
+def settled_heartbeat(broker, **fields):
+    """The answer to a heartbeat long after the last change of the assignment."""
+    joined = heartbeat(broker, "m", **fields)
+    broker.clock.now_ms += 20_000
+    return heartbeat(broker, "m", epoch=joined.member_epoch, **fields)
+
+
+@changes("group.consumer.heartbeat.interval.ms")
+def _(broker, change):
+    coordinate(broker)
+    change(7_000)
+    assert settled_heartbeat(broker).heartbeat_interval_ms == 7_000
+
+
+@changes("group.consumer.session.timeout.ms")
+def _(broker, change):
+    shard = coordinate(broker)
+    heartbeat(broker, "m")
+    change(9_000)
+    heartbeat(broker, "m", epoch=1)
+    assert shard.next_deadline_ms() == now(broker).monotonic_ms + 9_000
+
+
+def check_bound(key, bound, value, group_key):
+    """The bound of what can be set for one group."""
+
+    @changes(key)
+    def _(broker, change):
+        setting = ((group_key, SET, str(value)),)
+        refused = alter(broker, *setting, kind=32, name="g")
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+        assert key in refused.error_message
+        change(bound)
+        assert alter(broker, *setting, kind=32, name="g").error_code == ErrorCode.NONE
+
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+check_bound("group.consumer.min.session.timeout.ms", 10_000, 10_000, SESSION)
+check_bound("group.consumer.max.session.timeout.ms", 90_000, 90_000, SESSION)
+check_bound("group.consumer.min.heartbeat.interval.ms", 1_000, 1_000, HEARTBEAT)
+check_bound("group.consumer.max.heartbeat.interval.ms", 20_000, 20_000, HEARTBEAT)
+
+
+# --- background work ---------------------------------------------------------------------------
+
+
+@changes("log.cleaner.backoff.ms")
+def _(broker, _change):
+    async def work():
+        upkeep = Upkeep(broker.cluster.live)
+        running = asyncio.create_task(upkeep.cleaner.run())
+        await asyncio.sleep(1)
+        assert upkeep.telemetry.cleanings == 1
+        upkeep.dirty(50)
+        await asyncio.sleep(1)
+        assert upkeep.telemetry.cleanings == 1
+        upkeep.set("log.cleaner.backoff.ms", 10)
+        await asyncio.sleep(1)
+        assert upkeep.telemetry.cleanings == 2
+        running.cancel()
+
+    SimLoop().run(work())
+
+
+@changes("log.cleaner.io.max.bytes.per.second")
+def _(broker, _change):
+    async def work():
+        upkeep = Upkeep(broker.cluster.live)
+        assert (await upkeep.clean())[1] < 1
+        upkeep.dirty(50)
+        upkeep.set("log.cleaner.io.max.bytes.per.second", 1024)
+        assert (await upkeep.clean())[1] > 1
+
+    SimLoop().run(work())
+
+
+@changes("log.cleaner.dedupe.buffer.size")
+def _(broker, _change):
+    async def work():
+        upkeep = Upkeep(broker.cluster.live, key_count=3_000)
+        assert (await upkeep.clean())[0] == 1
+        upkeep.dirty(3_000)
+        upkeep.dirty(3_000)
+        upkeep.set("log.cleaner.dedupe.buffer.size", 64 * 1024)
+        assert (await upkeep.clean())[0] > 1
+
+    SimLoop().run(work())
+
+
+@changes("log.retention.check.interval.ms")
+def _(broker, _change):
+    async def work():
+        upkeep = Upkeep(broker.cluster.live)
+        running = asyncio.create_task(upkeep.housekeeping.run_retention())
+        await asyncio.sleep(10)
+        assert upkeep.disk.exists(CUT)
+        upkeep.set("log.retention.check.interval.ms", 10_001)
+        await asyncio.sleep(1)
+        assert not upkeep.disk.exists(CUT)
+        running.cancel()
+
+    SimLoop().run(work())
