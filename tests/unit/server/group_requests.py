@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode
+from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidemill.wire.generated.delete_groups import DeleteGroupsRequest
 from tidemill.wire.generated.list_groups import ListGroupsRequest
 from tidemill.wire.generated.offset_commit import (
@@ -101,3 +102,31 @@ def with_two_groups(broker):
     commit(broker, 5, group_id="a")
     commit(broker, 6, group_id="b")
     return broker
+
+
+def coordinate(broker):
+    """Make the topics that groups need; the shard of all groups."""
+    broker.make_topic(OFFSETS_TOPIC)
+    broker.make_topic("t")
+    (shard,) = broker.groups.shards()
+    return shard
+
+
+def heartbeat(broker, member_id, *, group_id="g", epoch=0):
+    """A heartbeat of the consumer protocol; a first one by default."""
+    joining = {
+        "subscribed_topic_names": ["t"],
+        "topic_partitions": [],
+        "rebalance_timeout_ms": 60_000,
+    }
+    request = ConsumerGroupHeartbeatRequest(
+        group_id=group_id, member_id=member_id, member_epoch=epoch, **(joining if not epoch else {})
+    )
+    return broker.call(request, 1)
+
+
+def settled_heartbeat(broker, **fields):
+    """The answer to a heartbeat long after the last change of the assignment."""
+    joined = heartbeat(broker, "m", **fields)
+    broker.clock.now_ms += 20_000
+    return heartbeat(broker, "m", epoch=joined.member_epoch, **fields)

@@ -28,9 +28,6 @@ class LivePause:
         while True:
             self._changed.clear()
             left_s = started + self._length_ms(self._live.current) / 1000 - loop.time()
-            if left_s <= 0:
-                await asyncio.sleep(0)
-                return
             try:
                 async with asyncio.timeout(left_s):
                     await self._changed.wait()

@@ -48,9 +48,6 @@ class GroupKey:
     minimum_key: str
     maximum_key: str
 
-    def default(self, config: GroupConfig) -> int:
-        return _value(config, self.broker_key)
-
     def check(self, value: int, config: GroupConfig) -> None:
         """KafkaError INVALID_CONFIG if the broker's limits do not allow the value."""
         low, high = _value(config, self.minimum_key), _value(config, self.maximum_key)

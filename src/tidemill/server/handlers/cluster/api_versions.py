@@ -2,6 +2,9 @@
 
 Version 3 added the client's name and version, and feature levels. An unknown version is answered in
 the form of version 0 with the range of ApiVersions alone, so that the client can try again (T2).
+
+A feature is in the list exactly if it works here, at the one level that works: nothing raises or
+lowers a level, so the supported range and the finalized level are the same number.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from tidemill.wire.generated.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
 )
 from tidemill.wire.headers import UnsupportedVersion
 
@@ -27,6 +32,11 @@ VERSIONS = (0, 4)
 _CLIENT_SOFTWARE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?\Z")
 _V0_ANSWER = Struct(">iihihhh")
 FIRST_WITH_CLIENT_SOFTWARE = 3
+FEATURES = {
+    "group.version": 1,  # the consumer protocol (KIP-848)
+    "metadata.version": 30,  # 4.3-IV0, from which tools tell that this is like Kafka 4.3
+}
+"""Kafka's names of features, with the level that this broker has."""
 
 
 def make_handler(others: Iterable[Handler]) -> Handler:
@@ -42,7 +52,17 @@ def make_handler(others: Iterable[Handler]) -> Handler:
             api_keys=[
                 ApiVersion(api_key=key, min_version=low, max_version=high)
                 for key, low, high in ranges
-            ]
+            ],
+            supported_features=[
+                SupportedFeatureKey(name=name, min_version=level, max_version=level)
+                for name, level in FEATURES.items()
+            ],
+            # Clients keep the features with the highest epoch that they have seen.
+            finalized_features_epoch=context.image.controller_epoch,
+            finalized_features=[
+                FinalizedFeatureKey(name=name, min_version_level=level, max_version_level=level)
+                for name, level in FEATURES.items()
+            ],
         )
 
     return Handler(

@@ -47,11 +47,30 @@ def test_T12_the_offered_set_is_coherent_with_kafka_4(broker):
         assert last <= API_SPECS[key].version_max
 
 
-def test_T13_no_feature_is_advertised_that_makes_clients_use_apis_that_are_not_served(broker):
+@pytest.mark.parametrize("version", [3, 4])
+def test_T13_exactly_the_features_that_work_are_advertised_and_finalized(broker, version):
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
-    answer = broker.call(request, 4)
-    assert answer.supported_features == []
-    assert answer.finalized_features == []
+    answer = broker.call(request, version)
+    working = {("metadata.version", 30, 30), ("group.version", 1, 1)}
+    assert working == {
+        (one.name, one.min_version, one.max_version) for one in answer.supported_features
+    }
+    assert working == {
+        (one.name, one.min_version_level, one.max_version_level)
+        for one in answer.finalized_features
+    }
+    assert not answer.zk_migration_ready
+
+
+def test_T13_the_epoch_of_the_features_rises_with_each_controller(broker):
+    def epoch():
+        request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
+        return broker.call(request, 4).finalized_features_epoch
+
+    before = epoch()
+    assert before >= 0
+    broker.depose()
+    assert epoch() > before
 
 
 def test_transactions_and_share_groups_are_not_advertised_until_they_work(broker):

@@ -4,46 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.server.config_requests import (
+    APPEND,
+    BROKER,
+    BROKER_LOGGER,
+    DELETE,
+    GROUP,
+    SET,
+    SUBTRACT,
+    TOPIC,
+    alter,
+    alter_all,
+    replace_all,
+    resource_of,
+)
 from tidemill.core.errors import ErrorCode
 from tidemill.server.request.authorizer import Operation
-from tidemill.wire.generated import alter_configs, incremental_alter_configs
-
-TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
-SET, DELETE, APPEND, SUBTRACT = range(4)
-
-
-def replace_all(broker, configs, version=2, *, kind=TOPIC, name="t", validate_only=False):
-    """AlterConfigs for one resource."""
-    resource = alter_configs.AlterConfigsResource(
-        resource_type=kind,
-        resource_name=name,
-        configs=[alter_configs.AlterableConfig(name=k, value=v) for k, v in configs.items()],
-    )
-    request = alter_configs.AlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    return broker.call(request, version).responses[0]
-
-
-def resource_of(changes, *, kind=TOPIC, name="t"):
-    return incremental_alter_configs.AlterConfigsResource(
-        resource_type=kind,
-        resource_name=name,
-        configs=[
-            incremental_alter_configs.AlterableConfig(name=key, config_operation=op, value=value)
-            for key, op, value in changes
-        ],
-    )
-
-
-def alter_all(broker, resources, version=1, *, validate_only=False):
-    request = incremental_alter_configs.IncrementalAlterConfigsRequest(
-        resources=resources, validate_only=validate_only
-    )
-    return broker.call(request, version).responses
-
-
-def alter(broker, *changes, version=1, **resource):
-    """IncrementalAlterConfigs for one resource."""
-    return alter_all(broker, [resource_of(changes, **resource)], version)[0]
 
 
 def overrides(broker):

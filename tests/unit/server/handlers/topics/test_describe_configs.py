@@ -2,6 +2,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.server.config_requests import (
+    BROKER,
+    BROKER_LOGGER,
+    GROUP,
+    TOPIC,
+    by_name,
+    describe,
+)
 from tests.unit.server.one_broker import OneBroker
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import Option, OptionType, options_of
@@ -16,25 +24,7 @@ from tidemill.wire.generated.describe_configs import (
 )
 
 VERSIONS = range(1, 5)
-TOPIC, BROKER, BROKER_LOGGER, GROUP = 2, 4, 8, 32
 DYNAMIC_TOPIC, STATIC_BROKER, DEFAULT = 1, 4, 5
-
-
-def describe(broker, kind, name, version=4, *, keys=None, synonyms=False, documentation=False):
-    wanted = DescribeConfigsResource(
-        resource_type=kind, resource_name=name, configuration_keys=keys
-    )
-    request = DescribeConfigsRequest(
-        resources=[wanted], include_synonyms=synonyms, include_documentation=documentation
-    )
-    (result,) = broker.call(request, version).results
-    assert (result.resource_type, result.resource_name) == (kind, name)
-    return result
-
-
-def by_name(result):
-    assert result.error_code == ErrorCode.NONE
-    return {one.name: one for one in result.configs}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

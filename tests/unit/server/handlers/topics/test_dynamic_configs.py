@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.server.handlers.topics.test_alter_configs import (
+from tests.unit.server.config_requests import (
     APPEND,
     BROKER,
     DELETE,
@@ -13,10 +13,12 @@ from tests.unit.server.handlers.topics.test_alter_configs import (
     TOPIC,
     alter,
     alter_all,
+    by_name,
+    describe,
     replace_all,
     resource_of,
 )
-from tests.unit.server.handlers.topics.test_describe_configs import by_name, describe
+from tests.unit.server.group_requests import coordinate, heartbeat, settled_heartbeat
 from tests.unit.server.one_broker import OneBroker
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import options_of
@@ -286,3 +288,22 @@ def test_S11_many_groups_change_in_slices(broker):
     # Each entry is looked at twice, first by the handler and then by the cluster.
     assert broker.turns_of(IncrementalAlterConfigsRequest(resources=resources), 1) >= 2 * 4 - 1
     assert len(broker.image.overrides) == count
+
+
+def test_members_are_held_to_their_groups_timeouts_from_their_next_heartbeat_on(broker):
+    shard = coordinate(broker)
+    joined = heartbeat(broker, "m")
+    set_key(broker, SESSION, "60000", kind=GROUP, name="g")
+    set_key(broker, HEARTBEAT, "15000", kind=GROUP, name="g")
+    broker.clock.now_ms += 30_000
+    answer = heartbeat(broker, "m", epoch=joined.member_epoch)
+    assert answer.heartbeat_interval_ms == 15_000
+    assert shard.next_deadline_ms() == broker.clock.now_ms + 60_000
+    assert settled_heartbeat(broker, group_id="other").heartbeat_interval_ms == 5_000
+
+
+def test_a_coordinator_that_loads_a_group_later_knows_its_timeouts(broker):
+    set_key(broker, SESSION, "60000", kind=GROUP, name="g")
+    shard = coordinate(broker)
+    heartbeat(broker, "m")
+    assert shard.next_deadline_ms() == broker.clock.now_ms + 60_000

@@ -8,8 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.upkeep import CUT, Upkeep
-from tests.unit.server.group_requests import OFFSETS_TOPIC, commit, commit_request
-from tests.unit.server.handlers.topics.test_alter_configs import BROKER, SET, alter
+from tests.unit.server.config_requests import BROKER, GROUP, SET, alter
+from tests.unit.server.group_requests import (
+    OFFSETS_TOPIC,
+    commit,
+    commit_request,
+    coordinate,
+    heartbeat,
+    settled_heartbeat,
+)
 from tests.unit.server.one_broker import NOW_MS
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.config.broker_config import BrokerConfig
@@ -19,7 +26,6 @@ from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.testing.sim.loop import SimLoop
-from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidemill.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
@@ -199,14 +205,6 @@ def _(broker, change):
 # --- groups ------------------------------------------------------------------------------------
 
 
-def coordinate(broker):
-    """Make the topics that groups need; the shard of all groups."""
-    broker.make_topic(OFFSETS_TOPIC)
-    broker.make_topic("t")
-    (shard,) = broker.groups.shards()
-    return shard
-
-
 def now(broker):
     return Now(int(broker.clock.monotonic() * 1000), broker.clock.wall_ms())
 
@@ -313,26 +311,6 @@ def _(broker, change):
     assert heartbeat(broker, "second").error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def heartbeat(broker, member_id, *, group_id="g", epoch=0, **fields):
-    """A heartbeat of the consumer protocol; a first one by default."""
-    joining = {
-        "subscribed_topic_names": ["t"],
-        "topic_partitions": [],
-        "rebalance_timeout_ms": 60_000,
-    }
-    request = ConsumerGroupHeartbeatRequest(
-        group_id=group_id, member_id=member_id, member_epoch=epoch, **(joining if not epoch else {})
-    )
-    return broker.call(request, 1)
-
-
-def settled_heartbeat(broker, **fields):
-    """The answer to a heartbeat long after the last change of the assignment."""
-    joined = heartbeat(broker, "m", **fields)
-    broker.clock.now_ms += 20_000
-    return heartbeat(broker, "m", epoch=joined.member_epoch, **fields)
-
-
 @changes("group.consumer.heartbeat.interval.ms")
 def _(broker, change):
     coordinate(broker)
@@ -355,11 +333,11 @@ def check_bound(key, bound, value, group_key):
     @changes(key)
     def _(broker, change):
         setting = ((group_key, SET, str(value)),)
-        refused = alter(broker, *setting, kind=32, name="g")
+        refused = alter(broker, *setting, kind=GROUP, name="g")
         assert refused.error_code == ErrorCode.INVALID_CONFIG
         assert key in refused.error_message
         change(bound)
-        assert alter(broker, *setting, kind=32, name="g").error_code == ErrorCode.NONE
+        assert alter(broker, *setting, kind=GROUP, name="g").error_code == ErrorCode.NONE
 
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"

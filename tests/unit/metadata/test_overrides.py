@@ -1,0 +1,213 @@
+"""What was set at run time for brokers and groups: kept in the store, followed by every broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.core.errors import ErrorCode, StoreUnavailable
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.overrides import ALL_BROKERS, ConfigOwner, broker_owner, group_owner
+from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.override_writer import OverrideChange
+from tidemill.metadata.store.coord import Create
+
+RETENTION = "log.retention.ms"
+SESSION = "consumer.session.timeout.ms"
+
+
+def change(owner, *pairs):
+    return OverrideChange(owner=owner, changes=[(key, AlterOp.SET, value) for key, value in pairs])
+
+
+async def put(cluster, owner, key, value):
+    (result,) = await cluster.alter_overrides([change(owner, (key, value))])
+    assert result.code is ErrorCode.NONE, result.detail
+
+
+async def write(small, path, value):
+    """Write a node as another program, or another version, would."""
+    session = small.server.session()
+    await session.start()
+    await session.multi([Create(path, value)])
+
+
+async def store(small, owner, **values):
+    overrides = {key.replace("_", "."): text for key, text in values.items()}
+    await write(small, nodes.overrides_path(owner), nodes.encode_overrides(overrides))
+
+
+def retention_ms(cluster):
+    return cluster.live.current.topic_defaults.log_retention_ms
+
+
+def test_a_restarted_broker_has_what_was_set(run):
+    async def scenario():
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t")])
+        await put(cluster, ALL_BROKERS, RETENTION, "5")
+        await put(cluster, group_owner("g"), SESSION, "60000")
+        small.crash(0)
+        (cluster,) = await small.start(0, unclean=True)
+        assert retention_ms(cluster) == 5
+        assert cluster.image.topics["t"].config.retention_ms == 5
+        assert cluster.image.overrides_of(group_owner("g")) == {SESSION: "60000"}
+
+    run(scenario())
+
+
+def test_every_broker_follows_what_is_set_for_all_and_only_its_own_beside(run):
+    async def scenario():
+        small = SmallCluster()
+        first, second = await small.start(0, 1)
+        await first.create_topics([TopicSpec(name="t")])
+        await put(first, ALL_BROKERS, RETENTION, "5")
+        await put(second, broker_owner(1), RETENTION, "7")
+        await small.catch_up()
+        assert (retention_ms(first), retention_ms(second)) == (5, 7)
+        assert second.image.topics["t"].config.retention_ms == 7
+        delta = small.members[0].deltas[-1]
+        assert (delta.overrides_changed, delta.topics_changed) == ((broker_owner(1),), ())
+
+    run(scenario())
+
+
+def test_T22_a_change_is_in_force_and_told_before_the_call_returns(run):
+    async def scenario():
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t"), TopicSpec(name="u")])
+        small.notices_held = True
+        await put(cluster, ALL_BROKERS, RETENTION, "5")
+        delta = small.members[0].deltas[-1]
+        assert delta.overrides_changed == (ALL_BROKERS,)
+        assert delta.topics_changed == ("t", "u")
+        assert retention_ms(cluster) == 5
+
+    run(scenario())
+
+
+def test_a_change_that_two_brokers_make_at_once_keeps_both(run):
+    async def scenario():
+        small = SmallCluster()
+        first, second = await small.start(0, 1)
+        small.notices_held = True
+        await put(first, ALL_BROKERS, RETENTION, "5")
+        await put(second, ALL_BROKERS, "log.retention.bytes", "6")
+        both = {RETENTION: "5", "log.retention.bytes": "6"}
+        assert second.image.overrides_of(ALL_BROKERS) == both
+
+    run(scenario())
+
+
+def test_the_last_key_that_is_removed_takes_its_node_with_it(run):
+    async def scenario():
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await put(cluster, ALL_BROKERS, RETENTION, "5")
+        removal = OverrideChange(owner=ALL_BROKERS, changes=[(RETENTION, AlterOp.DELETE, None)])
+        await cluster.alter_overrides([removal])
+        assert small.server.scan(nodes.CONFIGS) == []
+        await put(cluster, ALL_BROKERS, RETENTION, "6")
+        assert retention_ms(cluster) == 6
+
+    run(scenario())
+
+
+def test_a_store_that_does_not_answer_changes_nothing_here(run):
+    async def scenario():
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        small.server.suspend(small.members[0].coord)
+        with pytest.raises(StoreUnavailable):
+            await put(cluster, ALL_BROKERS, RETENTION, "5")
+        assert cluster.live.current is cluster.live.static
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("owner", "key", "value"),
+    [
+        (ALL_BROKERS, "key_of_later", "1"),
+        (ALL_BROKERS, "data_dir", "/elsewhere"),
+        (ALL_BROKERS, "log_segment_bytes", "-1"),
+        (broker_owner(0), "num_partitions", "3"),
+        (group_owner("g"), "share_auto_offset_reset", "latest"),
+    ],
+)
+def test_a_stored_key_that_this_version_does_not_know_is_reported_and_ignored(
+    run, owner, key, value
+):
+    async def scenario():
+        small = SmallCluster()
+        await store(small, owner, **{key: value, "log_retention_ms": "5"})
+        (cluster,) = await small.start(0)
+        assert any(key.replace("_", ".") in one for one in small.members[0].alarms)
+        if owner.kind == "broker":
+            assert cluster.image.overrides_of(owner) == {RETENTION: "5"}
+            assert retention_ms(cluster) == 5
+        else:
+            assert cluster.image.overrides_of(owner) == {}
+
+    run(scenario())
+
+
+def test_a_stored_key_that_no_longer_fits_the_file_is_reported_and_ignored(run):
+    async def scenario():
+        small = SmallCluster("socket.request.max.bytes=2000000")
+        await store(small, ALL_BROKERS, message_max_bytes="3000000", log_retention_ms="5")
+        (cluster,) = await small.start(0)
+        assert any("message.max.bytes" in one for one in small.members[0].alarms)
+        assert cluster.live.cluster_overrides == {RETENTION: "5"}
+        assert retention_ms(cluster) == 5
+        assert cluster.live.current.topic_defaults.message_max_bytes < 2_000_000
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("path", ["/configs/", "/configs/user/a", "/configs/group/a/b"])
+def test_S46_a_foreign_node_raises_an_alarm_and_changes_nothing(run, path):
+    async def scenario():
+        small = SmallCluster()
+        await write(small, path, nodes.encode_overrides({}))
+        (cluster,) = await small.start(0)
+        assert any(path in one for one in small.members[0].alarms)
+        assert cluster.image.overrides == {}
+
+    run(scenario())
+
+
+def test_S46_a_bad_node_leaves_the_configuration_as_it_was(run):
+    async def scenario():
+        small = SmallCluster()
+        path = nodes.overrides_path(ALL_BROKERS)
+        await write(small, path, b'{"v":1,"overrides":5}')
+        (cluster,) = await small.start(0)
+        assert any(path in one for one in small.members[0].alarms)
+        assert cluster.live.current is cluster.live.static
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        ALL_BROKERS,
+        broker_owner(7),
+        *map(group_owner, ["g", "~all", ".", "..", "a/b", "100%", "%2E", "ü", "\x00"]),
+    ],
+)
+def test_each_owner_has_a_path_of_its_own(owner):
+    path = nodes.overrides_path(owner)
+    assert nodes.try_config_owner(path) == owner
+    assert path.count("/") == 3
+    assert not path.endswith(".")
+
+
+def test_a_path_that_we_would_not_write_has_no_owner():
+    for path in ("/configs/group/%2e", "/configs/group/%FF", "/configs/broker/", "/configs/x/y"):
+        assert nodes.try_config_owner(path) is None
+    assert nodes.try_config_owner("/configs/group/g") == ConfigOwner(group_owner("g").kind, "g")
