@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import INT64_MAX, Option, OptionType, options_of
+from tidemill.metadata.image.group_keys import GROUP_KEYS
 from tidemill.metadata.image.topic_keys import TOPIC_KEYS, Effect, TopicKey
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.metrics.broker_metrics import METRICS
@@ -34,6 +35,18 @@ wins:
 
 An unknown key, or a value outside its range, is an error that names the key and what is allowed.
 Keys of scope *cluster* should have the same value on all brokers.
+
+A key that changes *at run time* can also be set with any Kafka admin client: for one broker, under
+its id, or for all brokers, under the empty name. What was set for the one broker wins over what was
+set for all, and both over the three places above. A key of scope *cluster* can only be set for all.
+
+"""
+
+GROUP_PART = """
+## Group keys
+
+Set with any Kafka admin client for one consumer group, which need not exist yet. Other group keys
+of Kafka (`share.*`, `streams.*`, `consumer.assignment.interval.ms`) are refused with the reason.
 
 """
 
@@ -99,10 +112,31 @@ def pages() -> dict[Path, str]:
 
 def _configuration_page() -> str:
     rows = [
-        (f"`{one.key}`", _value(one), _allowed(one), one.scope.value, one.doc)
+        (
+            f"`{one.key}`",
+            _value(one),
+            _allowed(one),
+            one.scope.value,
+            "at run time" if one.dynamic else "at start",
+            one.doc,
+        )
         for one in options_of(BrokerConfig).values()
     ]
-    return CONFIGURATION + _table(("key", "default", "allowed", "scope", "meaning"), rows)
+    columns = ("key", "default", "allowed", "scope", "changes", "meaning")
+    return CONFIGURATION + _table(columns, rows) + GROUP_PART + _group_table()
+
+
+def _group_table() -> str:
+    rows = [
+        (
+            f"`{name}`",
+            f"`{key.broker_key}`",
+            f"`{key.minimum_key}` to `{key.maximum_key}`",
+            key.option.doc,
+        )
+        for name, key in GROUP_KEYS.items()
+    ]
+    return _table(("key", "default", "allowed", "meaning"), rows)
 
 
 def _apis_page() -> str:

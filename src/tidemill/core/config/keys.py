@@ -65,7 +65,7 @@ class Scope(Enum):
     CLUSTER = "cluster"
     """Every broker must have the same value."""
     BROKER = "broker"
-    """Each broker may have its own value; read at start."""
+    """Each broker may have its own value."""
     TOPIC = "topic"
     """The value may differ per topic and change at run time."""
 
