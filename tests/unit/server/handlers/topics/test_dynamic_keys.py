@@ -383,10 +383,10 @@ def _(broker, _change):
 @changes("log.cleaner.dedupe.buffer.size")
 def _(broker, _change):
     async def work():
-        upkeep = Upkeep(broker.cluster.live, key_count=3_000)
+        upkeep = Upkeep(broker.cluster.live, key_count=2_100)
         assert (await upkeep.clean())[0] == 1
-        upkeep.dirty(3_000)
-        upkeep.dirty(3_000)
+        upkeep.dirty(2_100)
+        upkeep.dirty(2_100)
         upkeep.set("log.cleaner.dedupe.buffer.size", 64 * 1024)
         assert (await upkeep.clean())[0] > 1
 
