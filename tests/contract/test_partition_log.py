@@ -357,6 +357,7 @@ def test_T37_epochs_before_the_start_merge_into_the_one_that_holds_it(log):
     append(log, batch(0, 2, epoch=1), batch(2, 4, epoch=2), batch(6, epoch=3))
     log.advance_start(4)
     assert log.epochs.entries() == ((2, 4), (3, 6))
+    assert log.epochs.end_offset_for(1, log.log_end_offset) == (1, 4)
 
 
 # --- retention ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from time import monotonic
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from tests.e2e.cutting_proxy import CuttingProxy
 from tests.e2e.load import Load, Log, Tail, read_logs
@@ -35,6 +36,7 @@ LOGS: list[Log] = [
     *(("paged", partition) for partition in range(2)),
 ]
 STOP_WITHIN_S = 10.0
+RETURN_MS = 2000
 
 
 def _create_topics(broker: BrokerProcess) -> None:
@@ -198,3 +200,39 @@ def test_T35_consumers_continue_after_the_broker_was_killed(proxied, topic):
     finally:
         librdkafka.close()
         python.close()
+
+
+@pytest.mark.parametrize("reset", ["latest", "error"])
+def test_T37_a_consumer_that_lost_nothing_never_resets_its_position(new_broker, topic, reset):
+    """All that it read is deleted and the broker killed; the next records are all its own."""
+    broker = new_broker()
+    create_topic(broker.bootstrap, topic)
+    start = confluent_kafka.TopicPartition(topic, 0, 0)
+    # It comes back after the new records are there: at once it could reset without a loss.
+    consumer = Confluent().consumer(
+        broker.bootstrap,
+        auto_offset_reset=reset,
+        reconnect_backoff_ms=RETURN_MS,
+        reconnect_backoff_max_ms=RETURN_MS,
+    )
+    consumer.assign([start])
+    try:
+        _produce_and_read(broker, consumer, b"deleted")
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        end = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_END)
+        for deleted in admin.delete_records([end]).values():
+            assert deleted.result(DEADLINE_S).low_watermark == 5
+        broker.kill()
+        broker.start()
+        _produce_and_read(broker, consumer, b"new")
+    finally:
+        consumer.close()
+
+
+def _produce_and_read(
+    broker: BrokerProcess, consumer: confluent_kafka.Consumer, name: bytes
+) -> None:
+    (assigned,) = consumer.assignment()
+    values = [b"%s %d" % (name, n) for n in range(5)]
+    Confluent().produce(broker.bootstrap, assigned.topic, [Message(value) for value in values])
+    assert [record.value for record in Confluent().read(consumer, 5)] == values

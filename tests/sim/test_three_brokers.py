@@ -13,6 +13,7 @@ from tests.sim.replicas import eventually, leader_of, log_bytes, replica, replic
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer, RecordDelivery
+from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.sim.world import SimWorld, host_name
 from tidemill.wire.generated.fetch import (
@@ -268,13 +269,18 @@ def test_I14_a_follower_with_a_tail_of_its_own_acknowledges_nothing():
         await bench.cluster.refresh([])
         connection = await bench.cluster.connection(bench.leader)
         for follower in bench.followers:
-            wanted = FetchPartition(fetch_offset=3, last_fetched_epoch=99, flushed_offset=3)
-            request = FetchRequest(
-                replica_state=ReplicaState(replica_id=follower),
-                topics=[FetchTopic(topic_id=led.topic_id, partitions=[wanted])],
-            )
-            response = await connection.request(request, FetchResponse, timeout_s=5.0)
-            assert response.responses[0].partitions[0].diverging_epoch is not None
+            for epoch, offset in ((99, 3), (led.leader_epoch, 4)):
+                wanted = FetchPartition(
+                    fetch_offset=offset, last_fetched_epoch=epoch, flushed_offset=offset
+                )
+                request = FetchRequest(
+                    replica_state=ReplicaState(replica_id=follower),
+                    topics=[FetchTopic(topic_id=led.topic_id, partitions=[wanted])],
+                )
+                response = await connection.request(request, FetchResponse, timeout_s=5.0)
+                data = response.responses[0].partitions[0]
+                is_refused = data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+                assert is_refused or data.diverging_epoch is not None
         assert led.high_watermark == 0
 
     run(scenario, 1)

@@ -31,6 +31,7 @@ from tidemill.wire.produced_batch import BatchPolicy, prepare_own, prepare_produ
 __all__ = ["Appended", "FlushRequests", "Partition", "PartitionSettings"]
 
 NO_EPOCH = -1
+NO_OFFSET = -1
 NO_TIMESTAMP = -1
 ACKS_ALL = -1
 
@@ -363,7 +364,12 @@ class Partition:
         return min(committed, self.durable_offset) if self.is_leader else committed
 
     def end_offset_of_epoch(self, epoch: int) -> tuple[int, int]:
-        """The largest known epoch up to `epoch`, and where it ended (T37)."""
+        """The largest known epoch up to `epoch`, and where it ended (T37).
+
+        (-1, -1) for an epoch above ours: nobody has led in it, so its records cannot be here.
+        """
+        if epoch > self.leader_epoch:
+            return NO_EPOCH, NO_OFFSET
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
 
     # --- follower --------------------------------------------------------------------------------
@@ -408,7 +414,8 @@ class Partition:
         """Drop the tail that the leader does not have: by epochs, never by the watermark (KIP-279).
 
         `epoch` is the leader's largest epoch up to ours, and ended there at `end_offset`. If it
-        ended earlier here, or is unknown here, our own end of it is the last common point.
+        ended earlier here, or is unknown here, our own end of it is the last common point. If all
+        our epochs are newer, that is the start of the oldest.
         """
         _, own_end = self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
         offset = min(end_offset, own_end) if own_end >= 0 else self.log.log_start_offset

@@ -341,4 +341,29 @@ def test_T37_the_end_of_an_epoch_is_where_the_next_one_began():
     assert led.end_offset_of_epoch(2) == (2, 4)
     assert led.end_offset_of_epoch(4) == (2, 4)
     assert led.end_offset_of_epoch(5) == (5, 7)
-    assert led.end_offset_of_epoch(1) == (-1, -1)
+    assert led.end_offset_of_epoch(1) == (1, 0)
+
+
+def test_T37_an_epoch_whose_records_were_all_deleted_ended_at_the_log_start():
+    led = leader(epoch=2)
+    append(led, 4)
+    led.log.advance_start(4)
+    led.become_leader(image(epoch=3), now=1.0)
+    append(led, 3)
+    led.log.advance_start(5)
+    assert led.end_offset_of_epoch(2) == (2, 5)
+
+
+def test_T37_an_epoch_after_the_partitions_own_is_unknown():
+    led = leader(epoch=2)
+    append(led, 4)
+    assert led.end_offset_of_epoch(3) == (-1, -1)
+
+
+def test_T37_the_partitions_own_epoch_is_known_though_it_wrote_nothing():
+    led = leader(epoch=2)
+    append(led, 4)
+    led.become_leader(image(epoch=7), now=1.0)
+    assert led.end_offset_of_epoch(5) == (2, 4)
+    assert led.end_offset_of_epoch(7) == (7, 4)
+    assert led.end_offset_of_epoch(8) == (-1, -1)

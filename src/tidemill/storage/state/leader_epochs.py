@@ -49,6 +49,11 @@ class LeaderEpochs:
         return len(self._epochs)
 
     @property
+    def oldest(self) -> int:
+        """The oldest epoch, or NO_EPOCH."""
+        return self._epochs[0] if self._epochs else NO_EPOCH
+
+    @property
     def latest_start_offset(self) -> int:
         """Where the newest epoch begins, or -1."""
         return self._starts[-1] if self._starts else _NO_OFFSET
@@ -74,14 +79,16 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch that is not above `epoch`, and where it ended (T37).
 
-        (-1, -1) if none is known: the log starts after everything that epoch wrote.
+        Everything of an epoch before the oldest entry was deleted: it ended where that entry
+        begins, and a reader who had read it all has lost nothing. (-1, -1) for no epoch, and in an
+        empty list. The caller refuses epochs that are yet to come: this list does not know the
+        current epoch, which may have written nothing.
         """
-        index = bisect_right(self._epochs, epoch) - 1
-        if index < 0:
+        if epoch < 0 or not self._epochs:
             return NO_EPOCH, _NO_OFFSET
-        following = index + 1
+        following = bisect_right(self._epochs, epoch)
         end = self._starts[following] if following < len(self._starts) else log_end_offset
-        return self._epochs[index], end
+        return (self._epochs[following - 1] if following else epoch), end
 
     def epoch_at(self, offset: int) -> int:
         """The epoch that wrote `offset`, or NO_EPOCH."""

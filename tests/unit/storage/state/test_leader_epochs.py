@@ -26,7 +26,8 @@ def test_a_new_list_knows_nothing():
 @pytest.mark.parametrize(
     ("asked", "answer"),
     [
-        (0, (-1, -1)),
+        (-1, (-1, -1)),
+        (0, (0, 0)),
         (1, (1, 10)),
         (2, (1, 10)),
         (3, (3, 40)),
@@ -37,6 +38,12 @@ def test_a_new_list_knows_nothing():
 )
 def test_T37_the_largest_epoch_up_to_the_asked_one_and_its_end(epochs, asked, answer):
     assert epochs.end_offset_for(asked, LOG_END) == answer
+
+
+def test_T37_an_epoch_older_than_all_ended_where_the_log_now_begins(epochs):
+    """Everything that it wrote was deleted: its readers lost nothing and go on from there."""
+    epochs.truncate_from_start(50)
+    assert epochs.end_offset_for(3, LOG_END) == (3, 50)
 
 
 @pytest.mark.parametrize(("offset", "epoch"), [(0, 1), (9, 1), (10, 3), (39, 3), (40, 7), (99, 7)])

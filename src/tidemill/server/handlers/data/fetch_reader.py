@@ -181,13 +181,18 @@ class FetchReader:
 
     def _diverges(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
         """The reader's last epoch ended earlier here: it must cut its tail first (KIP-595)."""
-        epoch, end_offset = partition.end_offset_of_epoch(target.last_fetched_epoch)
-        if epoch == target.last_fetched_epoch and end_offset >= target.fetch_offset:
+        last_epoch, log = target.last_fetched_epoch, partition.log
+        epoch, end_offset = partition.end_offset_of_epoch(last_epoch)
+        if epoch == NO_EPOCH:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nobody has led in epoch {last_epoch}")
+        if target.fetch_offset < log.log_start_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "before the log start")
+        if self._replica_id >= 0 and last_epoch < log.epochs.oldest:
+            # What it holds up to our first entry is deleted here, or was never committed. A
+            # consumer only goes on from there; a replica must not keep it.
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "the replica holds nothing of ours")
+        if epoch == last_epoch and end_offset >= target.fetch_offset:
             return False
-        if epoch == UNKNOWN_OFFSET:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE, "nothing here is as old as the reader's last epoch"
-            )
         data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
         self.must_answer = True
         return True

@@ -3,7 +3,8 @@
 v2 the client's own epoch is checked (T36); v3 the id of the replica that asks; v4 flexible.
 
 Only the leader answers: with the largest epoch up to the one asked for, and the offset after its
-last record; (-1, -1) if it knows no such epoch.
+last record. An epoch whose records were all deleted ended where the log begins; (-1, -1) for one
+above the leader's own. A client takes (-1, -1) for lost records and resets its position.
 """
 
 from __future__ import annotations

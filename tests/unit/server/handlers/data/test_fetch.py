@@ -151,6 +151,61 @@ def test_T36_a_reader_from_a_lost_tail_is_told_where_its_epoch_ended(orders):
     assert len(data.records) == 0
 
 
+def _fetch_after(broker, epoch, offset, *, replica_id=-1):
+    """Fetch as a reader whose last record is of this epoch."""
+    wanted = FetchPartition(
+        partition=0, fetch_offset=offset, last_fetched_epoch=epoch, partition_max_bytes=1 << 20
+    )
+    request = _request(broker, 15, wanted)
+    request.replica_state = ReplicaState(replica_id=replica_id)
+    return broker.call(request, 15).responses[0].partitions[0]
+
+
+@pytest.fixture
+def emptied(orders):
+    """All records were deleted, a new epoch began, and wrote two batches."""
+    orders.partition("orders").log.advance_start(6)
+    orders.lead_again("orders")
+    orders.append("orders", NOW_MS)
+    orders.append("orders", NOW_MS)
+    return orders
+
+
+def test_T37_a_reader_whose_epoch_was_deleted_goes_on_where_the_log_begins(emptied):
+    data = _fetch_after(emptied, emptied.partition("orders").leader_epoch - 1, 6)
+    assert (data.error_code, data.diverging_epoch) == (ErrorCode.NONE, None)
+    assert _bases(data) == [6, 7]
+
+
+def test_T37_a_reader_of_a_deleted_epoch_that_is_past_its_end_is_told_where_it_ended(emptied):
+    epoch = emptied.partition("orders").leader_epoch - 1
+    data = _fetch_after(emptied, epoch, 7)
+    assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (epoch, 6)
+
+
+def test_T37_a_reader_below_the_log_start_is_out_of_range_whatever_its_epoch(emptied):
+    assert _fetch_after(emptied, 0, 5).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_T37_a_reader_from_an_epoch_after_the_leaders_is_out_of_range(orders):
+    epoch = orders.partition("orders").leader_epoch + 1
+    data = _fetch_after(orders, epoch, 6)
+    assert data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert data.diverging_epoch is None
+
+
+def test_I10_a_follower_that_has_nothing_of_ours_is_sent_to_the_log_start(broker):
+    """What it holds below our start may be a tail that was never committed."""
+    broker.join_broker(2)
+    broker.make_topic("orders", -1, assignments={0: [1, 2]})
+    old = broker.partition("orders").leader_epoch
+    broker.append("orders", NOW_MS)
+    broker.partition("orders").log.advance_start(1)
+    broker.lead_again("orders")
+    data = _fetch_after(broker, old, 1, replica_id=2)
+    assert (data.error_code, data.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 1)
+
+
 @pytest.mark.parametrize("version", range(11, 19))
 def test_T38_a_rack_is_taken_and_the_leader_answers_itself(orders, version):
     request = _request(orders, version, 0, rack_id="here")

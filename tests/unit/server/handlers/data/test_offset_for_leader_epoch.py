@@ -38,10 +38,28 @@ def test_T37_the_largest_epoch_up_to_the_one_asked_for(broker, version, asked, a
     assert (entry.leader_epoch - first, entry.end_offset) == answer
 
 
-def test_T37_an_epoch_before_all_that_is_known_is_undefined(broker):
+def told(entry):
+    return entry.error_code, entry.leader_epoch, entry.end_offset
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_T37_an_epoch_before_all_that_is_known_ended_where_the_log_begins(broker, version):
+    """-1 would mean lost records: a consumer that has lost nothing would reset its position."""
     first = epochs_with_a_gap(broker)
-    entry = ask(broker, first - 1)
-    assert (entry.error_code, entry.leader_epoch, entry.end_offset) == (ErrorCode.NONE, -1, -1)
+    broker.partition("t").log.advance_start(3)
+    assert told(ask(broker, first, version)) == (ErrorCode.NONE, first, 3)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_T37_an_epoch_after_the_leaders_own_is_undefined(broker, version):
+    epochs_with_a_gap(broker)
+    current = broker.partition("t").leader_epoch
+    assert told(ask(broker, current + 1, version)) == (ErrorCode.NONE, -1, -1)
+
+
+def test_T37_no_epoch_is_undefined(broker):
+    epochs_with_a_gap(broker)
+    assert told(ask(broker, -1)) == (ErrorCode.NONE, -1, -1)
 
 
 @pytest.mark.parametrize(
