@@ -193,6 +193,27 @@ def test_F52_a_running_consumer_can_be_rewound(shared_broker, topic):
     assert [record.offset for record in again] == list(range(42, 100))
 
 
+@pytest.mark.parametrize("brokers_version", [(0, 11), (1, 0), (2, 0)], ids=str)
+def test_T23_a_client_that_fetches_by_old_versions_reads_zstd(
+    shared_broker, topic, brokers_version
+):
+    """kafka-python fetches by versions below 10 from brokers that it takes for these."""
+    create_topic(shared_broker.bootstrap, topic)
+    values = [b"%d" % n for n in range(100)]
+    Confluent().produce(
+        shared_broker.bootstrap, topic, [Message(value) for value in values], Sending(codec="zstd")
+    )
+    partition = kafka.TopicPartition(topic, 0)
+    consumer = KafkaPython().consumer(shared_broker.bootstrap, api_version=brokers_version)
+    try:
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        read = KafkaPython().read(consumer, len(values))
+    finally:
+        consumer.close()
+    assert [record.value for record in read] == values
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
 def test_F53_T39_a_time_is_found_inside_a_batch(shared_broker, topic, client, codec):
     create_topic(shared_broker.bootstrap, topic)

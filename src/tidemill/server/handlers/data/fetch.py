@@ -2,8 +2,11 @@
 
 HOT PATH: once per fetch and per partition in it.
 
-v4 isolation level; v5 log start offset; v7 sessions; v9 leader epochs; v10 zstd; v11 rack; v12
+v4 isolation level; v5 log start offset; v7 sessions; v9 leader epochs; v10 as v9; v11 rack; v12
 flexible and diverging epochs; v13 topic ids; v15-v18 fields of followers.
+
+v10 says that the client knows zstd, but clients of older versions are sent zstd too, as by Kafka 4:
+kafka-python 2.0 fetches by v4 and reads it (T23).
 
 The fetch is planned from the request and its session, read (`FetchReader`) and answered. A fetch
 that finds fewer than `min_bytes` is parked until its partitions have more or its time is up, and
@@ -30,19 +33,15 @@ from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.server.request.leader_hints import leader_endpoints
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import iter_headers
-from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     NodeEndpoint,
-    PartitionData,
 )
 
 __all__ = ["HANDLER"]
 
-FIRST_WITH_ZSTD = 10
 FIRST_WITH_ENDPOINTS = 16
 MAX_WAIT_MS_MAX = 60 * 1000
 """The longest wait that a client gets: what is queued behind a parked fetch takes memory (S40)."""
@@ -159,8 +158,6 @@ def _response(context: DataContext, plan: FetchPlan, results: FetchResults) -> F
     response = FetchResponse(throttle_time_ms=context.throttle_ms, session_id=plan.session_id)
     current: FetchableTopicResponse | None = None
     for target, data in results:
-        if data.records and context.version < FIRST_WITH_ZSTD:
-            _refuse_zstd(data)
         if data.records:
             plan.answered_with_data(target)
         if plan.session_id and not target.is_news(data) and plan.incremental:
@@ -177,14 +174,6 @@ def _response(context: DataContext, plan: FetchPlan, results: FetchResults) -> F
         hints = [data.current_leader for _, data in results]
         response.node_endpoints = leader_endpoints(context, hints, NodeEndpoint)
     return response
-
-
-def _refuse_zstd(data: PartitionData) -> None:
-    """A client that is too old for zstd must not be sent any (T23)."""
-    assert data.records is not None
-    if any(header.codec == ZSTD for _, header in iter_headers(data.records)):
-        data.error_code = int(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE)
-        data.records = b""
 
 
 HANDLER = Handler(
