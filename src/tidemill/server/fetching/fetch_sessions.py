@@ -8,7 +8,11 @@
 | n  | -1    | forget n; this request is without a session               |
 | n  | e > 0 | the e-th request of session n: partitions are differences |
 
-In a session the answer holds only partitions with records, an error, or a changed mark. The number
+In a session the answer holds only partitions with records, an error, or a changed mark. An error is
+in every answer until it is gone or the client forgets the partition. Only a new one is answered at
+once: the session knows what it told (`told_error_code`), so that a deleted topic that the client
+has not forgotten yet does not end every wait. A partition is known by what the client calls it, a
+name or an id, because the broker forgets the name of a deleted topic before clients do. The number
 of sessions, the size of each and the size of all together are bounded. When there is no room, a
 session that was idle for two minutes is dropped for a new one. If there is none the new session is
 declined, so no client can push out another's active session (S38).
@@ -17,7 +21,7 @@ declined, so no client can push out another's active session (S38).
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import final
 from uuid import UUID
 
@@ -35,6 +39,10 @@ PARTITIONS_PER_SESSION_MAX = 20_000
 SESSION_PARTITIONS_MAX = 200_000
 """In all sessions together: about 100 MB."""
 UNKNOWN = -1
+NO_ERROR = 0
+
+_Key = tuple[str, UUID, int]
+"""A partition as the client calls it: name or "", id or zero, index."""
 
 
 @final
@@ -46,20 +54,21 @@ class FetchTarget:
         "fetch_offset",
         "flushed_offset",
         "index",
+        "key",
         "known_high_watermark",
         "last_fetched_epoch",
         "max_bytes",
         "sent_high_watermark",
         "sent_log_start_offset",
+        "told_error_code",
         "topic",
         "topic_id",
     )
 
-    def __init__(self, topic: str, topic_id: UUID, wanted: FetchPartition) -> None:
-        self.topic = topic
-        """Its name; empty if this broker does not know the id."""
-        self.topic_id = topic_id
-        self.index = wanted.partition
+    def __init__(self, key: _Key, wanted: FetchPartition) -> None:
+        self.key = key
+        self.topic, self.topic_id, self.index = key
+        """If the client gave an id, the name is empty until the partition has been found."""
         self.sent_high_watermark = UNKNOWN
         self.sent_log_start_offset = UNKNOWN
         self.update(wanted)
@@ -71,6 +80,7 @@ class FetchTarget:
         self.last_fetched_epoch = wanted.last_fetched_epoch
         self.flushed_offset = wanted.flushed_offset
         self.known_high_watermark = wanted.high_watermark
+        self.told_error_code = NO_ERROR
 
     def is_news(self, data: PartitionData) -> bool:
         """Whether `data` tells the client something new; it is remembered as sent."""
@@ -81,13 +91,11 @@ class FetchTarget:
             or data.high_watermark != self.sent_high_watermark
             or data.log_start_offset != self.sent_log_start_offset
         )
+        self.told_error_code = data.error_code
         # An error is sent again until it is gone.
         self.sent_high_watermark = UNKNOWN if data.error_code else data.high_watermark
         self.sent_log_start_offset = data.log_start_offset
         return changed
-
-
-_Key = tuple[str, UUID, int]
 
 
 @final
@@ -116,10 +124,8 @@ class FetchPlan:
 
     def answered_with_data(self, target: FetchTarget) -> None:
         """In a session the next fetch reads this partition last, so that it starves no other."""
-        if self._session is not None:
-            key = (target.topic, target.topic_id, target.index)
-            if key in self._session.targets:
-                self._session.targets.move_to_end(key)
+        if self._session is not None and target.key in self._session.targets:
+            self._session.targets.move_to_end(target.key)
 
 
 @final
@@ -136,18 +142,18 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, names: Mapping[UUID, str], now: float) -> FetchPlan:
+    def plan(self, request: FetchRequest, now: float) -> FetchPlan:
         """The partitions that this request reads; KafkaError for an unknown session or epoch."""
         session_id, epoch = request.session_id, request.session_epoch
         if session_id != NO_SESSION and epoch > INITIAL_EPOCH:
-            return self._continue(request, names, now)
+            return self._continue(request, now)
         self._drop(session_id)
-        targets = list(_targets(request, names))
+        targets = list(_targets(request))
         if epoch != INITIAL_EPOCH or len(targets) > PARTITIONS_PER_SESSION_MAX:
             return FetchPlan(targets, None, full=True)
         session = self._try_open(len(targets), now)
         if session is not None:
-            session.targets.update(((t.topic, t.topic_id, t.index), t) for t in targets)
+            session.targets.update((target.key, target) for target in targets)
             self._partitions += len(session.targets)
         return FetchPlan(targets, session, full=True)
 
@@ -165,7 +171,7 @@ class FetchSessions:
         session = self._sessions[session_id] = _Session(session_id, now)
         return session
 
-    def _continue(self, request: FetchRequest, names: Mapping[UUID, str], now: float) -> FetchPlan:
+    def _continue(self, request: FetchRequest, now: float) -> FetchPlan:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -175,7 +181,7 @@ class FetchSessions:
         session.last_used = now
         self._sessions.move_to_end(session.session_id)
         before = len(session.targets)
-        _update(session, request, names)
+        _update(session, request)
         self._partitions += len(session.targets) - before
         too_large = len(session.targets) > PARTITIONS_PER_SESSION_MAX
         if too_large or self._partitions > SESSION_PARTITIONS_MAX:
@@ -189,25 +195,22 @@ class FetchSessions:
             self._partitions -= len(session.targets)
 
 
-def _targets(request: FetchRequest, names: Mapping[UUID, str]) -> Iterable[FetchTarget]:
+def _targets(request: FetchRequest) -> Iterable[FetchTarget]:
     for topic in request.topics:
-        name = topic.topic or names.get(topic.topic_id, "")
         for wanted in topic.partitions:
-            yield FetchTarget(name, topic.topic_id, wanted)
+            yield FetchTarget((topic.topic, topic.topic_id, wanted.partition), wanted)
 
 
-def _update(session: _Session, request: FetchRequest, names: Mapping[UUID, str]) -> None:
+def _update(session: _Session, request: FetchRequest) -> None:
     """Apply the differences: partitions forgotten, changed and added."""
     for gone in request.forgotten_topics_data:
-        name = gone.topic or names.get(gone.topic_id, "")
         for index in gone.partitions:
-            session.targets.pop((name, gone.topic_id, index), None)
+            session.targets.pop((gone.topic, gone.topic_id, index), None)
     for topic in request.topics:
-        name = topic.topic or names.get(topic.topic_id, "")
         for wanted in topic.partitions:
-            key = (name, topic.topic_id, wanted.partition)
+            key = (topic.topic, topic.topic_id, wanted.partition)
             known = session.targets.get(key)
             if known is not None:
                 known.update(wanted)
             else:
-                session.targets[key] = FetchTarget(name, topic.topic_id, wanted)
+                session.targets[key] = FetchTarget(key, wanted)

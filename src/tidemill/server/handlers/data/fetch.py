@@ -47,6 +47,9 @@ MAX_WAIT_MS_MAX = 60 * 1000
 """The longest wait that a client gets: what is queued behind a parked fetch takes memory (S40)."""
 LONG_FETCH_PARTITIONS = 5_000
 """From so many on a client's fetch takes turns: some tens of milliseconds at once."""
+REPEATED_ERROR_WAIT_MS = 500
+"""The longest wait of a fetch with an error that its session was told before. Its partition wakes
+nobody when the error is gone, and stock clients wait as long for each fetch anyway."""
 THROTTLE_MS_WHEN_FULL = 1000
 """A fetch that may not wait would come again at once."""
 
@@ -57,7 +60,7 @@ def handle(context: DataContext, request: FetchRequest) -> Answer:
     if replica_id >= 0 and not context.allows(Operation.CLUSTER_ACTION, cluster()):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     services = context.services
-    plan = services.fetch_sessions.plan(request, context.image.names, services.clock.monotonic())
+    plan = services.fetch_sessions.plan(request, services.clock.monotonic())
     reader = FetchReader(context, request, plan.targets, replica_id)
     if len(plan.targets) >= LONG_FETCH_PARTITIONS and replica_id < 0:
         return _answer_in_turns(context, request, plan, reader)
@@ -65,7 +68,8 @@ def handle(context: DataContext, request: FetchRequest) -> Answer:
     is_done = reader.bytes_found >= request.min_bytes or reader.must_answer
     if is_done or request.max_wait_ms <= 0 or not plan.targets:
         return _answer(context, plan, reader, results)
-    wait_ms = min(request.max_wait_ms, MAX_WAIT_MS_MAX)
+    wait_ms_max = REPEATED_ERROR_WAIT_MS if reader.repeats_error else MAX_WAIT_MS_MAX
+    wait_ms = min(request.max_wait_ms, wait_ms_max)
     waiting = _WaitingFetch(context, plan, reader, request.min_bytes if replica_id < 0 else 0)
     answer = services.parked.try_park(
         [p.consumer_watchers if replica_id < 0 else p.replica_watchers for p in reader.partitions],

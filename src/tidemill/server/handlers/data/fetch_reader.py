@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import final
+from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import FETCH_COPY_BYTES_MAX, KIB
@@ -64,6 +65,7 @@ class FetchReader:
         "is_starved",
         "must_answer",
         "partitions",
+        "repeats_error",
     )
 
     def __init__(
@@ -80,13 +82,15 @@ class FetchReader:
         self._copied_bytes = 0
         """Of this turn of the loop: batches that were read into new memory."""
         self.partitions: list[Partition] = []
-        """The partitions that could be read: all of them, unless `must_answer`."""
+        """The partitions that could be read: all of them, unless there is an error."""
         self.cold: list[tuple[PartitionData, LogSlice]] = []
         """What must come from the disk, and where it goes."""
         self.bytes_found = 0
         """Counts the batches in `cold` too."""
         self.must_answer = False
         """News that cannot wait: an error, a divergence, or a new watermark for a follower."""
+        self.repeats_error = False
+        """An error that the session was told before: it is told again, but can wait."""
         self.is_starved = False
         """Clients have not taken their answers, and there is no memory for more (S40)."""
 
@@ -109,7 +113,7 @@ class FetchReader:
         self.partitions = []
         self.cold = []
         self.bytes_found = 0
-        self.must_answer = False
+        self.must_answer = self.repeats_error = False
         services = self._context.services
         memory = services.response_memory
         self.is_starved = memory.is_exhausted
@@ -137,7 +141,7 @@ class FetchReader:
         """Fill `data`; the size of the batches that were found."""
         context = self._context
         if not target.topic:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+            target.topic = self._topic_of(target.topic_id)
         partition = find_partition(context, Operation.READ, target.topic, target.index)
         if context.version >= FIRST_WITH_TOPIC_IDS and partition.topic_id != target.topic_id:
             # The topic was deleted and created again since the session learnt its id (I34).
@@ -162,6 +166,12 @@ class FetchReader:
         )
         self._take(data, found)
         return found.size_bytes
+
+    def _topic_of(self, topic_id: UUID) -> str:
+        name = self._context.image.names.get(topic_id)
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return name
 
     def _end_offset(self, partition: Partition, target: FetchTarget) -> int:
         """Where the reader must stop; a follower's fetch also acknowledges what it has."""
@@ -212,8 +222,11 @@ class FetchReader:
         self, target: FetchTarget, data: PartitionData, error: KafkaError | StorageFault
     ) -> None:
         context = self._context
-        self.must_answer = True
         data.error_code = code = count_refusal(context, error)
+        if code == target.told_error_code:
+            self.repeats_error = True
+        else:
+            self.must_answer = True
         data.high_watermark = data.last_stable_offset = UNKNOWN_OFFSET
         if code in HINTED_CODES and context.version >= FIRST_WITH_LEADER_HINTS:
             data.current_leader = try_leader_hint(
