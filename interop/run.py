@@ -64,6 +64,11 @@ def _passes(client: Client) -> bool:
                 client.run(broker.bootstrap)
             finally:
                 broker.stop()
+            if faults := broker.connection_faults():
+                # A stock client that the broker finds fault with is a fault of the broker (S7).
+                raise Failed(
+                    f"connections closed for a fault\n{_last_lines(os.linesep.join(faults))}"
+                )
     except Skipped as why:
         print(f"skip  {client.name}: {why}", flush=True)
     except Failed as why:

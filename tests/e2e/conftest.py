@@ -17,7 +17,7 @@ def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPr
     """A broker that all tests of a run share; each test uses its own topic."""
     broker = BrokerProcess(tmp_path_factory.mktemp("shared") / "data").start()
     yield broker
-    assert broker.stop() == 0
+    _stop_blameless(broker)
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +31,13 @@ def group_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerPro
         "group.consumer.heartbeat.interval.ms=100",
     ).start()
     yield broker
+    _stop_blameless(broker)
+
+
+def _stop_blameless(broker: BrokerProcess) -> None:
+    """No stock client broke a rule of the protocol, as this broker reads it (S7)."""
     assert broker.stop() == 0
+    assert broker.connection_faults() == []
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ START_TIMEOUT_S: Final = 60.0
 
 _POLL_S = 0.02
 _READY = re.compile(r"^ready: (\S+)$", re.MULTILINE)
+_FAULT = re.compile(r"closed connection from|a request failed, its connection is closed")
 _LOG_SHOWN_CHARS = 4000
 
 
@@ -95,6 +96,14 @@ class BrokerProcess:
         """End it with SIGTERM; the exit code. Raises TimeoutExpired, after SIGKILL, if it hangs."""
         process, self._process = self._process, None
         return process.stop(timeout_s) if process is not None else 0
+
+    def connection_faults(self) -> list[str]:
+        """Lines of its log, over all runs, about connections that it closed for a fault.
+
+        Of each client address at least the first fault in a minute is there.
+        """
+        lines = self.log_path.read_text(errors="replace").splitlines()
+        return [line for line in lines if _FAULT.search(line)]
 
     def _start_failed(self, process: ChildProcess, reason: str) -> BrokerStartFailed:
         failure = BrokerStartFailed(f"the broker did not start: {reason}")
