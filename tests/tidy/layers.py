@@ -61,6 +61,7 @@ PURE = (
     "client/network/metadata_cache.py",
     "metadata/controller/controller.py",
     "metadata/controller/election.py",
+    "metadata/controller/internal_topics.py",
     "metadata/controller/placement.py",
     "metadata/controller/store_writes.py",
     "metadata/image/described_keys.py",

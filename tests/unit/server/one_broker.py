@@ -258,7 +258,9 @@ class OneBroker:
 
     def make_topic(self, name, partitions=1, **spec):
         (result,) = self.run(
-            self.cluster.create_topics([TopicSpec(name=name, partitions=partitions, **spec)])
+            self.cluster.create_topics(
+                [TopicSpec(name=name, partitions=partitions, by_coordinator=True, **spec)]
+            )
         )
         assert result.topic is not None, result.detail
         return result.topic

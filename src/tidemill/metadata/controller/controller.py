@@ -16,8 +16,14 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TOPIC_NAME_CHARS_MAX, ZERO_UUID, TopicId, is_legal_topic_name
 from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX
 from tidemill.metadata.controller.election import new_partition
+from tidemill.metadata.controller.internal_topics import (
+    checked_internal,
+    internal_partitions,
+    internal_replicas,
+    mended_overrides,
+)
 from tidemill.metadata.controller.placement import Load, count_replicas, place
-from tidemill.metadata.image.metadata_image import MetadataImage, TopicImage
+from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, MetadataImage, TopicImage
 from tidemill.metadata.image.topic_config import (
     AlterOp,
     TopicConfig,
@@ -49,6 +55,8 @@ class TopicSpec:
     assignments: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """Replicas by partition, if the client chooses them."""
     overrides: Mapping[str, str | None] = field(default_factory=dict)
+    by_coordinator: bool = False
+    """The coordinator of an internal topic asks for it; for anyone else the name is taken."""
 
 
 @final
@@ -113,7 +121,9 @@ class TopicPlanner:
 
     def plan_topic(self, spec: TopicSpec, topic_id: TopicId) -> TopicImage:
         """The new topic. A refused one leaves no trace in later plans."""
-        self._check_name(spec.name)
+        self._check_name(spec)
+        if spec.name in INTERNAL_TOPICS:
+            spec = self._with_own_settings(spec)
         overrides = checked_overrides(spec.overrides)
         replicas = self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
         self._names.add(spec.name)
@@ -130,6 +140,11 @@ class TopicPlanner:
     def plan_partitions(self, spec: PartitionsSpec) -> TopicImage:
         """The topic with more partitions; their number cannot go down."""
         topic = _existing(self._image, spec.name)
+        if topic.internal:
+            detail = (
+                "its partitions stay: the state of a group is found by a hash over their number"
+            )
+            raise KafkaError(ErrorCode.INVALID_PARTITIONS, detail)
         more = spec.count - len(topic.partitions)
         if more <= 0:
             detail = f"{spec.name} has {len(topic.partitions)} partitions; {spec.count} is not more"
@@ -149,13 +164,33 @@ class TopicPlanner:
         topic = _existing(self._image, change.name)
         before = {} if change.replace_all else topic.overrides
         overrides = altered_overrides(before, change.changes)
+        if topic.internal:
+            overrides = checked_internal(topic.name, overrides, self._config)
         changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
         if changed.config.min_insync_replicas == topic.config.min_insync_replicas:
             return changed
         # The elr was decided under the old minimum (see election.py).
         return replace(changed, partitions=tuple(replace(p, elr=()) for p in topic.partitions))
 
-    def _check_name(self, name: str) -> None:
+    def plan_mending(self, topic: TopicImage) -> TopicImage:
+        """An internal topic with the settings of its coordinator where its own lose state."""
+        overrides = mended_overrides(topic.name, topic.overrides, self._config)
+        return replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
+
+    def _with_own_settings(self, spec: TopicSpec) -> TopicSpec:
+        """The spec of an internal topic, with its coordinator's settings where it leaves them."""
+        overrides = checked_internal(spec.name, checked_overrides(spec.overrides), self._config)
+        if spec.assignments:
+            return replace(spec, overrides=overrides)
+        partitions, factor = spec.partitions, spec.replication_factor
+        if partitions == _DEFAULT:
+            partitions = internal_partitions(spec.name, self._config)
+        if factor == _DEFAULT:
+            factor = internal_replicas(spec.name, self._config, len(self._load))
+        return replace(spec, partitions=partitions, replication_factor=factor, overrides=overrides)
+
+    def _check_name(self, spec: TopicSpec) -> None:
+        name = spec.name
         if not is_legal_topic_name(name):
             raise KafkaError(
                 ErrorCode.INVALID_TOPIC_EXCEPTION,
@@ -164,6 +199,11 @@ class TopicPlanner:
             )
         if name in self._names or name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
+        if name in INTERNAL_TOPICS:
+            if not spec.by_coordinator:
+                detail = "the topic belongs to the broker, which makes it with its own settings"
+                raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
+            return
         other = self._try_find_collision(name)
         if other is not None:
             raise KafkaError(
@@ -177,7 +217,7 @@ class TopicPlanner:
         if "_" not in key:
             return None
         if self._spellings is None:
-            names = (*self._image.topics, *self._names)
+            names = (*INTERNAL_TOPICS, *self._image.topics, *self._names)
             self._spellings = {_collision_key(one): one for one in names}
         return self._spellings.get(key)
 

@@ -26,6 +26,7 @@ from tidemill.metadata.controller.controller import (
     TopicSpec,
 )
 from tidemill.metadata.controller.election import PartitionChange, reconcile
+from tidemill.metadata.controller.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.controller.placement import ClusterLoad
 from tidemill.metadata.controller.store_writes import (
     alter_ops,
@@ -38,6 +39,8 @@ from tidemill.metadata.controller.store_writes import (
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.metadata_image import (
+    INTERNAL_TOPICS,
+    OFFSETS_TOPIC,
     Delta,
     ImageDraft,
     MetadataImage,
@@ -121,6 +124,17 @@ class Controllership:
         self.term = term
         self._in_doubt = True
         self._all_unserved = True
+        self._report_offsets_partitions()
+
+    def _report_offsets_partitions(self) -> None:
+        """Say once a term that the configured number is not the one in use."""
+        topic = self._image.topic(OFFSETS_TOPIC)
+        wanted = internal_partitions(OFFSETS_TOPIC, self._config)
+        if topic is not None and len(topic.partitions) != wanted:
+            self._alarm(
+                f"{OFFSETS_TOPIC} keeps its {len(topic.partitions)} partitions, although "
+                f"offsets.topic.num.partitions={wanted}: groups are found by a hash over the number"
+            )
 
     async def serve(self) -> None:
         """React to the newest image: settle any doubt, elect where a leader is missing."""
@@ -129,6 +143,7 @@ class Controllership:
                 return
             try:
                 await self.settle(self.term)
+                await self._mend_internal_topics(self.term)
                 await self._elect(self.term)
             except CoordConflict as conflict:
                 self.conflict(conflict)
@@ -145,6 +160,19 @@ class Controllership:
         await self.change_partitions(changes, term=term)
         self._all_unserved = False
         self._unserved.clear()
+
+    async def _mend_internal_topics(self, term: int) -> None:
+        """Give internal topics their coordinators' settings where theirs would lose state."""
+        results: list[TopicResult] = []
+        for name in sorted(INTERNAL_TOPICS & self._image.topics.keys()):
+            topic = self._image.topics[name]
+            wrong = wrong_keys(name, topic.overrides)
+            if wrong:
+                mended = self._planner().plan_mending(topic)
+                self._alarm(_mending_line(topic, mended, wrong))
+                results.append(TopicResult(name, mended))
+        if results:
+            await self._alter(results, term=term)
 
     async def settle(self, term: int) -> None:
         """If the image is in doubt, read everything and delete the remains of half-made topics."""
@@ -320,6 +348,14 @@ def _deletion(image: MetadataImage, wanted: str | UUID) -> TopicResult:
     else:
         result.name, result.topic_id, result.topic = topic.name, topic.topic_id, topic
     return result
+
+
+def _mending_line(topic: TopicImage, mended: TopicImage, wrong: Sequence[str]) -> str:
+    changes = ", ".join(
+        f"{key}={topic.overrides.get(key, '(not set)')} becomes {mended.overrides[key]}"
+        for key in wrong
+    )
+    return f"{topic.name} had settings that lose the state in it: {changes}"
 
 
 def _is_unclean(change: PartitionChange) -> bool:

@@ -21,6 +21,8 @@ from tidemill.metadata.image.topic_config import TopicConfig
 __all__ = [
     "INTERNAL_TOPICS",
     "OFFSETS_TOPIC",
+    "SHARE_STATE_TOPIC",
+    "TRANSACTION_STATE_TOPIC",
     "BrokerImage",
     "DeletedTopic",
     "Delta",
@@ -35,7 +37,10 @@ __all__ = [
 _Key = TypeVar("_Key", int, ConfigOwner)
 
 OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+SHARE_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_STATE_TOPIC})
+"""They hold the state of coordinators; `controller/internal_topics.py` has their settings."""
 
 
 @final

@@ -5,7 +5,7 @@ auto-creation; v8-v10 authorized operations of the cluster; v10 topic ids; v12 l
 error for the whole request.
 
 A topic that is requested by name and does not exist is created, within the quota of the client
-(S39), and the answer shows it as ready (T15).
+(S39), and the answer shows it as ready (T15). Internal topics are not: a coordinator makes its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicSpec
-from tidemill.metadata.image.metadata_image import PartitionImage, TopicImage
+from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, PartitionImage, TopicImage
 from tidemill.server.handlers.topics.topic_changes import wait_usable
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import Operation, cluster, topic
@@ -93,7 +93,10 @@ def _names_to_create(context: ClusterContext, request: MetadataRequest) -> list[
     missing = dict.fromkeys(
         wanted.name
         for wanted in request.topics or ()
-        if wanted.name and wanted.name not in topics and is_legal_topic_name(wanted.name)
+        if wanted.name
+        and wanted.name not in topics
+        and wanted.name not in INTERNAL_TOPICS
+        and is_legal_topic_name(wanted.name)
     )
     if not missing:
         return []

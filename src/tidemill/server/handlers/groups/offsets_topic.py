@@ -1,21 +1,20 @@
 """Creates `__consumer_offsets` for the first group.
 
 A broker without groups has no such topic, because it costs fifty logs. The controller creates it
-for any broker that is asked. It is compacted, which keeps the newest state of each group and
-partition. Its batches may be large: the state of a big group is one record.
+for any broker that is asked, with the settings of `metadata/controller/internal_topics.py`: it is
+compacted, which keeps the newest state of each group and partition, and its batches may be large,
+because the state of a big group is one record.
 """
 
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
-from tidemill.core.limits import OFFSETS_BATCH_BYTES_MAX
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.server.request.controller_forwarding import ask_controller
 from tidemill.server.request.services import GroupServices
 from tidemill.wire.generated.create_topics import (
     CreatableTopic,
-    CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -44,7 +43,8 @@ async def ensure_offsets_topic(services: GroupServices) -> None:
 async def _create(services: GroupServices) -> None:
     try:
         if services.cluster.is_controller:
-            (result,) = await services.cluster.create_topics([_spec(services)])
+            spec = TopicSpec(name=OFFSETS_TOPIC, by_coordinator=True)
+            (result,) = await services.cluster.create_topics([spec])
             code, detail = result.code, result.detail
         else:
             code, detail = await _create_at_controller(services)
@@ -54,38 +54,10 @@ async def _create(services: GroupServices) -> None:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{OFFSETS_TOPIC}: {detail or code}")
 
 
-def _spec(services: GroupServices) -> TopicSpec:
-    config = services.config.static.groups
-    return TopicSpec(
-        name=OFFSETS_TOPIC,
-        partitions=config.offsets_topic_num_partitions,
-        replication_factor=min(
-            config.offsets_topic_replication_factor, len(services.cluster.image.brokers)
-        ),
-        overrides={
-            "cleanup.policy": "compact",
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-            "max.message.bytes": str(OFFSETS_BATCH_BYTES_MAX),
-        },
-    )
-
-
 async def _create_at_controller(services: GroupServices) -> tuple[ErrorCode, str]:
-    spec = _spec(services)
-    request = CreateTopicsRequest(
-        topics=[
-            CreatableTopic(
-                name=spec.name,
-                num_partitions=spec.partitions,
-                replication_factor=spec.replication_factor,
-                configs=[
-                    CreatableTopicConfig(name=name, value=value)
-                    for name, value in spec.overrides.items()
-                ],
-            )
-        ],
-        timeout_ms=TIMEOUT_MS,
-    )
+    # Without settings: only the controller's own ones are accepted for this topic.
+    wanted = CreatableTopic(name=OFFSETS_TOPIC, num_partitions=-1, replication_factor=-1)
+    request = CreateTopicsRequest(topics=[wanted], timeout_ms=TIMEOUT_MS)
     response = await ask_controller(
         services.net, services.cluster.image, request, CreateTopicsResponse
     )

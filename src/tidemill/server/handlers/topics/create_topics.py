@@ -4,8 +4,9 @@ v4 -1 for the broker's default partitions and replicas; v5 flexible, and the ans
 configuration; v6 as v5; v7 topic ids.
 
 Results are in the order of the request. Each topic succeeds or fails by itself; a name that occurs
-twice is refused both times. The answer leaves when the topic is in this broker's image and its logs
-here are created (T21, T22). `validate_only` checks everything and creates nothing.
+twice is refused both times. An internal topic is made with its coordinator's settings; a request
+that names other ones for it is refused. The answer leaves when the topic is in this broker's image
+and its logs here are created (T21, T22). `validate_only` checks everything and creates nothing.
 
 Left out: the timeout; a request ends when the coordination store has the change.
 """
@@ -84,7 +85,14 @@ def _plan(context: TopicContext, wanted: CreatableTopic) -> TopicSpec:
         replication_factor=wanted.replication_factor,
         assignments=assignments,
         overrides={one.name: one.value for one in wanted.configs},
+        by_coordinator=_without_settings(wanted),
     )
+
+
+def _without_settings(wanted: CreatableTopic) -> bool:
+    """Whether the request leaves all settings to the broker, as a broker asks the controller."""
+    defaults = wanted.num_partitions == wanted.replication_factor == -1
+    return defaults and not wanted.assignments and not wanted.configs
 
 
 def _answer(context: TopicContext, name: str, result: TopicResult) -> CreatableTopicResult:

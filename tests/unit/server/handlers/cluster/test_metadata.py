@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.server.one_broker import NODE_ID
 from tidemill.core.errors import ErrorCode
+from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
 
@@ -65,6 +66,13 @@ def test_T15_a_request_for_all_topics_creates_none(broker):
 def test_T16_an_illegal_name_is_refused_and_not_created(broker, name):
     answer = broker.call(_named(name), 12)
     assert answer.topics[0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert not broker.image.topics
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_naming_an_internal_topic_does_not_create_it(broker, name):
+    answer = broker.call(_named(name), 12)
+    assert answer.topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert not broker.image.topics
 
 

@@ -63,11 +63,11 @@ def test_S45_partitions_that_do_not_exist_are_refused(three_records):
 
 
 def test_the_brokers_own_topics_are_refused(broker):
-    broker.make_topic("__consumer_offsets")
-    broker.append("__consumer_offsets", 1000)
-    answer = delete(broker, -1, name="__consumer_offsets")
+    broker.make_topic("__share_group_state", replication_factor=1)
+    broker.append("__share_group_state", 1000)
+    answer = delete(broker, -1, name="__share_group_state")
     assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert broker.partition("__consumer_offsets").log.log_start_offset == 0
+    assert broker.partition("__share_group_state").log.log_start_offset == 0
 
 
 def test_deleting_needs_permission(three_records):

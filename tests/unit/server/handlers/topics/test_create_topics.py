@@ -69,6 +69,21 @@ def test_T21_minus_one_takes_the_brokers_defaults(broker, version):
     assert made.replication_factor == broker.config.default_replication_factor
 
 
+@pytest.mark.parametrize("wanted", [topic("__consumer_offsets", 4), topic("__transaction_state")])
+def test_an_internal_topic_is_not_made_with_a_clients_settings(broker, wanted):
+    (answer,) = create(broker, wanted)
+    assert answer.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert not broker.image.topics
+
+
+def test_an_internal_topic_without_settings_is_made_as_its_coordinator_makes_it(broker):
+    (answer,) = create(broker, topic("__consumer_offsets", -1, -1))
+    assert answer.error_code == ErrorCode.NONE
+    made = broker.image.topic("__consumer_offsets")
+    assert len(made.partitions) == 50
+    assert made.config.cleanup_policy == ("compact",)
+
+
 def test_T21_results_come_in_the_order_of_the_request(broker):
     broker.make_topic("b")
     broker.permissions.deny(Operation.CREATE, "c")
