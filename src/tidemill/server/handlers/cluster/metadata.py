@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicSpec
@@ -34,6 +34,8 @@ from tidemill.wire.generated.metadata import (
 
 __all__ = ["HANDLER"]
 
+FIRST_BY_ID = 12
+"""Earlier versions carry topic ids that a client may not ask by; names are not null in them."""
 TOPICS_PER_SLICE = 100
 """Topics described in one slice of the loop (S11); a large topic counts for several."""
 PARTITIONS_PER_TOPIC = 10
@@ -115,7 +117,8 @@ async def _create(context: ClusterContext, names: list[str]) -> dict[str, ErrorC
         results = await context.services.cluster.create_topics(
             [TopicSpec(name=name) for name in names], validate_only=False
         )
-    except KafkaError:
+    except (KafkaError, StoreUnavailable):
+        # Also if the store has the topics and only its answer was lost: the client asks again.
         return dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)
     await wait_usable(context.services.pending_logs, results)
     harmless = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
@@ -149,13 +152,15 @@ def _describe(
     context: ClusterContext, request: MetadataRequest, wanted: MetadataRequestTopic
 ) -> MetadataResponseTopic:
     by_id = wanted.topic_id != ZERO_UUID
+    if by_id and context.version < FIRST_BY_ID:
+        return _refusal(context, wanted, ErrorCode.INVALID_REQUEST)
     image = context.image
     found = image.topic_by_id(wanted.topic_id) if by_id else image.topic(wanted.name or "")
     name = found.name if found is not None else wanted.name
     if name is not None and not context.allows(Operation.DESCRIBE, topic(name)):
-        return _refusal(wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return _refusal(context, wanted, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     if found is None:
-        return _refusal(wanted, _why_missing(wanted, by_id))
+        return _refusal(context, wanted, _why_missing(wanted, by_id))
     return MetadataResponseTopic(
         name=found.name,
         topic_id=found.topic_id,
@@ -175,10 +180,12 @@ def _why_missing(wanted: MetadataRequestTopic, by_id: bool) -> ErrorCode:
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def _refusal(wanted: MetadataRequestTopic, code: ErrorCode) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
-        error_code=int(code), name=wanted.name or "", topic_id=wanted.topic_id
-    )
+def _refusal(
+    context: ClusterContext, wanted: MetadataRequestTopic, code: ErrorCode
+) -> MetadataResponseTopic:
+    # The name as it was asked for: a client that asks by id must not learn it from a refusal.
+    name = wanted.name if context.version >= FIRST_BY_ID else wanted.name or ""
+    return MetadataResponseTopic(error_code=int(code), name=name, topic_id=wanted.topic_id)
 
 
 def _partitions(context: ClusterContext, found: TopicImage) -> list[MetadataResponsePartition]:

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from tests.unit.server.one_broker import NODE_ID
-from tidemill.core.errors import ErrorCode
+from tidemill.core.errors import ErrorCode, StoreUnavailable
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
@@ -57,6 +57,18 @@ def test_T15_a_named_topic_is_created_unless_the_client_forbids_it(broker, versi
     assert len(made.partitions) == 4
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_T15_a_store_that_fails_gives_each_new_topic_a_retriable_error(broker, version):
+    async def fail(ops):
+        raise StoreUnavailable("the disk is full")
+
+    broker.make_topic("old")
+    broker.session.multi = fail
+    answered = _topics(broker.call(_named("old", "new"), version))
+    assert answered["old"].error_code == ErrorCode.NONE
+    assert answered["new"].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+
+
 def test_T15_a_request_for_all_topics_creates_none(broker):
     broker.call(MetadataRequest(topics=None), 12)
     assert not broker.image.topics
@@ -82,6 +94,30 @@ def test_T17_a_topic_is_found_by_its_id_and_an_unknown_id_is_an_error(broker):
     assert broker.call(known, 12).topics[0].name == "orders"
     unknown = MetadataRequest(topics=[MetadataRequestTopic(topic_id=UUID(int=9), name=None)])
     assert broker.call(unknown, 12).topics[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_T17_the_answer_about_an_unknown_id_has_the_id_and_no_name(broker, version):
+    unknown = MetadataRequest(topics=[MetadataRequestTopic(topic_id=UUID(int=9), name=None)])
+    (answer,) = broker.call(unknown, version).topics
+    assert (answer.name, answer.topic_id) == (None, UUID(int=9))
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_T17_versions_10_and_11_do_not_look_up_by_id(broker, version):
+    made = broker.make_topic("orders")
+    asked = MetadataRequest(topics=[MetadataRequestTopic(topic_id=made.topic_id, name=None)])
+    (answer,) = broker.call(asked, version).topics
+    assert (answer.name, answer.error_code) == ("", ErrorCode.INVALID_REQUEST)
+
+
+@pytest.mark.parametrize("version", [12, 13])
+def test_T61_the_name_of_a_hidden_topic_is_not_told_to_who_asks_by_id(broker, version):
+    made = broker.make_topic("secret")
+    broker.permissions.deny(Operation.DESCRIBE, "secret")
+    asked = MetadataRequest(topics=[MetadataRequestTopic(topic_id=made.topic_id, name=None)])
+    (answer,) = broker.call(asked, version).topics
+    assert (answer.name, answer.topic_id) == (None, made.topic_id)
 
 
 def test_T18_the_controller_is_the_live_broker(broker):
