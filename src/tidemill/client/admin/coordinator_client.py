@@ -1,7 +1,8 @@
 """Requests to the broker that coordinates one group.
 
 The client looks the coordinator up by the group's name and keeps it. It looks again when the broker
-answers that the group has moved or is still loading, or when the broker cannot be reached.
+answers that the group has moved or is still loading, when the broker cannot be reached, or when it
+has left the cluster's metadata.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ class CoordinatorClient:
         self._broker_id: int | None = None
 
     async def broker_id(self) -> int:
-        """The coordinator as of the last lookup."""
-        if self._broker_id is None:
+        """The coordinator as of the last lookup, unless the metadata has lost it since."""
+        if self._broker_id is None or self._broker_id not in self._cluster.metadata.brokers:
             self._broker_id = await self._find()
         return self._broker_id
 
@@ -94,5 +95,6 @@ class CoordinatorClient:
             check(found.error_code, found.error_message)
             if found.node_id not in self._cluster.metadata.brokers:
                 await self._cluster.refresh([])
-            return found.node_id
+            if found.node_id in self._cluster.metadata.brokers:
+                return found.node_id
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self._group}")

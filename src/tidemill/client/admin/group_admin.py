@@ -32,6 +32,14 @@ __all__ = [
     "PartitionProgress",
 ]
 
+_PASSING: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+"""Why a list of groups may fail for a moment: a shard loads, or a broker has just left."""
 _REMOVED_BY_HAND: Final = "removed by an administrator"
 
 
@@ -90,9 +98,7 @@ class GroupAdmin:
                 found += [_summary(group, broker_id) for group in response.groups]
             return sorted(found, key=lambda group: group.group_id)
 
-        return await retry_refusals(
-            ask, {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE}
-        )
+        return await retry_refusals(ask, _PASSING)
 
     async def progress(
         self, group: str, assigned: Iterable[TopicPartition] = ()

@@ -181,6 +181,49 @@ def test_deleting_groups_reports_the_outcome_of_each():
     assert list(world.groups.groups) == ["busy"]
 
 
+def test_a_coordinator_that_a_metadata_refresh_dropped_is_looked_up_again():
+    world = World(brokers=2)
+    group = world.groups.add("g", coordinator=2)
+
+    async def scenario():
+        client = world.client()
+        offsets = GroupOffsets(client, "g")
+        await offsets.commit({FIRST: 1})
+        del world.cluster.brokers[2]
+        group.coordinator = 1
+        await client.refresh([])
+        await offsets.commit({FIRST: 2})
+
+    run_virtually(scenario())
+    assert group.committed == {FIRST: 2}
+
+
+def test_a_coordinator_that_the_metadata_does_not_know_yet_is_asked_for_until_it_does():
+    world = World(brokers=2)
+    group = world.groups.add("g", coordinator=2)
+    unknown = world.cluster.brokers.pop(2)
+    found = world.groups.coordinator
+    world.groups.coordinator = lambda name: unknown
+    asked = []
+
+    def answer(request, version):
+        asked.append(request)
+        if len(asked) == 3:
+            world.cluster.brokers[2] = unknown
+            world.groups.coordinator = found
+        return original(request, version)
+
+    handlers = world.cluster.brokers[1].handlers
+    original, handlers[ApiKey.FIND_COORDINATOR] = handlers[ApiKey.FIND_COORDINATOR], answer
+
+    async def scenario():
+        await GroupOffsets(world.client(), "g").commit({FIRST: 1})
+
+    run_virtually(scenario())
+    assert group.committed == {FIRST: 1}
+    assert len(asked) == 3
+
+
 def test_T42_static_members_are_removed_by_their_instance_id():
     world = World()
     group = world.groups.add(
