@@ -41,6 +41,10 @@ class LogStore(Protocol):
         """Stop serving the log and delete it; no effect if there is none."""
         ...
 
+    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """The topic was deleted: delete its log if there is one that could not be loaded."""
+        ...
+
 
 def log_config_of(config: TopicConfig) -> LogConfig:
     """The part of a topic's configuration that the log obeys."""
@@ -126,6 +130,7 @@ class ReplicaManager:
             before = delta.before.topics.get(gone.name)
             for index in range(len(before.partitions) if before is not None else 0):
                 self._drop(TopicPartition(gone.name, index), gone.topic_id)
+                self._store.delete_unloaded(TopicPartition(gone.name, index), gone.topic_id)
         for name in delta.topics_changed:
             self._apply_topic(delta.after.topics[name])
         if delta.topics_deleted:

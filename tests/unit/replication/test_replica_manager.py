@@ -53,6 +53,9 @@ class Logs:
             self.deleted.append(partition)
             del self.logs[partition], self.topic_ids[partition]
 
+    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        pass
+
 
 class Place:
     """One broker's partitions, and the metadata that they obey."""

@@ -72,6 +72,9 @@ class MemoryLogs:
     def delete_log(self, name):
         pass
 
+    def delete_unloaded(self, name, topic_id):
+        pass
+
 
 class NoFlushes:
     """Logs in memory count as flushed, so requests for a flush are ignored."""

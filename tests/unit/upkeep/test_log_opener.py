@@ -13,7 +13,12 @@ from tests.support.directories import opened
 from tests.support.partitions import OWN, Flushes, image
 from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicId
-from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
+from tidemill.metadata.image.metadata_image import (
+    ImageDraft,
+    MetadataImage,
+    TopicImage,
+    difference,
+)
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.testing.manual_clock import ManualClock
@@ -30,6 +35,16 @@ class Place:
         self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
         self.opener = LogOpener(self.disk, self.directory, self.replicas)
         self.metadata = MetadataImage()
+
+    def restart(self, *, fail_to_load: str) -> None:
+        """Open the directory again, without one log, and follow the same image."""
+        self.disk = self.disk.restart()
+        self.disk.fail("pread", fail_to_load, times=1)
+        self.directory = opened(self.disk)
+        assert [str(name) for name in self.directory.report.failed] == [fail_to_load]
+        self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
+        self.opener = LogOpener(self.disk, self.directory, self.replicas)
+        self.replicas.apply(difference(MetadataImage(), self.metadata))
 
     def put(self, partitions: int, name: str = "t", number: int = 1) -> None:
         topic = TopicImage(
@@ -160,3 +175,17 @@ def test_I34_a_topic_created_again_while_its_logs_are_made_gets_its_own_logs(run
     partition = place.replicas.find("t", 0)
     assert partition is not None
     assert partition.topic_id == UUID(int=2)
+
+
+def test_a_topic_whose_log_was_not_loaded_can_be_deleted_and_created_again(place):
+    place.put(1)
+    place.open_pending()
+    place.directory.write_checkpoint()
+    place.restart(fail_to_load="t-0")
+    place.open_pending()
+    assert place.replicas.find("t", 0) is None
+
+    place.drop()
+    place.put(1, number=2)
+    place.open_pending()
+    assert place.replicas.find("t", 0).is_leader

@@ -44,10 +44,12 @@ from tidemill.storage.directory.directory_meta import (
     DirectoryMeta,
     claim_directory,
     try_parse_partition,
+    try_read_topic_id,
 )
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
 from tidemill.storage.directory.log_loading import LogLoader
+from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import DELETED_SUFFIX
@@ -92,8 +94,7 @@ class LogDirectory:
         self._lock = lock
         self._files = FileCache(disk, files_max=files_max)
         self._hosted: dict[TopicPartition, _HostedLog] = {}
-        self._unloaded: dict[TopicPartition, CheckpointEntry] = {}
-        """Checkpoint entries of logs that could not be loaded: they must not be forgotten."""
+        self._unloaded = UnloadedLogs()
         self._checkpoint = Checkpoint()
         self._sequence = 0
         """Of the newest checkpoint, written or being written."""
@@ -187,16 +188,16 @@ class LogDirectory:
         )
         for one in wanted:
             try:
-                self._clear_path(one.partition)
+                self._clear_path(one.partition, one.topic_id)
             except KafkaError as error:
                 creation.failed[one.partition] = error
             else:
                 creation.add(one)
         return creation
 
-    def _clear_path(self, partition: TopicPartition) -> None:
+    def _clear_path(self, partition: TopicPartition, topic_id: TopicId) -> None:
         self._check_online()
-        self._check_loaded(partition)
+        self._unloaded.check_replaceable(partition, topic_id)
         self.delete_log(partition)
         self._check_not_busy(f"{self.path}/{partition}")
 
@@ -206,6 +207,7 @@ class LogDirectory:
         self._purgeable.extend(creation.put_aside)
         for partition, log in creation.made.items():
             topic_id = creation.topic_id(partition)
+            self._unloaded.forget(partition)
             self._hosted[partition] = _HostedLog(
                 log, topic_id, log.directory, 0, stored_end_offset=0
             )
@@ -239,6 +241,13 @@ class LogDirectory:
         self.dirty.forget(hosted.log)
         hosted.log.close()
         self._removed.append(self._rename_aside(hosted.path))
+
+    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> None:
+        """The topic was deleted: remove its log also if it could not be loaded."""
+        if self._unloaded.try_release(partition, topic_id):
+            # A disk that refuses this too keeps the files; a new topic of this name moves them.
+            with suppress(StorageFault):
+                self._removed.append(self._rename_aside(f"{self.path}/{partition}"))
 
     @property
     def has_unsettled_removals(self) -> bool:
@@ -313,7 +322,7 @@ class LogDirectory:
         """Capture what is flushed now; returns its writer: for `Disk.run`, one at a time."""
         self._check_online()
         self._sequence += 1
-        entries = dict(self._unloaded)
+        entries = self._unloaded.entries()
         for partition, hosted in self._hosted.items():
             log = hosted.log
             if high_watermarks is not None:
@@ -408,8 +417,7 @@ class LogDirectory:
             loaded = loader.load(partition, path, config, partial(self._before_cut, partition))
         except StorageFault as error:
             self.report.failed[partition] = str(error)
-            if partition in self._checkpoint.entries:
-                self._unloaded[partition] = self._checkpoint.entries[partition]
+            self._keep_unloaded(partition, path, str(error))
             return
         if loaded is None:
             self._removed.append(self._rename_aside(path))
@@ -422,6 +430,15 @@ class LogDirectory:
             loaded.high_watermark,
             stored_end_offset=loaded.log.log_end_offset if loaded.is_stored else -1,
         )
+
+    def _keep_unloaded(self, partition: TopicPartition, path: str, why: str) -> None:
+        entry = self._checkpoint.entries.get(partition)
+        topic_id = None
+        with suppress(StorageFault):
+            topic_id = try_read_topic_id(self._disk, path)
+        if topic_id is None and entry is not None:
+            topic_id = entry.topic_id
+        self._unloaded.add(partition, why, topic_id=topic_id, entry=entry)
 
     # --- helpers ----------------------------------------------------------------------------------
 
@@ -442,12 +459,6 @@ class LogDirectory:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self.failure}"
             )
-
-    def _check_loaded(self, partition: TopicPartition) -> None:
-        """A log that could not be loaded must not be replaced by an empty one."""
-        why = self.report.failed.get(partition)
-        if why is not None:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} was not loaded: {why}")
 
     def _check_not_busy(self, path: str) -> None:
         self._busy = {

@@ -292,6 +292,44 @@ def test_a_log_that_cannot_be_read_is_not_served_and_not_forgotten(disk):
     assert read_newest(disk.beside(), ROOT).entries[ORDERS].recovery_point == 10
 
 
+def test_a_log_of_a_deleted_topic_that_cannot_be_read_leaves_its_name_to_a_new_topic(disk):
+    directory = with_log(disk)
+    directory.write_checkpoint()
+    disk = disk.restart()
+    disk.fail("pread", "orders-0", times=1)
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, OTHER_ID, SMALL)
+    fill(log, 3)
+    directory.close()
+    again = opened(disk.restart())
+    assert again.topic_id(ORDERS) == OTHER_ID
+    assert log_of(again).log_end_offset == 3
+
+
+def test_data_of_an_unknown_topic_goes_when_the_topic_of_its_name_is_deleted(disk):
+    with_log(disk)
+    disk.unlink(f"{ORDERS_PATH}/partition")
+    directory = opened(disk.restart())
+    with pytest.raises(KafkaError, match="was not loaded"):
+        directory.create_log(ORDERS, OTHER_ID, SMALL)
+    directory.delete_unloaded(ORDERS, TOPIC_ID)
+    directory.settle_removals()
+    assert directory.purge_slice(100)
+    assert directory.create_log(ORDERS, OTHER_ID, SMALL).log_end_offset == 0
+
+
+def test_the_deletion_of_another_topic_leaves_a_log_that_was_not_loaded(disk):
+    directory = with_log(disk)
+    directory.write_checkpoint()
+    disk = disk.restart()
+    disk.fail("pread", "orders-0", times=1)
+    directory = opened(disk)
+    directory.delete_unloaded(ORDERS, OTHER_ID)
+    assert disk.exists(ORDERS_PATH)
+    directory.write_checkpoint()
+    assert log_of(opened(disk.restart())).log_end_offset == 10
+
+
 def test_a_lost_partition_file_is_rebuilt_from_the_checkpoint(disk):
     with_log(disk).write_checkpoint()
     disk.flip_bit(f"{ORDERS_PATH}/partition", 18)
