@@ -113,6 +113,7 @@ ASYNC_SHELLS = (
     "upkeep/housekeeping.py",
     "replication/isr_keeper.py",
     "upkeep/log_opener.py",
+    "upkeep/stray_logs.py",
     "core/loop/loop_watch.py",
     "replication/pending_logs.py",
     "coordinators/runtime/shard_loading.py",

@@ -25,6 +25,7 @@ from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
 from tidemill.upkeep.cleaner import Cleaner
 from tidemill.upkeep.housekeeping import Housekeeping
+from tidemill.upkeep.stray_logs import StrayLogs
 
 __all__ = ["DataPlane", "build_data_plane", "make_data_directory", "open_logs"]
 
@@ -46,6 +47,7 @@ class DataPlane:
     isr_keeper: IsrKeeper
     housekeeping: Housekeeping
     cleaner: Cleaner
+    stray_logs: StrayLogs
 
     def loops(self) -> Loops:
         yield "flusher", self.flusher.run()
@@ -55,6 +57,7 @@ class DataPlane:
         yield "checkpoints", self.housekeeping.run_checkpoints()
         yield "scrub", self.housekeeping.run_scrub()
         yield "cleaner", self.cleaner.run()
+        yield "stray logs", self.stray_logs.run()
 
 
 def make_data_directory(disk: Disk, path: str) -> None:
@@ -146,6 +149,7 @@ def build_data_plane(
             telemetry=telemetry,
             config=cluster.live,
         ),
+        stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.all_topic_ids),
     )
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar, final
 from uuid import UUID
 
@@ -103,6 +103,11 @@ class Cluster:
     @property
     def is_controller(self) -> bool:
         return self._controller.term is not None and self.may_act
+
+    def all_topic_ids(self) -> Collection[UUID] | None:
+        """The ids of all topics of the cluster; None while the image may lack one."""
+        complete = self.may_act and self._keeper.topics_readable and not self._keeper.behind
+        return self.image.names.keys() if complete else None
 
     def subscribe(self, on_delta: Callable[[Delta], None]) -> None:
         """Call `on_delta` with every change of the image, on the event loop, at once."""

@@ -166,6 +166,11 @@ class LogDirectory:
         hosted = self._hosted.get(partition)
         return hosted.topic_id if hosted is not None else None
 
+    def topic_ids(self) -> dict[TopicPartition, TopicId]:
+        """The topic of each log, also of one that could not be loaded, where it is known."""
+        hosted = {partition: hosted.topic_id for partition, hosted in self._hosted.items()}
+        return hosted | self._unloaded.topic_ids()
+
     def high_watermark(self, partition: TopicPartition) -> int:
         """From the last checkpoint; a lower bound."""
         return self._hosted[partition].high_watermark

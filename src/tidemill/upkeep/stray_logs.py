@@ -1,0 +1,99 @@
+"""Removes the logs of topics that were deleted while this broker was down.
+
+A broker that runs hears of each deletion. One that was down finds, at its next start, logs whose
+topic the cluster no longer has. Removing records is final, so a log goes only if all of this holds,
+at the start and again an hour later:
+
+- the image is complete: this broker is a member of the cluster, has read every change, and every
+  stored topic could be read;
+- no topic has the id that the log's own files name; the name of the topic does not count (I34).
+
+The hour is for people: a coordination store that was restored from an old backup lacks the newest
+topics, and the log says at the start what is going to be removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import final
+from uuid import UUID
+
+from tidemill.core.errors import StorageFault
+from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.loop.pacing import Pacer
+from tidemill.replication.pending_logs import PendingLogs
+from tidemill.storage.directory.log_directory import LogDirectory
+
+__all__ = ["REMOVAL_DELAY_S", "StrayLogs"]
+
+log = logging.getLogger(__name__)
+
+REMOVAL_DELAY_S = 3600.0
+RETRY_INTERVAL_S = 60.0
+"""How often an image that is not complete is looked at again."""
+LOGS_PER_SLICE = 10
+"""Each is a rename."""
+NAMES_SHOWN_MAX = 20
+
+_Strays = Mapping[TopicPartition, TopicId]
+
+
+@final
+class StrayLogs:
+    """The logs of one data directory that belong to no topic."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        pending_logs: PendingLogs,
+        all_topic_ids: Callable[[], Collection[UUID] | None],
+    ) -> None:
+        """`all_topic_ids` gives None while the image may lack a topic."""
+        self._directory = directory
+        self._pending_logs = pending_logs
+        self._all_topic_ids = all_topic_ids
+
+    async def run(self) -> None:
+        """Find the stray logs of this start, announce them, and remove them after the delay."""
+        found = await self._among(self._directory.topic_ids())
+        if not found:
+            return
+        log.error(
+            "%d logs belong to no topic of this cluster, as if their topics were deleted while "
+            "this broker was down; they will be removed in %d minutes: %s",
+            len(found),
+            REMOVAL_DELAY_S // 60,
+            _shown(found),
+        )
+        await asyncio.sleep(REMOVAL_DELAY_S)
+        await self._remove(await self._among(found))
+
+    async def _among(self, logs: _Strays) -> dict[TopicPartition, TopicId]:
+        """Those of these logs whose topic the cluster does not have."""
+        while (known := self._all_topic_ids()) is None:  # noqa: ASYNC110 - rare, and not urgent
+            await asyncio.sleep(RETRY_INTERVAL_S)
+        return {name: topic_id for name, topic_id in logs.items() if topic_id not in known}
+
+    async def _remove(self, strays: _Strays) -> None:
+        pacer = Pacer(LOGS_PER_SLICE)
+        removed: dict[TopicPartition, TopicId] = {}
+        try:
+            for name, topic_id in strays.items():
+                await pacer.step()
+                if self._directory.topic_id(name) == topic_id:
+                    self._directory.delete_log(name)
+                    removed[name] = topic_id
+                else:
+                    self._directory.delete_unloaded(name, topic_id)
+        except StorageFault as fault:
+            log.error("removing stray logs failed: %s", fault)
+        self._pending_logs.wake()
+        log.warning("removed %d logs that belonged to no topic: %s", len(removed), _shown(removed))
+
+
+def _shown(strays: _Strays) -> str:
+    names = [f"{name} (topic id {topic_id})" for name, topic_id in strays.items()]
+    more = len(names) - NAMES_SHOWN_MAX
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,134 @@
+"""Logs of topics that were deleted while the broker was down are removed, late and with care."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from uuid import UUID
+
+import pytest
+
+from tests.support.directories import ORDERS, ORDERS_PATH, SMALL, TOPIC_ID, opened
+from tests.unit.client.virtual_time import run_virtually
+from tests.unit.metadata.small_cluster import SmallCluster
+from tidemill.core.ids import TopicId
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.image import nodes
+from tidemill.metadata.store.coord import Put
+from tidemill.replication.pending_logs import PendingLogs
+from tidemill.testing.sim.disk import SimDisk
+from tidemill.upkeep.stray_logs import REMOVAL_DELAY_S, StrayLogs
+
+OTHER_ID = TopicId(UUID(int=8))
+
+
+@pytest.fixture
+def disk():
+    disk = SimDisk()
+    opened(disk).create_log(ORDERS, TOPIC_ID, SMALL)
+    return disk.restart()
+
+
+def removed_after(directory, seconds, known):
+    """Whether the log of ORDERS is gone so long after the start."""
+
+    async def scenario():
+        task = asyncio.create_task(StrayLogs(directory, PendingLogs(), known).run())
+        await asyncio.sleep(seconds)
+        task.cancel()
+
+    run_virtually(scenario())
+    return ORDERS not in directory.topic_ids()
+
+
+def test_a_log_without_a_topic_is_removed_with_its_files(disk):
+    directory = opened(disk)
+    assert removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [OTHER_ID])
+    directory.settle_removals()
+    assert directory.purge_slice(100)
+    assert disk.list_names("/data") == [".lock", "meta"]
+
+
+def test_people_are_told_an_hour_before(disk, caplog):
+    directory = opened(disk)
+    with caplog.at_level(logging.WARNING):
+        assert not removed_after(directory, REMOVAL_DELAY_S - 1, lambda: [])
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert f"orders-0 (topic id {TOPIC_ID})" in record.getMessage()
+
+
+def test_a_log_of_a_topic_that_exists_stays(disk, caplog):
+    directory = opened(disk)
+    assert not removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [TOPIC_ID])
+    assert not caplog.records
+
+
+def test_nothing_is_removed_while_the_image_may_lack_a_topic(disk):
+    directory = opened(disk)
+    assert not removed_after(directory, 10 * REMOVAL_DELAY_S, lambda: None)
+
+
+def test_a_topic_that_comes_back_within_the_hour_keeps_its_log(disk):
+    directory = opened(disk)
+    answers = iter([[], None, [TOPIC_ID]])
+    assert not removed_after(directory, 2 * REMOVAL_DELAY_S, lambda: next(answers))
+
+
+def test_a_log_that_was_not_loaded_is_removed_too(disk):
+    disk.fail("pread", "orders-0", times=1)
+    directory = opened(disk)
+    assert list(directory.report.failed) == [ORDERS]
+    assert removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [])
+    assert not disk.exists(ORDERS_PATH)
+
+
+def test_a_new_topic_of_the_same_name_keeps_its_log(disk):
+    directory = opened(disk)
+
+    async def scenario():
+        task = asyncio.create_task(StrayLogs(directory, PendingLogs(), lambda: [OTHER_ID]).run())
+        await asyncio.sleep(1)
+        directory.create_log(ORDERS, OTHER_ID, SMALL)
+        await asyncio.sleep(REMOVAL_DELAY_S)
+        assert task.done()
+
+    run_virtually(scenario())
+    assert directory.topic_id(ORDERS) == OTHER_ID
+
+
+# --- when the image is complete ------------------------------------------------------------------
+
+
+def test_a_member_that_has_read_everything_knows_all_topics(run):
+    async def scenario():
+        (cluster,) = await SmallCluster().start(0)
+        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        await cluster.catch_up()
+        assert list(cluster.all_topic_ids()) == [made.topic_id]
+
+    run(scenario())
+
+
+def test_a_broker_without_a_session_does_not_claim_to_know_all_topics(run):
+    async def scenario():
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        small.server.expire(small.members[0].coord)
+        assert cluster.all_topic_ids() is None
+
+    run(scenario())
+
+
+def test_a_topic_that_cannot_be_read_may_be_the_owner_of_any_log(run):
+    async def scenario():
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        session = small.server.session()
+        await session.start()
+        await session.multi([Put(nodes.topic_path("t"), b"garbage", 0)])
+        await small.catch_up()
+        assert cluster.all_topic_ids() is None
+
+    run(scenario())
