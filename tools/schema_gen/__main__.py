@@ -8,7 +8,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from tools.schema_gen.jar import load_stored, read_jars, store
+from tools.schema_gen.jar import load_stored, read_api_names, read_jars, store, store_api_names
 from tools.schema_gen.model import Message, parse
 from tools.schema_gen.modules import message_module, module_name, registry_module
 
@@ -48,6 +48,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.jars:
         store(read_jars(options.jars))
+        store_api_names(read_api_names(options.jars))
     files = render()
     if options.check:
         stale = [n for n, text in files.items() if (TARGET / n).read_text() != text]

@@ -12,11 +12,22 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RECORD_KINDS", "Schema", "load_stored", "read_jars", "store"]
+__all__ = [
+    "RECORD_KINDS",
+    "Schema",
+    "load_api_names",
+    "load_stored",
+    "read_api_names",
+    "read_jars",
+    "store",
+    "store_api_names",
+]
 
 Schema = dict[str, Any]
 
 STORED = Path(__file__).with_name("schemas.json")
+STORED_NAMES = Path(__file__).with_name("api_names.json")
+"""Every API of that Kafka by key, also those whose schemas are not stored."""
 
 _FOLDER = "common/message/"
 _LINE_COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
@@ -83,6 +94,25 @@ def _sort_key(schema: Schema) -> tuple[bool, int, str]:
 
 def store(schemas: list[Schema]) -> None:
     STORED.write_text(json.dumps(schemas, indent=1) + "\n")
+
+
+def read_api_names(paths: list[Path]) -> dict[int, str]:
+    """Every API that Kafka serves in some version, on brokers or controllers, by key."""
+    names = {
+        schema["apiKey"]: schema["name"].removesuffix("Request")
+        for path in paths
+        for schema in _schemas(path)
+        if schema["type"] == "request" and schema["validVersions"] != "none"
+    }
+    return dict(sorted(names.items()))
+
+
+def store_api_names(names: dict[int, str]) -> None:
+    STORED_NAMES.write_text(json.dumps(names, indent=1) + "\n")
+
+
+def load_api_names() -> dict[int, str]:
+    return {int(key): name for key, name in json.loads(STORED_NAMES.read_text()).items()}
 
 
 def load_stored() -> list[Schema]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from tidemill.server.handlers.cluster import (
+    alter_replica_log_dirs,
     api_versions,
     describe_cluster,
     describe_log_dirs,
+    describe_quorum,
+    describe_topic_partitions,
+    list_partition_reassignments,
     metadata,
 )
 from tidemill.server.handlers.data import (
@@ -41,6 +45,7 @@ from tidemill.server.handlers.topics import (
     delete_topics,
     describe_configs,
     incremental_alter_configs,
+    list_config_resources,
 )
 from tidemill.server.request.handler import Handler
 
@@ -76,6 +81,11 @@ _LISTED: tuple[Handler, ...] = (
     describe_cluster.HANDLER,
     describe_log_dirs.HANDLER,
     describe_producers.HANDLER,
+    describe_topic_partitions.HANDLER,
+    describe_quorum.HANDLER,
+    list_config_resources.HANDLER,
+    list_partition_reassignments.HANDLER,
+    alter_replica_log_dirs.HANDLER,
 )
 
 HANDLERS: tuple[Handler, ...] = (*_LISTED, api_versions.make_handler(_LISTED))

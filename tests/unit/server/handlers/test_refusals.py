@@ -6,8 +6,12 @@ import pytest
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.server.handlers.cluster import (
+    alter_replica_log_dirs,
     describe_cluster,
     describe_log_dirs,
+    describe_quorum,
+    describe_topic_partitions,
+    list_partition_reassignments,
 )
 from tidemill.server.handlers.data import (
     delete_records,
@@ -32,10 +36,13 @@ from tidemill.server.handlers.topics import (
     delete_topics,
     describe_configs,
     incremental_alter_configs,
+    list_config_resources,
 )
 from tidemill.server.request.dispatch import BoundHandler
 from tidemill.wire.api_keys import API_SPECS, load
 from tidemill.wire.generated import alter_configs as alter_messages
+from tidemill.wire.generated import alter_replica_log_dirs as log_dirs_messages
+from tidemill.wire.generated import describe_topic_partitions as topic_partitions_messages
 from tidemill.wire.generated import incremental_alter_configs as incremental_messages
 from tidemill.wire.generated.create_partitions import (
     CreatePartitionsRequest,
@@ -57,12 +64,17 @@ from tidemill.wire.generated.describe_configs import (
 from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from tidemill.wire.generated.describe_quorum import DescribeQuorumRequest
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
+from tidemill.wire.generated.list_config_resources import ListConfigResourcesRequest
 from tidemill.wire.generated.list_groups import ListGroupsRequest
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+)
+from tidemill.wire.generated.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
 )
 from tidemill.wire.generated.offset_commit import (
     OffsetCommitRequest,
@@ -148,6 +160,27 @@ CASES = [
         ),
         lambda response: response.responses[0],
     ),
+    (
+        describe_topic_partitions,
+        topic_partitions_messages.DescribeTopicPartitionsRequest(
+            topics=[topic_partitions_messages.TopicRequest(name="t")]
+        ),
+        lambda response: response.topics[0],
+    ),
+    (
+        alter_replica_log_dirs,
+        log_dirs_messages.AlterReplicaLogDirsRequest(
+            dirs=[
+                log_dirs_messages.AlterReplicaLogDir(
+                    topics=[log_dirs_messages.AlterReplicaLogDirTopic(partitions=[0])]
+                )
+            ]
+        ),
+        lambda response: response.results[0].partitions[0],
+    ),
+    (describe_quorum, DescribeQuorumRequest(), lambda response: response),
+    (list_config_resources, ListConfigResourcesRequest(), lambda response: response),
+    (list_partition_reassignments, ListPartitionReassignmentsRequest(), lambda response: response),
     (describe_cluster, DescribeClusterRequest(), lambda response: response),
     (
         describe_producers,

@@ -16,7 +16,8 @@ from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicSpec
-from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, PartitionImage, TopicImage
+from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, TopicImage
+from tidemill.server.handlers.cluster.partition_description import describe_partition
 from tidemill.server.handlers.topics.topic_changes import wait_usable
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import Operation, cluster, topic
@@ -190,22 +191,10 @@ def _refusal(
 
 def _partitions(context: ClusterContext, found: TopicImage) -> list[MetadataResponsePartition]:
     alive = context.image.brokers
-    return [_partition(index, image, alive) for index, image in enumerate(found.partitions)]
-
-
-def _partition(
-    index: int, image: PartitionImage, alive: Iterable[int]
-) -> MetadataResponsePartition:
-    has_leader = image.leader >= 0
-    return MetadataResponsePartition(
-        error_code=0 if has_leader else int(ErrorCode.LEADER_NOT_AVAILABLE),
-        partition_index=index,
-        leader_id=image.leader,
-        leader_epoch=image.leader_epoch,
-        replica_nodes=list(image.replicas),
-        isr_nodes=list(image.isr),
-        offline_replicas=[broker for broker in image.replicas if broker not in alive],
-    )
+    return [
+        describe_partition(MetadataResponsePartition, index, image, alive)
+        for index, image in enumerate(found.partitions)
+    ]
 
 
 def _refuse(_request: MetadataRequest, error: KafkaError) -> MetadataResponse:
