@@ -76,10 +76,11 @@ async def _handle_in_slices(
 
 
 def _wanted(context: ClusterContext, request: MetadataRequest) -> Iterable[MetadataRequestTopic]:
-    """The topics of the answer; "all topics" means those that the client may describe (T61)."""
+    """The topics of the answer, each once; "all" means those that the client may describe (T61)."""
     everything = request.topics is None or (context.version == 0 and not request.topics)
     if not everything:
-        return request.topics or ()
+        # A short request that repeats a large topic must not get a huge answer.
+        return {(one.name, one.topic_id): one for one in request.topics or ()}.values()
     return [
         MetadataRequestTopic(name=name)
         for name in sorted(context.image.topics)

@@ -2,9 +2,9 @@
 
 v1 as v0; v2 flexible; v3 as v2.
 
-Results are in the order of the request. The answer leaves when the new partitions are in this
-broker's image and their logs here are created (T22). `validate_only` checks everything and changes
-nothing.
+Results are in the order of the request; a name that occurs twice is refused. The answer leaves
+when the new partitions are in this broker's image and their logs here are created (T22).
+`validate_only` checks everything and changes nothing.
 
 Left out: the timeout; a request ends when the coordination store has the change.
 """
@@ -16,6 +16,7 @@ from functools import partial
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.controller.controller import PartitionsSpec
 from tidemill.server.handlers.topics.topic_changes import (
+    answered_once,
     change_topics,
     check_controller,
     wait_usable,
@@ -52,10 +53,11 @@ async def _create(
         ),
     )
     await wait_usable(context.services.pending_logs, results)
+    names = [wanted.name for wanted in request.topics]
     return CreatePartitionsResponse(
         results=[
             _answer(wanted, result.code, result.detail)
-            for wanted, result in zip(request.topics, results, strict=True)
+            for wanted, result in answered_once(names, request.topics, results)
         ]
     )
 

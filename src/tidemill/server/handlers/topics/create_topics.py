@@ -4,7 +4,7 @@ v4 -1 for the broker's default partitions and replicas; v5 flexible, and the ans
 configuration; v6 as v5; v7 topic ids.
 
 Results are in the order of the request. Each topic succeeds or fails by itself; a name that occurs
-twice is refused both times. An internal topic is made with its coordinator's settings; a request
+twice is refused. An internal topic is made with its coordinator's settings; a request
 that names other ones for it is refused. The answer leaves when the topic is in this broker's image
 and its logs here are created (T21, T22). `validate_only` checks everything and creates nothing.
 
@@ -22,6 +22,7 @@ from tidemill.metadata.controller.controller import TopicResult, TopicSpec
 from tidemill.metadata.image.described_keys import describe_topic
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.server.handlers.topics.topic_changes import (
+    answered_once,
     change_topics,
     check_controller,
     wait_usable,
@@ -60,8 +61,9 @@ async def _create(context: TopicContext, request: CreateTopicsRequest) -> Create
     )
     await wait_usable(context.services.pending_logs, results)
     response = CreateTopicsResponse()
+    names = [wanted.name for wanted in request.topics]
     pacer = Pacer(TOPICS_PER_SLICE)
-    for wanted, result in zip(request.topics, results, strict=True):
+    for wanted, result in answered_once(names, request.topics, results):
         await pacer.step()
         answered = _answer(context, wanted.name, result)
         if request.validate_only:

@@ -2,21 +2,26 @@
 
 v4 flexible; v5 error messages; v6 by name or by id.
 
-Results are in the order of the request. The answer leaves when the topics are gone from this
-broker's image (T22); their logs are deleted in the background.
+Results are in the order of the request; a topic that occurs twice is refused. The answer leaves
+when the topics are gone from this broker's image (T22); their logs are deleted in the background.
 
 Left out: the timeout; a request ends when the coordination store has the change.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
 from tidemill.metadata.controller.controller import TopicResult
-from tidemill.server.handlers.topics.topic_changes import change_topics, check_controller
+from tidemill.server.handlers.topics.topic_changes import (
+    answered_once,
+    change_topics,
+    check_controller,
+)
 from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler
@@ -40,20 +45,39 @@ def handle(context: TopicContext, request: DeleteTopicsRequest) -> Answer:
 
 async def _delete(context: TopicContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     wanted = _wanted(context.version, request)
+    # All of this is read before the deletion, which removes it from the image.
     names = [_try_name(context, one) for one in wanted]
+    keys = [_identity(context, one) for one in wanted]
     results = await change_topics(
         context,
         wanted,
-        name_of=lambda one: _try_name(context, one) or one.topic_id,
+        name_of=partial(_identity, context),
         plan=partial(_plan, context),
         apply=context.services.cluster.delete_topics,
     )
+    answers = [
+        _answer(context, one, name, result)
+        for one, name, result in zip(wanted, names, results, strict=True)
+    ]
+    _repeat_questions(answers, keys, wanted)
     return DeleteTopicsResponse(
-        responses=[
-            _answer(context, one, name, result)
-            for one, name, result in zip(wanted, names, results, strict=True)
-        ]
+        responses=[answer for answer, _ in answered_once(keys, answers, results)]
     )
+
+
+def _repeat_questions(
+    answers: list[DeletableTopicResult],
+    keys: list[str | UUID],
+    wanted: list[DeleteTopicState],
+) -> None:
+    """Call a topic that was asked for several times as the client did: by name, id, or both."""
+    times = Counter(keys)
+    asked = list(zip(keys, wanted, strict=True))
+    names = {key: one.name for key, one in asked if one.name is not None}
+    ids = {key: one.topic_id for key, one in asked if one.name is None}
+    for answer, key in zip(answers, keys, strict=True):
+        if times[key] > 1:
+            answer.name, answer.topic_id = names.get(key), ids.get(key, ZERO_UUID)
 
 
 def _wanted(version: int, request: DeleteTopicsRequest) -> list[DeleteTopicState]:
@@ -65,6 +89,18 @@ def _wanted(version: int, request: DeleteTopicsRequest) -> list[DeleteTopicState
 def _try_name(context: TopicContext, wanted: DeleteTopicState) -> str | None:
     """The topic's name; None for an id that no topic has."""
     return context.image.names.get(wanted.topic_id) if wanted.name is None else wanted.name
+
+
+def _identity(context: TopicContext, wanted: DeleteTopicState) -> str | UUID:
+    """What tells topics apart; the id alone if the client may not know whose it is."""
+    name = _try_name(context, wanted)
+    if name is None or (wanted.name is None and _is_hidden(context, name)):
+        return wanted.topic_id
+    return name
+
+
+def _is_hidden(context: TopicContext, name: str) -> bool:
+    return not context.allows(Operation.DESCRIBE, topic(name))
 
 
 def _plan(context: TopicContext, wanted: DeleteTopicState) -> str | UUID:
@@ -82,11 +118,7 @@ def _answer(
     context: TopicContext, wanted: DeleteTopicState, name: str | None, result: TopicResult
 ) -> DeletableTopicResult:
     # A client that asks by id and may not describe the topic must not learn its name from this.
-    hidden = (
-        wanted.name is None
-        and name is not None
-        and not context.allows(Operation.DESCRIBE, topic(name))
-    )
+    hidden = wanted.name is None and name is not None and _is_hidden(context, name)
     return DeletableTopicResult(
         name=None if hidden else name,
         topic_id=wanted.topic_id if result.topic is None else result.topic.topic_id,

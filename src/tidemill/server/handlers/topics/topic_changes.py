@@ -3,12 +3,15 @@
 There is one result per entry of the request, in order (T21). A refused entry does not stop the
 others. If the cluster refuses the change as a whole, because another broker is the controller or
 the coordination store does not answer, every entry that was sent to it gets that error.
+
+A topic that occurs several times in a request is refused, and answered once, as in Kafka; clients
+take a second answer for a broken one. Resources of AlterConfigs are answered each time, as there.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
@@ -17,7 +20,7 @@ from tidemill.metadata.controller.controller import TopicResult
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.server.request.context import TopicContext
 
-__all__ = ["change_topics", "check_controller", "wait_usable"]
+__all__ = ["answered_once", "change_topics", "check_controller", "wait_usable"]
 
 ENTRIES_PER_SLICE = 250
 """Entries checked in one slice of the loop (S11)."""
@@ -63,6 +66,17 @@ async def change_topics(
         if result.code is not ErrorCode.NONE:
             context.services.telemetry.count_error(result.code)
     return results
+
+
+def answered_once(
+    names: Iterable[object], entries: Iterable[Entry], results: Iterable[TopicResult]
+) -> Iterator[tuple[Entry, TopicResult]]:
+    """Entries with their results, each name where it occurs first."""
+    seen: set[object] = set()
+    for name, entry, result in zip(names, entries, results, strict=True):
+        if name not in seen:
+            seen.add(name)
+            yield entry, result
 
 
 async def wait_usable(pending_logs: PendingLogs, results: Iterable[TopicResult]) -> None:

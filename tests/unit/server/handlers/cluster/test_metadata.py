@@ -162,6 +162,20 @@ def test_S11_many_unknown_names_are_answered_in_slices(broker):
     assert broker.turns_of(request, 12) >= 3
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_S11_a_topic_that_is_named_many_times_is_described_once(broker, version):
+    broker.make_topic("orders")
+    answer = broker.call(_named("orders", "absent", "orders", "absent"), version)
+    assert [topic.name for topic in answer.topics] == ["orders", "absent"]
+
+
+def test_S11_an_id_that_is_named_many_times_is_described_once(broker):
+    made = broker.make_topic("orders")
+    asked = [MetadataRequestTopic(topic_id=made.topic_id, name=None)] * 3
+    answer = broker.call(MetadataRequest(topics=asked), 12)
+    assert [topic.name for topic in answer.topics] == ["orders"]
+
+
 def test_S11_large_topics_count_for_several(broker):
     for n in range(3):
         broker.make_topic(f"large-{n}", 1_000)

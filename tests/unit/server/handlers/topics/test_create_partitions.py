@@ -65,10 +65,10 @@ def test_replicas_of_the_new_partitions_can_be_chosen(broker):
     assert [one.replicas for one in broker.image.topic("t").partitions] == [(1,), (2,), (1,)]
 
 
-def test_a_topic_that_is_named_twice_stays_as_it_is(broker):
+def test_a_topic_that_is_named_twice_stays_as_it_is_and_is_answered_once(broker):
     broker.make_topic("t")
     answers = create(broker, grow("t", 2), grow("t", 3))
-    assert [one.error_code for one in answers] == [ErrorCode.INVALID_REQUEST] * 2
+    assert [(one.name, one.error_code) for one in answers] == [("t", ErrorCode.INVALID_REQUEST)]
     assert len(broker.image.topic("t").partitions) == 1
 
 

@@ -124,12 +124,11 @@ def test_T21_the_configuration_is_hidden_from_a_client_that_may_not_describe_it(
     assert (answer.num_partitions, answer.replication_factor) == (-1, -1)
 
 
-def test_a_name_that_occurs_twice_creates_no_topic(broker):
+def test_a_name_that_occurs_twice_creates_no_topic_and_is_answered_once(broker):
     answers = create(broker, topic("t"), topic("u"), topic("t", 2))
-    assert [one.error_code for one in answers] == [
-        ErrorCode.INVALID_REQUEST,
-        ErrorCode.NONE,
-        ErrorCode.INVALID_REQUEST,
+    assert [(one.name, one.error_code) for one in answers] == [
+        ("t", ErrorCode.INVALID_REQUEST),
+        ("u", ErrorCode.NONE),
     ]
     assert list(broker.image.topics) == ["u"]
 
@@ -167,10 +166,9 @@ def test_a_store_that_fails_during_the_change_leaves_the_outcome_open(broker):
     assert [one.error_code for one in answers] == [
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.INVALID_REQUEST,
-        ErrorCode.INVALID_REQUEST,
     ]
 
 
 def test_S11_a_long_list_is_answered_in_slices(broker):
-    many = [topic("no/name")] * (3 * ENTRIES_PER_SLICE)
+    many = [topic(f"no/name/{n}") for n in range(3 * ENTRIES_PER_SLICE)]
     assert broker.turns_of(CreateTopicsRequest(topics=many), 7) >= 3

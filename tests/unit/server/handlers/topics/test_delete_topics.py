@@ -72,12 +72,45 @@ def test_several_unknown_ids_are_each_unknown(broker):
     assert [one.error_code for one in answers] == [ErrorCode.UNKNOWN_TOPIC_ID] * 2
 
 
-def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(broker):
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_name_that_occurs_twice_is_not_deleted_and_is_answered_once(broker, version):
+    broker.make_topic("t")
+    broker.make_topic("u")
+    answers = delete(broker, "t", "u", "t", version=version)
+    assert [(one.name, one.error_code) for one in answers] == [
+        ("t", ErrorCode.INVALID_REQUEST),
+        ("u", ErrorCode.NONE),
+    ]
+    assert list(broker.image.topics) == ["t"]
+
+
+def test_an_id_that_occurs_twice_is_not_deleted_and_is_answered_once(broker):
+    topic_id = broker.make_topic("t").topic_id
+    (answer,) = delete_ids(broker, topic_id, topic_id)
+    assert (answer.name, answer.topic_id) == (None, topic_id)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert list(broker.image.topics) == ["t"]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_topic_that_is_named_by_name_and_by_id_is_not_deleted(broker, reverse):
     topic_id = broker.make_topic("t").topic_id
     topics = [DeleteTopicState(name="t"), DeleteTopicState(topic_id=topic_id)]
-    answers = broker.call(DeleteTopicsRequest(topics=topics), 6).responses
-    assert [one.error_code for one in answers] == [ErrorCode.INVALID_REQUEST] * 2
+    if reverse:
+        topics.reverse()
+    (answer,) = broker.call(DeleteTopicsRequest(topics=topics), 6).responses
+    assert (answer.name, answer.topic_id) == ("t", topic_id)
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
     assert list(broker.image.topics) == ["t"]
+
+
+def test_a_name_and_an_id_together_do_not_reveal_that_they_are_one_hidden_topic(broker):
+    topic_id = broker.make_topic("secret").topic_id
+    broker.permissions.deny(Operation.DELETE, "secret")
+    broker.permissions.deny(Operation.DESCRIBE, "secret")
+    topics = [DeleteTopicState(name="secret"), DeleteTopicState(topic_id=topic_id)]
+    answers = broker.call(DeleteTopicsRequest(topics=topics), 6).responses
+    assert [one.error_code for one in answers] == [ErrorCode.TOPIC_AUTHORIZATION_FAILED] * 2
 
 
 @pytest.mark.parametrize(
