@@ -44,7 +44,7 @@ def handle(context: ClusterContext, request: DescribeTopicPartitionsRequest) -> 
     if cursor.partition_index < 0:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a cursor's partition is 0 or more")
     asked = {wanted.name for wanted in request.topics}
-    if asked and cursor.topic_name and cursor.topic_name not in asked:
+    if asked and request.cursor is not None and cursor.topic_name not in asked:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "the request does not name the cursor's topic")
     return _describe(context, request, cursor, asked)
 

@@ -124,7 +124,7 @@ def test_a_cursor_behind_the_last_partition_goes_on_with_the_next_topic(broker):
     assert [(t.name, len(t.partitions)) for t in answer.topics] == [("a", 0), ("b", 1)]
 
 
-@pytest.mark.parametrize("cursor", [("b", 0), ("a", -1)])
+@pytest.mark.parametrize("cursor", [("b", 0), ("", 0), ("a", -1)])
 def test_a_cursor_that_does_not_fit_the_request_is_refused(broker, cursor):
     broker.make_topic("a")
     (answer,) = ask(broker, "a", cursor=cursor).topics
