@@ -8,7 +8,7 @@ cursor may be gone by then: the answer goes on behind its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
@@ -99,7 +99,7 @@ def _topic(
 
 
 def _partition(
-    index: int, image: PartitionImage, alive: Iterable[int]
+    index: int, image: PartitionImage, alive: Container[int]
 ) -> DescribeTopicPartitionsResponsePartition:
     row = describe_partition(DescribeTopicPartitionsResponsePartition, index, image, alive)
     row.eligible_leader_replicas = list(image.elr)
