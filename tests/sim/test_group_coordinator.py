@@ -236,3 +236,20 @@ async def _sync(cluster: ClusterClient, member_id: str, generation: int) -> byte
     )
     assert answer.error_code == ErrorCode.NONE
     return answer.assignment
+
+
+def test_the_first_group_at_a_broker_that_is_not_the_controller_gets_a_compacted_topic():
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        controller = world.broker(0).cluster.image.controller_id
+        (asked, *_) = (one for one in IDS if one != controller)
+        async with ClusterClient(world.client_net(), world.bootstrap) as cluster:
+            await cluster.refresh([])
+            request = FindCoordinatorRequest(coordinator_keys=[GROUP])
+            await cluster.ask_broker(asked, request, FindCoordinatorResponse)
+        made = world.broker(controller).cluster.image.topics[OFFSETS_TOPIC]
+        assert (len(made.partitions), made.replication_factor) == (5, 3)
+        assert made.config.cleanup_policy == ("compact",)
+
+    SimWorld(1, values={"offsets.topic.num.partitions": 5, "num.partitions": 2}).run(main)
