@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import (
@@ -23,7 +21,7 @@ OFFSETS = "__consumer_offsets"
 
 
 @pytest.fixture
-def fresh_broker(new_broker) -> Iterator[BrokerProcess]:
+def fresh_broker(new_broker) -> BrokerProcess:
     """A broker on which no client has used a group."""
     return new_broker("group.initial.rebalance.delay.ms=0")
 

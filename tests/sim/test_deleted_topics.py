@@ -1,0 +1,42 @@
+"""Topics that are deleted while one of three simulated brokers is down."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.sim.replicas import eventually
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.testing.sim.world import SimWorld
+from tidemill.upkeep import stray_logs
+
+IDS = (0, 1, 2)
+DELAY_S = 5.0
+
+
+def _logs(world: SimWorld, broker_id: int) -> list[str]:
+    """The log directories on a broker's disk."""
+    root = f"{world.broker(broker_id).config.data_dir}/logs"
+    return [name for name in world.disk(broker_id).list_names(root) if name.endswith("-0")]
+
+
+def test_I34_a_broker_that_was_down_removes_the_logs_of_topics_deleted_meanwhile(monkeypatch):
+    monkeypatch.setattr(stray_logs, "REMOVAL_DELAY_S", DELAY_S)
+
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        async with ClusterClient(world.client_net(), world.bootstrap) as cluster:
+            admin = Admin(cluster)
+            for name in ("gone", "kept"):
+                await admin.create_topic(name, partitions=1, replication=3)
+            await eventually(lambda: len(_logs(world, 2)) == 2)
+            await world.stop_broker(2)
+            await admin.delete_topics(["gone"])
+        await world.start_broker(2)
+        await asyncio.sleep(DELAY_S / 2)
+        assert _logs(world, 2) == ["gone-0", "kept-0"]
+        await eventually(lambda: _logs(world, 2) == ["kept-0"])
+        assert _logs(world, 0) == ["kept-0"]
+
+    SimWorld(1).run(main)
