@@ -5,7 +5,14 @@ from __future__ import annotations
 from tests.loop.stage import Drive, Stage
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated import alter_configs, consumer_group_heartbeat, delete_records
+from tidemill.wire.generated import describe_quorum as quorum_described
+from tidemill.wire.generated import describe_topic_partitions as partitions_described
 from tidemill.wire.generated import incremental_alter_configs as incremental
+from tidemill.wire.generated.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
 from tidemill.wire.generated.consumer_group_describe import ConsumerGroupDescribeRequest
 from tidemill.wire.generated.create_partitions import (
@@ -26,12 +33,14 @@ from tidemill.wire.generated.heartbeat import HeartbeatRequest
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
 from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tidemill.wire.generated.leave_group import LeaveGroupRequest, MemberIdentity
+from tidemill.wire.generated.list_config_resources import ListConfigResourcesRequest
 from tidemill.wire.generated.list_groups import ListGroupsRequest
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
 )
+from tidemill.wire.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
 from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
 from tidemill.wire.generated.offset_commit import (
     OffsetCommitRequest,
@@ -200,6 +209,23 @@ async def describe_log_dirs(stage: Stage) -> None:
     await stage.ask(DescribeLogDirsRequest(topics=None), 4)
 
 
+async def one_node_answers(stage: Stage) -> None:
+    """What tools ask of a cluster, and one node answers from its image."""
+    await stage.create("wide", WIDE)
+    described = [partitions_described.TopicRequest(name="wide")]
+    await stage.ask(partitions_described.DescribeTopicPartitionsRequest(topics=described), 0)
+    await stage.ask(ListConfigResourcesRequest(), 1)
+    quorum = quorum_described.RequestTopicData(
+        topic_name="__cluster_metadata",
+        partitions=[quorum_described.RequestPartitionData(partition_index=0)],
+    )
+    await stage.ask(quorum_described.DescribeQuorumRequest(topics=[quorum]), 2)
+    await stage.ask(ListPartitionReassignmentsRequest(topics=None), 0)
+    moved = [AlterReplicaLogDirTopic(name="wide", partitions=list(range(WIDE)))]
+    to = [AlterReplicaLogDir(path="/data", topics=moved)]
+    await stage.ask(AlterReplicaLogDirsRequest(dirs=to), 2)
+
+
 async def api_versions(stage: Stage) -> None:
     await stage.ask(ApiVersionsRequest(client_software_name="test", client_software_version="1"), 3)
 
@@ -297,6 +323,16 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
     "metadata": (metadata, (ApiKey.METADATA,)),
     "describe cluster": (describe_cluster, (ApiKey.DESCRIBE_CLUSTER,)),
     "describe log dirs": (describe_log_dirs, (ApiKey.DESCRIBE_LOG_DIRS,)),
+    "one-node answers": (
+        one_node_answers,
+        (
+            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            ApiKey.LIST_CONFIG_RESOURCES,
+            ApiKey.DESCRIBE_QUORUM,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS,
+            ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ),
+    ),
     "api versions": (api_versions, (ApiKey.API_VERSIONS,)),
     "find coordinator": (find_coordinator, (ApiKey.FIND_COORDINATOR,)),
     "classic group": (

@@ -129,7 +129,7 @@ class Controllership:
     def _report_offsets_partitions(self) -> None:
         """Say once a term that the configured number is not the one in use."""
         topic = self._image.topic(OFFSETS_TOPIC)
-        wanted = internal_partitions(OFFSETS_TOPIC, self._config)
+        wanted = internal_partitions(OFFSETS_TOPIC, self._live.static)
         if topic is not None and len(topic.partitions) != wanted:
             self._alarm(
                 f"{OFFSETS_TOPIC} keeps its {len(topic.partitions)} partitions, although "

@@ -80,11 +80,12 @@ class LeaderEpochs:
         """The largest known epoch that is not above `epoch`, and where it ended (T37).
 
         Everything of an epoch before the oldest entry was deleted: it ended where that entry
-        begins, and a reader who had read it all has lost nothing. (-1, -1) for no epoch, and in an
-        empty list. The caller refuses epochs that are yet to come: this list does not know the
-        current epoch, which may have written nothing.
+        begins, and a reader who had read it all has lost nothing. The same holds of a log without
+        entries, which is empty: every epoch ended where it ends. (-1, -1) for no epoch. The caller
+        refuses epochs that are yet to come: this list does not know the current epoch, which may
+        have written nothing.
         """
-        if epoch < 0 or not self._epochs:
+        if epoch < 0:
             return NO_EPOCH, _NO_OFFSET
         following = bisect_right(self._epochs, epoch)
         end = self._starts[following] if following < len(self._starts) else log_end_offset

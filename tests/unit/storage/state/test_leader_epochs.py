@@ -19,8 +19,13 @@ def epochs() -> LeaderEpochs:
 def test_a_new_list_knows_nothing():
     empty = LeaderEpochs()
     assert (len(empty), empty.latest, empty.latest_start_offset) == (0, NO_EPOCH, -1)
-    assert empty.end_offset_for(5, 0) == (-1, -1)
+    assert empty.end_offset_for(NO_EPOCH, 0) == (-1, -1)
     assert empty.epoch_at(0) == NO_EPOCH
+
+
+def test_a_log_that_lost_all_its_records_tells_a_reader_at_its_end_to_go_on():
+    # A reset instead would skip what is written before the reader has looked the end up again.
+    assert LeaderEpochs().end_offset_for(5, 40) == (5, 40)
 
 
 @pytest.mark.parametrize(

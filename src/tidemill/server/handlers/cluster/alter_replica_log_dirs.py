@@ -48,7 +48,7 @@ async def _answer_all(
 
 
 def _outcome(context: ClusterContext, path: str, name: str, index: int) -> ErrorCode:
-    if path != context.services.config.data_dir:
+    if path != context.services.config.static.data_dir:
         return ErrorCode.LOG_DIR_NOT_FOUND
     if context.services.replicas.find(name, index) is None:
         return ErrorCode.REPLICA_NOT_AVAILABLE

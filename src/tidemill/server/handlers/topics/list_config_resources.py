@@ -3,8 +3,8 @@
 v0 only subscriptions of client metrics, of which there are none; v1 the types that the request
 names, or all of them.
 
-Listed are the resources whose keys DescribeConfigs shows: topics and live brokers. Kafka lists a
-group once it has a key of its own, and here no group has one. Loggers cannot be configured.
+Listed are the resources whose keys DescribeConfigs shows: topics, live brokers, and groups that
+have a key of their own, as in Kafka. Loggers cannot be configured.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.pacing import Pacer
+from tidemill.metadata.image.overrides import OwnerKind
 from tidemill.server.handlers.topics.config_resources import ConfigResourceType
 from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import TopicContext
@@ -66,6 +67,9 @@ def _names(context: TopicContext, kind: int) -> Iterable[str]:
             return sorted(context.image.topics)
         case ConfigResourceType.BROKER:
             return [str(broker_id) for broker_id in sorted(context.image.brokers)]
+        case ConfigResourceType.GROUP:
+            owners = sorted(context.image.overrides)
+            return [owner.name for owner in owners if owner.kind is OwnerKind.GROUP]
         case _:
             return ()
 

@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests.unit.server.config_requests import BROKER, BROKER_LOGGER, GROUP, SET, TOPIC, alter
 from tidemill.core.errors import ErrorCode
 from tidemill.server.handlers.topics import list_config_resources
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.list_config_resources import ListConfigResourcesRequest
 
-TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32
+CLIENT_METRICS = 16
 
 
 def listed(broker, *types, version=1):
@@ -20,6 +21,12 @@ def test_topics_and_brokers_have_a_configuration(broker):
     broker.make_topic("b")
     broker.make_topic("a")
     assert listed(broker) == [(TOPIC, "a"), (TOPIC, "b"), (BROKER, "1")]
+
+
+def test_a_group_is_listed_once_it_has_a_key_of_its_own(broker):
+    change = ("consumer.session.timeout.ms", SET, "50000")
+    assert alter(broker, change, kind=GROUP, name="g").error_code == ErrorCode.NONE
+    assert listed(broker, GROUP) == [(GROUP, "g")]
 
 
 @pytest.mark.parametrize("kind", [BROKER_LOGGER, CLIENT_METRICS, GROUP])
