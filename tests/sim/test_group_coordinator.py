@@ -12,6 +12,7 @@ from tests.sim.replicas import eventually, leader_of, replicas_agree
 from tidemill.client.admin.group_offsets import GroupOffsets
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
@@ -36,6 +37,8 @@ IDS = (0, 1, 2)
 ORDERS = TopicPartition("orders", 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 GROUP = "shop"
+RECOVERY_S = 10.0
+"""From the loss of a coordinator to an answer of the next, with three failed loads between."""
 SEEDS = pytest.mark.parametrize("seed", range(3))
 
 
@@ -153,6 +156,30 @@ def test_I28_commits_in_flight_while_the_coordinator_dies_are_never_undone(seed)
         assert seen == sorted(seen)
 
     play(scenario, seed)
+
+
+async def lose_coordinator_while_disks_fail(shop: Shop) -> None:
+    """The next coordinator cannot read its log at first."""
+    await shop.commit(10)
+    for broker_id in IDS:
+        disk = shop.world.disk(broker_id)
+        disk.is_resident = False
+        disk.fail("pread", OFFSETS_TOPIC, times=3)
+    await shop.crash_coordinator()
+    async with asyncio.timeout(RECOVERY_S):
+        assert await shop.committed() == 10
+
+
+@SEEDS
+def test_a_coordinator_that_cannot_read_its_log_serves_when_the_disk_recovers(seed):
+    play(lose_coordinator_while_disks_fail, seed)
+
+
+def test_the_simulation_finds_a_coordinator_that_loads_only_once(monkeypatch):
+    """A planted bug: a failed load is never repeated."""
+    monkeypatch.setattr(CoordinatorRuntime, "_retry_load", lambda self, hosted, error: None)
+    with pytest.raises(TimeoutError):
+        play(lose_coordinator_while_disks_fail, 0)
 
 
 @SEEDS

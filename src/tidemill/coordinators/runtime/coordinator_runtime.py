@@ -2,7 +2,9 @@
 
 Theory of operation. The broker that leads a partition of the internal topic coordinates everything
 that hashes to it. `lead` starts to load the partition: its log is replayed into a fresh shard, and
-until that is done requests are refused with COORDINATOR_LOAD_IN_PROGRESS. `resign` drops the shard
+until that is done requests are refused with COORDINATOR_LOAD_IN_PROGRESS. A load that fails is
+tried again after a growing pause, for as long as this broker leads the partition: a coordinator
+with missing state is worse than none, and a fault of the disk may pass. `resign` drops the shard
 and refuses its waiting requests with NOT_COORDINATOR, so that clients look for the new coordinator.
 
 `write` runs one operation on the shard and replays its records at once, so that the next operation
@@ -57,9 +59,10 @@ from tidemill.coordinators.runtime.partition_writer import (
     coordinator_error,
 )
 from tidemill.coordinators.runtime.shard import Now, Reply, Result, Shard
-from tidemill.coordinators.runtime.shard_loading import replay_log
+from tidemill.coordinators.runtime.shard_loading import pause_s_after, replay_log
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, TidemillError
+from tidemill.core.logs import RateLimit
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, difference
@@ -99,6 +102,8 @@ class CoordinatorRuntime(Generic[S]):
         self._hosted: dict[int, HostedShard[S]] = {}
         """By partition number; bounded by the partitions of the topic."""
         self._to_load: deque[tuple[HostedShard[S], MetadataImage]] = deque()
+        self._load_log = RateLimit()
+        """Failed loads: at most one log line per partition and minute."""
         self._wakeup = asyncio.Event()
         self._opened: list[HostedShard[S]] = []
         """Shards that opened a batch in this turn; some may have appended it already."""
@@ -144,11 +149,18 @@ class CoordinatorRuntime(Generic[S]):
     # --- loading ---------------------------------------------------------------------------------
 
     def _start_load(
-        self, index: int, partition: PartitionWriter, *, appends_before_replay: bool = False
+        self,
+        index: int,
+        partition: PartitionWriter,
+        *,
+        appends_before_replay: bool = False,
+        failures: int = 0,
     ) -> None:
+        """Replace what is hosted; `failures`: loads that failed, one after the other."""
         image = self._image()
         hosted = HostedShard(index, partition, self._make_shard(image))
         hosted.appends_before_replay = appends_before_replay
+        hosted.load_failures = failures
         self._hosted[index] = hosted
         if partition.log.log_start_offset == partition.log.log_end_offset:
             self._start_serving(hosted, image)
@@ -175,12 +187,34 @@ class CoordinatorRuntime(Generic[S]):
                 hosted.partition, hosted.shard, self._disk, is_wanted=is_wanted
             )
         except TidemillError as error:
-            # It stays unloaded: a coordinator with missing state is worse than none.
-            log.error("%s-%d cannot be loaded: %s", self._name, hosted.index, error)
+            if is_wanted():
+                self._retry_load(hosted, error)
             return
         if is_wanted():
             log.info("%s-%d loaded: %d records", self._name, hosted.index, count)
             self._start_serving(hosted, image)
+
+    def _retry_load(self, hosted: HostedShard[S], error: TidemillError) -> None:
+        """Load the partition again after a pause; until then it is refused as loading."""
+        hosted.shard.resign()  # what it has replayed no longer counts against any limit
+        failures = hosted.load_failures + 1
+        pause_s = pause_s_after(failures)
+        now = self._clock.monotonic()
+        name = f"{self._name}-{hosted.index}"
+        if self._load_log.allows(name, now):
+            text = "%s cannot be loaded (attempt %d, the next in %.1f s): %s"
+            log.error(text, name, failures, pause_s, error)
+
+        def load_again() -> None:
+            self._start_load(
+                hosted.index,
+                hosted.partition,
+                appends_before_replay=hosted.appends_before_replay,
+                failures=failures,
+            )
+
+        retry_ms = int((now + pause_s) * 1000)
+        hosted.timer = retry_ms, self._timers.add_after(pause_s, load_again)
 
     def _start_serving(self, hosted: HostedShard[S], image: MetadataImage) -> None:
         """The shard has replayed the whole log: serve requests, from the newest image on."""
@@ -189,7 +223,7 @@ class CoordinatorRuntime(Generic[S]):
         hosted.shard.loaded(self._now())
         if self._image() is not image:
             self._change_metadata(hosted, difference(image, self._image()))
-        self._schedule_expiry(hosted)
+        self._maybe_schedule_expiry(hosted)
 
     def _reload(self, hosted: HostedShard[S]) -> None:
         """The shard holds state that could not be appended: load it again from the log."""
@@ -229,7 +263,7 @@ class CoordinatorRuntime(Generic[S]):
         for hosted in list(self._hosted.values()):
             if hosted.is_loaded:
                 self._change_metadata(hosted, delta)
-                self._schedule_expiry(hosted)
+                self._maybe_schedule_expiry(hosted)
 
     def tell_shards(self, tell: Callable[[S], None]) -> None:
         """Call `tell` with every shard, also while it loads; it may change the next deadline."""
@@ -329,8 +363,7 @@ class CoordinatorRuntime(Generic[S]):
         for hosted, replies, offset in written:
             self._answer_when_committed(hosted, replies, offset)
         for hosted in opened:
-            if self._hosted.get(hosted.index) is hosted:
-                self._schedule_expiry(hosted)
+            self._maybe_schedule_expiry(hosted)
 
     def _end_open_batch(self, hosted: HostedShard[S], batch: OpenBatch) -> None:
         try:
@@ -385,6 +418,11 @@ class CoordinatorRuntime(Generic[S]):
 
     # --- time and metadata -----------------------------------------------------------------------
 
+    def _maybe_schedule_expiry(self, hosted: HostedShard[S]) -> None:
+        """After work that may have dropped the shard: a dropped one has no deadlines."""
+        if self._hosted.get(hosted.index) is hosted:
+            self._schedule_expiry(hosted)
+
     def _schedule_expiry(self, hosted: HostedShard[S]) -> None:
         """Set the timer for the shard's next deadline."""
         next_ms = hosted.shard.next_deadline_ms()
@@ -399,8 +437,7 @@ class CoordinatorRuntime(Generic[S]):
         hosted.timer = None
         now = self._now()
         self._run_in_background(hosted, lambda: hosted.shard.expire(now), now)
-        if self._hosted.get(hosted.index) is hosted:
-            self._schedule_expiry(hosted)
+        self._maybe_schedule_expiry(hosted)
 
     def _change_metadata(self, hosted: HostedShard[S], delta: Delta) -> None:
         now = self._now()

@@ -29,6 +29,7 @@ class HostedShard(Generic[S]):
         "epoch",
         "index",
         "is_loaded",
+        "load_failures",
         "open_batch",
         "partition",
         "shard",
@@ -41,6 +42,8 @@ class HostedShard(Generic[S]):
         self.epoch = partition.leader_epoch
         self.shard = shard
         self.is_loaded = False
+        self.load_failures = 0
+        """Loads of the partition that failed before this one."""
         self.appends_before_replay = False
         """The last append failed: until one succeeds, records are appended before their replay."""
         self.open_batch: OpenBatch | None = None
@@ -50,7 +53,7 @@ class HostedShard(Generic[S]):
         self.acknowledged_offset = -1
         """Everything below it is committed; updated only when a reply has waited for it."""
         self.timer: tuple[int, Timer] | None = None
-        """When the runtime next looks at the shard's deadlines (monotonic, ms)."""
+        """When the runtime next looks at the deadlines, or loads again (monotonic, ms)."""
 
 
 @final

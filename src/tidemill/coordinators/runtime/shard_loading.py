@@ -13,11 +13,20 @@ from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import iter_headers, verify
 from tidemill.wire.records import iter_records
 
-__all__ = ["ReadablePartition", "replay_log"]
+__all__ = ["ReadablePartition", "pause_s_after", "replay_log"]
 
 READ_BYTES = 1 << 20
 RECORDS_PER_SLICE = 256
 """Records replayed before other tasks get a turn of the loop: about 2 ms."""
+RETRY_FIRST_S = 0.1
+RETRY_LONGEST_S = 30.0
+"""A log that stays unreadable is read again twice a minute."""
+
+
+def pause_s_after(failures: int) -> float:
+    """How long to wait after this many failed loads in a row: doubled each time, up to a bound."""
+    doublings = min(failures - 1, 10)
+    return min(RETRY_FIRST_S * 2.0**doublings, RETRY_LONGEST_S)
 
 
 class ReadablePartition(Protocol):
@@ -48,6 +57,8 @@ async def replay_log(
         chunks: Sequence[Buffer] = found.chunks
         if found.load is not None:
             chunks = await disk.run(found.load, DiskWork.BACKGROUND)
+            if not is_wanted():
+                return count
         replayed = 0
         for chunk in chunks:
             view = memoryview(chunk)

@@ -9,9 +9,9 @@ from tests.unit.coordinators.runtime.runtime_host import Host
 def host(run):
     """Run a test body with a host on its own event loop: `host(body)`."""
 
-    def start(body):
+    def start(body, **options):
         async def main():
-            made = Host()
+            made = Host(**options)
             try:
                 await body(made)
             finally:

@@ -23,7 +23,8 @@ TURNS = 10
 class Host:
     """A runtime of toy shards, with a clock that a test moves."""
 
-    def __init__(self):
+    def __init__(self, make_shard=ToyShard):
+        self._shard_class = make_shard
         self.clock = ManualClock()
         self.image = MetadataImage()
         self.shards = []
@@ -39,7 +40,7 @@ class Host:
         )
 
     def _make_shard(self, current):
-        self.shards.append(ToyShard(current))
+        self.shards.append(self._shard_class(current))
         return self.shards[-1]
 
     @property
