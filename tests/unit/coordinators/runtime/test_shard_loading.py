@@ -182,15 +182,13 @@ def test_a_partition_resigned_while_its_log_is_read_replays_nothing_more(host):
 
 
 class AnnouncingShard(ToyShard):
-    """Writes a record when topics change, has a deadline, and counts what it does after its end."""
+    """Writes a record and sets a deadline when topics change; counts what it does too late."""
 
     resigned = False
     expired_after_end = 0
 
-    def loaded(self, now):
-        self.deadline_ms = now.monotonic_ms + 1000
-
     def metadata_changed(self, delta, now):
+        self.deadline_ms = now.monotonic_ms + 1000
         return Result(None, [CoordinatorRecord(b"told", b"1")])
 
     def expire(self, now):
