@@ -110,7 +110,7 @@ class CoordinatorRuntime(Generic[S]):
         self._written: list[tuple[HostedShard[S], list[Reply], int]] = []
         """Batches appended in this turn: their replies, and the offset behind them."""
         self._turn_now = Now(0, 0)
-        """When the first batch of this turn was opened."""
+        """When the first batch of this turn was opened, or a deadline of the turn passed since."""
         self._broken: Exception | None = None
         """A bug that an append at the end of a turn ran into; `run` raises it."""
 
@@ -282,8 +282,9 @@ class CoordinatorRuntime(Generic[S]):
 
     def _now(self) -> Now:
         """The time of an operation; all operations while a turn's batches are open share one."""
-        if self._opened:
-            return self._turn_now
+        return self._turn_now if self._opened else self._fresh_now()
+
+    def _fresh_now(self) -> Now:
         return Now(int(self._clock.monotonic() * 1000), self._clock.wall_ms())
 
     # --- committing ------------------------------------------------------------------------------
@@ -431,11 +432,13 @@ class CoordinatorRuntime(Generic[S]):
         if hosted.timer is not None:
             hosted.timer[1].cancel()
         delay_s = max(0.0, next_ms / 1000 - self._clock.monotonic())
-        hosted.timer = next_ms, self._timers.add_after(delay_s, lambda: self._expire(hosted))
+        timer = self._timers.add_exactly_after(delay_s, lambda: self._expire(hosted))
+        hosted.timer = next_ms, timer
 
     def _expire(self, hosted: HostedShard[S]) -> None:
         hosted.timer = None
-        now = self._now()
+        # Fresh: by the older time of an open batch, the deadline might not have passed yet.
+        now = self._turn_now = self._fresh_now()
         self._run_in_background(hosted, lambda: hosted.shard.expire(now), now)
         self._maybe_schedule_expiry(hosted)
 

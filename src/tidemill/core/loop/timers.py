@@ -3,6 +3,9 @@
 Each parked fetch and acknowledgement sets a deadline and nearly always cancels it before it is due.
 A wheel makes both O(1): time is divided into slots, a deadline is added to the map of its slot, and
 cancelling removes it at once. The wheel knows no clock and no loop: `LoopTimers` turns it.
+
+Ten milliseconds are a good slot for deadlines that hardly ever pass. The few that clients measure,
+such as the end of a session, have a wheel of their own with slots of one millisecond.
 """
 
 from __future__ import annotations
@@ -14,6 +17,8 @@ from typing import final
 from tidemill.core.clock import Clock
 
 __all__ = ["LoopTimers", "Timer", "TimerWheel"]
+
+FINE_SLOT_S = 0.001
 
 
 @final
@@ -85,18 +90,26 @@ class TimerWheel:
 
 @final
 class LoopTimers:
-    """A wheel that the event loop turns while there are deadlines."""
+    """Two wheels, coarse and fine, that the event loop turns while there are deadlines."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wheel = TimerWheel(now=clock.monotonic())
+        self._fine_wheel = TimerWheel(now=clock.monotonic(), slot_s=FINE_SLOT_S)
         self._wake: asyncio.TimerHandle | None = None
         self._wake_at = 0.0
 
     def add_after(self, delay_s: float, action: Callable[[], None]) -> Timer:
-        """Call `action` in `delay_s` seconds, unless cancelled."""
+        """Call `action` in `delay_s` seconds and up to 10 ms later, unless cancelled."""
+        return self._add(self._wheel, delay_s, action)
+
+    def add_exactly_after(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        """The same, at most 1 ms late: for deadlines that are few, not one per request."""
+        return self._add(self._fine_wheel, delay_s, action)
+
+    def _add(self, wheel: TimerWheel, delay_s: float, action: Callable[[], None]) -> Timer:
         deadline = self._clock.monotonic() + delay_s
-        timer = self._wheel.add(deadline, action)
+        timer = wheel.add(deadline, action)
         if self._wake is None or deadline < self._wake_at:
             self._arm()
         return timer
@@ -107,7 +120,8 @@ class LoopTimers:
 
     def _arm(self) -> None:
         self.stop()
-        deadline = self._wheel.next_deadline()
+        coarse, fine = self._wheel.next_deadline(), self._fine_wheel.next_deadline()
+        deadline = coarse if fine is None or (coarse is not None and coarse < fine) else fine
         if deadline is None:
             self._wake = None
             return
@@ -118,6 +132,8 @@ class LoopTimers:
     def _turn(self) -> None:
         self._wake = None
         try:
-            self._wheel.advance(self._clock.monotonic())
+            now = self._clock.monotonic()
+            self._fine_wheel.advance(now)
+            self._wheel.advance(now)
         finally:
             self._arm()
