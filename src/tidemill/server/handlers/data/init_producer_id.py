@@ -9,9 +9,8 @@ id and epoch gets the same id with the next epoch, or a fresh id when the epochs
 remembered: each log checks the epochs that it sees, and a client that asks again after a lost
 answer gets the same one.
 
-Left out: transactions. A transactional id is refused with TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-the only code that stops both the Java client and librdkafka; with any other, one of them retries
-for ever.
+Left out: transactions. A transactional id gets UNSUPPORTED_VERSION, but clients do not come here
+with one: FindCoordinator, which they ask first, has told them that there is no coordinator for it.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ EPOCH_MAX = 2**15 - 2
 
 def handle(context: DataContext, request: InitProducerIdRequest) -> Answer:
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served yet")
     if not context.allows(Operation.IDEMPOTENT_WRITE, cluster()):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     _check_identity(request)

@@ -6,7 +6,13 @@ A group's coordinator leads the partition of `__consumer_offsets` that the group
 (F54). The first request for a group creates that topic.
 
 Left out: transactions and share groups. librdkafka concludes from this API that the broker supports
-lz4, so all its versions are offered. Transactions get the one error that ends the attempt.
+lz4, so all its versions are offered.
+
+A transactional id is refused here, where the answer has room for a text. UNSUPPORTED_VERSION says
+what it is: the Java client and kafka-python end the attempt and show it, Java with our text.
+librdkafka would repeat the request for ever; the one code that ends its attempt is
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which it shows with our text. It asks with version 2 at most,
+Java and kafka-python with 3 or later, so the version decides.
 """
 
 from __future__ import annotations
@@ -30,15 +36,13 @@ from tidemill.wire.generated.find_coordinator import (
 __all__ = ["HANDLER"]
 
 VERSIONS = (0, 6)
+FIRST_FLEXIBLE = 3
 FIRST_WITH_SEVERAL_KEYS = 4
 GROUP = 0
+TRANSACTION = 1
+SHARE = 2
 NO_BROKER = -1
-_NOT_SERVED = {
-    1: KafkaError(
-        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not served yet"
-    ),
-    2: KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not served yet"),
-}
+NO_TRANSACTIONS = "this broker does not serve transactions yet: leave transactional.id unset"
 
 
 def handle(context: GroupContext, request: FindCoordinatorRequest) -> Answer:
@@ -62,7 +66,9 @@ def _find_all(context: GroupContext, request: FindCoordinatorRequest) -> FindCoo
     found = []
     for key in _keys(context, request):
         try:
-            found.append(_coordinator(context, key, _find(context, request.key_type, key)))
+            if request.key_type != GROUP:
+                raise _not_served(request.key_type, context.version)
+            found.append(_coordinator(context, key, _find(context, key)))
         except KafkaError as error:
             context.services.telemetry.count_error(error.code)
             found.append(_refusal(key, error))
@@ -75,10 +81,18 @@ def _keys(context: GroupContext, request: FindCoordinatorRequest) -> list[str]:
     return request.coordinator_keys
 
 
-def _find(context: GroupContext, key_type: int, key: str) -> BrokerImage:
-    if key_type != GROUP:
-        unknown = KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {key_type}")
-        raise _NOT_SERVED.get(key_type, unknown)
+def _not_served(key_type: int, version: int) -> KafkaError:
+    if key_type == TRANSACTION:
+        code = ErrorCode.UNSUPPORTED_VERSION
+        if version < FIRST_FLEXIBLE:
+            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return KafkaError(code, NO_TRANSACTIONS)
+    if key_type == SHARE:
+        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not served yet")
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {key_type}")
+
+
+def _find(context: GroupContext, key: str) -> BrokerImage:
     context.require(Operation.DESCRIBE, group(key))
     image = context.image
     partition = image.partition(OFFSETS_TOPIC, context.services.groups.partition_of(key))

@@ -63,7 +63,7 @@ def test_an_id_without_its_epoch_is_refused(broker, identity):
 def test_a_transactional_id_is_refused_for_good(broker, version):
     request = InitProducerIdRequest(transactional_id="billing", transaction_timeout_ms=1000)
     code = ErrorCode(broker.call(request, version).error_code)
-    assert code is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert code is ErrorCode.UNSUPPORTED_VERSION
     assert not code.retriable
 
 

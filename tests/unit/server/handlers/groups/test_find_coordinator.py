@@ -71,8 +71,15 @@ def test_a_transaction_is_refused_with_a_final_error_and_a_reason(broker, versio
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
     answer = broker.call(request, version)
     codes = {one.key: ErrorCode(one.error_code) for one in answer.coordinators}
-    assert codes == dict.fromkeys("ab", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    assert codes == dict.fromkeys("ab", ErrorCode.UNSUPPORTED_VERSION)
     assert "transactions" in answer.coordinators[0].error_message
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_of_an_old_version_gets_the_one_code_that_stops_librdkafka(broker, version):
+    answer = broker.call(FindCoordinatorRequest(key_type=1, key="a"), version)
+    assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert "transactions" in answer.error_message
 
 
 def test_an_unknown_key_type_is_an_invalid_request(broker):
