@@ -14,6 +14,7 @@ from tidemill.coordinators.group.base.group import (
 )
 from tidemill.coordinators.group.base.records import decode_value, try_decode_key
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
+from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.runtime.deadlines import Deadlines
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.config.group_config import GroupConfig
@@ -117,7 +118,7 @@ class Desk:
         self._build()
 
     def _build(self) -> None:
-        self.context = ShardContext(self.config, Deadlines(), MetadataImage())
+        self.context = ShardContext(self.config, Deadlines(), MetadataImage(), Re2Matcher())
         self.group = ClassicGroup(GROUP, self.context)
 
     @property

@@ -17,6 +17,7 @@ from tidemill.coordinators.group.base.group import (
 )
 from tidemill.coordinators.group.base.records import decode_value, try_decode_key
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
+from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.runtime.deadlines import Deadlines
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.config.group_config import GroupConfig
@@ -61,6 +62,7 @@ class ConsumerDesk:
         self.config = config
         self.now_ms = 1_000
         self.log: list[CoordinatorRecord] = []
+        self.matcher = Re2Matcher()
         self.image = MetadataImage()
         self.ids_made = 0
         for name, count in topics.items():
@@ -75,7 +77,7 @@ class ConsumerDesk:
 
     def load(self) -> None:
         """Build the group again from the log."""
-        self.context = ShardContext(self.config, Deadlines[DeadlineKey](), self.image)
+        self.context = ShardContext(self.config, Deadlines[DeadlineKey](), self.image, self.matcher)
         self.group = ConsumerGroup(GROUP, self.context)
         for record in self.log:
             self._replay(record)
@@ -196,6 +198,8 @@ def replay_into(group: ConsumerGroup, key: Message, value: object) -> None:
         group.replay_group_metadata(value)
     elif name == "ConsumerGroupTargetAssignmentMetadataKey":
         group.replay_target_metadata(value)
+    elif name == "ConsumerGroupRegularExpressionKey":
+        group.replay_pattern(key.regular_expression, value)
     else:
         replay = {
             "ConsumerGroupMemberMetadataKey": group.replay_member_metadata,

@@ -6,6 +6,7 @@ from uuid import UUID
 
 from tests.support.classic_desk import config, subscription
 from tidemill.coordinators.group.base.group import Caller
+from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.group.shard import GroupShard
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -71,7 +72,7 @@ class ShardDesk:
         self.image = image_of(*(topics or (topic_image("t", 1),)))
         self.now = Now(0, WALL_MS)
         self.log = list(log)
-        self.shard = GroupShard(self.config, self.image, limit)
+        self.shard = GroupShard(self.config, self.image, limit, matcher=Re2Matcher())
         for key, value in self.log:
             self.shard.replay(key, value)
         self.shard.loaded(self.now)

@@ -57,6 +57,7 @@ GROUP_RECORDS = (
     "ConsumerGroupTargetAssignmentMetadata",
     "ConsumerGroupTargetAssignmentMember",
     "ConsumerGroupCurrentMemberAssignment",
+    "ConsumerGroupRegularExpression",
 )
 RECORDS = frozenset(f"{name}{part}" for name in GROUP_RECORDS for part in ("Key", "Value"))
 RECORD_KINDS = ("coordinator-key", "coordinator-value")

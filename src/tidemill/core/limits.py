@@ -136,6 +136,14 @@ QUICK_HEARTBEAT_MS_PER_MEMBER = 1
 """Added per member: the quick heartbeats of a large group stay below a thousand a second."""
 CONSUMER_SUBSCRIPTION_CHARS_MAX = 256 * KIB
 """Topic names in one member's subscription, together (S41): its record fits into one batch."""
+CONSUMER_PATTERNS_MAX = 8
+"""Regular expressions that the members of one group subscribe with (S37)."""
+PATTERN_CHARS_MAX = 1_000
+"""Length of one of them (S37)."""
+PATTERN_PROGRAM_STEPS_MAX = 1_000
+"""Its size when compiled: evaluating one topic name takes at most about 0.4 ms (S37)."""
+PATTERNS_KEPT_MAX = 64
+"""Expressions of all groups whose results are remembered (S37)."""
 CONSUMER_NAME_CHARS_MAX = 1 * KIB
 """A member's id, its instance id and its rack, each (S41)."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TypeVar, final
 
+from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.group.registry import GroupLimit
 from tidemill.coordinators.group.shard import GroupShard
 from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
@@ -60,9 +61,10 @@ class GroupCoordinator:
         self._live = live
         self._limit = GroupLimit(config.groups_max)
         self._image = image
+        matcher = Re2Matcher()
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda current: GroupShard(live.current.groups, current, self._limit),
+            lambda current: GroupShard(live.current.groups, current, self._limit, matcher=matcher),
             clock=clock,
             timers=timers,
             disk=disk,

@@ -25,6 +25,9 @@ from tidemill.wire.generated.consumer_group_member_metadata_record import (
     ConsumerGroupMemberMetadataKey,
 )
 from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataKey
+from tidemill.wire.generated.consumer_group_regular_expression_record import (
+    ConsumerGroupRegularExpressionKey,
+)
 from tidemill.wire.generated.consumer_group_target_assignment_member_record import (
     ConsumerGroupTargetAssignmentMemberKey,
 )
@@ -176,7 +179,8 @@ def _group_of(key: Message) -> str:
         | ConsumerGroupMemberMetadataKey
         | ConsumerGroupTargetAssignmentMetadataKey
         | ConsumerGroupTargetAssignmentMemberKey
-        | ConsumerGroupCurrentMemberAssignmentKey,
+        | ConsumerGroupCurrentMemberAssignmentKey
+        | ConsumerGroupRegularExpressionKey,
     )
     return key.group_id
 
@@ -192,6 +196,8 @@ def _replay_into(group: ConsumerGroup, key: Message, value: Any) -> None:  # noq
             group.replay_target_metadata(value)
         case ConsumerGroupTargetAssignmentMemberKey():
             group.replay_target_member(key.member_id, value)
+        case ConsumerGroupRegularExpressionKey():
+            group.replay_pattern(key.regular_expression, value)
         case _:
             assert isinstance(key, ConsumerGroupCurrentMemberAssignmentKey)
             group.replay_current_assignment(key.member_id, value)

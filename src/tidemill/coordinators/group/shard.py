@@ -21,8 +21,10 @@ from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,
     DeadlineKey,
+    DeadlineKind,
     GroupType,
     ShardContext,
+    TopicMatcher,
 )
 from tidemill.coordinators.group.base.records import decode_value, is_offset_key, try_decode_key
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
@@ -76,9 +78,14 @@ class GroupShard:
     """All groups and offsets of one partition."""
 
     def __init__(
-        self, config: GroupConfig, image: MetadataImage, limit: GroupLimit | None = None
+        self,
+        config: GroupConfig,
+        image: MetadataImage,
+        limit: GroupLimit | None = None,
+        *,
+        matcher: TopicMatcher,
     ) -> None:
-        self._context = ShardContext(config, Deadlines(), image)
+        self._context = ShardContext(config, Deadlines(), image, matcher)
         self._offsets = OffsetStore()
         self._groups = GroupRegistry(
             self._context, limit or GroupLimit(config.groups_max), self._offsets.has_any
@@ -144,6 +151,8 @@ class GroupShard:
         deadlines = self._context.deadlines
         while not work.is_full and (due := deadlines.take_due(now.monotonic_ms, 1)):
             self._pass_deadline(due[0], work, now)
+            if due[0].kind is DeadlineKind.PATTERNS:
+                break  # it used up a slice of the loop's time
         self._expire_offsets(work, now)
         return work.result
 

@@ -10,6 +10,7 @@ from tests.support.partitions import OWN, leader
 from tests.support.shard_desk import ShardDesk
 from tests.unit.coordinators.runtime.runtime_host import INDEX
 from tests.unit.coordinators.runtime.toy_shard import ToyShard
+from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.group.registry import GroupLimit
 from tidemill.coordinators.group.shard import GroupShard
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Result
@@ -245,4 +246,6 @@ def test_S38_a_load_that_is_not_finished_leaves_no_group_in_the_quota(host, end)
             await host.load()
             assert limit.count == 3
 
-    host(body, make_shard=lambda image: GroupShard(GroupConfig(), image, limit))
+    host(
+        body, make_shard=lambda image: GroupShard(GroupConfig(), image, limit, matcher=Re2Matcher())
+    )

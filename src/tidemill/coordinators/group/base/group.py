@@ -7,7 +7,7 @@ its deadlines and its store of committed offsets. A name belongs to one kind at 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol, final
@@ -28,6 +28,7 @@ __all__ = [
     "Group",
     "GroupType",
     "ShardContext",
+    "TopicMatcher",
 ]
 
 
@@ -49,6 +50,8 @@ class DeadlineKind(Enum):
     """Classic: members have not asked for their assignment (no member)."""
     PENDING_JOIN = "pending join"
     """Classic: no client has joined with a member id that was given out."""
+    PATTERNS = "patterns"
+    """Consumer: regular expressions are to be evaluated further (no member)."""
 
 
 class DeadlineKey(NamedTuple):
@@ -67,6 +70,8 @@ class Caller(NamedTuple):
     """In Kafka's notation: a slash, then the address."""
     fresh_member_id: str
     """A new random id; used only if the member needs one."""
+    sees_topic: Callable[[str], bool] = lambda _name: True
+    """Whether the client may see a topic that it did not name."""
 
 
 class CommitIdentity(NamedTuple):
@@ -76,6 +81,18 @@ class CommitIdentity(NamedTuple):
     generation: int
     """The generation of a classic group, the member epoch of a consumer group; -1: no member."""
     instance_id: str | None = None
+
+
+class TopicMatcher(Protocol):
+    """Evaluates regular expressions over topic names, in slices."""
+
+    def check(self, pattern: str) -> None:
+        """INVALID_REGULAR_EXPRESSION, with the reason, if it cannot be used."""
+        ...
+
+    def try_match(self, pattern: str, topics: Mapping[str, object]) -> tuple[str, ...] | None:
+        """The matching topics, sorted; None after one slice of work, if more is left."""
+        ...
 
 
 @final
@@ -88,6 +105,7 @@ class ShardContext:
     deadlines: Deadlines[DeadlineKey]
     image: MetadataImage
     """The newest image; the shard replaces it before it tells the groups of a change."""
+    matcher: TopicMatcher
     rebalances: int = 0
     """Counted by the groups, for the metrics page."""
 

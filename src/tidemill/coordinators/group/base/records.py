@@ -36,6 +36,10 @@ from tidemill.wire.generated.consumer_group_metadata_record import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
 )
+from tidemill.wire.generated.consumer_group_regular_expression_record import (
+    ConsumerGroupRegularExpressionKey,
+    ConsumerGroupRegularExpressionValue,
+)
 from tidemill.wire.generated.consumer_group_target_assignment_member_record import (
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMemberValue,
@@ -85,6 +89,7 @@ _KINDS: dict[int, tuple[type[Message], type[Message]]] = {
     6: (ConsumerGroupTargetAssignmentMetadataKey, ConsumerGroupTargetAssignmentMetadataValue),
     7: (ConsumerGroupTargetAssignmentMemberKey, ConsumerGroupTargetAssignmentMemberValue),
     8: (ConsumerGroupCurrentMemberAssignmentKey, ConsumerGroupCurrentMemberAssignmentValue),
+    16: (ConsumerGroupRegularExpressionKey, ConsumerGroupRegularExpressionValue),
 }
 _VALUES: dict[type[Message], type[Message]] = dict(_KINDS.values())
 

@@ -79,6 +79,12 @@ from tidemill.coordinators.group.consumer.targets import (
     preferred_assignor,
     topics_hash,
 )
+from tidemill.coordinators.group.consumer.topic_patterns import (
+    PatternTopics,
+    TopicPatterns,
+    subscription_of,
+    with_matches,
+)
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import QUICK_HEARTBEAT_MS, QUICK_HEARTBEAT_MS_PER_MEMBER
@@ -96,6 +102,9 @@ from tidemill.wire.generated.consumer_group_member_metadata_record import (
     ConsumerGroupMemberMetadataValue,
 )
 from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataValue
+from tidemill.wire.generated.consumer_group_regular_expression_record import (
+    ConsumerGroupRegularExpressionValue,
+)
 from tidemill.wire.generated.consumer_group_target_assignment_member_record import (
     ConsumerGroupTargetAssignmentMemberValue,
 )
@@ -124,6 +133,7 @@ class ConsumerGroup:
         self._context = context
         self._members = ConsumerMembers()
         self._targets = ConsumerTargets()
+        self._patterns = TopicPatterns(group_id, context)
         self._pace = RebalancePace()
         self._epoch = 0
         self._topics_hash = 0
@@ -164,7 +174,7 @@ class ConsumerGroup:
         return self._targets.made_ms
 
     def subscribes_to(self, topic: str) -> bool:
-        return self._members.subscribes_to(topic)
+        return self._members.subscribes_to(topic) or self._patterns.match(topic)
 
     def check_commit(self, who: CommitIdentity, now: Now) -> None:
         """Does not extend the session: in this protocol only heartbeats do."""
@@ -186,7 +196,8 @@ class ConsumerGroup:
             raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, detail)
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        return group_tombstones(self._group_id, self._members.ids())
+        patterns = self._patterns.tombstones()
+        return [*patterns, *group_tombstones(self._group_id, self._members.ids())]
 
     def loaded(self, now: Now) -> None:
         self._topics_may_have_changed = True
@@ -196,6 +207,8 @@ class ConsumerGroup:
                 self._expect_revocation(member.member_id, member.metadata, now)
 
     def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
+        if key.kind is DeadlineKind.PATTERNS:
+            return Result(None, self._evaluate_more(now))
         member = self._members.get(key.member_id)
         if member is None:
             return Result(None)
@@ -207,7 +220,7 @@ class ConsumerGroup:
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """The next heartbeat acts on it: until then no member can be told."""
         names = (*delta.topics_changed, *(one.name for one in delta.topics_deleted))
-        if any(self._members.subscribes_to(name) for name in names):
+        if self._members.patterns or any(self._members.subscribes_to(name) for name in names):
             self._topics_may_have_changed = True
         return Result(None)
 
@@ -243,6 +256,7 @@ class ConsumerGroup:
             return Result(self._response(member.member_id, member.current.member_epoch, now=now))
         config = self._context.config
         check_heartbeat(request, version, config.consumer_assignors)
+        self._patterns.check(request.subscribed_topic_regex, self._members.patterns)
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request, now)
         sender = identify_sender(
@@ -260,7 +274,7 @@ class ConsumerGroup:
             and request.topic_partitions is None
             and request.subscribed_topic_names is None
             and request.rebalance_timeout_ms == UNCHANGED_TIMEOUT
-            and not request.subscribed_topic_regex
+            and request.subscribed_topic_regex in (None, metadata.pattern or "")
             and request.server_assignor is None
             and request.rack_id is None
             and request.instance_id == metadata.instance_id
@@ -286,8 +300,9 @@ class ConsumerGroup:
         metadata = metadata_after(request, caller, member.metadata)
         if not sender.is_known or metadata != member.metadata:
             records.append(member_record(self._group_id, member.member_id, metadata))
-        epoch = self._next_epoch(sender, metadata, records)
-        target = self._next_target(sender, metadata, epoch, records, now)
+        patterns = self._next_patterns(sender, metadata, caller, records, now)
+        epoch = self._next_epoch(sender, metadata, patterns, records)
+        target = self._next_target(sender, metadata, patterns, epoch, records, now)
         current = self._reconciled(sender, target, request)
         if not sender.is_known or current != member.current:
             records.append(current_record(self._group_id, member.member_id, current))
@@ -304,21 +319,55 @@ class ConsumerGroup:
             current.member_epoch,
             current.assigned if tells_all else None,
             now=now,
-            is_changing=epoch != self._targets.epoch,
+            is_changing=epoch != self._targets.epoch or self._patterns.is_unfinished,
         )
         return Result(response, records)
 
+    def _next_patterns(
+        self,
+        sender: HeartbeatSender,
+        metadata: MemberMetadata,
+        caller: Caller,
+        records: list[CoordinatorRecord],
+        now: Now,
+    ) -> PatternTopics:
+        """The topics of all regular expressions, evaluated again if they may have changed."""
+        used = self._members.patterns_if(without=sender.former, with_pattern=metadata.pattern)
+        records += self._patterns.tombstones(used=used)
+        is_new = metadata.pattern != sender.member.metadata.pattern
+        if not is_new and not self._topics_may_have_changed:
+            return self._patterns.topics_of(used)
+        return self._patterns.evaluate(
+            used, caller.sees_topic, own=metadata.pattern, now=now, records=records
+        )
+
+    def _evaluate_more(self, now: Now) -> list[CoordinatorRecord]:
+        self._topics_may_have_changed = True  # the next heartbeat looks at the outcome
+        records: list[CoordinatorRecord] = []
+        used = self._members.patterns
+        patterns = self._patterns.evaluate_more(used, now=now, records=records)
+        if records:
+            names = with_matches(self._members.topics(), patterns)
+            self._raise_epoch(topics_hash(names, self._context.image), records)
+        return records
+
     def _next_epoch(
-        self, sender: HeartbeatSender, metadata: MemberMetadata, records: list[CoordinatorRecord]
+        self,
+        sender: HeartbeatSender,
+        metadata: MemberMetadata,
+        patterns: PatternTopics,
+        records: list[CoordinatorRecord],
     ) -> int:
         """The group epoch, raised if the subscriptions or their topics have changed."""
-        raises = self._epoch == 0 or metadata.topics != sender.member.metadata.topics
+        before = sender.member.metadata
+        subscription = metadata.topics, metadata.pattern
+        raises = self._epoch == 0 or subscription != (before.topics, before.pattern)
         if not raises and not self._topics_may_have_changed:
             return self._epoch
         topics = self._members.topics_if(without=sender.former, with_topics=metadata.topics)
-        new_hash = topics_hash(topics, self._context.image)
+        new_hash = topics_hash(with_matches(topics, patterns), self._context.image)
         if new_hash == self._topics_hash:
-            self._topics_may_have_changed = False
+            self._topics_may_have_changed = self._patterns.is_unfinished
             if not raises:
                 return self._epoch
         return self._raise_epoch(new_hash, records)
@@ -333,6 +382,7 @@ class ConsumerGroup:
         self,
         sender: HeartbeatSender,
         metadata: MemberMetadata,
+        patterns: PatternTopics,
         epoch: int,
         records: list[CoordinatorRecord],
         now: Now,
@@ -344,9 +394,9 @@ class ConsumerGroup:
             if sender.replaced is not None:
                 records.append(target_record(self._group_id, member_id, target))
             return _Target(self._targets.epoch, target)
-        members = {one.member_id: one.metadata for one in self._members}
+        members = {one.member_id: subscription_of(one.metadata, patterns) for one in self._members}
         members.pop(former_id, None)
-        members[member_id] = metadata
+        members[member_id] = subscription_of(metadata, patterns)
         rows = self._targets.compute_for(
             members,
             assignors=self._context.config.consumer_assignors,
@@ -431,7 +481,10 @@ class ConsumerGroup:
     def _fence(self, member: ConsumerMember, now: Now) -> list[CoordinatorRecord]:
         """Remove the member: its partitions become free, the next heartbeat plans without it."""
         records = member_tombstones(self._group_id, member.member_id)
+        used = self._members.patterns_if(without=member)
+        records += self._patterns.tombstones(used=used)
         topics = self._members.topics_if(without=member)
+        topics = with_matches(topics, self._patterns.topics_of(used))
         epoch = self._raise_epoch(topics_hash(topics, self._context.image), records)
         if len(self._members) == 1:
             records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
@@ -466,6 +519,11 @@ class ConsumerGroup:
         self._members.drop(member_id)
         self._drop_deadline(DeadlineKind.SESSION, member_id)
         self._drop_deadline(DeadlineKind.REBALANCE, member_id)
+
+    def replay_pattern(
+        self, pattern: str, value: ConsumerGroupRegularExpressionValue | None
+    ) -> None:
+        self._patterns.replay(pattern, value)
 
     def replay_target_metadata(
         self, value: ConsumerGroupTargetAssignmentMetadataValue | None

@@ -1,7 +1,8 @@
 """Checks of a ConsumerGroupHeartbeat that do not depend on its sender (T48).
 
 A member's first heartbeat, with epoch 0, has all fields. Later ones have only the fields that
-changed: null, or -1 for the timeout, means "unchanged". After an error it sends all fields again.
+changed: null, or -1 for the timeout, means "unchanged". An empty regular expression means none.
+After an error it sends all fields again.
 """
 
 from __future__ import annotations
@@ -35,9 +36,6 @@ def check_heartbeat(
         raise _invalid(f"there is no member epoch {request.member_epoch}")
     if request.rebalance_timeout_ms < UNCHANGED_TIMEOUT:
         raise _invalid("the rebalance timeout is negative")
-    if request.subscribed_topic_regex:
-        detail = "subscriptions by regular expression are not supported yet: name the topics"
-        raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)
     named = request.server_assignor
     if named is not None and named not in assignors:
         detail = f"the assignors of this broker are {', '.join(assignors)}"
@@ -85,6 +83,7 @@ def metadata_after(
 ) -> MemberMetadata:
     """The member's metadata after this request."""
     names = request.subscribed_topic_names
+    pattern = request.subscribed_topic_regex
     timeout_ms = request.rebalance_timeout_ms
     return MemberMetadata(
         instance_id=before.instance_id if request.instance_id is None else request.instance_id,
@@ -98,6 +97,7 @@ def metadata_after(
         server_assignor=(
             before.server_assignor if request.server_assignor is None else request.server_assignor
         ),
+        pattern=before.pattern if pattern is None else pattern or None,
     )
 
 

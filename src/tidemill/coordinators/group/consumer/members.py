@@ -6,7 +6,7 @@ creates the member, and only the tombstone of its metadata removes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import final
 from uuid import UUID
@@ -52,7 +52,9 @@ class ConsumerMembers:
         self._by_id: dict[str, ConsumerMember] = {}
         self._by_instance: dict[str, ConsumerMember] = {}
         self._subscribers: dict[str, int] = {}
-        """The number of members that subscribe to each topic; at least one."""
+        """The number of members that subscribe to each topic by name; at least one."""
+        self._patterns: dict[str, int] = {}
+        """The number of members that subscribe with each regular expression; at least one."""
         self._owners: dict[UUID, dict[int, str]] = {}
         """The member that was assigned each partition and has not given it up (I26)."""
 
@@ -72,11 +74,29 @@ class ConsumerMembers:
     def ids(self) -> list[str]:
         return sorted(self._by_id)
 
+    @property
+    def patterns(self) -> Collection[str]:
+        """The regular expressions that members subscribe with."""
+        return self._patterns
+
+    def patterns_if(
+        self, *, without: ConsumerMember, with_pattern: str | None = None
+    ) -> Collection[str]:
+        """The same, if one member had another subscription or none."""
+        gone = without.metadata.pattern
+        left = [one for one, count in self._patterns.items() if count > (one == gone)]
+        return left if with_pattern is None or with_pattern in left else [*left, with_pattern]
+
     def subscribes_to(self, topic: str) -> bool:
+        """Whether a member names the topic."""
         return topic in self._subscribers
 
+    def topics(self) -> list[str]:
+        """The topics that members name, sorted."""
+        return sorted(self._subscribers)
+
     def topics_if(self, *, without: ConsumerMember, with_topics: tuple[str, ...] = ()) -> list[str]:
-        """The subscribed topics, sorted, if one member had another subscription or none."""
+        """The named topics, sorted, if one member had another subscription or none."""
         gone = frozenset(without.metadata.topics)
         left = (name for name, count in self._subscribers.items() if count > (name in gone))
         return sorted({*left, *with_topics})
@@ -96,6 +116,8 @@ class ConsumerMembers:
             self._by_instance[metadata.instance_id] = member
         for name in metadata.topics:
             self._subscribers[name] = self._subscribers.get(name, 0) + 1
+        if metadata.pattern is not None:
+            self._patterns[metadata.pattern] = self._patterns.get(metadata.pattern, 0) + 1
 
     def put_current(self, member_id: str, current: CurrentAssignment) -> None:
         member = self._find_or_add(member_id)
@@ -131,6 +153,11 @@ class ConsumerMembers:
             self._subscribers[name] -= 1
             if not self._subscribers[name]:
                 del self._subscribers[name]
+        pattern = member.metadata.pattern
+        if pattern is not None:
+            self._patterns[pattern] -= 1
+            if not self._patterns[pattern]:
+                del self._patterns[pattern]
 
     def _disown(self, member: ConsumerMember) -> None:
         self._disown_all(member.member_id, member.current.assigned)

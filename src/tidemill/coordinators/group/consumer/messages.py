@@ -35,6 +35,7 @@ def described_member(
         client_id=metadata.client_id,
         client_host=metadata.client_host,
         subscribed_topic_names=list(metadata.topics),
+        subscribed_topic_regex=metadata.pattern,
         assignment=_described_assignment(current.assigned, image),
         target_assignment=_described_assignment(target, image),
         member_type=CONSUMER_MEMBER_TYPE,

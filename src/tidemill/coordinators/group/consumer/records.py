@@ -6,6 +6,7 @@
     6  target metadata         group           epoch of the target assignment
     7  target of a member      group, member   its target assignment
     8  current assignment      group, member   the assignment it was told, and its epoch
+    16 regular expression      group, itself   the topics that it matches (topic_patterns.py)
 
 The hash is Tidemill's own. Kafka, like Tidemill, only compares it with a hash that it computes
 itself, so a group that the other broker wrote is assigned once more.
@@ -41,6 +42,7 @@ from tidemill.wire.generated.consumer_group_target_assignment_metadata_record im
 )
 
 __all__ = [
+    "VERSION",
     "MemberMetadata",
     "current_of",
     "current_record",
@@ -67,9 +69,11 @@ class MemberMetadata(NamedTuple):
     client_id: str = ""
     client_host: str = ""
     topics: tuple[str, ...] = ()
-    """The subscribed topics, sorted, each name once."""
+    """The topics that it subscribes to by name, sorted, each name once."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
+    pattern: str | None = None
+    """The regular expression that it subscribes with; never empty."""
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -90,7 +94,7 @@ def member_record(group_id: str, member_id: str, metadata: MemberMetadata) -> Co
         client_id=metadata.client_id,
         client_host=metadata.client_host,
         subscribed_topic_names=list(metadata.topics),
-        subscribed_topic_regex=None,
+        subscribed_topic_regex=metadata.pattern,
         rebalance_timeout_ms=metadata.rebalance_timeout_ms,
         server_assignor=metadata.server_assignor,
     )
@@ -185,6 +189,7 @@ def metadata_of(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
         topics=tuple(sorted(set(value.subscribed_topic_names))),
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
+        pattern=value.subscribed_topic_regex or None,
     )
 
 

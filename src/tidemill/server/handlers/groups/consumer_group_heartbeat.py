@@ -1,13 +1,15 @@
 """ConsumerGroupHeartbeat (68), versions 0..1: join, stay in and leave a consumer group.
 
-v1 the client chooses its member id; a subscription may be a regular expression (still refused with
-INVALID_REGULAR_EXPRESSION).
+v1 the client chooses its member id; a subscription may be a regular expression, which matches the
+topics that the client may describe.
 
 KIP-848: the answer carries the member's epoch, the heartbeat interval, and its partitions if they
 changed. `coordinators/group/consumer/consumer_group.py` has the rules.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from tidemill.coordinators.group.base.group import Caller
 from tidemill.core.errors import KafkaError
@@ -31,6 +33,7 @@ def handle(context: GroupContext, request: ConsumerGroupHeartbeatRequest) -> Ans
         client_id=context.client_id,
         client_host=f"/{context.peer.client_address}",
         fresh_member_id="" if request.member_id else str(context.services.rng.uuid()),
+        sees_topic=_sees_topic(context),
     )
     return context.services.groups.write(
         request.group_id,
@@ -39,6 +42,12 @@ def handle(context: GroupContext, request: ConsumerGroupHeartbeatRequest) -> Ans
         ),
         lambda code: _refuse(request, KafkaError(code)),
     )
+
+
+def _sees_topic(context: GroupContext) -> Callable[[str], bool]:
+    """Without the context: a group may keep it longer than the request takes."""
+    authorizer, principal = context.services.authorizer, context.peer.principal
+    return lambda name: authorizer.allows(principal, Operation.DESCRIBE, topic(name))
 
 
 def _refuse(

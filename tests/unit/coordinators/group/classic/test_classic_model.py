@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 from tests.support.classic_desk import GROUP, Answer, Client, Desk, config
 from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind, ShardContext
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
+from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.runtime.deadlines import Deadlines
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Result
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -299,7 +300,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
 
 def loaded(log: list[CoordinatorRecord]) -> ClassicGroup:
-    group = ClassicGroup(GROUP, ShardContext(config(), Deadlines(), MetadataImage()))
+    group = ClassicGroup(GROUP, ShardContext(config(), Deadlines(), MetadataImage(), Re2Matcher()))
     for record in log:
         group.replay_metadata(Desk.decoded(record))
     return group

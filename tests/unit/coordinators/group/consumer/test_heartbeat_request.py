@@ -64,11 +64,6 @@ def test_T48_unknown_assignor_is_refused(desk):
     assert desk.refusal(join_request(server_assignor="cosmic")) is ErrorCode.UNSUPPORTED_ASSIGNOR
 
 
-def test_S37_regular_expression_is_refused_with_a_reason(desk):
-    request = join_request(subscribed_topic_names=None, subscribed_topic_regex="t.*")
-    assert desk.refusal(request) is ErrorCode.INVALID_REGULAR_EXPRESSION
-
-
 def test_T48_empty_regular_expression_is_no_subscription_by_one(desk):
     """librdkafka sends an empty expression to withdraw the previous one."""
     assert desk.refusal(join_request(subscribed_topic_regex="")) is ErrorCode.NONE

@@ -1,0 +1,140 @@
+"""Evaluates regular expressions over topic names, with RE2 (ADR 0007, S37).
+
+RE2 takes time in proportion to the length of a name, whatever the expression is. What is left to
+bound is the factor, which grows with the size of the compiled program, and the number of topics:
+
+- The expression has a length limit, the program a size limit, and the engine's memory a limit.
+- One call evaluates as many names as a slice of a few milliseconds holds: fewer, the larger the
+  program.
+- A result is kept, with the map of topics it was made from. The next call evaluates only the names
+  that are new since then, and drops those that are gone.
+
+The engine is a native library. It is loaded with the first expression, so that a broker whose
+clients send none does not pay for it; without it, every expression is refused.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any, final
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import (
+    KIB,
+    PATTERN_CHARS_MAX,
+    PATTERN_PROGRAM_STEPS_MAX,
+    PATTERNS_KEPT_MAX,
+)
+from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
+
+__all__ = ["Re2Matcher"]
+
+ENGINE_BYTES_MAX = 256 * KIB
+"""Memory of one compiled expression, with the automaton that grows while it is used."""
+SLICE_COST = 10_000
+"""Names times steps of the program that one call evaluates: at most about 5 ms."""
+SLICE_NAMES_MAX = 1_000
+"""About 2 ms with a small program."""
+
+
+@final
+class Re2Matcher:
+    """A `TopicMatcher` for all groups of a broker; it remembers the latest expressions."""
+
+    def __init__(self) -> None:
+        self._searches: OrderedDict[str, _Search] = OrderedDict()
+        """The least recently used first; at most PATTERNS_KEPT_MAX."""
+
+    def check(self, pattern: str) -> None:
+        """INVALID_REGULAR_EXPRESSION, with the reason, if it cannot be used."""
+        self._search(pattern)
+
+    def try_match(self, pattern: str, topics: Mapping[str, object]) -> tuple[str, ...] | None:
+        """The matching topics, sorted; None after one slice of work, if more is left.
+
+        An expression must match the whole name. Internal topics never match.
+        """
+        return self._search(pattern).advance(topics)
+
+    def _search(self, pattern: str) -> _Search:
+        search = self._searches.get(pattern)
+        if search is None:
+            search = self._searches[pattern] = _Search(_compile(pattern))
+            if len(self._searches) > PATTERNS_KEPT_MAX:
+                self._searches.popitem(last=False)
+        else:
+            self._searches.move_to_end(pattern)
+        return search
+
+
+@final
+class _Search:
+    """One expression and the topics that match it, as far as they are known."""
+
+    def __init__(self, expression: Any) -> None:  # noqa: ANN401 - RE2 ships no types
+        self._full_match = expression.fullmatch
+        self._slice_names = min(SLICE_COST // expression.programsize, SLICE_NAMES_MAX)
+        self._topics: Mapping[str, object] = {}
+        """The topics that are evaluated, except for those in `_left`."""
+        self._left: list[str] = []
+        self._found: set[str] = set()
+        self._result: tuple[str, ...] | None = ()
+        """The names found, sorted; None while it has to be made."""
+
+    def advance(self, topics: Mapping[str, object]) -> tuple[str, ...] | None:
+        names_max = self._slice_names
+        while True:
+            names_max -= self._evaluate(names_max)
+            if self._left:
+                return None
+            if self._topics is topics:
+                break
+            self._begin(topics)
+        if self._result is None:
+            self._result = tuple(sorted(self._found))
+        return self._result
+
+    def _begin(self, topics: Mapping[str, object]) -> None:
+        """Forget topics that are gone; evaluate those that are new."""
+        known = self._topics
+        self._left = [one for one in topics if one not in known and one not in INTERNAL_TOPICS]
+        self._found = {name for name in self._found if name in topics}
+        self._topics = topics
+        self._result = None
+
+    def _evaluate(self, names_max: int) -> int:
+        """Evaluate so many of the names that are left; how many it were."""
+        names = self._left[:names_max]
+        del self._left[:names_max]
+        self._found.update(name for name in names if self._full_match(name.encode()) is not None)
+        return len(names)
+
+
+def _compile(pattern: str) -> Any:  # noqa: ANN401 - RE2 ships no types
+    """A compiled expression. KafkaError: it is invalid or too large, or there is no engine."""
+    if len(pattern) > PATTERN_CHARS_MAX:
+        raise _invalid(f"it has {len(pattern)} characters, at most {PATTERN_CHARS_MAX}")
+    try:
+        import re2
+    except ImportError as error:
+        detail = "this broker has no engine for it: the package google-re2 is not installed"
+        raise _invalid(detail) from error
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = ENGINE_BYTES_MAX
+    options.never_capture = True  # only then is the fast automaton enough
+    try:
+        expression = re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0]
+        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        raise _invalid(text) from error
+    if expression.programsize > PATTERN_PROGRAM_STEPS_MAX:
+        raise _invalid("it is too large: use fewer or smaller repetitions")
+    return expression
+
+
+def _invalid(reason: str) -> KafkaError:
+    detail = f"the regular expression is not valid: {reason}"
+    return KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)
