@@ -183,7 +183,7 @@ class ShardDesk:
         )
         return self.take(self.shard.leave(request, version=3, now=self.now))
 
-    def heartbeat(self, group_id=GROUP, *, member_id="m", epoch=0, topics=("t",)):
+    def heartbeat(self, group_id=GROUP, *, member_id="m", epoch=0, topics=("t",), **fields):
         """Send one heartbeat of the consumer protocol."""
         request = ConsumerGroupHeartbeatRequest(
             group_id=group_id,
@@ -192,6 +192,7 @@ class ShardDesk:
             rebalance_timeout_ms=60_000 if epoch == 0 else -1,
             subscribed_topic_names=list(topics) if epoch == 0 else None,
             topic_partitions=[] if epoch == 0 else None,
+            **fields,
         )
         caller = Caller("client", "/192.0.2.1", "fresh")
         return self.take(self.shard.consumer_heartbeat(request, caller, version=1, now=self.now))

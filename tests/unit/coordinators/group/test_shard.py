@@ -17,7 +17,9 @@ from tests.support.shard_desk import (
 )
 from tidemill.coordinators.group.base.group import Caller
 from tidemill.coordinators.group.base.records import encode_tombstone
+from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.group.registry import GroupLimit
+from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.errors import ErrorCode
 from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import difference
@@ -426,6 +428,28 @@ def test_tombstones_of_unknown_groups_change_nothing(desk):
 def test_rebalances_are_counted(desk):
     desk.join()
     assert desk.shard.rebalances > 0
+
+
+def test_S37_one_pass_over_deadlines_evaluates_one_slice_of_regular_expressions(monkeypatch):
+    evaluated = []
+    try_match = Re2Matcher.try_match
+
+    def count(self, pattern, topics):
+        evaluated.append(pattern)
+        return try_match(self, pattern, topics)
+
+    monkeypatch.setattr(Re2Matcher, "try_match", count)
+    desk = ShardDesk(*(topic_image(f"t{number}", number + 1) for number in range(2_500)))
+    for number in range(3):
+        pattern = f"t.*{number}"
+        desk.heartbeat(f"g{number}", topics=(), subscribed_topic_regex=pattern)
+    evaluated.clear()
+    desk.now = Now(desk.now.monotonic_ms + 1, desk.now.wall_ms + 1)
+    desk.take(desk.shard.expire(desk.now))
+    assert len(evaluated) == 1
+    assert desk.shard.next_deadline_ms() <= desk.now.monotonic_ms
+    desk.pass_time(20)
+    assert set(evaluated) == {"t.*0", "t.*1", "t.*2"}
 
 
 def test_groups_are_told_of_new_partitions_in_slices():
