@@ -239,6 +239,8 @@ class Client:
     member_id: str
     topics: list[str]
     instance_id: str | None = None
+    by_pattern: bool = False
+    """It subscribes with a regular expression that matches exactly its topics."""
     epoch: int = 0
     reading: set[tuple[UUID, int]] = field(default_factory=set)
     """The partitions that it fetches: its own view of its assignment."""
@@ -257,7 +259,8 @@ class Client:
         if says_all:
             request.rebalance_timeout_ms = REBALANCE_MS
         if says_all or self.topics_changed:
-            request.subscribed_topic_names = list(self.topics)
+            request.subscribed_topic_names = [] if self.by_pattern else list(self.topics)
+            request.subscribed_topic_regex = "|".join(self.topics) if self.by_pattern else ""
         if says_all or self.acknowledges:
             request.topic_partitions = listed(self.reading)
         return request
@@ -309,8 +312,9 @@ class Client:
         self.reading = set(self.told)
         self.acknowledges = True
 
-    def subscribe(self, topics: list[str]) -> None:
+    def subscribe(self, topics: list[str], *, by_pattern: bool = False) -> None:
         self.topics = topics
+        self.by_pattern = by_pattern
         self.topics_changed = True
 
     def leave(self, epoch: int = -1) -> None:

@@ -6,7 +6,7 @@ Members with the same expression share its result. The result is hard state: it 
 that the next coordinator assigns the same partitions before it has evaluated anything.
 
 Evaluation is bounded work. The matcher does one slice per call. What a heartbeat leaves over is
-continued by a deadline of the group, a millisecond later, so that everything else gets its turn;
+continued by a deadline of the group, milliseconds later, so that everything else gets its turn;
 until the end the members keep the topics of the last result.
 
 Topics that come and go make the results stale. The next heartbeat of any member evaluates them
@@ -25,7 +25,11 @@ from tidemill.coordinators.group.base.records import encode_record, encode_tombs
 from tidemill.coordinators.group.consumer.records import VERSION, MemberMetadata
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import CONSUMER_PATTERNS_MAX, CONSUMER_SUBSCRIPTION_CHARS_MAX
+from tidemill.core.limits import (
+    CONSUMER_PATTERNS_MAX,
+    CONSUMER_SUBSCRIPTION_CHARS_MAX,
+    PATTERN_PAUSE_MS,
+)
 from tidemill.wire.generated.consumer_group_regular_expression_record import (
     ConsumerGroupRegularExpressionKey,
     ConsumerGroupRegularExpressionValue,
@@ -98,7 +102,7 @@ class TopicPatterns:
             if matched is None:
                 self._unfinished = sees_topic
                 key = DeadlineKey(self._group_id, DeadlineKind.PATTERNS)
-                self._context.deadlines.set(key, now.monotonic_ms + 1)
+                self._context.deadlines.set(key, now.monotonic_ms + PATTERN_PAUSE_MS)
                 break
             topics = tuple(filter(sees_topic, matched))
             if _fits(topics, refuse=pattern == own):

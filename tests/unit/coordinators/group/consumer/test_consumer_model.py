@@ -28,6 +28,7 @@ from tests.support.consumer_desk import (
     Client,
     ConsumerDesk,
 )
+from tidemill.coordinators.group import re2_matcher
 from tidemill.core.errors import ErrorCode
 
 TOPICS = ["a", "b", "c"]
@@ -53,7 +54,7 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         self.names_made = 0
         self.epoch_seen = 0
         for topics in wanted:
-            self.start(topics, None)
+            self.start(topics, None, by_pattern=False)
 
     def pick(self, index: int) -> Client:
         return self.clients[index % len(self.clients)]
@@ -65,11 +66,15 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
     # --- clients start and stop ------------------------------------------------------------------
 
     @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
-    @rule(topics=subscriptions, instance=st.sampled_from([None, None, "i1", "i2"]))
-    def start(self, topics: list[str], instance: str | None) -> None:
+    @rule(
+        topics=subscriptions,
+        instance=st.sampled_from([None, None, "i1", "i2"]),
+        by_pattern=st.booleans(),
+    )
+    def start(self, topics: list[str], instance: str | None, by_pattern: bool) -> None:
         if instance is not None and any(one.instance_id == instance for one in self.clients):
             instance = None
-        self.clients.append(Client(self.desk, self.new_name(), topics, instance))
+        self.clients.append(Client(self.desk, self.new_name(), topics, instance, by_pattern))
 
     @precondition(lambda self: self.clients)
     @rule(index=clients)
@@ -120,9 +125,9 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         client.reading, client.told = set(), set()
 
     @precondition(lambda self: self.clients)
-    @rule(index=clients, topics=subscriptions)
-    def subscribe(self, index: int, topics: list[str]) -> None:
-        self.pick(index).subscribe(topics)
+    @rule(index=clients, topics=subscriptions, by_pattern=st.booleans())
+    def subscribe(self, index: int, topics: list[str], by_pattern: bool) -> None:
+        self.pick(index).subscribe(topics, by_pattern=by_pattern)
 
     @precondition(lambda self: self.clients)
     @rule(index=clients, epoch=st.integers(1, 30))
@@ -215,6 +220,11 @@ def check(examples: int, steps: int) -> None:
 
 
 def test_I26_I27_clients_never_share_a_partition_and_none_is_left():
+    check(examples=12, steps=25)
+
+
+def test_I26_I27_hold_while_expressions_are_evaluated_name_by_name(monkeypatch):
+    monkeypatch.setattr(re2_matcher, "SLICE_COST", 1)
     check(examples=12, steps=25)
 
 

@@ -14,12 +14,14 @@ from tests.support.consumer_desk import (
 from tidemill.coordinators.group.base.group import Caller
 from tidemill.coordinators.group.base.records import decode_value, try_decode_key
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import CONSUMER_PATTERNS_MAX, QUICK_HEARTBEAT_MS
+from tidemill.core.limits import CONSUMER_PATTERNS_MAX, PATTERN_PAUSE_MS, QUICK_HEARTBEAT_MS
 from tidemill.wire.generated.consumer_group_regular_expression_record import (
     ConsumerGroupRegularExpressionKey,
 )
 
 ORDERS = "^orders-.*"
+LONG_MS = 1_000
+"""Enough for any number of slices."""
 
 
 @pytest.fixture
@@ -94,20 +96,11 @@ def test_T48_only_topics_that_the_member_may_see_match(desk):
 
 
 def test_T48_members_with_the_same_expression_share_the_partitions(desk):
-    clients = [PatternClient(desk, "m", []), PatternClient(desk, "n", [])]
+    topics = ["orders-eu", "orders-us"]
+    clients = [Client(desk, name, topics, by_pattern=True) for name in ("m", "n")]
     settle(*clients)
     assert sorted(len(client.reading) for client in clients) == [1, 2]
-    assert list(pattern_records(desk)) == [ORDERS]
-
-
-class PatternClient(Client):
-    """A consumer that subscribes with a regular expression and no names."""
-
-    def request(self):
-        request = super().request()
-        if self.says_all or self.epoch == 0:
-            request.subscribed_topic_regex = ORDERS
-        return request
+    assert list(pattern_records(desk)) == ["orders-eu|orders-us"]
 
 
 # --- when it changes -----------------------------------------------------------------------------
@@ -239,7 +232,7 @@ def test_S37_a_group_has_few_expressions(desk):
 def test_S41_an_expression_that_matches_more_than_a_record_holds_is_refused():
     desk = ConsumerDesk({f"{number}-{'x' * 240}": 1 for number in range(1_200)})
     desk.beat(join_request(subscribed_topic_names=[], subscribed_topic_regex=".*"))
-    desk.pass_ms(10)  # it takes more than one slice to find out
+    desk.pass_ms(LONG_MS)  # it takes more than one slice to find out
     assert pattern_records(desk) == {}
     assert desk.refusal(beat_request("m", 1)) is ErrorCode.INVALID_REGULAR_EXPRESSION
     assert "too wide" in reason(desk, ".*")
@@ -253,17 +246,26 @@ def test_S11_a_long_evaluation_goes_on_in_slices_between_heartbeats():
     assert first.heartbeat_interval_ms == QUICK_HEARTBEAT_MS
     assert pattern_records(desk) == {}
 
-    desk.pass_ms(10)
+    desk.pass_ms(LONG_MS)
     assert len(pattern_records(desk)[ORDERS]) == 2_500
     assert desk.describe().group_state == "Assigning"
     assert len(beat(desk)) == 2_500
-    desk.pass_ms(10)
+    desk.pass_ms(LONG_MS)
     assert beat(desk) is None
+
+
+def test_S37_a_long_evaluation_leaves_most_of_the_time_to_others():
+    desk = ConsumerDesk({f"orders-{number}": 1 for number in range(2_500)})
+    desk.beat(join_request(subscribed_topic_names=[], subscribed_topic_regex=ORDERS))
+    desk.pass_ms(PATTERN_PAUSE_MS)
+    assert pattern_records(desk) == {}
+    next_ms = desk.context.deadlines.next_ms()
+    assert next_ms == desk.now_ms + PATTERN_PAUSE_MS
 
 
 def test_S11_topics_that_appear_during_a_long_evaluation_are_found_too():
     desk = ConsumerDesk({f"orders-{number}": 1 for number in range(2_500)})
     desk.beat(join_request(subscribed_topic_names=[], subscribed_topic_regex=ORDERS))
     desk.put_topic("orders-late", 1)
-    desk.pass_ms(10)
+    desk.pass_ms(LONG_MS)
     assert ("orders-late", 0) in beat(desk)
