@@ -12,7 +12,7 @@ from tests.sim.replicas import eventually, leader_of, replicas_agree
 from tidemill.client.admin.group_offsets import GroupOffsets
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
-from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
+from tidemill.coordinators.runtime import coordinator_runtime
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
@@ -37,6 +37,7 @@ IDS = (0, 1, 2)
 ORDERS = TopicPartition("orders", 0)
 OFFSETS = TopicPartition(OFFSETS_TOPIC, 0)
 GROUP = "shop"
+NEVER_S = 1e9
 RECOVERY_S = 10.0
 """From the loss of a coordinator to an answer of the next, with three failed loads between."""
 SEEDS = pytest.mark.parametrize("seed", range(3))
@@ -177,7 +178,7 @@ def test_a_coordinator_that_cannot_read_its_log_serves_when_the_disk_recovers(se
 
 def test_the_simulation_finds_a_coordinator_that_loads_only_once(monkeypatch):
     """A planted bug: a failed load is never repeated."""
-    monkeypatch.setattr(CoordinatorRuntime, "_retry_load", lambda self, hosted, error: None)
+    monkeypatch.setattr(coordinator_runtime, "pause_s_after", lambda _failures: NEVER_S)
     with pytest.raises(TimeoutError):
         play(lose_coordinator_while_disks_fail, 0)
 
