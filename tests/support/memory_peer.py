@@ -128,7 +128,8 @@ class Server:
 
     Heartbeat waits until the test answers it, or is parked among `watchers` if there are any;
     ListGroups runs in steps until the test lets it end;
-    DescribeGroups answers at once, with as many bytes as the test wants, and Produce with nothing;
+    DescribeGroups answers at once, with as many bytes as the test wants, and Produce with nothing
+    or with what the test wants;
     SaslAuthenticate is refused.
     """
 
@@ -145,6 +146,7 @@ class Server:
         self.throttle_ms = 0
         self.bug = None
         self.handler_cost_s = 0.0
+        self.produce_answer = lambda request: ProduceResponse()
         supervisor = Supervisor(lambda name, error: self.failures.append(error))
         timers = LoopTimers(self.clock)
         self.services = SimpleNamespace(
@@ -229,7 +231,7 @@ class Server:
     def _produce(self, context, request):
         self._note(context, request)
         self.loop._now += self.handler_cost_s
-        return ProduceResponse()
+        return self.produce_answer(request)
 
     def _refuse(self, context, request):
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM)

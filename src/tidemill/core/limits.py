@@ -57,6 +57,28 @@ ZSTD_FRAMES_MAX = 64
 """Frames of one zstd stream; writers make one."""
 ZSTD_BLOCKS_MAX = 32 * KIB
 """Blocks of one zstd stream; writers fill 128 KiB each unless they flush."""
+BATCH_RECORDS_MAX = 500_000
+"""Records of one batch. Walking them holds the interpreter for about 20 ms, in a thread too."""
+PRODUCE_WORK_PER_SLICE = 4 * MIB
+"""What one Produce request may cost per turn of the loop, in uncompressed bytes: about 10 ms."""
+PARTITION_WORK = 16 * KIB
+"""What finding and appending to one partition costs in that unit; a slice has room for 256."""
+RECORD_WORK = 16
+"""What walking one record costs in that unit."""
+LOOP_BATCH_BYTES_MAX = 4 * MIB
+"""A batch that decompresses to more is checked in a thread: about 10 ms."""
+LOOP_BATCH_BYTES_MIN = 64 * KIB
+"""A batch that decompresses to no more than this is checked on the loop, however well it packs."""
+LOOP_BATCH_RATIO_MAX = 64
+"""A batch that grows by more is checked in a thread: a bomb of a kilobyte is no small request."""
+LOOP_BATCH_RECORDS_MAX = 100_000
+"""A batch of more records is checked in a thread: about 4 ms."""
+LOOP_RECOMPRESSED_WORK_MAX = 256 * KIB
+"""A larger batch that the topic stores under another codec goes to a thread: gzip takes 8 ms."""
+RECOMPRESSION_FACTOR = 16
+"""What compressing costs, compared with reading."""
+LONG_BATCHES_MAX = 1
+"""Batches that are checked in a thread at the same time: each may hold twice its records."""
 RECORD_ERRORS_MAX = 100
 """Refused records that one answer lists (T25)."""
 IDEMPOTENCE_WINDOW_BATCHES = 5
@@ -155,5 +177,6 @@ LOGGED_TEXT_CHARS_MAX = 256
 
 assert REMAP_GROWTH_BYTES < WARM_TAIL_BYTES
 assert LOGGED_TEXT_CHARS_MAX < STRING_BYTES_MAX
+assert LOOP_BATCH_BYTES_MIN < LOOP_BATCH_BYTES_MAX < DECOMPRESSED_BATCH_BYTES_MAX
 assert REQUEST_BYTES_IN_FLIGHT_MAX < DECOMPRESSED_BATCH_BYTES_MAX
 assert SUBSCRIPTION_BYTES_MAX < GROUP_RECORD_BYTES_MAX < MIB < OFFSETS_BATCH_BYTES_MAX

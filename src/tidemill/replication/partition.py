@@ -26,7 +26,7 @@ from tidemill.replication.watermark import agreed_offset
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import BatchHeader, assign_offsets, iter_headers, verify
-from tidemill.wire.produced_batch import BatchPolicy, prepare_own, prepare_produced
+from tidemill.wire.produced_batch import BatchPolicy, BatchWork, prepare_own, prepare_produced
 
 __all__ = ["Appended", "FlushRequests", "Partition", "PartitionSettings"]
 
@@ -187,10 +187,27 @@ class Partition:
 
     # --- leader: produce -------------------------------------------------------------------------
 
-    def append(self, records: memoryview, *, acks: int, now_ms: int) -> Appended:
-        """Check one produced batch and append it. On KafkaError or StorageFault nothing changed."""
+    def append(
+        self, records: memoryview, *, acks: int, now_ms: int, work: BatchWork | None = None
+    ) -> Appended:
+        """Check one produced batch and append it. On KafkaError or StorageFault nothing changed.
+
+        With `work`, LongBatch says that the check takes too long for the loop: nothing changed.
+        """
         self.check_writable(acks)
-        batch, header = prepare_produced(records, self.settings.policy, now_ms)
+        batch, header = prepare_produced(records, self.settings.policy, now_ms, work)
+        return self._append_produced(batch, header, acks=acks, now_ms=now_ms)
+
+    def append_checked(
+        self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
+    ) -> Appended:
+        """Append a batch that `prepare_produced` returned; otherwise like `append`."""
+        self.check_writable(acks)
+        return self._append_produced(batch, header, acks=acks, now_ms=now_ms)
+
+    def _append_produced(
+        self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
+    ) -> Appended:
         if header.producer_id >= 0:
             original = self.log.producers.check(header)
             if original is not None:

@@ -40,6 +40,7 @@ __all__ = [
     "NONE",
     "SNAPPY",
     "ZSTD",
+    "DecompressedTooLarge",
     "compress",
     "decompress",
     "is_known",
@@ -69,6 +70,10 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_HEADER_BYTES_MAX = 18
 
 
+class DecompressedTooLarge(KafkaError):
+    """The data holds more bytes than the caller allows."""
+
+
 def is_known(codec: int) -> bool:
     """Whether these attribute bits name a codec."""
     return codec in CODEC_NAMES
@@ -77,7 +82,7 @@ def is_known(codec: int) -> bool:
 def decompress(
     codec: int, data: bytes | memoryview, bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
 ) -> bytes | bytearray:
-    """`data` decompressed; KafkaError if it is damaged or exceeds `bytes_max`."""
+    """`data` decompressed; KafkaError if it is damaged, DecompressedTooLarge beyond `bytes_max`."""
     opener = _DECOMPRESS.get(codec)
     if opener is None:
         raise _unknown(codec)
@@ -338,8 +343,9 @@ def _damaged(name: str, why: object) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_RECORD, f"damaged {name} data: {why}")
 
 
-def _too_large(name: str, bytes_max: int) -> KafkaError:
-    return KafkaError(ErrorCode.INVALID_RECORD, f"{name} data holds more than {bytes_max} bytes")
+def _too_large(name: str, bytes_max: int) -> DecompressedTooLarge:
+    detail = f"{name} data holds more than {bytes_max} bytes"
+    return DecompressedTooLarge(ErrorCode.INVALID_RECORD, detail)
 
 
 def _unknown(codec: int) -> KafkaError:

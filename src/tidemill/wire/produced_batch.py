@@ -5,6 +5,10 @@ Budget: a one-record batch in 4 us, without the checksum; `bench/hot_walk.py` pr
 The header's max timestamp must agree with the records, because time index, retention and
 ListOffsets rely on it. Some clients leave it at its initial value, so a wrong one is not refused:
 it is corrected, with a new checksum, as Kafka does.
+
+A kilobyte may decompress to megabytes, and a megabyte may hold a hundred thousand records. So the
+caller on the event loop passes `BatchWork`: the check counts there what it costs, and a batch that
+would take milliseconds ends in `LongBatch`, to be prepared again in a thread (S18).
 """
 
 from __future__ import annotations
@@ -14,7 +18,17 @@ from typing import Literal, final
 from crc32c import crc32c
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import RECORD_ERRORS_MAX
+from tidemill.core.limits import (
+    BATCH_RECORDS_MAX,
+    LOOP_BATCH_BYTES_MAX,
+    LOOP_BATCH_BYTES_MIN,
+    LOOP_BATCH_RATIO_MAX,
+    LOOP_BATCH_RECORDS_MAX,
+    LOOP_RECOMPRESSED_WORK_MAX,
+    RECOMPRESSION_FACTOR,
+    RECORD_ERRORS_MAX,
+    RECORD_WORK,
+)
 from tidemill.hot.record_walk import keyless, timestamps_outside, walk
 from tidemill.wire import compression
 from tidemill.wire.batch import (
@@ -38,7 +52,9 @@ from tidemill.wire.batch import (
 
 __all__ = [
     "BatchPolicy",
+    "BatchWork",
     "InvalidRecords",
+    "LongBatch",
     "prepare_own",
     "prepare_produced",
     "validate_produced",
@@ -55,6 +71,22 @@ class InvalidRecords(KafkaError):
     def __init__(self, code: ErrorCode, detail: str, record_errors: list[tuple[int, str]]) -> None:
         super().__init__(code, detail)
         self.record_errors = record_errors
+
+
+@final
+class LongBatch(Exception):
+    """Checking this batch takes too long for the event loop; nothing has been changed."""
+
+
+@final
+class BatchWork:
+    """What checking batches may still cost before other requests get a turn of the loop."""
+
+    __slots__ = ("left",)
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        """In uncompressed bytes, `RECORD_WORK` for each record added; 0 or less: used up."""
 
 
 @final
@@ -89,13 +121,23 @@ class BatchPolicy:
 
 
 def prepare_produced(
-    view: memoryview, policy: BatchPolicy, now_ms: int
+    view: memoryview, policy: BatchPolicy, now_ms: int, work: BatchWork | None = None
 ) -> tuple[memoryview, BatchHeader]:
     """Validate a client's batch and convert it to the form that the topic stores.
 
-    Returns the same view, patched, unless the topic requires another codec.
+    Returns the same view, patched, unless the topic requires another codec. With `work`, raises
+    LongBatch instead of taking long.
     """
-    return _stored_form(view, validate_produced(view, policy, now_ms), policy, now_ms)
+    if work is None or policy.compression == "producer":
+        return _stored_form(view, validate_produced(view, policy, now_ms, work), policy, now_ms)
+    left = work.left
+    header = validate_produced(view, policy, now_ms, work)
+    if compression.CODEC_IDS[policy.compression] != header.codec:
+        spent = left - work.left
+        if spent > LOOP_RECOMPRESSED_WORK_MAX:
+            raise LongBatch
+        work.left -= RECOMPRESSION_FACTOR * spent
+    return _stored_form(view, header, policy, now_ms)
 
 
 def prepare_own(
@@ -127,11 +169,13 @@ def _stored_form(
     return view, header
 
 
-def validate_produced(view: memoryview, policy: BatchPolicy, now_ms: int) -> BatchHeader:
+def validate_produced(
+    view: memoryview, policy: BatchPolicy, now_ms: int, work: BatchWork | None = None
+) -> BatchHeader:
     """Make all checks that a leader needs before it appends a client's batch (S23).
 
     `view` holds exactly one batch (T23) and is writable: a wrong max timestamp is corrected in it.
-    Raises KafkaError; then nothing has been changed.
+    Raises KafkaError, or LongBatch if there is `work`; then nothing has been changed.
     """
     header = _parse_produced(view)
     size = header.size_bytes
@@ -142,13 +186,7 @@ def validate_produced(view: memoryview, policy: BatchPolicy, now_ms: int) -> Bat
     if crc32c(view[ATTRIBUTES_AT:]) != header.crc:
         raise CorruptBatch("the checksum does not match the batch")
     _check_produced_fields(header)
-    codec = header.attributes & CODEC_MASK
-    if codec:
-        section: bytes | bytearray | memoryview = compression.decompress(codec, view[HEADER_BYTES:])
-        start = 0
-    else:
-        section = view
-        start = HEADER_BYTES
+    section, start = _records_of(view, header, work)
     try:
         lowest, highest, null_keys = walk(section, start, len(section), header.record_count)
     except ValueError as err:
@@ -165,6 +203,35 @@ def validate_produced(view: memoryview, policy: BatchPolicy, now_ms: int) -> Bat
         if max_timestamp != header.max_timestamp:
             correct_max_timestamp(view, header, max_timestamp)
     return header
+
+
+def _records_of(
+    view: memoryview, header: BatchHeader, work: BatchWork | None
+) -> tuple[bytes | bytearray | memoryview, int]:
+    """The records, decompressed, and where they start; what reading them costs is counted."""
+    if work is not None and header.record_count > LOOP_BATCH_RECORDS_MAX:
+        raise LongBatch
+    codec = header.attributes & CODEC_MASK
+    section: bytes | bytearray | memoryview = view
+    if codec:
+        section = _decompressed(codec, view[HEADER_BYTES:], work)
+    if work is not None:
+        work.left -= len(section) + RECORD_WORK * header.record_count
+    return section, 0 if codec else HEADER_BYTES
+
+
+def _decompressed(codec: int, packed: memoryview, work: BatchWork | None) -> bytes | bytearray:
+    if work is None:
+        return compression.decompress(codec, packed)
+    bytes_max = min(LOOP_BATCH_BYTES_MAX, LOOP_BATCH_BYTES_MIN + LOOP_BATCH_RATIO_MAX * len(packed))
+    left = work.left
+    work.left = left - bytes_max  # stays so if the data is damaged: how much was read is unknown
+    try:
+        section = compression.decompress(codec, packed, bytes_max)
+    except compression.DecompressedTooLarge:
+        raise LongBatch from None
+    work.left = left
+    return section
 
 
 def _parse_produced(view: memoryview) -> BatchHeader:
@@ -184,6 +251,9 @@ def _parse_produced(view: memoryview) -> BatchHeader:
 def _check_produced_fields(header: BatchHeader) -> None:
     """Refuse fields that contradict each other or that no client may set, checksum or not."""
     attributes = header.attributes
+    if header.record_count > BATCH_RECORDS_MAX:
+        detail = f"a batch of {header.record_count} records, at most {BATCH_RECORDS_MAX}"
+        raise KafkaError(ErrorCode.INVALID_RECORD, detail)
     if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
         detail = f"{header.record_count} records with last delta {header.last_offset_delta}"
         raise KafkaError(ErrorCode.INVALID_RECORD, detail)

@@ -28,6 +28,7 @@ from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.dispatch import Dispatcher
+from tidemill.server.request.handler import Progress, SlicedWork
 from tidemill.server.request.services import Services
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.memory_log import MemoryPartitionLog
@@ -113,6 +114,16 @@ def value_of(answer):
     return values[0]
 
 
+async def finish_slices(work, after_slice=lambda: None):
+    """The answer of a request in slices; the views of its frame are copied first, as they must."""
+    work.keep(lambda view: memoryview(bytearray(view)))
+    while (progress := work.run_slice()) is not Progress.DONE:
+        after_slice()
+        if progress is Progress.AWAY:
+            await work.run_away()
+    return work.answer()
+
+
 class OneBroker:
     """Broker 1 of a cluster, with an event loop of its own."""
 
@@ -189,6 +200,8 @@ class OneBroker:
     def call(self, request, version):
         """The answer to a request; both pass through their bytes."""
         answer, bound = self.start(request, version)
+        if isinstance(answer, SlicedWork):
+            answer = self.run(finish_slices(answer))
         if isinstance(answer, Coroutine):
             answer = self.run(answer)
         if isinstance(answer, Deferred):

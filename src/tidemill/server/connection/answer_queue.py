@@ -108,6 +108,12 @@ class AnswerQueue:
         """Keep the place of an answer that comes later."""
         self._slots.append(slot)
 
+    def withdraw(self, slot: AnswerSlot) -> None:
+        """The newest request gets no answer after all (Produce with acks=0)."""
+        assert self._slots[-1] is slot
+        self._slots.pop()
+        slot.counters.requests += 1
+
     def place(self, slot: AnswerSlot) -> None:
         """Send an answer that is ready, or queue it behind older ones that are not."""
         if self._slots:

@@ -29,9 +29,11 @@ from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue,
 from tidemill.server.connection.listener_resources import ListenerResources
 from tidemill.server.connection.read_stall import ReadStall
 from tidemill.server.connection.receive_buffer import LENGTH_BYTES, ReceiveBuffer
+from tidemill.server.connection.sliced_request import SlicedRequest
 from tidemill.server.handlers.cluster.api_versions import try_unsupported_version_answer
 from tidemill.server.limits.quotas import THROTTLE_MS_MAX
 from tidemill.server.request.context import AnyContext, RequestContext
+from tidemill.server.request.handler import SlicedWork
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.headers import UnsupportedVersion, parse_request_header
 from tidemill.wire.message import Message
@@ -52,7 +54,7 @@ a busy socket up to 32 times in one turn, so one busy producer could take 100 ms
 
 # Why no request may start now: bits of `_holds`.
 BUSY = 1
-"""A request in several steps is running; the next one starts when it has ended."""
+"""A request in several steps or slices is running; the next one starts when it has ended."""
 UNREAD = 2
 """The client does not read its answers."""
 MUTED = 4
@@ -280,6 +282,15 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(answer, Deferred):
                 slot.deferred = answer
                 answer.then(lambda response: self._answered(slot, response, context))
+            elif isinstance(answer, SlicedWork):
+                self._holds |= BUSY
+                SlicedRequest(
+                    self._resources,
+                    answer,
+                    self._receive.hold_frame(),
+                    ended=lambda response: self._slices_ended(slot, response, context),
+                    failed=self._close_for_bug,
+                )
             else:
                 self._holds |= BUSY
                 self._resources.supervisor.spawn("request", self._run_slow(slot, answer, context))
@@ -320,6 +331,23 @@ class Connection(asyncio.BufferedProtocol):
             work.close()
         self._holds &= ~BUSY
         self._answered(slot, response, context)
+
+    def _slices_ended(
+        self, slot: AnswerSlot, response: Message | Deferred[Any] | None, context: AnyContext
+    ) -> None:
+        """A request in slices is done; its answer is here, comes later, or there is none."""
+        self._holds &= ~BUSY
+        if self._holds & CLOSED:
+            return
+        if isinstance(response, Message):
+            self._answered(slot, response, context)
+            return
+        if response is None:
+            self._answers.withdraw(slot)
+        else:
+            slot.deferred = response
+            response.then(lambda late: self._answered(slot, late, context))
+        self._resume()
 
     # --- answers ---------------------------------------------------------------------------------
 

@@ -7,6 +7,9 @@ copy every request twice. So all connections of a listener read into one shared 
 requests are handled there in place, without a copy. The head of a request that has not arrived in
 full moves into a buffer of the connection's own, and the rest is read directly into that. The
 buffer grows with the bytes that have arrived (S2) and is released when the request is handled.
+
+A request that is handled in several slices outlives this. `hold_frame` lets it have the
+connection's own buffer; what lies in the shared area it must copy. Both stay in the pool's count.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from tidemill.core.limits import KIB, MIB
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.wire.frames import parse_frame_length
 
-__all__ = ["ReceiveBuffer", "Scratch"]
+__all__ = ["HeldFrame", "ReceiveBuffer", "Scratch"]
 
 LENGTH_BYTES = 4
 SCRATCH_BYTES = 512 * KIB
@@ -25,6 +28,8 @@ OWN_BYTES_MIN = 4 * KIB
 GROWTH = 4
 """An own buffer is at most this many times the bytes received: a false length costs bandwidth."""
 SPARE_BYTES_MAX = 8 * MIB
+KEPT_VIEW_BYTES = 512
+"""Counted for each view that is kept: the objects of its part of the request and of the answer."""
 
 
 def capacity_for(size: int) -> int:
@@ -62,17 +67,48 @@ class Scratch:
 
 
 @final
+class HeldFrame:
+    """The bytes of a request in several slices: unchanged, and counted, until `release`."""
+
+    __slots__ = ("_buffer", "_counted_bytes", "_receive")
+
+    def __init__(self, receive: ReceiveBuffer, buffer: bytearray | None) -> None:
+        self._receive = receive
+        self._buffer = buffer
+        """None: the request lies in the shared area."""
+        self._counted_bytes = 0
+
+    def keep(self, view: memoryview) -> memoryview:
+        """The same bytes, valid until `release`."""
+        count = KEPT_VIEW_BYTES
+        if self._buffer is None:
+            view = memoryview(bytearray(view))
+            count += len(view)
+        self._counted_bytes += count
+        self._receive.pool.take(count)
+        return view
+
+    def release(self) -> None:
+        """The request needs its bytes no more."""
+        buffer, self._buffer = self._buffer, None
+        count, self._counted_bytes = self._counted_bytes, 0
+        self._receive.give_held(buffer, count)
+
+
+@final
 class ReceiveBuffer:
     """The bytes of one connection that do not make a whole request yet."""
 
-    __slots__ = ("_fill", "_own", "_pool", "_request_bytes_max", "_scratch", "starved")
+    __slots__ = ("_fill", "_is_held", "_own", "_request_bytes_max", "_scratch", "pool", "starved")
 
     def __init__(self, scratch: Scratch, pool: MemoryPool, request_bytes_max: int) -> None:
         self._scratch = scratch
-        self._pool = pool
+        self.pool = pool
         self._request_bytes_max = request_bytes_max
         self._own: bytearray | None = None
         self._fill = 0
+        self._is_held = False
+        """A request in several slices has one of our buffers."""
         self.starved = False
         """The pool had no bytes left: stop reading, and call `try_grow` when it has some."""
 
@@ -85,7 +121,7 @@ class ReceiveBuffer:
         """Where to read the next bytes into."""
         if self._own is not None:
             return memoryview(self._own)[self._fill :]
-        pool = self._pool
+        pool = self.pool
         is_short = pool.limit_bytes - pool.used_bytes < SCRATCH_BYTES
         return self._scratch.narrow_area if is_short else self._scratch.area
 
@@ -122,10 +158,10 @@ class ReceiveBuffer:
         """
         old = self._own
         wanted = self._wanted(rest, count)
-        affordable = wanted if wanted <= self._pool.free_bytes else count
+        affordable = wanted if wanted <= self.pool.free_bytes else count
         own = self._scratch.buffer(capacity_for(affordable))
         own[:count] = rest
-        self._pool.take(len(own))
+        self.pool.take(len(own))
         self.release()
         self._own, self._fill = own, count
         if old is not None:
@@ -146,7 +182,7 @@ class ReceiveBuffer:
             return True
         wanted = self._wanted(memoryview(own), self._fill)
         capacity = capacity_for(max(wanted, self._fill + 1))
-        if not self._pool.try_take(capacity - len(own), self):
+        if not self.pool.try_take(capacity - len(own), self):
             self.starved = True
             return False
         larger = self._scratch.buffer(capacity)
@@ -162,4 +198,19 @@ class ReceiveBuffer:
         self.starved = False
         if own is not None:
             self._scratch.reuse(own)
-            self._pool.give(len(own), self)
+            self.pool.give(len(own), None if self._is_held else self)
+
+    def hold_frame(self) -> HeldFrame:
+        """Let the request that is being handled have its bytes; `keep` the rest afterwards."""
+        own, self._own, self._fill = self._own, None, 0
+        self._is_held = own is not None
+        return HeldFrame(self, own)
+
+    def give_held(self, buffer: bytearray | None, counted_bytes: int) -> None:
+        """The request has ended: take its buffer back, and uncount what it kept."""
+        size = counted_bytes
+        if buffer is not None:
+            self._is_held = False
+            self._scratch.reuse(buffer)
+            size += len(buffer)
+        self.pool.give(size, self if self._own is None else None)

@@ -26,7 +26,7 @@ TURNS_BETWEEN_SLICES = 8
 
 
 class SliceUser(Protocol):
-    """A connection with more requests than fitted into the slice."""
+    """A connection with more requests than fitted into the slice, or the rest of a request."""
 
     def take_slice(self) -> None: ...
 
@@ -63,8 +63,10 @@ class LoopSlices:
         return self._clock.monotonic() - since > TURN_S
 
     def enqueue(self, user: SliceUser) -> None:
-        """Call `user.take_slice` in a later turn; only after `is_used_up` returned true."""
+        """Call `user.take_slice` in a later turn."""
         self._queue.append(user)
+        if not self._is_open:
+            self.is_used_up()  # opens the slice, whose end begins the next one
 
     def _begin_next(self) -> None:
         if self._queue and self._turns_left:

@@ -7,6 +7,8 @@ in the order in which they came. It returns one of
   requests of the connection start meanwhile, but answers leave in order;
 - a coroutine, for requests that talk to the coordination store or work in slices: the connection's
   next request starts after it has ended;
+- `SlicedWork` (Produce that costs more than a slice): what is left runs in slices that all
+  connections share, and the connection's next request starts after the last one;
 - None: no answer at all (Produce with acks=0).
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Protocol, final
 
 from tidemill.core.errors import KafkaError
@@ -23,9 +26,54 @@ from tidemill.server.request.services import Services
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.message import Message
 
-__all__ = ["Answer", "FastCodec", "Handle", "Handler", "refuse_with_error_code"]
+__all__ = [
+    "Answer",
+    "FastCodec",
+    "Handle",
+    "Handler",
+    "Progress",
+    "SlicedWork",
+    "refuse_with_error_code",
+]
 
-Answer = Message | Deferred[Any] | Coroutine[Any, Any, Message] | None
+
+class Progress(Enum):
+    """How a slice of a request ended."""
+
+    DONE = "done"
+    """All work is done: `answer` has the answer."""
+    MORE = "more"
+    """The slice is used up; the next one goes on."""
+    AWAY = "away"
+    """The next step runs in a thread: `run_away`, then the next slice."""
+
+
+class SlicedWork:
+    """What is left of a request after its first slice."""
+
+    __slots__ = ()
+
+    def keep(self, keep: Callable[[memoryview], memoryview]) -> None:
+        """Replace each view of the request that is still needed by `keep(view)`.
+
+        A view of the reading area is valid only until `handle` returns.
+        """
+        raise NotImplementedError
+
+    def run_slice(self) -> Progress:
+        """Do as much as one slice may cost."""
+        raise NotImplementedError
+
+    async def run_away(self) -> None:
+        """The step that would take too long on the event loop."""
+        raise NotImplementedError
+
+    def answer(self) -> Message | Deferred[Any] | None:
+        """The answer, after DONE; as `handle` would have returned it."""
+        raise NotImplementedError
+
+
+Answer = Message | Deferred[Any] | SlicedWork | Coroutine[Any, Any, Message] | None
 
 
 class Handle(Protocol):

@@ -7,6 +7,7 @@ everything that this Protocol does not name. That costs a request nothing.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, final
@@ -14,6 +15,7 @@ from typing import Protocol, final
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
+from tidemill.core.limits import LONG_BATCHES_MAX
 from tidemill.core.logs import RateLimit
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
@@ -73,6 +75,7 @@ class DataServices(RequestServices, Protocol):
     parked: ParkedRequests
     response_memory: MemoryPool
     fault_log: RateLimit
+    long_batches: asyncio.Semaphore
 
     def checkpoint(self) -> Awaitable[None]:
         """Make durable where logs start; raises StorageFault."""
@@ -129,3 +132,7 @@ class Services:
     parked: ParkedRequests
     fault_log: RateLimit = field(default_factory=RateLimit)
     """A failed disk refuses every request; the log says so once a minute."""
+    long_batches: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(LONG_BATCHES_MAX)
+    )
+    """For batches that are checked in a thread: they leave the other threads to others."""

@@ -5,9 +5,14 @@ HOT PATH: a budget of 35 us of broker time for a request with one small batch.
 v3 record batches of magic 2 only; v5 log start offset; v7 zstd; v8 per-record errors; v9 flexible;
 v10 the new leader in the answer; v12 as v11 until there are transactions; v13 topic ids.
 
-Every batch is checked and appended at once. acks=1 is answered then. acks=all waits until each
-append is covered by the mark that its topic asks for. acks=0 gets no answer; if it fails the
-connection is closed, since the client has no other way to notice (T9).
+Every batch is checked and appended at once. A request that costs more than a slice goes on in later
+turns of the loop, and a batch that takes long to check is checked in a thread (S18). acks=1 is
+answered then. acks=all waits until each append is covered by the mark that its topic asks for.
+acks=0 gets no answer; if it fails the connection is closed, since the client has no other way to
+notice (T9).
+
+A partition that a request names twice gets its first batch; the others are refused with
+INVALID_REQUEST. Kafka keeps only the last one and does not tell.
 
 Left out: transactional batches, which need a transaction coordinator.
 """
@@ -15,23 +20,25 @@ Left out: transactional batches, which need a transaction coordinator.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.limits import PARTITION_WORK, PRODUCE_WORK_PER_SLICE
 from tidemill.core.logs import shown
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
-from tidemill.replication.partition import ACKS_ALL, Partition
+from tidemill.replication.partition import ACKS_ALL, Appended, Partition
 from tidemill.replication.waiters import AckWaiter
 from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import DataContext
-from tidemill.server.request.handler import Answer, FastCodec, Handler
+from tidemill.server.request.handler import Answer, FastCodec, Handler, Progress, SlicedWork
 from tidemill.server.request.leader_hints import leader_endpoints, try_leader_hint
 from tidemill.server.request.partition_access import find_partition
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK
+from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, BatchHeader
 from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
     BatchIndexAndErrorMessage,
@@ -45,7 +52,13 @@ from tidemill.wire.generated.produce import (
     TopicProduceResponse,
 )
 from tidemill.wire.produce_fast import try_encode_response, try_read_request
-from tidemill.wire.produced_batch import InvalidRecords
+from tidemill.wire.produced_batch import (
+    BatchPolicy,
+    BatchWork,
+    InvalidRecords,
+    LongBatch,
+    prepare_produced,
+)
 
 __all__ = ["HANDLER"]
 
@@ -81,7 +94,7 @@ class _PendingAcknowledgements:
         settle = partial(self._settled, partition, entry)
         self._waiters.append(partition.wait_acknowledged(next_offset, settle))
 
-    def answer(self, timeout_ms: int) -> Answer:
+    def answer(self, timeout_ms: int) -> ProduceResponse | Deferred[ProduceResponse]:
         """The response if no partition is pending, else a deferred one with a deadline."""
         if self._pending == 0:
             return self._response
@@ -109,37 +122,196 @@ class _PendingAcknowledgements:
 
 
 def handle(context: DataContext, request: ProduceRequest) -> Answer:
-    acks = request.acks
-    if acks not in (ACKS_ALL, 0, 1):
+    if request.acks not in (ACKS_ALL, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-    response = ProduceResponse()
-    pending = _PendingAcknowledgements(context, response) if acks == ACKS_ALL else None
-    now_ms = context.services.clock.wall_ms()
-    failed = False
-    for topic_data in request.topic_data:
+    appends = _Appends(context, request)
+    return appends.answer() if appends.run_slice() is Progress.DONE else appends
+
+
+@final
+class _Appends(SlicedWork):
+    """The partitions of one request, appended one after the other, and the answer so far."""
+
+    __slots__ = (
+        "_checked",
+        "_context",
+        "_entries",
+        "_failed",
+        "_long",
+        "_now_ms",
+        "_pending",
+        "_request",
+        "_response",
+        "_seen",
+        "_topic_index",
+        "_work",
+    )
+
+    def __init__(self, context: DataContext, request: ProduceRequest) -> None:
+        self._context = context
+        self._request = request
+        self._response = response = ProduceResponse()
+        acks_all = request.acks == ACKS_ALL
+        self._pending = _PendingAcknowledgements(context, response) if acks_all else None
+        self._work = BatchWork(0)
+        self._now_ms = 0
+        self._failed = False
+        self._topic_index = 0
+        self._entries: list[PartitionProduceResponse] | None = None
+        """The answers of the current topic: as many as its partitions that are done."""
+        topics = request.topic_data
+        is_one = len(topics) == 1 and len(topics[0].partition_data) == 1
+        self._seen: set[tuple[str, int]] | None = None if is_one else set()
+        self._long: BatchPolicy | None = None
+        """The next batch is checked in a thread, under this policy."""
+        self._checked: tuple[memoryview, BatchHeader] | KafkaError | None = None
+        """What the thread made of it."""
+
+    # --- slices ----------------------------------------------------------------------------------
+
+    def run_slice(self) -> Progress:
+        if self._long is not None:
+            return Progress.AWAY
+        self._work.left = PRODUCE_WORK_PER_SLICE
+        self._now_ms = self._context.services.clock.wall_ms()
+        topics = self._request.topic_data
+        while self._topic_index < len(topics):
+            progress = self._run_topic(topics[self._topic_index])
+            if progress is not Progress.DONE:
+                return progress
+            self._topic_index += 1
+            self._entries = None
+        return Progress.DONE
+
+    def _run_topic(self, topic_data: TopicProduceData) -> Progress:
+        """Append to the partitions that are left, as far as the slice goes."""
+        context = self._context
+        work = self._work
         name = _try_topic_name(context, topic_data)
-        entries = []
-        for data in topic_data.partition_data:
-            entry = PartitionProduceResponse(index=data.index)
-            entries.append(entry)
-            try:
-                _append(context, name, data, entry, acks=acks, now_ms=now_ms, pending=pending)
-            except (KafkaError, StorageFault) as error:
-                failed = True
-                _refuse(context, entry, name, error)
-        response.responses.append(
-            TopicProduceResponse(
+        entries = self._entries
+        if entries is None:
+            if work.left <= 0:
+                return Progress.MORE
+            self._entries = entries = []
+            answered = TopicProduceResponse(
                 name=name or "", topic_id=topic_data.topic_id, partition_responses=entries
             )
-        )
-    if failed:
-        _add_endpoints(context, response)
-    if acks == 0:
-        return _no_answer(failed)
-    return response if pending is None else pending.answer(request.timeout_ms)
+            self._response.responses.append(answered)
+            work.left -= PARTITION_WORK
+        partitions = topic_data.partition_data
+        while len(entries) < len(partitions):
+            if work.left <= 0:
+                return Progress.MORE
+            work.left -= PARTITION_WORK
+            data = partitions[len(entries)]
+            entry = PartitionProduceResponse(index=data.index)
+            try:
+                self._append(name, data, entry)
+            except (KafkaError, StorageFault) as error:
+                self._failed = True
+                _refuse(context, entry, name, error)
+            except LongBatch:
+                return Progress.AWAY
+            entries.append(entry)
+        return Progress.DONE
+
+    def keep(self, keep: Callable[[memoryview], memoryview]) -> None:
+        done = len(self._entries or ())
+        for topic_data in self._request.topic_data[self._topic_index :]:
+            for data in topic_data.partition_data[done:]:
+                if isinstance(data.records, memoryview):
+                    data.records = keep(data.records)
+            done = 0
+
+    async def run_away(self) -> None:
+        policy = self._long
+        assert policy is not None
+        assert self._entries is not None
+        topic_data = self._request.topic_data[self._topic_index]
+        records = topic_data.partition_data[len(self._entries)].records
+        assert isinstance(records, memoryview)
+        services = self._context.services
+        async with services.long_batches:
+            check = partial(prepare_produced, records, policy, self._now_ms)
+            try:
+                self._checked = await services.disk.run(check)
+            except KafkaError as error:
+                self._checked = error
+        self._long = None
+
+    # --- one partition ---------------------------------------------------------------------------
+
+    def _append(
+        self, name: str | None, data: PartitionProduceData, entry: PartitionProduceResponse
+    ) -> None:
+        """Append one batch and fill its entry. KafkaError or StorageFault: nothing was appended.
+
+        LongBatch: nothing was appended, and `run_away` goes on.
+        """
+        context = self._context
+        checked, self._checked = self._checked, None
+        partition = self._writable(name, data.index, is_new=checked is None)
+        records = _checked_records(context.version, data)
+        if checked is None:
+            appended = self._append_now(partition, records)
+        elif isinstance(checked, KafkaError):
+            raise checked
+        else:
+            appended = partition.append_checked(
+                *checked, acks=self._request.acks, now_ms=self._now_ms
+            )
+        entry.base_offset = appended.base_offset
+        entry.log_append_time_ms = appended.log_append_time
+        entry.log_start_offset = partition.log.log_start_offset
+        telemetry = context.services.telemetry
+        if appended.duplicate:
+            telemetry.duplicates_recognised += 1
+        else:
+            telemetry.batches_appended += 1
+            telemetry.records_appended += appended.next_offset - appended.base_offset
+            telemetry.bytes_appended += len(records)
+        if self._pending is not None:
+            self._pending.wait(partition, appended.next_offset, entry)
+
+    def _writable(self, name: str | None, index: int, *, is_new: bool) -> Partition:
+        """The partition, if clients may write to it and the request has not named it before."""
+        context = self._context
+        if name is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if name in INTERNAL_TOPICS:
+            context.require(Operation.WRITE, topic(name))
+            # A coordinator would not notice what others write to its state.
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic belongs to the broker")
+        partition = find_partition(context, Operation.WRITE, name, index)
+        if self._seen is not None and is_new:
+            if (name, index) in self._seen:
+                detail = "the request names this partition twice; only the first batch counts"
+                raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+            self._seen.add((name, index))
+        return partition
+
+    def _append_now(self, partition: Partition, records: memoryview) -> Appended:
+        try:
+            return partition.append(
+                records, acks=self._request.acks, now_ms=self._now_ms, work=self._work
+            )
+        except LongBatch:
+            self._long = partition.settings.policy
+            raise
+
+    # --- the answer ------------------------------------------------------------------------------
+
+    def answer(self) -> ProduceResponse | Deferred[ProduceResponse] | None:
+        if self._failed:
+            _add_endpoints(self._context, self._response)
+        if self._request.acks == 0:
+            return _no_answer(self._failed)
+        if self._pending is None:
+            return self._response
+        return self._pending.answer(self._request.timeout_ms)
 
 
-def _no_answer(failed: bool) -> Answer:
+def _no_answer(failed: bool) -> Deferred[Any] | None:
     """For acks=0: nothing, or a deferred None, which closes the connection."""
     if not failed:
         return None
@@ -152,40 +324,6 @@ def _try_topic_name(context: DataContext, data: TopicProduceData) -> str | None:
     if context.version < FIRST_WITH_TOPIC_IDS:
         return data.name
     return context.image.names.get(data.topic_id)
-
-
-def _append(
-    context: DataContext,
-    name: str | None,
-    data: PartitionProduceData,
-    entry: PartitionProduceResponse,
-    *,
-    acks: int,
-    now_ms: int,
-    pending: _PendingAcknowledgements | None,
-) -> None:
-    """Append one batch and fill its entry. KafkaError or StorageFault: nothing was appended."""
-    if name is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-    if name in INTERNAL_TOPICS:
-        context.require(Operation.WRITE, topic(name))
-        # A coordinator would not notice what others write to its state.
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic belongs to the broker")
-    partition = find_partition(context, Operation.WRITE, name, data.index)
-    records = _checked_records(context.version, data)
-    appended = partition.append(records, acks=acks, now_ms=now_ms)
-    entry.base_offset = appended.base_offset
-    entry.log_append_time_ms = appended.log_append_time
-    entry.log_start_offset = partition.log.log_start_offset
-    telemetry = context.services.telemetry
-    if appended.duplicate:
-        telemetry.duplicates_recognised += 1
-    else:
-        telemetry.batches_appended += 1
-        telemetry.records_appended += appended.next_offset - appended.base_offset
-        telemetry.bytes_appended += len(records)
-    if pending is not None:
-        pending.wait(partition, appended.next_offset, entry)
 
 
 def _checked_records(version: int, data: PartitionProduceData) -> memoryview:
