@@ -7,6 +7,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+import zstandard
 
 from tests.abuse.requests import (
     CREATE_TOPICS,
@@ -23,10 +24,12 @@ from tests.abuse.requests import (
     produce,
 )
 from tests.abuse.stranger import Stranger, wait_until
+from tests.abuse.test_records import with_payload
 from tests.abuse.victim import MIB, RESPONSE_MEMORY_BYTES
 from tidemill.core.errors import ErrorCode
 from tidemill.server.limits.quotas import AUTO_CREATE_BURST, AUTO_CREATE_TOPICS_PER_S
 from tidemill.testing import broker
+from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.api_versions import ApiVersionsRequest
 from tidemill.wire.generated.describe_configs import (
     DescribeConfigsRequest,
@@ -37,6 +40,11 @@ from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsTopic,
+)
+from tidemill.wire.generated.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
 )
 
 HUGE = 2**31 - 1
@@ -108,6 +116,59 @@ def test_S11_costly_requests_in_a_loop_do_not_keep_others_waiting(victim, wide, 
         stack.callback(stop.set)
         for _ in range(10):
             victim.check_canary()
+
+
+def _bombs(topic, *, indexes):
+    """One small request whose batches each decompress to almost the limit."""
+    zeros = zstandard.ZstdCompressor().compress(bytes(31 * MIB))
+    bomb = with_payload(ZSTD, zeros)
+    data = [PartitionProduceData(index=index, records=bomb) for index in indexes]
+    return ProduceRequest(
+        acks=1,
+        timeout_ms=5000,
+        topic_data=[TopicProduceData(name=topic, partition_data=data)],
+    )
+
+
+def _codes(produced):
+    return [one.error_code for one in produced.responses[0].partition_responses]
+
+
+@pytest.mark.slow
+def test_S18_others_are_served_while_a_request_brings_many_bombs(victim, wide):
+    request = _bombs(wide, indexes=range(20))
+    before = victim.memory_bytes()
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(victim.connect()) for _ in range(5)]
+        for stranger in strangers:
+            stranger.send(stranger.frame(request, PRODUCE))
+        for _ in range(5):
+            victim.check_canary()
+        assert victim.peak_memory_bytes() - before < 110 * MIB  # one bomb at a time
+        for stranger in strangers:
+            stranger.socket.settimeout(60)
+            assert set(_codes(stranger.answer(ProduceRequest, PRODUCE))) == {
+                ErrorCode.INVALID_RECORD
+            }
+
+
+def test_S18_bombs_for_one_partition_count_once(victim, wide):
+    with victim.connect() as stranger:
+        codes = _codes(stranger.call(_bombs(wide, indexes=[0] * 100), PRODUCE))
+    assert codes == [ErrorCode.INVALID_RECORD] + [ErrorCode.INVALID_REQUEST] * 99
+
+
+def test_S11_others_are_served_while_a_request_names_very_many_partitions(victim, wide):
+    data = [PartitionProduceData(index=index, records=batch(b"x")) for index in range(20_000)]
+    request = ProduceRequest(
+        acks=1, timeout_ms=5000, topic_data=[TopicProduceData(name=wide, partition_data=data)]
+    )
+    with victim.connect() as stranger:
+        stranger.send(stranger.frame(request, PRODUCE))
+        victim.check_canary()
+        codes = _codes(stranger.answer(ProduceRequest, PRODUCE))
+    assert codes[:WIDE_PARTITIONS] == [0] * WIDE_PARTITIONS
+    assert set(codes[WIDE_PARTITIONS:]) == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
 # --- S38: maps -----------------------------------------------------------------------------------

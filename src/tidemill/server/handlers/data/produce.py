@@ -140,6 +140,7 @@ class _Appends(SlicedWork):
         "_long",
         "_now_ms",
         "_pending",
+        "_refusal",
         "_request",
         "_response",
         "_seen",
@@ -164,8 +165,9 @@ class _Appends(SlicedWork):
         self._seen: set[tuple[str, int]] | None = None if is_one else set()
         self._long: BatchPolicy | None = None
         """The next batch is checked in a thread, under this policy."""
-        self._checked: tuple[memoryview, BatchHeader] | KafkaError | None = None
-        """What the thread made of it."""
+        self._checked: tuple[memoryview, BatchHeader] | None = None
+        self._refusal: KafkaError | None = None
+        """What the thread made of it: one of the two."""
 
     # --- slices ----------------------------------------------------------------------------------
 
@@ -232,11 +234,12 @@ class _Appends(SlicedWork):
         assert isinstance(records, memoryview)
         services = self._context.services
         async with services.long_batches:
-            check = partial(prepare_produced, records, policy, self._now_ms)
-            try:
-                self._checked = await services.disk.run(check)
-            except KafkaError as error:
-                self._checked = error
+            check = partial(_try_prepare, records, policy, self._now_ms)
+            prepared = await services.disk.run(check)
+        if isinstance(prepared, KafkaError):
+            self._refusal = prepared
+        else:
+            self._checked = prepared
         self._long = None
 
     # --- one partition ---------------------------------------------------------------------------
@@ -249,13 +252,13 @@ class _Appends(SlicedWork):
         LongBatch: nothing was appended, and `run_away` goes on.
         """
         context = self._context
+        if self._refusal is not None:
+            raise self._take_refusal()
         checked, self._checked = self._checked, None
         partition = self._writable(name, data.index, is_new=checked is None)
         records = _checked_records(context.version, data)
         if checked is None:
             appended = self._append_now(partition, records)
-        elif isinstance(checked, KafkaError):
-            raise checked
         else:
             appended = partition.append_checked(
                 *checked, acks=self._request.acks, now_ms=self._now_ms
@@ -290,6 +293,11 @@ class _Appends(SlicedWork):
             self._seen.add((name, index))
         return partition
 
+    def _take_refusal(self) -> KafkaError:
+        refusal, self._refusal = self._refusal, None
+        assert refusal is not None
+        return refusal
+
     def _append_now(self, partition: Partition, records: memoryview) -> Appended:
         try:
             return partition.append(
@@ -309,6 +317,20 @@ class _Appends(SlicedWork):
         if self._pending is None:
             return self._response
         return self._pending.answer(self._request.timeout_ms)
+
+
+def _try_prepare(
+    records: memoryview, policy: BatchPolicy, now_ms: int
+) -> tuple[memoryview, BatchHeader] | KafkaError:
+    """As `prepare_produced`, in a thread; a refusal is returned.
+
+    Its traceback would keep the decompressed records until the refusal is answered.
+    """
+    try:
+        return prepare_produced(records, policy, now_ms)
+    except KafkaError as refusal:
+        refusal.__context__ = None
+        return refusal.with_traceback(None)
 
 
 def _no_answer(failed: bool) -> Deferred[Any] | None:
