@@ -26,7 +26,7 @@ from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 
 MIB = 1 << 20
 SETTINGS = (
-    "socket.request.max.bytes=16777216",
+    "socket.request.max.bytes=8388608",
     "request.memory.bytes=16777216",
     "response.memory.bytes=16777216",
     "fetch.max.bytes=8388608",
@@ -38,7 +38,7 @@ GAUGES = (
     "tidemill_response_memory_bytes",
     "tidemill_parked_fetches",
 )
-REQUEST_BYTES_MAX = 16 * MIB
+REQUEST_BYTES_MAX = 8 * MIB
 REQUEST_MEMORY_BYTES = 16 * MIB
 RESPONSE_MEMORY_BYTES = 16 * MIB
 

@@ -42,7 +42,7 @@ FILE_CALLS = (
     *_in("os", "chmod chown utime access fdopen sendfile copy_file_range posix_fadvise"),
     *_in("os.path", "exists isfile isdir islink getsize getmtime realpath"),
     *("pathlib.Path", "pathlib.PosixPath", "io.open", "io.FileIO"),
-    *("shutil.*", "tempfile.*", "glob.*", "mmap.*", "fcntl.*"),
+    *("shutil.*", "tempfile.*", "glob.*", "fcntl.*"),
 )
 
 BANS = (
@@ -79,6 +79,13 @@ BANS = (
         rule="R3",
         names=("open", *FILE_CALLS),
         allowed=("storage/files/disk.py", *STORES, *EDGES),
+        instead="use the Disk seam (storage/files/disk.py)",
+    ),
+    Ban(
+        rule="R3",
+        names=("mmap.*",),
+        # The second maps no file: blocks of memory.
+        allowed=("storage/files/disk.py", "server/limits/memory_blocks.py", *STORES, *EDGES),
         instead="use the Disk seam (storage/files/disk.py)",
     ),
     Ban(

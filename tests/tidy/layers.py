@@ -56,6 +56,7 @@ PURE = (
     "core/config/broker_config.py",
     "core/config/group_config.py",
     "core/config/live_config.py",
+    "core/config/memory_parts.py",
     "core/config/topic_defaults.py",
     "core/loop/deferred.py",
     "client/network/metadata_cache.py",

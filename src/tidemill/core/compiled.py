@@ -83,6 +83,7 @@ REQUEST_PATH = (
     "tidemill.server.handlers.offsets.topic_permission",
     "tidemill.server.handlers.data.produce",
     "tidemill.server.request.leader_hints",
+    "tidemill.server.limits.memory_blocks",
     "tidemill.server.limits.memory_pool",
     "tidemill.core.loop.pacing",
     "tidemill.server.request.partition_access",

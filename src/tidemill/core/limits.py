@@ -79,6 +79,10 @@ RECOMPRESSION_FACTOR = 16
 """What compressing costs, compared with reading."""
 LONG_BATCHES_MAX = 1
 """Batches that are checked in a thread at the same time: each may hold twice its records."""
+UNPOOLED_MEMORY_BYTES = 128 * MIB
+"""The part of `memory.bytes` that no pool counts: one long batch, twice its largest size, and as
+much free heap as the process keeps.
+"""
 RECORD_ERRORS_MAX = 100
 """Refused records that one answer lists (T25)."""
 IDEMPOTENCE_WINDOW_BATCHES = 5

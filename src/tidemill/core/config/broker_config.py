@@ -18,8 +18,14 @@ from tidemill.core.config.keys import (
     Scope,
     build,
     option,
+    options_of,
     parse_assignments,
     parse_lines,
+)
+from tidemill.core.config.memory_parts import (
+    FETCH_BYTES_MAX_DEFAULT,
+    REQUEST_BYTES_MAX_DEFAULT,
+    memory_parts,
 )
 from tidemill.core.config.topic_defaults import TopicDefaults
 from tidemill.core.errors import UserError
@@ -168,17 +174,26 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
     socket_request_max_bytes: int = option(
-        100 * MIB,
+        REQUEST_BYTES_MAX_DEFAULT,
         key="socket.request.max.bytes",
         doc="Largest request; a larger one closes its connection.",
         unit="bytes",
         minimum=1 * KIB,
     )
+    memory_bytes: int = option(
+        0,
+        key="memory.bytes",
+        doc="Memory for requests, answers, compaction and decompression, all together. Their keys "
+        "get parts of it unless they are set; 0: they have their own defaults.",
+        unit="bytes",
+        maximum=INT64_MAX,
+    )
     request_memory_bytes: int = option(
         256 * MIB,
         key="request.memory.bytes",
         doc="Memory for requests that are being received or processed, for all connections "
-        "together; beyond it the broker stops reading.",
+        "together; beyond it the broker stops reading. At least two requests of "
+        "`socket.request.max.bytes` must fit.",
         unit="bytes",
         minimum=1 * MIB,
         maximum=INT64_MAX,
@@ -192,7 +207,7 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
     fetch_max_bytes: int = option(
-        55 * MIB,
+        FETCH_BYTES_MAX_DEFAULT,
         key="fetch.max.bytes",
         dynamic=True,
         doc="Largest answer to a fetch, even if the client asks for more.",
@@ -308,9 +323,10 @@ class BrokerConfig:
             )
 
     def _validate_sizes(self) -> None:
-        if self.request_memory_bytes < self.socket_request_max_bytes:
+        if self.request_memory_bytes < 2 * self.socket_request_max_bytes:
+            # One request may exceed the pool's limit, so that there is always progress.
             raise UserError(
-                f"request.memory.bytes={self.request_memory_bytes} must hold at least one request "
+                f"request.memory.bytes={self.request_memory_bytes} must hold at least two requests "
                 f"of socket.request.max.bytes={self.socket_request_max_bytes}"
             )
         if self.response_memory_bytes < self.fetch_max_bytes:
@@ -334,11 +350,23 @@ def broker_config(
     values: Mapping[str, object] | None = None,
 ) -> BrokerConfig:
     """The configuration from a file's text, `key=value` flags and code; the later wins (F125)."""
-    made = build(
-        BrokerConfig,
+    layers = (
         parse_lines(file_text, source=file_name),
         parse_assignments(flags),
         values or {},
     )
+    made = build(BrokerConfig, *layers)
+    if made.memory_bytes:
+        made = build(BrokerConfig, _memory_defaults(made, *layers), *layers)
     made.validate()
     return made
+
+
+def _memory_defaults(made: BrokerConfig, *layers: Mapping[str, object]) -> dict[str, int]:
+    """What `memory.bytes` means for the keys of the pools that are not in the layers."""
+    values = {
+        made_option.key: getattr(made, name)
+        for name, made_option in options_of(BrokerConfig).items()
+        if "." not in name and any(made_option.key in layer for layer in layers)
+    }
+    return memory_parts(made.memory_bytes, values)

@@ -22,7 +22,7 @@ from typing import Any, cast, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolation
-from tidemill.core.limits import KIB
+from tidemill.core.limits import KIB, REQUEST_OBJECTS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue, AnswerSlot
@@ -51,6 +51,11 @@ SHORT_REQUEST_BYTES = 4 * KIB
 """A longer request names many things or brings many records and may take milliseconds. libuv reads
 a busy socket up to 32 times in one turn, so one busy producer could take 100 ms.
 """
+
+DECODED_GROWTH = 16
+"""A decoded request takes at most so many times its bytes: objects for numbers and short names."""
+DECODED_BYTES_MAX = REQUEST_OBJECTS_MAX * 160
+"""What the objects of the largest request take."""
 
 # Why no request may start now: bits of `_holds`.
 BUSY = 1
@@ -293,7 +298,10 @@ class Connection(asyncio.BufferedProtocol):
                 )
             else:
                 self._holds |= BUSY
-                self._resources.supervisor.spawn("request", self._run_slow(slot, answer, context))
+                decoded_bytes = min(DECODED_GROWTH * len(frame), DECODED_BYTES_MAX)
+                self._resources.request_memory.take(decoded_bytes)
+                work = self._run_slow(slot, answer, context, decoded_bytes)
+                self._resources.supervisor.spawn("request", work)
 
     def _answer_unsupported(self, unsupported: UnsupportedVersion) -> None:
         """Answer ApiVersions in version 0 with its range (T2); close for any other API (T7)."""
@@ -313,7 +321,11 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.place(slot)
 
     async def _run_slow(
-        self, slot: AnswerSlot, work: Coroutine[Any, Any, Message], context: AnyContext
+        self,
+        slot: AnswerSlot,
+        work: Coroutine[Any, Any, Message],
+        context: AnyContext,
+        decoded_bytes: int,
     ) -> None:
         """Run a request in several steps; waits until few others run and there is memory (S11)."""
         try:
@@ -329,6 +341,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             work.close()
+            self._resources.request_memory.give(decoded_bytes)
         self._holds &= ~BUSY
         self._answered(slot, response, context)
 

@@ -16,7 +16,7 @@ from tidemill.core.limits import (
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.server.connection.admission import Admission
 from tidemill.server.connection.connection_log import ConnectionLog
-from tidemill.server.connection.receive_buffer import Scratch
+from tidemill.server.connection.receive_buffer import Scratch, divide_request_memory
 from tidemill.server.limits.loop_slices import LoopSlices
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.request.dispatch import Dispatcher
@@ -56,8 +56,12 @@ class ListenerResources:
         self.supervisor = supervisor
         self.deadlines = deadlines
         self.failed = failed
-        self.scratch = Scratch()
-        self.request_memory = MemoryPool(services.config.static.request_memory_bytes, lends=True)
+        config = services.config.static
+        limit_bytes, spare_bytes = divide_request_memory(
+            config.request_memory_bytes, config.socket_request_max_bytes
+        )
+        self.scratch = Scratch(spare_bytes)
+        self.request_memory = MemoryPool(limit_bytes, lends=True)
         self.loop_slices = LoopSlices(services.clock)
         self.slow_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
         self.connection_log = ConnectionLog(services.clock, services.telemetry)

@@ -8,6 +8,9 @@ requests are handled there in place, without a copy. The head of a request that 
 full moves into a buffer of the connection's own, and the rest is read directly into that. The
 buffer grows with the bytes that have arrived (S2) and is released when the request is handled.
 
+The pool counts what buffers cost the process, not what they hold (`memory_blocks.py`). While a
+buffer grows, both the old and the new one count.
+
 A request that is handled in several slices outlives this. `hold_frame` lets it have the
 connection's own buffer; what lies in the shared area it must copy. Both stay in the pool's count.
 """
@@ -17,10 +20,11 @@ from __future__ import annotations
 from typing import final
 
 from tidemill.core.limits import KIB, MIB
+from tidemill.server.limits.memory_blocks import Block, cost_of, make_block
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.wire.frames import parse_frame_length
 
-__all__ = ["HeldFrame", "ReceiveBuffer", "Scratch"]
+__all__ = ["HeldFrame", "ReceiveBuffer", "Scratch", "divide_request_memory"]
 
 LENGTH_BYTES = 4
 SCRATCH_BYTES = 512 * KIB
@@ -33,8 +37,20 @@ KEPT_VIEW_BYTES = 512
 
 
 def capacity_for(size: int) -> int:
-    """The size of a buffer for `size` bytes: a power of two, so that buffers can be reused."""
+    """The size of a buffer for `size` bytes: one of a few up to 1 MiB, so that it can be reused."""
+    if size > MIB:
+        return -(-size // MIB) * MIB
     return 1 << max(size - 1, OWN_BYTES_MIN - 1).bit_length()
+
+
+def divide_request_memory(total_bytes: int, request_bytes_max: int) -> tuple[int, int]:
+    """The limit of the pool, and the bytes for spare buffers.
+
+    The rest is for the one request that may exceed the limit, and the buffer that it grows out of.
+    """
+    spare_bytes = min(SPARE_BYTES_MAX, total_bytes // 32)
+    beyond_bytes = capacity_for(request_bytes_max + LENGTH_BYTES) * (GROWTH + 1) // GROWTH
+    return max(total_bytes - spare_bytes - beyond_bytes, total_bytes // 8), spare_bytes
 
 
 @final
@@ -44,25 +60,26 @@ class Scratch:
     Fresh memory costs a page fault per 4 KiB; a spare buffer is already mapped.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, spare_bytes_max: int) -> None:
         self.area = memoryview(bytearray(SCRATCH_BYTES))
         self.narrow_area = self.area[:OWN_BYTES_MIN]
         """For reads while memory is short: bytes that cannot be handled at once must be kept."""
-        self._spares: dict[int, list[bytearray]] = {}
-        self._spare_bytes = 0
+        self._spares: dict[int, list[Block]] = {}
+        self._spare_bytes_max = spare_bytes_max
+        self.spare_bytes = 0
 
-    def buffer(self, capacity: int) -> bytearray:
+    def buffer(self, capacity: int) -> Block:
         """A buffer of `capacity` bytes, a result of `capacity_for`; its content is undefined."""
         spares = self._spares.get(capacity)
         if spares:
-            self._spare_bytes -= capacity
+            self.spare_bytes -= capacity
             return spares.pop()
-        return bytearray(capacity)
+        return make_block(capacity)
 
-    def reuse(self, buffer: bytearray) -> None:
+    def reuse(self, buffer: Block) -> None:
         """Keep a buffer that is no longer in use as a spare, within bounds."""
-        if self._spare_bytes + len(buffer) <= SPARE_BYTES_MAX:
-            self._spare_bytes += len(buffer)
+        if self.spare_bytes + len(buffer) <= self._spare_bytes_max:
+            self.spare_bytes += len(buffer)
             self._spares.setdefault(len(buffer), []).append(buffer)
 
 
@@ -72,7 +89,7 @@ class HeldFrame:
 
     __slots__ = ("_buffer", "_counted_bytes", "_receive")
 
-    def __init__(self, receive: ReceiveBuffer, buffer: bytearray | None) -> None:
+    def __init__(self, receive: ReceiveBuffer, buffer: Block | None) -> None:
         self._receive = receive
         self._buffer = buffer
         """None: the request lies in the shared area."""
@@ -105,7 +122,7 @@ class ReceiveBuffer:
         self._scratch = scratch
         self.pool = pool
         self._request_bytes_max = request_bytes_max
-        self._own: bytearray | None = None
+        self._own: Block | None = None
         self._fill = 0
         self._is_held = False
         """A request in several slices has one of our buffers."""
@@ -158,10 +175,11 @@ class ReceiveBuffer:
         """
         old = self._own
         wanted = self._wanted(rest, count)
-        affordable = wanted if wanted <= self.pool.free_bytes else count
-        own = self._scratch.buffer(capacity_for(affordable))
+        is_affordable = cost_of(capacity_for(wanted)) <= self.pool.free_bytes
+        capacity = capacity_for(wanted if is_affordable else count)
+        self.pool.take(cost_of(capacity))
+        own = self._scratch.buffer(capacity)
         own[:count] = rest
-        self.pool.take(len(own))
         self.release()
         self._own, self._fill = own, count
         if old is not None:
@@ -182,7 +200,7 @@ class ReceiveBuffer:
             return True
         wanted = self._wanted(memoryview(own), self._fill)
         capacity = capacity_for(max(wanted, self._fill + 1))
-        if not self.pool.try_take(capacity - len(own), self):
+        if not self.pool.try_take(cost_of(capacity), self):
             self.starved = True
             return False
         larger = self._scratch.buffer(capacity)
@@ -190,6 +208,7 @@ class ReceiveBuffer:
         self._own = larger
         self._scratch.reuse(own)
         self.starved = False
+        self.pool.give(cost_of(len(own)))
         return True
 
     def release(self) -> None:
@@ -198,7 +217,7 @@ class ReceiveBuffer:
         self.starved = False
         if own is not None:
             self._scratch.reuse(own)
-            self.pool.give(len(own), None if self._is_held else self)
+            self.pool.give(cost_of(len(own)), None if self._is_held else self)
 
     def hold_frame(self) -> HeldFrame:
         """Let the request that is being handled have its bytes; `keep` the rest afterwards."""
@@ -206,11 +225,11 @@ class ReceiveBuffer:
         self._is_held = own is not None
         return HeldFrame(self, own)
 
-    def give_held(self, buffer: bytearray | None, counted_bytes: int) -> None:
+    def give_held(self, buffer: Block | None, counted_bytes: int) -> None:
         """The request has ended: take its buffer back, and uncount what it kept."""
         size = counted_bytes
         if buffer is not None:
             self._is_held = False
             self._scratch.reuse(buffer)
-            size += len(buffer)
+            size += cost_of(len(buffer))
         self.pool.give(size, self if self._own is None else None)

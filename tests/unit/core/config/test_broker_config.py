@@ -5,6 +5,7 @@ import pytest
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint, broker_config, parse_endpoint
 from tidemill.core.config.keys import options_of
 from tidemill.core.errors import UserError
+from tidemill.core.limits import UNPOOLED_MEMORY_BYTES
 
 
 def test_F126_a_broker_needs_no_configuration():
@@ -85,12 +86,77 @@ def test_there_is_no_metrics_page_unless_asked_for():
         (["advertised.listeners=0.0.0.0:9092"], "advertised.listeners"),
         (["request.memory.bytes=1048576"], "socket.request.max.bytes"),
         (["response.memory.bytes=1048576"], "fetch.max.bytes"),
+        (["memory.bytes=1048576"], "request.memory.bytes"),
         (["message.max.bytes=200000000"], "socket.request.max.bytes"),
     ],
 )
 def test_keys_that_do_not_fit_together_are_refused_by_name(flags, named):
     with pytest.raises(UserError, match=named):
         broker_config(flags=flags)
+
+
+def test_S2_the_request_memory_holds_two_of_the_largest_requests():
+    largest = ["socket.request.max.bytes=20000000", "message.max.bytes=1000000"]
+    assert broker_config(flags=[*largest, "request.memory.bytes=40000000"])
+    with pytest.raises(UserError, match="two requests"):
+        broker_config(flags=[*largest, "request.memory.bytes=39999999"])
+
+
+MIB = 1 << 20
+POOL_KEYS = ("request.memory.bytes", "response.memory.bytes", "log.cleaner.dedupe.buffer.size")
+
+
+def _pooled_bytes(config):
+    return (
+        config.request_memory_bytes
+        + config.response_memory_bytes
+        + config.log_cleaner_dedupe_buffer_size
+    )
+
+
+@pytest.mark.parametrize("total", [160 * MIB, 256 * MIB, 1024 * MIB, 64 * 1024 * MIB])
+def test_one_total_is_divided_among_all_pools(total):
+    config = broker_config(flags=[f"memory.bytes={total}"])
+    assert total - MIB < _pooled_bytes(config) + UNPOOLED_MEMORY_BYTES <= total
+    assert config.request_memory_bytes >= 2 * config.socket_request_max_bytes
+    assert config.response_memory_bytes >= config.fetch_max_bytes
+
+
+def test_a_large_total_changes_neither_the_largest_request_nor_the_largest_fetch():
+    config = broker_config(flags=[f"memory.bytes={2048 * MIB}"])
+    plain = broker_config()
+    assert config.socket_request_max_bytes == plain.socket_request_max_bytes
+    assert config.fetch_max_bytes == plain.fetch_max_bytes
+
+
+def test_a_pool_that_is_set_keeps_its_value_and_the_others_divide_the_rest():
+    flags = [
+        f"memory.bytes={640 * MIB}",
+        f"response.memory.bytes={212 * MIB}",
+        "message.max.bytes=2000000",
+    ]
+    config = broker_config(flags=flags)
+    assert config.response_memory_bytes == 212 * MIB
+    assert config.request_memory_bytes == 200 * MIB
+    assert config.log_cleaner_dedupe_buffer_size == 100 * MIB
+
+
+def test_pools_that_exceed_the_total_are_refused_by_name():
+    sizes = [f"{key}={256 * MIB}" for key in POOL_KEYS]
+    with pytest.raises(UserError) as caught:
+        broker_config(flags=[f"memory.bytes={800 * MIB}", *sizes])
+    assert all(part in str(caught.value) for part in [*sizes, f"memory.bytes={800 * MIB}"])
+    assert broker_config(flags=[f"memory.bytes={896 * MIB}", *sizes])
+
+
+def test_a_total_that_leaves_nothing_for_a_pool_is_refused_by_name():
+    flags = [f"memory.bytes={400 * MIB}", f"request.memory.bytes={300 * MIB}"]
+    with pytest.raises(UserError, match=r"log\.cleaner\.dedupe\.buffer\.size"):
+        broker_config(flags=flags)
+
+
+def test_without_a_total_every_pool_has_its_own_default():
+    assert _pooled_bytes(broker_config()) == 640 * MIB
 
 
 def test_S13_descriptors_are_shared_between_files_and_connections():

@@ -167,6 +167,20 @@ async def test_S11_the_number_of_requests_in_several_steps_at_once_is_limited():
 
 
 @simulated
+async def test_S2_a_request_in_several_steps_is_counted_until_it_has_ended():
+    server = Server()
+    pool = server.resources.request_memory
+    client = server.connect()
+    client.send(client.slow())
+    await settle()
+    assert pool.used_bytes > 0
+    server.step_ends.set()
+    await settle()
+    assert client.answers() == [1]
+    assert pool.used_bytes == 0
+
+
+@simulated
 async def test_S40_requests_in_several_steps_wait_while_answers_fill_the_memory():
     server = Server()
     server.services.response_memory = pool = MemoryPool(1000)

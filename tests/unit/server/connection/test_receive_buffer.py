@@ -7,7 +7,14 @@ import struct
 import pytest
 
 from tidemill.core.errors import ProtocolViolation
-from tidemill.server.connection.receive_buffer import LENGTH_BYTES, ReceiveBuffer, Scratch
+from tidemill.server.connection.receive_buffer import (
+    LENGTH_BYTES,
+    SPARE_BYTES_MAX,
+    ReceiveBuffer,
+    Scratch,
+    capacity_for,
+    divide_request_memory,
+)
 from tidemill.server.limits.memory_pool import MemoryPool
 
 REQUEST_BYTES_MAX = 1 << 20
@@ -18,7 +25,7 @@ def _frame(body: bytes) -> bytes:
 
 
 def _buffer(pool: MemoryPool | None = None) -> ReceiveBuffer:
-    return ReceiveBuffer(Scratch(), pool or MemoryPool(1 << 30), REQUEST_BYTES_MAX)
+    return ReceiveBuffer(Scratch(SPARE_BYTES_MAX), pool or MemoryPool(1 << 30), REQUEST_BYTES_MAX)
 
 
 def _feed(buffer: ReceiveBuffer, data: bytes) -> list[bytes]:
@@ -65,10 +72,10 @@ def test_S2_memory_grows_with_the_bytes_that_came_not_with_the_announced_size():
 
 
 def test_S2_a_buffer_that_the_pool_cannot_grow_is_starved_until_there_is_room():
-    pool = MemoryPool(20_000)
+    pool = MemoryPool(100_000)
     first, second = _buffer(pool), _buffer(pool)
-    _feed(first, struct.pack(">i", 100_000) + b"x" * 100)
-    _feed(second, struct.pack(">i", 100_000) + b"y" * 4092)
+    _feed(first, struct.pack(">i", 100_000) + b"x" * 5_000)
+    _feed(second, struct.pack(">i", 100_000) + b"y" * 16_380)
     assert second.starved
     first.release()
     assert second.try_grow()
@@ -106,3 +113,74 @@ def test_S2_a_buffer_that_is_done_is_no_longer_starved():
     buffer.release()
     assert not buffer.starved
     assert pool.used_bytes == 8192
+
+
+# --- S2: what is counted is what is used ---------------------------------------------------------
+
+
+class CountingScratch:
+    """Compares the bytes of all buffers in use with what the pool has counted."""
+
+    def __init__(self, pool):
+        self._scratch = Scratch(SPARE_BYTES_MAX)
+        self.area = self._scratch.area
+        self.narrow_area = self._scratch.narrow_area
+        self.pool = pool
+        self.used_bytes = 0
+        self.uncounted_bytes = 0
+        """The most that was in use and not counted."""
+
+    def buffer(self, capacity):
+        made = self._scratch.buffer(capacity)
+        self.used_bytes += len(made)
+        self.uncounted_bytes = max(self.uncounted_bytes, self.used_bytes - self.pool.used_bytes)
+        return made
+
+    def reuse(self, buffer):
+        self._scratch.reuse(buffer)
+        self.used_bytes -= len(buffer)
+
+
+@pytest.mark.parametrize("sizes", [[100], [5_000] * 40, [70_000] * 20, [900_000, 100, 300_000]])
+def test_S2_the_pool_counts_at_least_what_is_allocated(sizes):
+    pool = MemoryPool(1 << 30)
+    scratch = CountingScratch(pool)
+    buffers = [ReceiveBuffer(scratch, pool, REQUEST_BYTES_MAX) for _ in sizes]
+    for buffer, size in zip(buffers, sizes, strict=True):
+        _feed(buffer, struct.pack(">i", REQUEST_BYTES_MAX))
+        for start in range(0, size, 3_000):
+            _feed(buffer, b"x" * min(3_000, size - start))
+    assert scratch.uncounted_bytes == 0
+    assert pool.used_bytes >= scratch.used_bytes
+    for buffer in buffers:
+        buffer.release()
+    assert pool.used_bytes == scratch.used_bytes == 0
+
+
+def test_S2_a_small_buffer_counts_for_the_holes_that_smaller_ones_left_in_the_heap():
+    pool = MemoryPool(1 << 30)
+    buffer = _buffer(pool)
+    _feed(buffer, struct.pack(">i", REQUEST_BYTES_MAX) + b"x" * 4_096)
+    assert pool.used_bytes >= 4_096 + 16_384
+
+
+def test_a_large_request_takes_hardly_more_than_its_size():
+    for size in (1 << 20, 5_000_000, 100 << 20):
+        assert size <= capacity_for(size + LENGTH_BYTES) <= size + (1 << 20)
+
+
+@pytest.mark.parametrize(("total", "largest"), [(256, 100), (64, 16), (32, 16), (16, 8)])
+def test_S2_all_parts_of_the_request_memory_stay_within_it(total, largest):
+    """Spare buffers, ordinary requests, and the one request that may exceed the limit."""
+    mib = 1 << 20
+    limit_bytes, spare_bytes = divide_request_memory(total * mib, largest * mib)
+    grown = capacity_for(largest * mib + LENGTH_BYTES) * 5 // 4
+    assert limit_bytes + spare_bytes + grown <= total * mib
+    assert limit_bytes >= total * mib // 8
+
+
+def test_S2_spare_buffers_are_few():
+    scratch = Scratch(100_000)
+    for buffer in [scratch.buffer(65_536) for _ in range(3)]:
+        scratch.reuse(buffer)
+    assert scratch.spare_bytes == 65_536
