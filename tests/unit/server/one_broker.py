@@ -28,7 +28,7 @@ from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.dispatch import Dispatcher
-from tidemill.server.request.handler import Progress, SlicedWork
+from tidemill.server.request.handler import Progress, Unfinished
 from tidemill.server.request.services import Services
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.memory_log import MemoryPartitionLog
@@ -114,8 +114,9 @@ def value_of(answer):
     return values[0]
 
 
-async def finish_slices(work, after_slice=lambda: None):
+async def finish_slices(unfinished, after_slice=lambda: None):
     """The answer of a request in slices; the views of its frame are copied first, as they must."""
+    work = unfinished.work
     work.keep(lambda view: memoryview(bytearray(view)))
     while (progress := work.run_slice()) is not Progress.DONE:
         after_slice()
@@ -200,7 +201,7 @@ class OneBroker:
     def call(self, request, version):
         """The answer to a request; both pass through their bytes."""
         answer, bound = self.start(request, version)
-        if isinstance(answer, SlicedWork):
+        if isinstance(answer, Unfinished):
             answer = self.run(finish_slices(answer))
         if isinstance(answer, Coroutine):
             answer = self.run(answer)

@@ -33,7 +33,7 @@ from tidemill.server.connection.sliced_request import SlicedRequest
 from tidemill.server.handlers.cluster.api_versions import try_unsupported_version_answer
 from tidemill.server.limits.quotas import THROTTLE_MS_MAX
 from tidemill.server.request.context import AnyContext, RequestContext
-from tidemill.server.request.handler import SlicedWork
+from tidemill.server.request.handler import Unfinished
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.headers import UnsupportedVersion, parse_request_header
 from tidemill.wire.message import Message
@@ -287,11 +287,11 @@ class Connection(asyncio.BufferedProtocol):
             if isinstance(answer, Deferred):
                 slot.deferred = answer
                 answer.then(lambda response: self._answered(slot, response, context))
-            elif isinstance(answer, SlicedWork):
+            elif isinstance(answer, Unfinished):
                 self._holds |= BUSY
                 SlicedRequest(
                     self._resources,
-                    answer,
+                    answer.work,
                     self._receive.hold_frame(),
                     ended=lambda response: self._slices_ended(slot, response, context),
                     failed=self._close_for_bug,

@@ -7,7 +7,7 @@ in the order in which they came. It returns one of
   requests of the connection start meanwhile, but answers leave in order;
 - a coroutine, for requests that talk to the coordination store or work in slices: the connection's
   next request starts after it has ended;
-- `SlicedWork` (Produce that costs more than a slice): what is left runs in slices that all
+- `Unfinished` (Produce that costs more than a slice): what is left runs in slices that all
   connections share, and the connection's next request starts after the last one;
 - None: no answer at all (Produce with acks=0).
 """
@@ -33,6 +33,7 @@ __all__ = [
     "Handler",
     "Progress",
     "SlicedWork",
+    "Unfinished",
     "refuse_with_error_code",
 ]
 
@@ -48,32 +49,40 @@ class Progress(Enum):
     """The next step runs in a thread: `run_away`, then the next slice."""
 
 
-class SlicedWork:
-    """What is left of a request after its first slice."""
-
-    __slots__ = ()
+class SlicedWork(Protocol):
+    """A request that can be done slice by slice."""
 
     def keep(self, keep: Callable[[memoryview], memoryview]) -> None:
         """Replace each view of the request that is still needed by `keep(view)`.
 
         A view of the reading area is valid only until `handle` returns.
         """
-        raise NotImplementedError
+        ...
 
     def run_slice(self) -> Progress:
         """Do as much as one slice may cost."""
-        raise NotImplementedError
+        ...
 
     async def run_away(self) -> None:
-        """The step that would take too long on the event loop."""
-        raise NotImplementedError
+        """Take, after AWAY, the step that would take too long on the event loop."""
+        ...
 
     def answer(self) -> Message | Deferred[Any] | None:
         """The answer, after DONE; as `handle` would have returned it."""
-        raise NotImplementedError
+        ...
 
 
-Answer = Message | Deferred[Any] | SlicedWork | Coroutine[Any, Any, Message] | None
+@final
+class Unfinished:
+    """What `handle` returns for a request that is not done after its first slice."""
+
+    __slots__ = ("work",)
+
+    def __init__(self, work: SlicedWork) -> None:
+        self.work = work
+
+
+Answer = Message | Deferred[Any] | Unfinished | Coroutine[Any, Any, Message] | None
 
 
 class Handle(Protocol):

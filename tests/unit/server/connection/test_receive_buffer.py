@@ -118,43 +118,30 @@ def test_S2_a_buffer_that_is_done_is_no_longer_starved():
 # --- S2: what is counted is what is used ---------------------------------------------------------
 
 
-class CountingScratch:
-    """Compares the bytes of all buffers in use with what the pool has counted."""
-
-    def __init__(self, pool):
-        self._scratch = Scratch(SPARE_BYTES_MAX)
-        self.area = self._scratch.area
-        self.narrow_area = self._scratch.narrow_area
-        self.pool = pool
-        self.used_bytes = 0
-        self.uncounted_bytes = 0
-        """The most that was in use and not counted."""
-
-    def buffer(self, capacity):
-        made = self._scratch.buffer(capacity)
-        self.used_bytes += len(made)
-        self.uncounted_bytes = max(self.uncounted_bytes, self.used_bytes - self.pool.used_bytes)
-        return made
-
-    def reuse(self, buffer):
-        self._scratch.reuse(buffer)
-        self.used_bytes -= len(buffer)
-
-
 @pytest.mark.parametrize("sizes", [[100], [5_000] * 40, [70_000] * 20, [900_000, 100, 300_000]])
 def test_S2_the_pool_counts_at_least_what_is_allocated(sizes):
     pool = MemoryPool(1 << 30)
-    scratch = CountingScratch(pool)
-    buffers = [ReceiveBuffer(scratch, pool, REQUEST_BYTES_MAX) for _ in sizes]
+    buffers = [_buffer(pool) for _ in sizes]
     for buffer, size in zip(buffers, sizes, strict=True):
         _feed(buffer, struct.pack(">i", REQUEST_BYTES_MAX))
         for start in range(0, size, 3_000):
             _feed(buffer, b"x" * min(3_000, size - start))
-    assert scratch.uncounted_bytes == 0
-    assert pool.used_bytes >= scratch.used_bytes
+    allocated_bytes = sum(LENGTH_BYTES + size for size in sizes)
+    allocated_bytes += sum(len(buffer.space()) for buffer in buffers)
+    assert pool.used_bytes >= allocated_bytes
     for buffer in buffers:
         buffer.release()
-    assert pool.used_bytes == scratch.used_bytes == 0
+    assert pool.used_bytes == 0
+
+
+@pytest.mark.parametrize(("limit_bytes", "grows"), [(98_304, True), (98_303, False)])
+def test_S2_both_buffers_count_while_one_grows_out_of_the_other(limit_bytes, grows):
+    """16 KiB from the heap, which count twice, and 64 KiB of their own."""
+    buffer = _buffer(MemoryPool(limit_bytes))
+    _feed(buffer, struct.pack(">i", REQUEST_BYTES_MAX) + b"x" * 4_092)
+    assert len(buffer.space()) == 16_384 - 4_096
+    _feed(buffer, b"x" * (16_384 - 4_096))
+    assert buffer.starved is not grows
 
 
 def test_S2_a_small_buffer_counts_for_the_holes_that_smaller_ones_left_in_the_heap():

@@ -10,7 +10,7 @@ from tests.support.memory_peer import Server, settle, simulated
 from tidemill.core.limits import TURN_S
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.connection.receive_buffer import KEPT_VIEW_BYTES, SCRATCH_BYTES
-from tidemill.server.request.handler import Progress, SlicedWork
+from tidemill.server.request.handler import Progress, Unfinished
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.produce import (
     PartitionProduceData,
@@ -25,7 +25,7 @@ OWN = SCRATCH_BYTES + 10_000
 """A request that has a buffer of its own."""
 
 
-class Slices(SlicedWork):
+class Slices:
     """Reads the request's records in `steps`; the last of them gives `reply`."""
 
     def __init__(self, server, request, steps, reply):
@@ -66,7 +66,7 @@ def _sliced(server, *steps, reply=None):
 
     def answer(request):
         started.append(Slices(server, request, steps, reply))
-        return started[-1]
+        return Unfinished(started[-1])
 
     server.produce_answer = answer
     return started

@@ -34,7 +34,7 @@ from tidemill.replication.partition import ACKS_ALL, Appended, Partition
 from tidemill.replication.waiters import AckWaiter
 from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import DataContext
-from tidemill.server.request.handler import Answer, FastCodec, Handler, Progress, SlicedWork
+from tidemill.server.request.handler import Answer, FastCodec, Handler, Progress, Unfinished
 from tidemill.server.request.leader_hints import leader_endpoints, try_leader_hint
 from tidemill.server.request.partition_access import find_partition
 from tidemill.wire.api_keys import ApiKey
@@ -125,12 +125,12 @@ def handle(context: DataContext, request: ProduceRequest) -> Answer:
     if request.acks not in (ACKS_ALL, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     appends = _Appends(context, request)
-    return appends.answer() if appends.run_slice() is Progress.DONE else appends
+    return appends.answer() if appends.run_slice() is Progress.DONE else Unfinished(appends)
 
 
 @final
-class _Appends(SlicedWork):
-    """The partitions of one request, appended one after the other, and the answer so far."""
+class _Appends:
+    """The partitions of one request, appended one after the other; a `SlicedWork`."""
 
     __slots__ = (
         "_checked",

@@ -17,7 +17,7 @@ from tidemill.core.limits import (
     PRODUCE_WORK_PER_SLICE,
 )
 from tidemill.core.loop.deferred import Deferred
-from tidemill.server.request.handler import SlicedWork
+from tidemill.server.request.handler import Unfinished
 from tidemill.wire import compression
 from tidemill.wire.batch import HEADER_BYTES, write_checksum
 from tidemill.wire.generated.produce import (
@@ -69,7 +69,7 @@ def _work_of_slices(broker, request, monkeypatch):
 
     monkeypatch.setattr(compression, "decompress", counted)
     answer, _ = broker.start(request, 9)
-    assert isinstance(answer, SlicedWork)
+    assert isinstance(answer, Unfinished)
     broker.run(finish_slices(answer, lambda: read.append(0)))
     return read
 
@@ -91,7 +91,7 @@ def _zeros(size):
 def test_a_request_of_ordinary_size_is_done_at_once(broker):
     broker.make_topic("orders", 20)
     answer, _ = broker.start(_request(*[_batch(100, codec=4) for _ in range(20)]), 9)
-    assert not isinstance(answer, SlicedWork)
+    assert not isinstance(answer, Unfinished)
 
 
 def test_S11_a_request_of_many_partitions_appends_to_some_per_slice(broker):
@@ -110,7 +110,7 @@ def test_S11_partitions_that_do_not_exist_take_slices_too(broker):
     count = 2 * PARTITIONS_PER_SLICE
     broker.make_topic("orders", 1)
     answer, _ = broker.start(_request(*[b""] * count), 9)
-    assert isinstance(answer, SlicedWork)
+    assert isinstance(answer, Unfinished)
     codes = {entry.error_code for entry in _entries(broker.run(finish_slices(answer)))}
     assert codes == {ErrorCode.INVALID_RECORD, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
@@ -118,7 +118,7 @@ def test_S11_partitions_that_do_not_exist_take_slices_too(broker):
 def test_S11_topics_without_partitions_take_slices_too(broker):
     topics = [TopicProduceData(name=str(n)) for n in range(2 * PARTITIONS_PER_SLICE)]
     answer, _ = broker.start(ProduceRequest(acks=1, topic_data=topics), 9)
-    assert isinstance(answer, SlicedWork)
+    assert isinstance(answer, Unfinished)
 
 
 def test_S18_a_slice_reads_a_bounded_number_of_uncompressed_bytes(broker, monkeypatch):
@@ -173,7 +173,7 @@ def test_a_batch_of_very_many_records_is_checked_in_a_thread(broker):
     broker.make_topic("orders", 1, overrides={"max.message.bytes": "4000000"})
     batch = build_batch([Record(b"", timestamp=NOW_MS)] * (LOOP_BATCH_RECORDS_MAX + 1))
     answer, _ = broker.start(_request(batch), 9)
-    assert isinstance(answer, SlicedWork)
+    assert isinstance(answer, Unfinished)
     (entry,) = _entries(broker.run(finish_slices(answer)))
     assert entry.error_code == ErrorCode.NONE
     assert _ends(broker, 1) == [LOOP_BATCH_RECORDS_MAX + 1]
@@ -194,7 +194,7 @@ def test_a_batch_of_more_records_than_are_allowed_is_refused(broker):
 def test_a_large_batch_that_the_topic_stores_under_another_codec_is_changed_in_a_thread(broker):
     broker.make_topic("orders", 1, overrides={"compression.type": "gzip"})
     answer, _ = broker.start(_request(_batch(400, size=1_000)), 9)
-    assert isinstance(answer, SlicedWork)
+    assert isinstance(answer, Unfinished)
     (entry,) = _entries(broker.run(finish_slices(answer)))
     assert entry.error_code == ErrorCode.NONE
     stored = broker.partition("orders").log.read(0, max_bytes=1 << 20, end_offset=400)
