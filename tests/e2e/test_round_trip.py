@@ -75,6 +75,18 @@ def test_F15_a_record_may_have_neither_key_nor_value_and_a_header_no_value(share
         assert _fields(records) == _fields(messages), reader.name
 
 
+def test_I5_batches_that_grow_to_megabytes_keep_their_order(shared_broker, topic):
+    """The broker checks them in a thread, while smaller ones wait behind them."""
+    create_topic(shared_broker.bootstrap, topic)
+    messages = [Message(b"%d" % n + bytes(20_000 if n < 600 else 10)) for n in range(1_000)]
+    how = Sending(codec="zstd", idempotent=True, batch_bytes_max=8_000_000)
+
+    places = Confluent().produce(shared_broker.bootstrap, topic, messages, how)
+
+    assert places == [(0, n) for n in range(len(messages))]
+    assert _fields(Confluent().consume(shared_broker.bootstrap, topic, 1_000)) == _fields(messages)
+
+
 @pytest.mark.parametrize(("sender", "codec"), PAIRS)
 def test_F31_F28_the_broker_keeps_batches_as_they_came(shared_broker, topic, sender, codec):
     create_topic(shared_broker.bootstrap, topic)
