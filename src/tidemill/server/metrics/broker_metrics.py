@@ -140,7 +140,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "tidemill_request_memory_bytes",
         "gauge",
-        "Memory held by requests that have arrived in part.",
+        "Memory held by requests that have arrived in part, or that take several steps.",
         _one(lambda s: s.listener.request_memory.used_bytes),
     ),
     Metric(
