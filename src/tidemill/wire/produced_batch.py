@@ -186,7 +186,8 @@ def validate_produced(
     if crc32c(view[ATTRIBUTES_AT:]) != header.crc:
         raise CorruptBatch("the checksum does not match the batch")
     _check_produced_fields(header)
-    section, start = _records_of(view, header, work)
+    section = _records_of(view, header, work)
+    start = HEADER_BYTES if section is view else 0
     try:
         lowest, highest, null_keys = walk(section, start, len(section), header.record_count)
     except ValueError as err:
@@ -207,8 +208,8 @@ def validate_produced(
 
 def _records_of(
     view: memoryview, header: BatchHeader, work: BatchWork | None
-) -> tuple[bytes | bytearray | memoryview, int]:
-    """The records, decompressed, and where they start; what reading them costs is counted."""
+) -> bytes | bytearray | memoryview:
+    """The batch, or its records decompressed; what reading them costs is counted."""
     if work is not None and header.record_count > LOOP_BATCH_RECORDS_MAX:
         raise LongBatch
     codec = header.attributes & CODEC_MASK
@@ -217,7 +218,7 @@ def _records_of(
         section = _decompressed(codec, view[HEADER_BYTES:], work)
     if work is not None:
         work.left -= len(section) + RECORD_WORK * header.record_count
-    return section, 0 if codec else HEADER_BYTES
+    return section
 
 
 def _decompressed(codec: int, packed: memoryview, work: BatchWork | None) -> bytes | bytearray:

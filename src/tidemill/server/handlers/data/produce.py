@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, final
+from typing import Any, Final, final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import PARTITION_WORK, PRODUCE_WORK_PER_SLICE
@@ -71,6 +71,11 @@ FIRST_WITH_TOPIC_IDS = 13
 NO_OFFSET = -1
 NO_CODEC = 0
 _ATTRIBUTES_LOW_BYTE_AT = ATTRIBUTES_AT + 1
+
+# Looking up a member of an enum takes 0.2 us.
+DONE: Final = Progress.DONE
+MORE: Final = Progress.MORE
+AWAY: Final = Progress.AWAY
 
 
 @final
@@ -125,7 +130,7 @@ def handle(context: DataContext, request: ProduceRequest) -> Answer:
     if request.acks not in (ACKS_ALL, 0, 1):
         raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     appends = _Appends(context, request)
-    return appends.answer() if appends.run_slice() is Progress.DONE else Unfinished(appends)
+    return appends.answer() if appends.run_slice() is DONE else Unfinished(appends)
 
 
 @final
@@ -133,6 +138,7 @@ class _Appends:
     """The partitions of one request, appended one after the other; a `SlicedWork`."""
 
     __slots__ = (
+        "_acks",
         "_checked",
         "_context",
         "_entries",
@@ -151,8 +157,9 @@ class _Appends:
     def __init__(self, context: DataContext, request: ProduceRequest) -> None:
         self._context = context
         self._request = request
+        self._acks: int = request.acks
         self._response = response = ProduceResponse()
-        acks_all = request.acks == ACKS_ALL
+        acks_all = self._acks == ACKS_ALL
         self._pending = _PendingAcknowledgements(context, response) if acks_all else None
         self._work = BatchWork(0)
         self._now_ms = 0
@@ -173,17 +180,17 @@ class _Appends:
 
     def run_slice(self) -> Progress:
         if self._long is not None:
-            return Progress.AWAY
+            return AWAY
         self._work.left = PRODUCE_WORK_PER_SLICE
         self._now_ms = self._context.services.clock.wall_ms()
         topics = self._request.topic_data
         while self._topic_index < len(topics):
             progress = self._run_topic(topics[self._topic_index])
-            if progress is not Progress.DONE:
+            if progress is not DONE:
                 return progress
             self._topic_index += 1
             self._entries = None
-        return Progress.DONE
+        return DONE
 
     def _run_topic(self, topic_data: TopicProduceData) -> Progress:
         """Append to the partitions that are left, as far as the slice goes."""
@@ -193,7 +200,7 @@ class _Appends:
         entries = self._entries
         if entries is None:
             if work.left <= 0:
-                return Progress.MORE
+                return MORE
             self._entries = entries = []
             answered = TopicProduceResponse(
                 name=name or "", topic_id=topic_data.topic_id, partition_responses=entries
@@ -203,7 +210,7 @@ class _Appends:
         partitions = topic_data.partition_data
         while len(entries) < len(partitions):
             if work.left <= 0:
-                return Progress.MORE
+                return MORE
             work.left -= PARTITION_WORK
             data = partitions[len(entries)]
             entry = PartitionProduceResponse(index=data.index)
@@ -213,9 +220,9 @@ class _Appends:
                 self._failed = True
                 _refuse(context, entry, name, error)
             except LongBatch:
-                return Progress.AWAY
+                return AWAY
             entries.append(entry)
-        return Progress.DONE
+        return DONE
 
     def keep(self, keep: Callable[[memoryview], memoryview]) -> None:
         done = len(self._entries or ())
@@ -260,9 +267,7 @@ class _Appends:
         if checked is None:
             appended = self._append_now(partition, records)
         else:
-            appended = partition.append_checked(
-                *checked, acks=self._request.acks, now_ms=self._now_ms
-            )
+            appended = partition.append_checked(*checked, acks=self._acks, now_ms=self._now_ms)
         entry.base_offset = appended.base_offset
         entry.log_append_time_ms = appended.log_append_time
         entry.log_start_offset = partition.log.log_start_offset
@@ -286,11 +291,13 @@ class _Appends:
             # A coordinator would not notice what others write to its state.
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, "the topic belongs to the broker")
         partition = find_partition(context, Operation.WRITE, name, index)
-        if self._seen is not None and is_new:
-            if (name, index) in self._seen:
+        seen = self._seen
+        if seen is not None and is_new:
+            count = len(seen)
+            seen.add((name, index))
+            if len(seen) == count:
                 detail = "the request names this partition twice; only the first batch counts"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
-            self._seen.add((name, index))
         return partition
 
     def _take_refusal(self) -> KafkaError:
@@ -300,9 +307,7 @@ class _Appends:
 
     def _append_now(self, partition: Partition, records: memoryview) -> Appended:
         try:
-            return partition.append(
-                records, acks=self._request.acks, now_ms=self._now_ms, work=self._work
-            )
+            return partition.append(records, acks=self._acks, now_ms=self._now_ms, work=self._work)
         except LongBatch:
             self._long = partition.settings.policy
             raise
@@ -312,7 +317,7 @@ class _Appends:
     def answer(self) -> ProduceResponse | Deferred[ProduceResponse] | None:
         if self._failed:
             _add_endpoints(self._context, self._response)
-        if self._request.acks == 0:
+        if self._acks == 0:
             return _no_answer(self._failed)
         if self._pending is None:
             return self._response
