@@ -69,7 +69,7 @@ LOOP_BATCH_BYTES_MAX = 4 * MIB
 """A batch that decompresses to more is checked in a thread: about 10 ms."""
 LOOP_BATCH_BYTES_MIN = 64 * KIB
 """A batch that decompresses to no more than this is checked on the loop, however well it packs."""
-LOOP_BATCH_RATIO_MAX = 64
+LOOP_BATCH_RATIO_MAX = 256
 """A batch that grows by more is checked in a thread: a bomb of a kilobyte is no small request."""
 LOOP_BATCH_RECORDS_MAX = 100_000
 """A batch of more records is checked in a thread: about 4 ms."""

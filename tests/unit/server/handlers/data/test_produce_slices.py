@@ -70,6 +70,7 @@ def _work_of_slices(broker, request, monkeypatch):
     monkeypatch.setattr(compression, "decompress", counted)
     answer, _ = broker.start(request, 9)
     assert isinstance(answer, Unfinished)
+    read.append(0)
     broker.run(finish_slices(answer, lambda: read.append(0)))
     return read
 
