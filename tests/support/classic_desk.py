@@ -182,11 +182,11 @@ class Desk:
         self.ms = end
 
     def expire(self) -> None:
-        for key in self.context.deadlines.take_due(self.ms, 10):
-            try:
-                self.apply(self.group.deadline_passed(key, self.now))
-            except KafkaError:
-                assert self.append_fails
+        keys = self.context.deadlines.take_due(self.ms, 10)
+        try:
+            self.apply(self.group.deadlines_passed(keys, self.now))
+        except KafkaError:
+            assert self.append_fails
 
     def reload(self) -> None:
         """Another broker takes over and loads the log."""

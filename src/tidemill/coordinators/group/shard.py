@@ -68,6 +68,8 @@ FIRST_FETCH_WITH_TOPIC_IDS = 10
 NO_GENERATION = -1
 FIRST_HEARTBEAT_EPOCH = 0
 """The member epoch in a new member's first heartbeat."""
+RECORDS_PER_DEADLINE = 3
+"""A member is fenced by three tombstones, whose keys name the group and the member."""
 RETRY = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
@@ -142,9 +144,7 @@ class GroupShard:
     def expire(self, now: Now) -> Result[None]:
         work = BatchSizedWork()
         self._tell_groups(work, now)
-        deadlines = self._context.deadlines
-        while not work.is_full and (due := deadlines.take_due(now.monotonic_ms, 1)):
-            self._pass_deadline(due[0], work, now)
+        self._pass_deadlines(work, now)
         self._expire_offsets(work, now)
         return work.result
 
@@ -175,12 +175,22 @@ class GroupShard:
             if group is not None:
                 work.add(group.metadata_changed(self._topic_changes, now))
 
-    def _pass_deadline(self, key: DeadlineKey, work: BatchSizedWork, now: Now) -> None:
-        group = self._groups.try_find(key.group_id)
-        if group is None:
-            return
-        work.add(group.deadline_passed(key, now))
-        self._maybe_drop(group)
+    def _pass_deadlines(self, work: BatchSizedWork, now: Now) -> None:
+        """Handle some of the deadlines that have passed, those of one group together."""
+        by_group: dict[str, list[DeadlineKey]] = {}
+        count = size_bytes = 0
+        while work.has_room(steps=count, size_bytes=size_bytes):
+            due = self._context.deadlines.take_due(now.monotonic_ms, 1)
+            if not due:
+                break
+            by_group.setdefault(due[0].group_id, []).append(due[0])
+            count += 1
+            size_bytes += RECORDS_PER_DEADLINE * due[0].size_bytes
+        for group_id, keys in by_group.items():
+            group = self._groups.try_find(group_id)
+            if group is not None:
+                work.add(group.deadlines_passed(keys, now), steps=len(keys))
+                self._maybe_drop(group)
 
     def _maybe_drop(self, group: AnyGroup) -> None:
         """Forget a group that is empty and has neither a record nor an offset in the log."""

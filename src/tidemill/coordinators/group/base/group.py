@@ -56,6 +56,11 @@ class DeadlineKey(NamedTuple):
     kind: DeadlineKind
     member_id: str = ""
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of its names in a record."""
+        return len(self.group_id.encode()) + len(self.member_id.encode())
+
 
 class Caller(NamedTuple):
     """The client that sends a request, and a member id for it in case it is new."""
@@ -138,7 +143,13 @@ class Group(Protocol):
         """The log has been replayed: give every member a new session."""
         ...
 
-    def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]: ...
+    def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
+        """Decide on all of the group's deadlines that have passed, in the order of their times.
+
+        They come together, because the records of one decision are replayed only after the call: a
+        second decision would not see the first.
+        """
+        ...
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """Topics were created, deleted or grown; `ShardContext.image` is already the new image."""

@@ -267,10 +267,24 @@ class ClassicGroup:
         gone[member_id] = member
         return ErrorCode.NONE
 
-    def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
+    # --- deadlines -------------------------------------------------------------------------------
+
+    def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
+        """After a record, the other deadlines stay due until it is replayed."""
+        effects: Result[None] = Result(None)
+        for key in keys:
+            if key in self._deadlines:
+                continue  # the deadline handled just before moved it
+            if effects.records:
+                self._deadlines.set(key, now.monotonic_ms)
+                continue
+            step = self._deadline_passed(key, now)
+            effects.records += step.records
+            effects.replies += step.replies
+        return effects
+
+    def _deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
         rounds = self._rounds
-        if key in self._deadlines:
-            return Result(None)  # the deadline handled just before moved it
         if key.kind is DeadlineKind.SESSION:
             member = rounds.members.get(key.member_id)
             return Result(None) if member is None else rounds.session_expired(member, now)

@@ -23,6 +23,7 @@ moves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, final
 from uuid import UUID
 
@@ -195,14 +196,18 @@ class ConsumerGroup:
             if member.current.state is MemberState.UNREVOKED_PARTITIONS:
                 self._expect_revocation(member.member_id, member.metadata, now)
 
-    def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
+    def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
+        """Fence all members that are late, in one decision."""
+        late = {key.member_id: member for key in keys if (member := self._try_late(key))}
+        return Result(None, self._fence(list(late.values()), now) if late else [])
+
+    def _try_late(self, key: DeadlineKey) -> ConsumerMember | None:
+        """The member that the deadline fences; None if it no longer matters."""
         member = self._members.get(key.member_id)
-        if member is None:
-            return Result(None)
+        if member is None or key.kind is DeadlineKind.SESSION:
+            return member
         is_late = member.current.state is MemberState.UNREVOKED_PARTITIONS
-        if key.kind is DeadlineKind.SESSION or (key.kind is DeadlineKind.REBALANCE and is_late):
-            return Result(None, self._fence(member, now))
-        return Result(None)
+        return member if key.kind is DeadlineKind.REBALANCE and is_late else None
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """The next heartbeat acts on it: until then no member can be told."""
@@ -315,7 +320,7 @@ class ConsumerGroup:
         raises = self._epoch == 0 or metadata.topics != sender.member.metadata.topics
         if not raises and not self._topics_may_have_changed:
             return self._epoch
-        topics = self._members.topics_if(without=sender.former, with_topics=metadata.topics)
+        topics = self._members.topics_if(without=[sender.former], with_topics=metadata.topics)
         new_hash = topics_hash(topics, self._context.image)
         if new_hash == self._topics_hash:
             self._topics_may_have_changed = False
@@ -417,7 +422,7 @@ class ConsumerGroup:
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         member = identify_leaver(self._members, request)
         if request.member_epoch == LEAVE_EPOCH:
-            records = self._fence(member, now)
+            records = self._fence([member], now)
         else:
             away = member.current._replace(
                 member_epoch=STATIC_LEAVE_EPOCH, state=MemberState.STABLE, revoking=NOTHING
@@ -428,12 +433,16 @@ class ConsumerGroup:
         )
         return Result(response, records)
 
-    def _fence(self, member: ConsumerMember, now: Now) -> list[CoordinatorRecord]:
-        """Remove the member: its partitions become free, the next heartbeat plans without it."""
-        records = member_tombstones(self._group_id, member.member_id)
-        topics = self._members.topics_if(without=member)
+    def _fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
+        """Remove members: their partitions become free, the next heartbeat plans without them."""
+        records = [
+            record
+            for member in members
+            for record in member_tombstones(self._group_id, member.member_id)
+        ]
+        topics = self._members.topics_if(without=members)
         epoch = self._raise_epoch(topics_hash(topics, self._context.image), records)
-        if len(self._members) == 1:
+        if len(self._members) == len(members):
             records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
         return records
 

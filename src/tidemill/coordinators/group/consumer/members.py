@@ -6,7 +6,8 @@ creates the member, and only the tombstone of its metadata removes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 from uuid import UUID
@@ -75,10 +76,12 @@ class ConsumerMembers:
     def subscribes_to(self, topic: str) -> bool:
         return topic in self._subscribers
 
-    def topics_if(self, *, without: ConsumerMember, with_topics: tuple[str, ...] = ()) -> list[str]:
-        """The subscribed topics, sorted, if one member had another subscription or none."""
-        gone = frozenset(without.metadata.topics)
-        left = (name for name, count in self._subscribers.items() if count > (name in gone))
+    def topics_if(
+        self, *, without: Iterable[ConsumerMember], with_topics: tuple[str, ...] = ()
+    ) -> list[str]:
+        """The subscribed topics, sorted, if these members had another subscription or none."""
+        gone = Counter(name for member in without for name in member.metadata.topics)
+        left = (name for name, count in self._subscribers.items() if count > gone[name])
         return sorted({*left, *with_topics})
 
     def try_owner(self, topic_id: UUID, partition: int) -> str | None:

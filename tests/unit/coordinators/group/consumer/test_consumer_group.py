@@ -256,7 +256,7 @@ def test_loading_gives_members_a_new_session_and_a_new_time_to_give_up(desk):
 )
 def test_deadline_that_no_longer_matters_does_nothing(desk, kind, member_id):
     pair(desk)
-    assert desk.group.deadline_passed(DeadlineKey("g", kind, member_id), desk.now).records == []
+    assert desk.group.deadlines_passed([DeadlineKey("g", kind, member_id)], desk.now).records == []
 
 
 def test_group_is_empty_since_its_last_member_left(desk):

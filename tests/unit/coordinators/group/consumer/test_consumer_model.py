@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -28,6 +28,7 @@ from tests.support.consumer_desk import (
     Client,
     ConsumerDesk,
 )
+from tidemill.coordinators.group.base.group import DeadlineKey
 from tidemill.core.errors import ErrorCode
 
 TOPICS = ["a", "b", "c"]
@@ -41,17 +42,28 @@ clients = st.integers(0, CLIENTS_MAX - 1)
 subscriptions = st.lists(st.sampled_from(TOPICS), min_size=1, max_size=3, unique=True).map(sorted)
 
 
+class HastyDesk(ConsumerDesk):
+    """A planted bug: decides on several deadlines before the records of the first are replayed."""
+
+    def expire(self, keys: list[DeadlineKey]) -> None:
+        for result in [self.group.deadlines_passed([key], self.now) for key in keys]:
+            self.apply(result)
+
+
 class ConsumersOfAGroup(RuleBasedStateMachine):
+    desk_class = ConsumerDesk
+
     @initialize(
         counts=st.lists(st.integers(0, 5), min_size=3, max_size=3),
         wanted=st.lists(subscriptions, min_size=1, max_size=3),
     )
     def open(self, counts: list[int], wanted: list[list[str]]) -> None:
         sizes = {name: count for name, count in zip(TOPICS, counts, strict=True) if count}
-        self.desk = ConsumerDesk(sizes)
+        self.desk = self.desk_class(sizes)
         self.clients: list[Client] = []
         self.names_made = 0
         self.epoch_seen = 0
+        self.members_seen_ms = 0
         for topics in wanted:
             self.start(topics, None)
 
@@ -179,6 +191,16 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
             assert epoch >= self.epoch_seen
             self.epoch_seen = epoch
 
+    @invariant()
+    def an_empty_group_knows_since_when(self) -> None:
+        """Its offsets expire counting from then."""
+        if not hasattr(self, "desk"):
+            return
+        if not self.desk.group.is_empty:
+            self.members_seen_ms = self.desk.now.wall_ms
+        elif self.members_seen_ms:
+            assert self.desk.group.empty_since_ms >= self.members_seen_ms
+
     def teardown(self) -> None:
         """I27: once events stop, every partition soon has a reader."""
         if not hasattr(self, "desk"):
@@ -208,9 +230,15 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         self.i26_no_partition_has_two_readers()
 
 
-def check(examples: int, steps: int) -> None:
+class HastyGroup(ConsumersOfAGroup):
+    desk_class = HastyDesk
+
+
+def check(
+    examples: int, steps: int, model: type[ConsumersOfAGroup] = ConsumersOfAGroup, **how
+) -> None:
     run_state_machine_as_test(
-        ConsumersOfAGroup, settings=settings(max_examples=examples, stateful_step_count=steps)
+        model, settings=settings(max_examples=examples, stateful_step_count=steps, **how)
     )
 
 
@@ -221,3 +249,8 @@ def test_I26_I27_clients_never_share_a_partition_and_none_is_left():
 @pytest.mark.slow
 def test_I26_I27_hold_over_long_histories():
     check(examples=150, steps=60)
+
+
+def test_the_model_finds_decisions_that_do_not_see_each_other():
+    with pytest.raises(AssertionError, match="empty_since_ms"):
+        check(examples=100, steps=25, model=HastyGroup, phases=[Phase.generate])

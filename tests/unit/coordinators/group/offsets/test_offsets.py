@@ -297,6 +297,23 @@ def test_a_group_that_was_left_keeps_its_offsets_for_the_retention_time(desk):
     assert desk.reloaded().listed() == {}
 
 
+@pytest.mark.parametrize("count", [1, 2, 250])
+def test_members_that_die_together_leave_their_offsets_for_the_retention_time(desk, count):
+    """As after a restart of the broker, when all clients are dead: their sessions end at once."""
+    epoch = desk.heartbeat(member_id="m0").member_epoch
+    desk.commit(5, generation=epoch, member="m0")
+    for number in range(1, count):
+        desk.heartbeat(member_id=f"m{number}")
+    desk.now = Now(0, desk.now.wall_ms + RETENTION_MS + MINUTE_MS)
+    restarted = desk.reloaded()
+    restarted.pass_time(MINUTE_MS)
+    assert restarted.listed() == {GROUP: ("consumer", "Empty")}
+    restarted.pass_time(RETENTION_MS - 2 * MINUTE_MS)
+    assert restarted.committed() == 5
+    restarted.pass_time(2 * MINUTE_MS + CHECK_INTERVAL_MS)
+    assert restarted.committed() == -1
+
+
 def test_offsets_of_topics_that_no_member_reads_any_more_expire():
     desk = ShardDesk(topic_image("t", 1), topic_image("u", 2))
     desk.commit(5, topic="u")
