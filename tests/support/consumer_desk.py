@@ -261,6 +261,9 @@ class Client:
             request.subscribed_topic_names = list(self.topics)
         if says_all or self.acknowledges:
             request.topic_partitions = listed(self.reading)
+            # What it says it does not own, it does not begin to read before it is told again: the
+            # protocol cannot tell "not yet" from "given up", in Kafka neither.
+            self.told &= self.reading
         return request
 
     def beat(self, *, is_lost: bool = False, fails: bool = False) -> ErrorCode:

@@ -107,6 +107,14 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         """It stops without leaving; its partitions stay its own until its session ends."""
         self.clients.remove(self.pick(index))
 
+    @rule()
+    def die_together(self) -> None:
+        """The broker restarts and no client finds it again: all sessions end at one moment."""
+        self.clients.clear()
+        self.desk.load()
+        self.desk.pass_ms(SESSION_MS)
+        assert self.desk.group.is_empty
+
     # --- clients send heartbeats -----------------------------------------------------------------
 
     @precondition(lambda self: self.clients)
