@@ -122,13 +122,12 @@ class GroupRegistry:
     # --- replay ----------------------------------------------------------------------------------
 
     def replay_offset(self, group_id: str) -> None:
-        """An offset of the group was set or deleted: a simple group exists while it has any."""
-        group = self._groups.get(group_id)
-        if self._has_offsets(group_id):
-            if group is None:
-                self.make_classic(group_id)
-        elif group is not None and is_simple(group) and group_id not in self._recorded:
-            self.drop(group_id)
+        """An offset of the group was set or deleted: the first one creates a simple group.
+
+        Deleting the last one does not end the group: a sweep does, with a tombstone of its own.
+        """
+        if group_id not in self._groups and self._has_offsets(group_id):
+            self.make_classic(group_id)
 
     def replay(self, key: Message, value: Message | None) -> None:
         """Apply a record of a group or one of its members."""

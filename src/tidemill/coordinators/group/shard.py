@@ -128,8 +128,9 @@ class GroupShard:
         self._groups.replay(name, taken)
 
     def loaded(self, now: Now) -> None:
-        for group in self._groups:
+        for group in list(self._groups):
             group.loaded(now)
+            self._maybe_drop(group)  # all its offsets were deleted
         self._expiry.loaded(now)
 
     def next_deadline_ms(self) -> int | None:
@@ -397,7 +398,7 @@ class GroupShard:
             return []
         records = self._expiry.expired(group, self._context.image, now)
         keeps_nothing = group.is_empty and len(records) == self._offsets.count_of(group_id)
-        if keeps_nothing and self._groups.is_recorded(group_id):
+        if keeps_nothing and not group.expects_members:
             records += group.tombstones()
         return records
 

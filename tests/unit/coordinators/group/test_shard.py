@@ -214,6 +214,30 @@ def test_an_offset_is_deleted(desk):
     assert desk.reloaded().committed() == -1
 
 
+def test_deleting_the_last_offset_keeps_a_group_that_nobody_joined(desk):
+    desk.commit(5)
+    assert desk.delete_offsets("t", 0) == [ErrorCode.NONE]
+    assert desk.listed() == {GROUP: EMPTY_CLASSIC}
+    assert desk.delete_offsets("t", 0) == [ErrorCode.NONE]
+    assert desk.commit(6) is ErrorCode.NONE
+
+
+def test_a_group_without_offsets_that_nobody_joined_goes_with_a_sweep_or_a_load(desk):
+    desk.commit(5)
+    desk.delete_offsets("t", 0)
+    assert desk.reloaded().listed() == {}
+    desk.pass_time(CHECK_INTERVAL_MS)
+    assert desk.listed() == desk.reloaded().listed() == {}
+    assert desk.shard.group_count == 0
+
+
+def test_a_group_without_offsets_that_nobody_joined_can_be_deleted(desk):
+    desk.commit(5)
+    desk.delete_offsets("t", 0)
+    assert desk.delete_group() is ErrorCode.NONE
+    assert desk.listed() == desk.reloaded().listed() == {}
+
+
 def test_an_offset_that_is_not_there_is_deleted_without_an_error(desk):
     desk.commit(5)
     assert desk.delete_offsets("t", 1, 0) == [ErrorCode.NONE] * 2

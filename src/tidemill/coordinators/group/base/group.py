@@ -119,6 +119,11 @@ class Group(Protocol):
         ...
 
     @property
+    def expects_members(self) -> bool:
+        """Whether clients were given member ids and have not joined with them yet."""
+        ...
+
+    @property
     def empty_since_ms(self) -> int:
         """Wall time at which the last member left; offsets may expire from then on."""
         ...

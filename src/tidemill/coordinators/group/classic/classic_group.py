@@ -86,6 +86,10 @@ class ClassicGroup:
         return self._rounds.state is ClassicState.EMPTY
 
     @property
+    def expects_members(self) -> bool:
+        return bool(self._rounds.members.pending)
+
+    @property
     def empty_since_ms(self) -> int:
         """Valid in an empty group only; -1 if it never had a member."""
         return self._rounds.recorded_ms
@@ -312,7 +316,5 @@ class ClassicGroup:
         self._rounds.loaded(now)
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """Empty if the log has no record of the group, as with consumers that only commit."""
-        if self._rounds.generation == 0:
-            return []
+        """Also of a group that only commits made: its replay ends the group on every broker."""
         return [group_metadata_tombstone(self.group_id)]

@@ -161,6 +161,10 @@ class ConsumerGroup:
         return not self._members
 
     @property
+    def expects_members(self) -> bool:
+        return False
+
+    @property
     def empty_since_ms(self) -> int:
         return self._targets.made_ms
 

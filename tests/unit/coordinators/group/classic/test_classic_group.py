@@ -197,10 +197,6 @@ def test_tombstone_leaves_nothing_of_the_group():
     assert desk.group.empty_since_ms == -1
 
 
-def test_group_without_a_record_needs_no_tombstone():
-    assert Desk().group.tombstones() == []
-
-
 def test_record_of_version_0_means_the_session_timeout_for_rebalances():
     desk = Desk()
     member = MemberMetadata(member_id="old-1", session_timeout=20_000, subscription=b"")

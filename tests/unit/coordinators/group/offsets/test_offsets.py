@@ -75,9 +75,14 @@ def test_S45_partitions_that_do_not_exist_are_refused_one_by_one(desk, topic, in
 
 
 @pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
-def test_S45_negative_offsets_are_refused_without_effect(desk, offset):
-    assert desk.commit(offset) is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert desk.log == []
+def test_T46_a_negative_offset_is_returned_as_it_was_committed(desk, offset):
+    """kafkajs resets a group to the start or the end by committing -2 or -1."""
+    assert desk.commit(offset, metadata="reset") is ErrorCode.NONE
+    for host in (desk, desk.reloaded()):
+        (entry,) = host.fetch().topics[0].partitions
+        assert (entry.committed_offset, entry.metadata) == (offset, "reset")
+        (listed,) = host.fetch_topics(None).topics[0].partitions
+        assert listed == entry
 
 
 def test_S45_an_offset_beyond_the_end_is_accepted_as_in_kafka(desk):
@@ -100,10 +105,11 @@ def test_T46_metadata_over_4096_bytes_is_refused(desk, text):
 def test_one_refused_partition_does_not_hold_back_its_neighbour(desk):
     request = commit_request(5)
     request.topics += commit_request(6, topic="nope").topics
-    request.topics[0].partitions += commit_request(-3, index=1).topics[0].partitions
+    long = "x" * (METADATA_BYTES_MAX + 1)
+    request.topics[0].partitions += commit_request(index=1, metadata=long).topics[0].partitions
     response = desk.take(desk.shard.commit_offsets(request, version=9, now=desk.now))
     codes = [one.error_code for topic in response.topics for one in topic.partitions]
-    assert codes == [0, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert codes == [0, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert desk.committed() == 5
 
 
