@@ -284,7 +284,7 @@ class Desk:
         """KafkaError if the client may not."""
         asked = client.generation if generation is None else generation
         who = CommitIdentity(client.member_id, asked, client.instance_id)
-        self.group.check_commit(who, self.now)
+        self.group.check_commit(who, [], self.now)
 
     # --- short cuts ------------------------------------------------------------------------------
 

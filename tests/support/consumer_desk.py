@@ -31,6 +31,10 @@ from tidemill.metadata.image.metadata_image import (
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.wire.generated import consumer_group_heartbeat as wire
 from tidemill.wire.generated.consumer_group_describe import DescribedGroup, Member
+from tidemill.wire.generated.offset_commit import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tidemill.wire.message import Message
 
 GROUP = "g"
@@ -168,9 +172,15 @@ class ConsumerDesk:
             return error.code
         return ErrorCode.NONE
 
-    def commit_refusal(self, member_id: str, epoch: int) -> ErrorCode:
+    def commit_refusal(
+        self, member_id: str, epoch: int, partition: tuple[UUID, int] | None = None
+    ) -> ErrorCode:
+        """The answer to a commit for one partition, which may be of no topic."""
+        topic_id, number = partition or (UUID(int=0), 0)
+        one = OffsetCommitRequestPartition(partition_index=number)
+        topics = [OffsetCommitRequestTopic(topic_id=topic_id, partitions=[one])]
         try:
-            self.group.check_commit(CommitIdentity(member_id, epoch), self.now)
+            self.group.check_commit(CommitIdentity(member_id, epoch), topics, self.now)
         except KafkaError as error:
             return error.code
         return ErrorCode.NONE

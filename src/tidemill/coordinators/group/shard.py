@@ -457,9 +457,8 @@ def _check_commit(group: AnyGroup, request: OffsetCommitRequest, version: int, n
     ):
         detail = "members of the consumer protocol commit with version 9 or later"
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
-    group.check_commit(
-        CommitIdentity(request.member_id, generation, request.group_instance_id), now
-    )
+    who = CommitIdentity(request.member_id, generation, request.group_instance_id)
+    group.check_commit(who, request.topics, now)
 
 
 def _not_found(group_id: str, group: AnyGroup | None, kind: str) -> KafkaError:

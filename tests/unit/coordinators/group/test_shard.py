@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -195,6 +196,19 @@ def test_T46_a_member_of_the_consumer_protocol_commits_with_its_epoch(desk):
     assert desk.commit(5, generation=epoch, member="m") is ErrorCode.NONE
     code = refusal(desk.commit, 5, generation=epoch - 1, member="m")
     assert code is ErrorCode.STALE_MEMBER_EPOCH
+
+
+@pytest.mark.parametrize("version", [9, 10])
+def test_T46_a_member_commits_what_it_kept_also_with_an_older_epoch(desk, version):
+    """KIP-1251: the commit was sent just before a rebalance."""
+    first = desk.heartbeat().member_epoch
+    desk.heartbeat(member_id="n")
+    assert desk.heartbeat(epoch=first, owned=[0]).member_epoch == first + 1
+    topic = UUID(int=1) if version == 10 else "t"
+    as_member = {"generation": first, "member": "m", "topic": topic, "version": version}
+    assert desk.commit(5, index=0, **as_member) is ErrorCode.NONE
+    assert refusal(desk.commit, 5, index=1, **as_member) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(desk.commit, 5, index=9, **as_member) is ErrorCode.STALE_MEMBER_EPOCH
 
 
 def test_T46_a_member_of_the_consumer_protocol_needs_version_9(desk):

@@ -17,6 +17,7 @@ from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage
+from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 
 __all__ = [
     "Caller",
@@ -132,7 +133,9 @@ class Group(Protocol):
         """Whether a member subscribes to the topic, so that its offsets must stay."""
         ...
 
-    def check_commit(self, who: CommitIdentity, now: Now) -> None:
+    def check_commit(
+        self, who: CommitIdentity, topics: Sequence[OffsetCommitRequestTopic], now: Now
+    ) -> None:
         """KafkaError if `who` may not commit; a member's commit is a sign of life (T46)."""
         ...
 

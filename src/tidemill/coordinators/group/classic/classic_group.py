@@ -43,6 +43,7 @@ from tidemill.wire.generated.leave_group import (
     MemberIdentity,
     MemberResponse,
 )
+from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 
 __all__ = ["ClassicGroup"]
@@ -174,7 +175,9 @@ class ClassicGroup:
             )
         return Result(response, effects.records, effects.replies)
 
-    def check_commit(self, who: CommitIdentity, now: Now) -> None:
+    def check_commit(
+        self, who: CommitIdentity, topics: Sequence[OffsetCommitRequestTopic], now: Now
+    ) -> None:
         rounds = self._rounds
         if who.generation < 0:
             if self.is_empty:

@@ -36,6 +36,11 @@ from tidemill.coordinators.group.base.group import (
     ShardContext,
 )
 from tidemill.coordinators.group.base.rebalance_pace import RebalancePace
+from tidemill.coordinators.group.consumer.assignment_epochs import (
+    NO_EPOCHS,
+    check_older_epoch,
+    date_partitions,
+)
 from tidemill.coordinators.group.consumer.assignors import NOTHING, Partitions
 from tidemill.coordinators.group.consumer.heartbeat_request import (
     JOIN_EPOCH,
@@ -103,6 +108,7 @@ from tidemill.wire.generated.consumer_group_target_assignment_member_record impo
 from tidemill.wire.generated.consumer_group_target_assignment_metadata_record import (
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 
 __all__ = ["ConsumerGroup"]
 
@@ -171,11 +177,17 @@ class ConsumerGroup:
     def subscribes_to(self, topic: str) -> bool:
         return self._members.subscribes_to(topic)
 
-    def check_commit(self, who: CommitIdentity, now: Now) -> None:
+    def check_commit(
+        self, who: CommitIdentity, topics: Sequence[OffsetCommitRequestTopic], now: Now
+    ) -> None:
         """Does not extend the session: in this protocol only heartbeats do."""
         if who.generation < 0 and not self._members:
             return
-        self._check_epoch(who)
+        member = self._members.get(who.member_id)
+        if member is not None and 0 < who.generation < member.current.member_epoch:
+            check_older_epoch(who.generation, member.current.since, topics, self._context.image)
+        else:
+            self._check_epoch(who)
 
     def check_fetch(self, who: CommitIdentity) -> None:
         if who.generation < 0 and not who.member_id:
@@ -384,12 +396,17 @@ class ConsumerGroup:
         current = sender.member.current
         if sender.member.is_away:
             current = current._replace(member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-        return reconcile(
+        after = reconcile(
             current,
             target=target.partitions,
             target_epoch=target.epoch,
             owned=request.topic_partitions,
             is_free=is_free,
+        )
+        if request.member_epoch != JOIN_EPOCH:
+            return after
+        return after._replace(
+            since=date_partitions(after.assigned, before=NO_EPOCHS, epoch=after.member_epoch)
         )
 
     def _response(

@@ -5,7 +5,8 @@
     5  member metadata         group, member   its client, subscription and timeouts
     6  target metadata         group           epoch of the target assignment
     7  target of a member      group, member   its target assignment
-    8  current assignment      group, member   the assignment it was told, and its epoch
+    8  current assignment      group, member   the assignment it was told, its epoch, and the epoch
+                                               in which it was given each partition
 
 The hash is Tidemill's own. Kafka, like Tidemill, only compares it with a hash that it computes
 itself, so a group that the other broker wrote is assigned once more.
@@ -15,8 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
+from uuid import UUID
 
 from tidemill.coordinators.group.base.records import encode_record, encode_tombstone
+from tidemill.coordinators.group.consumer.assignment_epochs import Epochs
 from tidemill.coordinators.group.consumer.assignors import Partitions
 from tidemill.coordinators.group.consumer.reconciliation import CurrentAssignment, MemberState
 from tidemill.coordinators.runtime.shard import CoordinatorRecord
@@ -130,8 +133,8 @@ def current_record(group_id: str, member_id: str, current: CurrentAssignment) ->
         member_epoch=current.member_epoch,
         previous_member_epoch=current.previous_epoch,
         state=int(current.state),
-        assigned_partitions=_topic_partitions(current.assigned),
-        partitions_pending_revocation=_topic_partitions(current.revoking),
+        assigned_partitions=_topic_partitions(current.assigned, current.since),
+        partitions_pending_revocation=_topic_partitions(current.revoking, current.since),
     )
     return encode_record(
         current_messages.ConsumerGroupCurrentMemberAssignmentKey(
@@ -166,9 +169,15 @@ def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[Coordinat
     return records
 
 
-def _topic_partitions(partitions: Partitions) -> list[current_messages.TopicPartitions]:
+def _topic_partitions(
+    partitions: Partitions, since: Epochs
+) -> list[current_messages.TopicPartitions]:
     return [
-        current_messages.TopicPartitions(topic_id=topic_id, partitions=list(numbers))
+        current_messages.TopicPartitions(
+            topic_id=topic_id,
+            partitions=list(numbers),
+            assignment_epochs=[since[topic_id][number] for number in numbers],
+        )
         for topic_id, numbers in partitions.items()
     ]
 
@@ -201,7 +210,19 @@ def current_of(
         state=state,
         assigned=_partitions(value.assigned_partitions),
         revoking=_partitions(value.partitions_pending_revocation),
+        since=_since(value),
     )
+
+
+def _since(value: current_messages.ConsumerGroupCurrentMemberAssignmentValue) -> Epochs:
+    """Records of older brokers have no epochs: the member's own is the only safe one."""
+    since: dict[UUID, dict[int, int]] = {}
+    for one in (*value.assigned_partitions, *value.partitions_pending_revocation):
+        epochs = one.assignment_epochs or []
+        if len(epochs) != len(one.partitions):
+            epochs = [value.member_epoch] * len(one.partitions)
+        since.setdefault(one.topic_id, {}).update(zip(one.partitions, epochs, strict=True))
+    return since
 
 
 def target_of(value: target_messages.ConsumerGroupTargetAssignmentMemberValue) -> Partitions:

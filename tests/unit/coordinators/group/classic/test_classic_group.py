@@ -27,10 +27,10 @@ def test_classic_group_is_a_group():
 
 def test_T46_consumer_without_membership_may_commit_while_the_group_is_empty():
     desk = Desk()
-    desk.group.check_commit(CommitIdentity("", -1), desk.now)
+    desk.group.check_commit(CommitIdentity("", -1), [], desk.now)
     desk.stable("ana")
     with refused(ErrorCode.UNKNOWN_MEMBER_ID):
-        desk.group.check_commit(CommitIdentity("", -1), desk.now)
+        desk.group.check_commit(CommitIdentity("", -1), [], desk.now)
 
 
 def test_T46_commit_of_another_generation_is_refused():

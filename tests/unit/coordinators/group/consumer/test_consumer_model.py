@@ -193,6 +193,23 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
             assert one.told.isdisjoint(other.reading), (one.member_id, other.member_id)
 
     @invariant()
+    def i26_a_partition_is_committed_by_its_reader_only(self) -> None:
+        """With any epoch that the reader may still have; with an older one by no other member."""
+        if not hasattr(self, "desk"):
+            return
+        epochs = {one.member_id: one.member_epoch for one in self.desk.describe().members}
+        live = [one for one in self.clients if one.epoch > 0 and one.member_id in epochs]
+        for client in live:
+            for partition in client.reading:
+                code = self.desk.commit_refusal(client.member_id, client.epoch, partition)
+                assert code is ErrorCode.NONE, (client.member_id, client.epoch)
+                for other in live:
+                    older = epochs[other.member_id] - 1
+                    if other is not client and older > 0:
+                        code = self.desk.commit_refusal(other.member_id, older, partition)
+                        assert code is ErrorCode.STALE_MEMBER_EPOCH, other.member_id
+
+    @invariant()
     def epochs_only_rise(self) -> None:
         if hasattr(self, "desk"):
             epoch = self.desk.describe().group_epoch
