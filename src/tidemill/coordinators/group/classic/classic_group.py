@@ -106,7 +106,7 @@ class ClassicGroup:
         return topics is None or topic in topics
 
     def describe(self) -> DescribedGroup:
-        """For DescribeGroups; metadata and assignments are left out unless the group is stable."""
+        """For DescribeGroups; protocol and metadata are left out unless the group is stable."""
         rounds = self._rounds
         protocol = rounds.protocol_name if rounds.state is ClassicState.STABLE else None
         return DescribedGroup(

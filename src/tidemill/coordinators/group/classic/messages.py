@@ -72,7 +72,10 @@ def recorded_members(
 def described_members(
     members: Iterable[ClassicMember], protocol: str | None
 ) -> list[DescribedGroupMember]:
-    """For DescribeGroups; without a chosen protocol, metadata and assignment are empty."""
+    """For DescribeGroups; without a chosen protocol the metadata is empty.
+
+    The assignment is the one of the last plan, by which members work until the next one (T44).
+    """
     return [
         DescribedGroupMember(
             member_id=member.member_id,
@@ -80,7 +83,7 @@ def described_members(
             client_id=member.client_id,
             client_host=member.client_host,
             member_metadata=b"" if protocol is None else member.protocols[protocol],
-            member_assignment=b"" if protocol is None else member.assignment,
+            member_assignment=member.assignment,
         )
         for member in members
     ]
