@@ -17,6 +17,7 @@ from typing import Any, final
 from tidemill.coordinators.group.base.group import ShardContext
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
+from tidemill.coordinators.group.migration.downgrade import try_downgrade
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -99,7 +100,7 @@ class GroupRegistry:
 
     def make_consumer(self, group_id: str) -> ConsumerGroup:
         """Create the group; it replaces any group of this name."""
-        group = ConsumerGroup(group_id, self._context)
+        group = ConsumerGroup(group_id, self._context, try_downgrade)
         self._put(group)
         return group
 

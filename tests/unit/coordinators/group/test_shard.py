@@ -77,18 +77,6 @@ def test_a_join_that_is_refused_leaves_no_group_behind(desk):
 # --- two kinds under one name --------------------------------------------------------------------
 
 
-def test_a_live_classic_group_is_not_open_to_the_consumer_protocol(desk):
-    desk.join()
-    assert refusal(desk.heartbeat) is ErrorCode.GROUP_ID_NOT_FOUND
-    assert desk.listed() == {GROUP: ("classic", "Stable")}
-
-
-def test_a_live_consumer_group_is_not_open_to_the_classic_protocol(desk):
-    desk.heartbeat()
-    assert refusal(desk.join) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert refusal(desk.leave, "m") is ErrorCode.UNKNOWN_MEMBER_ID
-
-
 def test_an_empty_classic_group_makes_way_for_a_consumer_group(desk):
     joined = desk.join()
     desk.commit(5, generation=joined.generation_id, member=joined.member_id)

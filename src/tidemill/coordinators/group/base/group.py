@@ -45,9 +45,12 @@ class DeadlineKind(Enum):
     REBALANCE = "rebalance"
     """Classic: the joining phase ends (no member). Consumer: a member has not revoked."""
     SYNC = "sync"
-    """Classic: members have not asked for their assignment (no member)."""
+    """Members have not asked for their assignment. Classic: no member; consumer: the member."""
     PENDING_JOIN = "pending join"
-    """Classic: no client has joined with a member id that was given out."""
+    """Classic: no client has joined with a member id that was given out. Consumer: a member that
+    uses the classic protocol was told to join again and has not."""
+    TAKEOVER = "takeover"
+    """The group was of the other kind until now: its members have no sessions yet (no member)."""
 
 
 class DeadlineKey(NamedTuple):

@@ -24,8 +24,12 @@ from tidemill.coordinators.group.base.group import (
 )
 from tidemill.coordinators.group.base.records import group_metadata_tombstone
 from tidemill.coordinators.group.classic.joins import Join, Joins
-from tidemill.coordinators.group.classic.members import ClassicMember
-from tidemill.coordinators.group.classic.messages import described_members, sync_refusal
+from tidemill.coordinators.group.classic.members import ClassicMember, ClassicMembers
+from tidemill.coordinators.group.classic.messages import (
+    described_members,
+    leave_response,
+    sync_refusal,
+)
 from tidemill.coordinators.group.classic.rounds import Rounds
 from tidemill.coordinators.group.classic.states import ClassicState
 from tidemill.coordinators.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
@@ -41,14 +45,11 @@ from tidemill.wire.generated.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
-    MemberResponse,
 )
 from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 
 __all__ = ["ClassicGroup"]
-
-_LEAVE_SEVERAL_SINCE = 3
 
 
 @final
@@ -81,6 +82,19 @@ class ClassicGroup:
     @property
     def generation(self) -> int:
         return self._rounds.generation
+
+    @property
+    def protocol_name(self) -> str | None:
+        """The protocol of the generation, if there is one."""
+        return self._rounds.protocol_name
+
+    @property
+    def members(self) -> ClassicMembers:
+        return self._rounds.members
+
+    def refuse_parked(self, code: ErrorCode) -> list[Reply]:
+        """Refuse all parked requests: the group is about to become of another kind."""
+        return self._rounds.refuse(self._rounds.members, code)
 
     @property
     def is_empty(self) -> bool:
@@ -157,23 +171,12 @@ class ClassicGroup:
     def leave(
         self, request: LeaveGroupRequest, *, version: int, now: Now
     ) -> Result[LeaveGroupResponse]:
-        """LeaveGroup: one member or, from version 3 on, several, each with its own answer."""
-        if version < _LEAVE_SEVERAL_SINCE:
-            codes, effects = self._leave([MemberIdentity(member_id=request.member_id)], now)
-            response = LeaveGroupResponse(error_code=codes[0])
-        else:
-            codes, effects = self._leave(request.members, now)
-            response = LeaveGroupResponse(
-                members=[
-                    MemberResponse(
-                        member_id=who.member_id,
-                        group_instance_id=who.group_instance_id,
-                        error_code=code,
-                    )
-                    for who, code in zip(request.members, codes, strict=True)
-                ]
-            )
-        return Result(response, effects.records, effects.replies)
+        gone: dict[str, ClassicMember] = {}
+        response = leave_response(request, version, lambda who: self._take_leave(who, gone))
+        if gone:
+            effects = self._rounds.remove(list(gone.values()), now)
+            return Result(response, effects.records, effects.replies)
+        return Result(response, replies=self._rounds.maybe_end_joining(now))
 
     def check_commit(
         self, who: CommitIdentity, topics: Sequence[OffsetCommitRequestTopic], now: Now
@@ -247,15 +250,6 @@ class ClassicGroup:
 
     # --- leaving ---------------------------------------------------------------------------------
 
-    def _leave(
-        self, leaving: Sequence[MemberIdentity], now: Now
-    ) -> tuple[list[ErrorCode], Result[None]]:
-        gone: dict[str, ClassicMember] = {}
-        codes = [self._take_leave(who, gone) for who in leaving]
-        if gone:
-            return codes, self._rounds.remove(list(gone.values()), now)
-        return codes, Result(None, replies=self._rounds.maybe_end_joining(now))
-
     def _take_leave(self, who: MemberIdentity, gone: dict[str, ClassicMember]) -> ErrorCode:
         """Add a leaving member to `gone`; a member id that has not joined is withdrawn at once."""
         members = self._rounds.members
@@ -300,6 +294,8 @@ class ClassicGroup:
             return Result(None, replies=rounds.maybe_end_joining(now))
         if key.kind is DeadlineKind.REBALANCE:
             return rounds.joining_timed_out(now)
+        if key.kind is DeadlineKind.TAKEOVER:
+            return Result(None, replies=rounds.taken_over(now))
         return rounds.sync_timed_out(now)
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:

@@ -9,16 +9,24 @@ from tidemill.core.error_codes import ErrorCode
 from tidemill.wire.generated.describe_groups import DescribedGroupMember
 from tidemill.wire.generated.group_metadata_record import MemberMetadata
 from tidemill.wire.generated.join_group import JoinGroupResponse, JoinGroupResponseMember
+from tidemill.wire.generated.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 from tidemill.wire.generated.sync_group import SyncGroupResponse
 
 __all__ = [
     "described_members",
     "join_refusal",
+    "leave_response",
     "listed_members",
     "recorded_members",
     "sync_refusal",
 ]
 
+_LEAVE_SEVERAL_SINCE = 3
 _PROTOCOL_NAME_NULLABLE_SINCE = 7
 
 
@@ -34,6 +42,26 @@ def join_refusal(member_id: str, version: int) -> Callable[[ErrorCode], JoinGrou
 
 def sync_refusal(code: ErrorCode) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=code)
+
+
+def leave_response(
+    request: LeaveGroupRequest, version: int, take_leave: Callable[[MemberIdentity], ErrorCode]
+) -> LeaveGroupResponse:
+    """LeaveGroup names one member or, from version 3 on, several, each with its own answer."""
+    if version < _LEAVE_SEVERAL_SINCE:
+        return LeaveGroupResponse(
+            error_code=take_leave(MemberIdentity(member_id=request.member_id))
+        )
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(
+                member_id=who.member_id,
+                group_instance_id=who.group_instance_id,
+                error_code=take_leave(who),
+            )
+            for who in request.members
+        ]
+    )
 
 
 def listed_members(

@@ -23,10 +23,11 @@ moves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 from uuid import UUID
 
+from tidemill.coordinators.group.base.embedded_protocol import CONSUMER_PROTOCOL_TYPE
 from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,
@@ -68,6 +69,7 @@ from tidemill.coordinators.group.consumer.reconciliation import (
     reconcile,
 )
 from tidemill.coordinators.group.consumer.records import (
+    ClassicProtocols,
     MemberMetadata,
     current_of,
     current_record,
@@ -112,7 +114,15 @@ from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 
 __all__ = ["ConsumerGroup"]
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
+CLASSIC_DEADLINES = (DeadlineKind.PENDING_JOIN, DeadlineKind.SYNC)
+"""A member that uses the classic protocol must join again, or ask for its assignment."""
+DUE_AT_ONCE_MS = 0
+
+
+Downgrade = Callable[
+    ["ConsumerGroup", Sequence[ConsumerMember], Now], list[CoordinatorRecord] | None
+]
+"""Makes a classic group of those that stay if these members go; None if it stays as it is."""
 
 
 class _Target(NamedTuple):
@@ -126,7 +136,10 @@ class _Target(NamedTuple):
 class ConsumerGroup:
     """One group, whose coordinator makes the plan."""
 
-    def __init__(self, group_id: str, context: ShardContext) -> None:
+    def __init__(
+        self, group_id: str, context: ShardContext, downgrade: Downgrade | None = None
+    ) -> None:
+        self._downgrade = downgrade
         self._group_id = group_id
         self._context = context
         self._members = ConsumerMembers()
@@ -137,6 +150,57 @@ class ConsumerGroup:
         """Hash of the subscribed topics at the time when the group epoch was set."""
         self._topics_may_have_changed = False
         """Soft state: the hash must be computed again."""
+
+    # --- for members that use the classic protocol (migration/) ----------------------------------
+
+    @property
+    def context(self) -> ShardContext:
+        return self._context
+
+    @property
+    def members(self) -> ConsumerMembers:
+        return self._members
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def has_classic(self, member_id: str) -> bool:
+        """Whether it is a member that uses the classic protocol."""
+        member = self._members.get(member_id)
+        return member is not None and member.is_classic
+
+    def has_newer_target(self, member: ConsumerMember, now: Now) -> bool:
+        """Whether the member's next join would bring it further, or compute a new target."""
+        if member.current.member_epoch < self._targets.epoch:
+            return True
+        return self._epoch > self._targets.epoch and not self._must_wait(now)
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Whether other members still have a part of the member's target."""
+        return any(
+            self._members.try_owner(topic_id, number) not in (None, member.member_id)
+            for topic_id, numbers in self._targets.of(member.member_id).items()
+            for number in numbers
+        )
+
+    def advance(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        caller: Caller,
+        sender: HeartbeatSender,
+        classic: ClassicProtocols,
+        now: Now,
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """A member that uses the classic protocol joins, perhaps again: one step of its own."""
+        return self._advance(request, caller, sender, now, classic=classic)
+
+    def fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
+        """Remove members that leave."""
+        return self._fence(members, now)
+
+    def extend_session(self, member_id: str, now: Now) -> None:
+        self._extend_session(member_id, now)
 
     # --- for the shard ---------------------------------------------------------------------------
 
@@ -184,7 +248,10 @@ class ConsumerGroup:
         if who.generation < 0 and not self._members:
             return
         member = self._members.get(who.member_id)
-        if member is not None and 0 < who.generation < member.current.member_epoch:
+        if member is not None and member.is_classic:
+            if who.generation != member.current.member_epoch:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        elif member is not None and 0 < who.generation < member.current.member_epoch:
             check_older_epoch(who.generation, member.current.since, topics, self._context.image)
         else:
             self._check_epoch(who)
@@ -207,6 +274,7 @@ class ConsumerGroup:
 
     def loaded(self, now: Now) -> None:
         self._topics_may_have_changed = True
+        self._drop_deadline(DeadlineKind.TAKEOVER)
         for member in self._members:
             self._extend_session(member.member_id, now)
             if member.current.state is MemberState.UNREVOKED_PARTITIONS:
@@ -214,6 +282,8 @@ class ConsumerGroup:
 
     def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
         """Fence all members that are late, in one decision."""
+        if any(key.kind is DeadlineKind.TAKEOVER for key in keys):
+            self._watch_all(now)
         late = {key.member_id: member for key in keys if (member := self._try_late(key))}
         return Result(None, self._fence(list(late.values()), now) if late else [])
 
@@ -222,8 +292,11 @@ class ConsumerGroup:
         member = self._members.get(key.member_id)
         if member is None or key.kind is DeadlineKind.SESSION:
             return member
-        is_late = member.current.state is MemberState.UNREVOKED_PARTITIONS
-        return member if key.kind is DeadlineKind.REBALANCE and is_late else None
+        if key.kind is DeadlineKind.REBALANCE:
+            is_late = member.current.state is MemberState.UNREVOKED_PARTITIONS
+        else:
+            is_late = member.is_classic and key.kind in CLASSIC_DEADLINES
+        return member if is_late else None
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """The next heartbeat acts on it: until then no member can be told."""
@@ -298,13 +371,15 @@ class ConsumerGroup:
         caller: Caller,
         sender: HeartbeatSender,
         now: Now,
+        *,
+        classic: ClassicProtocols | None = None,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """Apply the request, compute a target if one is due, move the member towards it."""
         member = sender.member
         records: list[CoordinatorRecord] = []
         if sender.replaced is not None:
             records += member_tombstones(self._group_id, sender.replaced.member_id)
-        metadata = metadata_after(request, caller, member.metadata)
+        metadata = metadata_after(request, caller, member.metadata)._replace(classic=classic)
         if not sender.is_known or metadata != member.metadata:
             records.append(member_record(self._group_id, member.member_id, metadata))
         epoch = self._next_epoch(sender, metadata, records)
@@ -394,7 +469,7 @@ class ConsumerGroup:
             return self._members.try_owner(topic_id, partition) in free_or_own
 
         current = sender.member.current
-        if sender.member.is_away:
+        if sender.member.is_away or sender.replaced is not None:
             current = current._replace(member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
         after = reconcile(
             current,
@@ -456,6 +531,9 @@ class ConsumerGroup:
 
     def _fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
         """Remove members: their partitions become free, the next heartbeat plans without them."""
+        downgraded = self._downgrade and self._downgrade(self, members, now)
+        if downgraded:
+            return downgraded
         records = [
             record
             for member in members
@@ -470,15 +548,25 @@ class ConsumerGroup:
     # --- deadlines -------------------------------------------------------------------------------
 
     def _extend_session(self, member_id: str, now: Now) -> None:
+        member = self._members.get(member_id)
         timeout_ms = self._context.config.group_consumer_session_timeout_ms
+        if member is not None and member.metadata.classic is not None:
+            timeout_ms = member.metadata.classic.session_timeout_ms
         key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id)
         self._context.deadlines.set(key, now.monotonic_ms + timeout_ms)
+
+    def _watch_all(self, now: Now) -> None:
+        """Give a session to members that have none: they came with the group."""
+        for member in self._members:
+            key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member.member_id)
+            if key not in self._context.deadlines:
+                self._extend_session(member.member_id, now)
 
     def _expect_revocation(self, member_id: str, metadata: MemberMetadata, now: Now) -> None:
         key = DeadlineKey(self._group_id, DeadlineKind.REBALANCE, member_id)
         self._context.deadlines.set(key, now.monotonic_ms + metadata.rebalance_timeout_ms)
 
-    def _drop_deadline(self, kind: DeadlineKind, member_id: str) -> None:
+    def _drop_deadline(self, kind: DeadlineKind, member_id: str = "") -> None:
         self._context.deadlines.drop(DeadlineKey(self._group_id, kind, member_id))
 
     # --- replay ----------------------------------------------------------------------------------
@@ -492,10 +580,18 @@ class ConsumerGroup:
     ) -> None:
         if value is not None:
             self._members.put_metadata(member_id, metadata_of(value))
+            if DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id) not in (
+                self._context.deadlines
+            ):
+                takeover = DeadlineKey(self._group_id, DeadlineKind.TAKEOVER)
+                self._context.deadlines.set(takeover, DUE_AT_ONCE_MS)
             return
         self._members.drop(member_id)
         self._drop_deadline(DeadlineKind.SESSION, member_id)
-        self._drop_deadline(DeadlineKind.REBALANCE, member_id)
+        for kind in (DeadlineKind.REBALANCE, *CLASSIC_DEADLINES):
+            self._drop_deadline(kind, member_id)
+        if not self._members:
+            self._drop_deadline(DeadlineKind.TAKEOVER)
 
     def replay_target_metadata(
         self, value: ConsumerGroupTargetAssignmentMetadataValue | None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import final
 from uuid import UUID
 
+from tidemill.coordinators.group.classic.protocols import ProtocolSupport
 from tidemill.coordinators.group.consumer.assignors import Partitions
 from tidemill.coordinators.group.consumer.reconciliation import CurrentAssignment, MemberState
 from tidemill.coordinators.group.consumer.records import MemberMetadata
@@ -36,6 +37,11 @@ class ConsumerMember:
     current: CurrentAssignment = _NEW_CURRENT
 
     @property
+    def is_classic(self) -> bool:
+        """It uses the classic protocol."""
+        return self.metadata.classic is not None
+
+    @property
     def is_away(self) -> bool:
         """It left temporarily; the next member with its instance id takes its place."""
         return self.current.member_epoch == STATIC_LEAVE_EPOCH
@@ -54,6 +60,10 @@ class ConsumerMembers:
         self._by_instance: dict[str, ConsumerMember] = {}
         self._subscribers: dict[str, int] = {}
         """The number of members that subscribe to each topic; at least one."""
+        self.classic_count = 0
+        """Members that use the classic protocol."""
+        self.classic_support = ProtocolSupport()
+        """The assignment protocols that these offer."""
         self._owners: dict[UUID, dict[int, str]] = {}
         """The member that was assigned each partition and has not given it up (I26)."""
 
@@ -97,6 +107,9 @@ class ConsumerMembers:
         member.metadata = metadata
         if metadata.instance_id is not None:
             self._by_instance[metadata.instance_id] = member
+        if metadata.classic is not None:
+            self.classic_count += 1
+            self.classic_support.add(name for name, _ in metadata.classic.protocols)
         for name in metadata.topics:
             self._subscribers[name] = self._subscribers.get(name, 0) + 1
 
@@ -130,6 +143,10 @@ class ConsumerMembers:
         instance_id = member.metadata.instance_id
         if instance_id is not None and self._by_instance.get(instance_id) is member:
             del self._by_instance[instance_id]
+        classic = member.metadata.classic
+        if classic is not None:
+            self.classic_count -= 1
+            self.classic_support.remove(name for name, _ in classic.protocols)
         for name in member.metadata.topics:
             self._subscribers[name] -= 1
             if not self._subscribers[name]:

@@ -27,6 +27,7 @@ from tidemill.core.errors import ProtocolViolation
 from tidemill.wire.generated import (
     consumer_group_current_member_assignment_record as current_messages,
 )
+from tidemill.wire.generated import consumer_group_member_metadata_record as member_messages
 from tidemill.wire.generated import (
     consumer_group_target_assignment_member_record as target_messages,
 )
@@ -44,6 +45,7 @@ from tidemill.wire.generated.consumer_group_target_assignment_metadata_record im
 )
 
 __all__ = [
+    "ClassicProtocols",
     "MemberMetadata",
     "current_of",
     "current_record",
@@ -62,6 +64,14 @@ VERSION = 0
 _STATES = {int(state): state for state in MemberState}
 
 
+class ClassicProtocols(NamedTuple):
+    """What a member that uses the classic protocol offers."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Name and metadata, the preferred one first; at least one."""
+
+
 class MemberMetadata(NamedTuple):
     """A member's client, subscription and timeout."""
 
@@ -73,6 +83,8 @@ class MemberMetadata(NamedTuple):
     """The subscribed topics, sorted, each name once."""
     rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
+    classic: ClassicProtocols | None = None
+    """Set if the member speaks JoinGroup, SyncGroup and Heartbeat."""
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -96,9 +108,24 @@ def member_record(group_id: str, member_id: str, metadata: MemberMetadata) -> Co
         subscribed_topic_regex=None,
         rebalance_timeout_ms=metadata.rebalance_timeout_ms,
         server_assignor=metadata.server_assignor,
+        classic_member_metadata=_classic_metadata(metadata.classic),
     )
     return encode_record(
         ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value, VERSION
+    )
+
+
+def _classic_metadata(
+    classic: ClassicProtocols | None,
+) -> member_messages.ClassicMemberMetadata | None:
+    if classic is None:
+        return None
+    return member_messages.ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[
+            member_messages.ClassicProtocol(name=name, metadata=metadata)
+            for name, metadata in classic.protocols
+        ],
     )
 
 
@@ -194,7 +221,15 @@ def metadata_of(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
         topics=tuple(sorted(set(value.subscribed_topic_names))),
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
+        classic=_classic_of(value.classic_member_metadata),
     )
+
+
+def _classic_of(value: member_messages.ClassicMemberMetadata | None) -> ClassicProtocols | None:
+    if value is None:
+        return None
+    protocols = tuple((one.name, one.metadata) for one in value.supported_protocols)
+    return ClassicProtocols(value.session_timeout_ms, protocols)
 
 
 def current_of(
