@@ -22,7 +22,7 @@ from tidemill.wire.primitives import Reader, Writer
 
 __all__ = [
     "CONSUMER_PROTOCOL_TYPE",
-    "Subscription",
+    "EmbeddedSubscription",
     "encode_assignment",
     "partitions_by_id",
     "try_assignment",
@@ -35,14 +35,14 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 Topics = Iterable[TopicPartition | assignment_messages.TopicPartition]
 
 
-class Subscription(NamedTuple):
+class EmbeddedSubscription(NamedTuple):
     """A member's subscription, and the version in which it was written."""
 
     version: int
     content: ConsumerProtocolSubscription
 
 
-def try_subscription(metadata: bytes) -> Subscription | None:
+def try_subscription(metadata: bytes) -> EmbeddedSubscription | None:
     """The subscription; None if these bytes are none.
 
     Later versions only add fields, so a newer version and bytes after the last known field are
@@ -54,7 +54,7 @@ def try_subscription(metadata: bytes) -> Subscription | None:
         if version < 0:
             return None
         known = min(version, ConsumerProtocolSubscription.version_max)
-        return Subscription(known, ConsumerProtocolSubscription.read(reader, known))
+        return EmbeddedSubscription(known, ConsumerProtocolSubscription.read(reader, known))
     except ProtocolViolation:
         return None
 

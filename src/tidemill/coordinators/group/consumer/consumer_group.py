@@ -56,6 +56,7 @@ from tidemill.coordinators.group.consumer.heartbeat_sender import (
     identify_sender,
     unknown_member,
 )
+from tidemill.coordinators.group.consumer.member_deadlines import MemberDeadlines
 from tidemill.coordinators.group.consumer.members import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -114,11 +115,6 @@ from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 
 __all__ = ["ConsumerGroup"]
 
-CLASSIC_DEADLINES = (DeadlineKind.PENDING_JOIN, DeadlineKind.SYNC)
-"""A member that uses the classic protocol must join again, or ask for its assignment."""
-DUE_AT_ONCE_MS = 0
-
-
 Downgrade = Callable[
     ["ConsumerGroup", Sequence[ConsumerMember], Now], list[CoordinatorRecord] | None
 ]
@@ -143,6 +139,7 @@ class ConsumerGroup:
         self._group_id = group_id
         self._context = context
         self._members = ConsumerMembers()
+        self.deadlines = MemberDeadlines(group_id, context, self._members)
         self._targets = ConsumerTargets()
         self._pace = RebalancePace()
         self._epoch = 0
@@ -174,6 +171,8 @@ class ConsumerGroup:
         """Whether the member's next join would bring it further, or compute a new target."""
         if member.current.member_epoch < self._targets.epoch:
             return True
+        if self._topics_may_have_changed and self._members.classic_count == len(self._members):
+            return True  # no member of the new protocol is there to notice
         return self._epoch > self._targets.epoch and not self._must_wait(now)
 
     def waits_for_others(self, member: ConsumerMember) -> bool:
@@ -198,9 +197,6 @@ class ConsumerGroup:
     def fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
         """Remove members that leave."""
         return self._fence(members, now)
-
-    def extend_session(self, member_id: str, now: Now) -> None:
-        self._extend_session(member_id, now)
 
     # --- for the shard ---------------------------------------------------------------------------
 
@@ -274,29 +270,16 @@ class ConsumerGroup:
 
     def loaded(self, now: Now) -> None:
         self._topics_may_have_changed = True
-        self._drop_deadline(DeadlineKind.TAKEOVER)
-        for member in self._members:
-            self._extend_session(member.member_id, now)
-            if member.current.state is MemberState.UNREVOKED_PARTITIONS:
-                self._expect_revocation(member.member_id, member.metadata, now)
+        self.deadlines.loaded(now)
 
     def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
         """Fence all members that are late, in one decision."""
-        if any(key.kind is DeadlineKind.TAKEOVER for key in keys):
-            self._watch_all(now)
-        late = {key.member_id: member for key in keys if (member := self._try_late(key))}
+        late = {
+            key.member_id: member
+            for key in keys
+            if (member := self.deadlines.try_late(key, now)) is not None
+        }
         return Result(None, self._fence(list(late.values()), now) if late else [])
-
-    def _try_late(self, key: DeadlineKey) -> ConsumerMember | None:
-        """The member that the deadline fences; None if it no longer matters."""
-        member = self._members.get(key.member_id)
-        if member is None or key.kind is DeadlineKind.SESSION:
-            return member
-        if key.kind is DeadlineKind.REBALANCE:
-            is_late = member.current.state is MemberState.UNREVOKED_PARTITIONS
-        else:
-            is_late = member.is_classic and key.kind in CLASSIC_DEADLINES
-        return member if is_late else None
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """The next heartbeat acts on it: until then no member can be told."""
@@ -333,7 +316,7 @@ class ConsumerGroup:
         """ConsumerGroupHeartbeat: join, stay or leave. KafkaError: see T48."""
         member = self._members.get(request.member_id)
         if member is not None and self._changes_nothing(request, caller, member):
-            self._extend_session(member.member_id, now)
+            self.deadlines.extend_session(member.member_id, now)
             return Result(self._response(member.member_id, member.current.member_epoch, now=now))
         config = self._context.config
         check_heartbeat(request, version, config.consumer_assignors)
@@ -388,8 +371,9 @@ class ConsumerGroup:
         if not sender.is_known or current != member.current:
             records.append(current_record(self._group_id, member.member_id, current))
             if current.state is MemberState.UNREVOKED_PARTITIONS:
-                self._expect_revocation(member.member_id, metadata, now)
-        self._extend_session(member.member_id, now)
+                timeout_ms = metadata.rebalance_timeout_ms
+                self.deadlines.set(DeadlineKind.REBALANCE, member.member_id, timeout_ms, now)
+        self.deadlines.extend_session(member.member_id, now)
         tells_all = (
             is_full(request)
             or request.member_epoch != member.current.member_epoch
@@ -545,30 +529,6 @@ class ConsumerGroup:
             records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
         return records
 
-    # --- deadlines -------------------------------------------------------------------------------
-
-    def _extend_session(self, member_id: str, now: Now) -> None:
-        member = self._members.get(member_id)
-        timeout_ms = self._context.config.group_consumer_session_timeout_ms
-        if member is not None and member.metadata.classic is not None:
-            timeout_ms = member.metadata.classic.session_timeout_ms
-        key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id)
-        self._context.deadlines.set(key, now.monotonic_ms + timeout_ms)
-
-    def _watch_all(self, now: Now) -> None:
-        """Give a session to members that have none: they came with the group."""
-        for member in self._members:
-            key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member.member_id)
-            if key not in self._context.deadlines:
-                self._extend_session(member.member_id, now)
-
-    def _expect_revocation(self, member_id: str, metadata: MemberMetadata, now: Now) -> None:
-        key = DeadlineKey(self._group_id, DeadlineKind.REBALANCE, member_id)
-        self._context.deadlines.set(key, now.monotonic_ms + metadata.rebalance_timeout_ms)
-
-    def _drop_deadline(self, kind: DeadlineKind, member_id: str = "") -> None:
-        self._context.deadlines.drop(DeadlineKey(self._group_id, kind, member_id))
-
     # --- replay ----------------------------------------------------------------------------------
 
     def replay_group_metadata(self, value: ConsumerGroupMetadataValue | None) -> None:
@@ -580,18 +540,10 @@ class ConsumerGroup:
     ) -> None:
         if value is not None:
             self._members.put_metadata(member_id, metadata_of(value))
-            if DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id) not in (
-                self._context.deadlines
-            ):
-                takeover = DeadlineKey(self._group_id, DeadlineKind.TAKEOVER)
-                self._context.deadlines.set(takeover, DUE_AT_ONCE_MS)
+            self.deadlines.member_put(member_id)
             return
         self._members.drop(member_id)
-        self._drop_deadline(DeadlineKind.SESSION, member_id)
-        for kind in (DeadlineKind.REBALANCE, *CLASSIC_DEADLINES):
-            self._drop_deadline(kind, member_id)
-        if not self._members:
-            self._drop_deadline(DeadlineKind.TAKEOVER)
+        self.deadlines.member_dropped(member_id)
 
     def replay_target_metadata(
         self, value: ConsumerGroupTargetAssignmentMetadataValue | None
@@ -616,4 +568,4 @@ class ConsumerGroup:
         current = current_of(value)
         self._members.put_current(member_id, current)
         if current.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._drop_deadline(DeadlineKind.REBALANCE, member_id)
+            self.deadlines.met(DeadlineKind.REBALANCE, member_id)

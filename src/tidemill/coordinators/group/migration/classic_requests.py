@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from tidemill.coordinators.group.base.embedded_protocol import (
     CONSUMER_PROTOCOL_TYPE,
-    Subscription,
+    EmbeddedSubscription,
     encode_assignment,
     partitions_by_id,
     try_subscription,
 )
-from tidemill.coordinators.group.base.group import Caller, DeadlineKey, DeadlineKind
+from tidemill.coordinators.group.base.group import Caller, DeadlineKind
 from tidemill.coordinators.group.classic.joins import (
     MEMBER_ID_REQUIRED_SINCE,
     Join,
@@ -88,7 +88,7 @@ def join(
     return Result(response, result.records)
 
 
-def _check_protocols(group: ConsumerGroup, asked: Join) -> Subscription:
+def _check_protocols(group: ConsumerGroup, asked: Join) -> EmbeddedSubscription:
     """The subscription in the member's preferred protocol. INCONSISTENT_GROUP_PROTOCOL: none."""
     preferred = next(iter(asked.protocols.values()), b"")
     subscription = try_subscription(preferred)
@@ -121,7 +121,7 @@ def _sender(group: ConsumerGroup, asked: Join) -> HeartbeatSender:
 
 
 def _heartbeat_of(
-    group: ConsumerGroup, asked: Join, sender: HeartbeatSender, subscription: Subscription
+    group: ConsumerGroup, asked: Join, sender: HeartbeatSender, subscription: EmbeddedSubscription
 ) -> ConsumerGroupHeartbeatRequest:
     """The join as a heartbeat with all fields; a member that is new owns nothing."""
     content = subscription.content
@@ -143,12 +143,10 @@ def _heartbeat_of(
 
 def _set_deadlines(group: ConsumerGroup, asked: Join, member_id: str) -> None:
     """The session with the timeout that it asks for; it must ask for its assignment in time."""
-    deadlines, now_ms = group.context.deadlines, asked.now.monotonic_ms
-    session = DeadlineKey(group.group_id, DeadlineKind.SESSION, member_id)
-    deadlines.set(session, now_ms + asked.request.session_timeout_ms)
-    deadlines.drop(DeadlineKey(group.group_id, DeadlineKind.PENDING_JOIN, member_id))
-    sync_key = DeadlineKey(group.group_id, DeadlineKind.SYNC, member_id)
-    deadlines.set(sync_key, now_ms + asked.rebalance_timeout_ms)
+    deadlines, now = group.deadlines, asked.now
+    deadlines.met(DeadlineKind.PENDING_JOIN, member_id)
+    deadlines.set(DeadlineKind.SESSION, member_id, asked.request.session_timeout_ms, now)
+    deadlines.set(DeadlineKind.SYNC, member_id, asked.rebalance_timeout_ms, now)
 
 
 # --- members -------------------------------------------------------------------------------------
@@ -201,8 +199,8 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, *, now: Now) -> Result
     is_revoking = member.current.state is MemberState.UNREVOKED_PARTITIONS
     if not is_revoking and group.has_newer_target(member, now):
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
-    group.context.deadlines.drop(DeadlineKey(group.group_id, DeadlineKind.SYNC, request.member_id))
-    group.extend_session(request.member_id, now)
+    group.deadlines.met(DeadlineKind.SYNC, request.member_id)
+    group.deadlines.extend_session(request.member_id, now)
     subscription = try_subscription(metadata)
     response = SyncGroupResponse(
         protocol_type=CONSUMER_PROTOCOL_TYPE,
@@ -223,12 +221,10 @@ def heartbeat(
     member, _ = _current_member(
         group, request.member_id, request.group_instance_id, request.generation_id
     )
-    group.extend_session(member.member_id, now)
+    group.deadlines.extend_session(member.member_id, now)
     if _must_join(group, member, now):
-        key = DeadlineKey(group.group_id, DeadlineKind.PENDING_JOIN, member.member_id)
-        if key not in group.context.deadlines:
-            timeout_ms = member.metadata.rebalance_timeout_ms
-            group.context.deadlines.set(key, now.monotonic_ms + timeout_ms)
+        timeout_ms = member.metadata.rebalance_timeout_ms
+        group.deadlines.expect(DeadlineKind.PENDING_JOIN, member.member_id, timeout_ms, now)
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     return Result(HeartbeatResponse())
 

@@ -12,7 +12,7 @@ from tests.support.mixed_group import (
     NewConsumer,
     settle_all,
 )
-from tests.support.shard_desk import GROUP, commit_request, refusal
+from tests.support.shard_desk import GROUP, commit_request, refusal, topic_image
 from tidemill.core.errors import ErrorCode
 from tidemill.wire.generated.heartbeat import HeartbeatRequest
 
@@ -233,12 +233,24 @@ def test_the_policy_may_forbid_a_downgrade(policy):
     assert ana.reading == ALL
 
 
+def test_classic_members_that_are_left_alone_notice_that_their_topic_grows():
+    desk = MixedDesk(group_consumer_migration_policy="upgrade")
+    ana, new = ClassicConsumer(desk, "ana"), NewConsumer(desk, "new")
+    settle_all(new)
+    settle_all(ana, new)
+    new.leave()
+    settle_all(ana)
+    assert (desk.kind, ana.reading) == ("consumer", ALL)
+    desk.change_topics(topic_image("t", 1, 6))
+    settle_all(ana)
+    assert ana.reading == {*ALL, 4, 5}
+    assert (ana.phase, desk.state) == ("member", "Stable")
+
+
 def test_members_of_the_consumer_protocol_cannot_use_the_classic_one(desk):
     new = NewConsumer(desk, "new")
     settle_all(new)
-    heartbeat = HeartbeatRequest(
-        group_id=GROUP, member_id=new.member_id, generation_id=new.epoch
-    )
+    heartbeat = HeartbeatRequest(group_id=GROUP, member_id=new.member_id, generation_id=new.epoch)
     code, _ = desk.ask(lambda: desk.shard.heartbeat(heartbeat, now=desk.now))
     assert code is ErrorCode.UNKNOWN_MEMBER_ID
     (left,) = desk.leave(new.member_id).members
