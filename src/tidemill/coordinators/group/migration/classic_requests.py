@@ -38,6 +38,7 @@ from tidemill.coordinators.group.consumer.heartbeat_sender import HeartbeatSende
 from tidemill.coordinators.group.consumer.members import ConsumerMember
 from tidemill.coordinators.group.consumer.reconciliation import MemberState
 from tidemill.coordinators.group.consumer.records import ClassicProtocols
+from tidemill.coordinators.group.migration.downgrade import try_downgrade
 from tidemill.coordinators.runtime.shard import Now, Result
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.consumer_group_heartbeat import (
@@ -217,11 +218,20 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, *, now: Now) -> Result
 def heartbeat(
     group: ConsumerGroup, request: HeartbeatRequest, *, now: Now
 ) -> Result[HeartbeatResponse]:
-    """Heartbeat: REBALANCE_IN_PROGRESS if the member's next join would change something."""
+    """Heartbeat: REBALANCE_IN_PROGRESS if the member's next join would change something.
+
+    If a static member of the new protocol was the last one and came back with the classic one, no
+    member has left: then the next heartbeat makes the group a classic one.
+    """
     member, _ = _current_member(
         group, request.member_id, request.group_instance_id, request.generation_id
     )
     group.deadlines.extend_session(member.member_id, now)
+    if group.members.classic_count == len(group.members):
+        downgraded = try_downgrade(group, (), now)
+        if downgraded is not None:
+            response = HeartbeatResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS))
+            return Result(response, downgraded)
     if _must_join(group, member, now):
         timeout_ms = member.metadata.rebalance_timeout_ms
         group.deadlines.expect(DeadlineKind.PENDING_JOIN, member.member_id, timeout_ms, now)

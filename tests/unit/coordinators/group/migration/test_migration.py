@@ -209,6 +209,7 @@ def test_T42_a_static_new_consumer_is_replaced_by_its_classic_self(desk, classic
     settle_all(ana)
     assert desk.member_ids() == {ana.member_id}
     assert ana.reading == ALL
+    assert (desk.kind, desk.state) == ("classic", "Stable")
 
 
 @pytest.mark.parametrize("policy", ["disabled", "downgrade"])

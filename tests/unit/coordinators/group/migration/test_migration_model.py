@@ -33,6 +33,7 @@ CLIENTS_MAX = 5
 KINDS = ["eager", "cooperative", "new"]
 ROUNDS_MAX = 30
 """Steps of each client from the last disturbance to a group in which everything is read."""
+STEPS_TO_ITS_FIRST_ASSIGNMENT = 6
 clients = st.integers(0, CLIENTS_MAX - 1)
 
 
@@ -43,18 +44,33 @@ class ConsumersOfBothProtocols(RuleBasedStateMachine):
         self.clients: list[ClassicConsumer | NewConsumer] = []
         self.names_made = 0
         for kind in kinds:
-            self.start(kind)
+            self.start(kind, None)
 
     @precondition(lambda self: len(self.clients) < CLIENTS_MAX)
-    @rule(kind=st.sampled_from(KINDS))
-    def start(self, kind: str) -> None:
+    @rule(kind=st.sampled_from(KINDS), instance=st.sampled_from([None, None, "i1", "i2"]))
+    def start(self, kind: str, instance: str | None) -> None:
+        if any(one.instance_id == instance for one in self.clients):
+            instance = None
         self.names_made += 1
         name = f"c{self.names_made}"
         if kind == "new":
-            self.clients.append(NewConsumer(self.desk, name))
+            self.clients.append(NewConsumer(self.desk, name, instance))
         else:
             cooperates = kind == "cooperative"
-            self.clients.append(ClassicConsumer(self.desk, name, is_cooperative=cooperates))
+            self.clients.append(
+                ClassicConsumer(self.desk, name, instance, is_cooperative=cooperates)
+            )
+
+    @precondition(lambda self: any(one.instance_id for one in self.clients))
+    @rule(index=clients, kind=st.sampled_from(KINDS))
+    def restart_static(self, index: int, kind: str) -> None:
+        """A static member restarts, perhaps with the other protocol."""
+        static = [one for one in self.clients if one.instance_id]
+        client = static[index % len(static)]
+        self.clients.remove(client)
+        if isinstance(client, NewConsumer):
+            client.leave()
+        self.start(kind, client.instance_id)
 
     def pick(self, index: int) -> ClassicConsumer | NewConsumer:
         return self.clients[index % len(self.clients)]
@@ -114,13 +130,28 @@ class ConsumersOfBothProtocols(RuleBasedStateMachine):
         read = sorted(number for one in self.clients for number in one.reading)
         assert read == list(range(self.desk.partitions))
         assert self.desk.state == "Stable"
-        if any(isinstance(one, NewConsumer) for one in self.clients):
-            assert self.desk.kind == "consumer"
+        has_new = any(isinstance(one, NewConsumer) for one in self.clients)
+        assert self.desk.kind == ("consumer" if has_new else "classic")
 
 
-def check(examples: int, steps: int, **how) -> None:
+class BeginsCooperatively(ConsumersOfBothProtocols):
+    @initialize(partitions=st.integers(2, 6))
+    def open(self, partitions: int) -> None:
+        """A member that keeps what it may, and another one about to join."""
+        super().open(partitions, ["cooperative"])
+        for _ in range(STEPS_TO_ITS_FIRST_ASSIGNMENT):
+            self.pick(0).step()
+        self.start("new", None)
+
+
+def check(
+    examples: int,
+    steps: int,
+    model: type[ConsumersOfBothProtocols] = ConsumersOfBothProtocols,
+    **how,
+) -> None:
     run_state_machine_as_test(
-        ConsumersOfBothProtocols,
+        model,
         settings=settings(max_examples=examples, stateful_step_count=steps, **how),
     )
 
@@ -138,4 +169,4 @@ def test_the_model_finds_a_join_that_does_not_say_what_is_still_owned(monkeypatc
     """A planted bug: a cooperative member's join frees partitions that it still reads."""
     monkeypatch.setattr(classic_requests, "partitions_by_id", lambda topics, image: {})
     with pytest.raises(AssertionError, match="isdisjoint"):
-        check(examples=100, steps=25, phases=[Phase.generate])
+        check(examples=100, steps=25, model=BeginsCooperatively, phases=[Phase.generate])
