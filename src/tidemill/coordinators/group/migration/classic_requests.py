@@ -73,7 +73,7 @@ def join(
     is_dynamic = asked.instance_id is None
     if not asked.member_id and is_dynamic and version >= MEMBER_ID_REQUIRED_SINCE:
         return Result(asked.refusal(ErrorCode.MEMBER_ID_REQUIRED, caller.fresh_member_id))
-    sender = _sender(group, asked)
+    sender = _sender(group, asked, owns=bool(subscription.content.owned_partitions))
     step = _heartbeat_of(group, asked, sender, subscription)
     check_heartbeat(step, FULL_HEARTBEAT_VERSION, group.context.config.consumer_assignors)
     classic = ClassicProtocols(request.session_timeout_ms, tuple(asked.protocols.items()))
@@ -101,8 +101,12 @@ def _check_protocols(group: ConsumerGroup, asked: Join) -> EmbeddedSubscription:
     return subscription
 
 
-def _sender(group: ConsumerGroup, asked: Join) -> HeartbeatSender:
-    """The member, which may be new. KafkaError: its instance id has another member, or no room."""
+def _sender(group: ConsumerGroup, asked: Join, *, owns: bool) -> HeartbeatSender:
+    """The member, which may be new. KafkaError: its instance id has another member, or no room.
+
+    A member that was fenced without noticing still owns what others may read now. It must lose its
+    id first, and its partitions with it (I26); Kafka takes it back with its old id.
+    """
     members, instance_id = group.members, asked.instance_id
     member_id = asked.member_id or asked.caller.fresh_member_id
     holder = None if instance_id is None else members.try_holder(instance_id)
@@ -114,6 +118,8 @@ def _sender(group: ConsumerGroup, asked: Join) -> HeartbeatSender:
     known = members.get(member_id)
     if known is not None:
         return HeartbeatSender(known, is_known=True)
+    if owns:
+        raise unknown_member(member_id)
     size_max = group.context.config.group_max_size
     if len(members) >= size_max:
         detail = f"the group has {size_max} members (group.max.size)"

@@ -165,6 +165,25 @@ def test_a_classic_member_that_does_not_join_again_is_fenced(desk):
     assert new.reading == ALL
 
 
+def test_I26_a_member_that_was_fenced_gives_up_its_partitions_before_it_joins_again(desk):
+    ana, new = ClassicConsumer(desk, "ana", is_cooperative=True), NewConsumer(desk, "new")
+    settle_all(ana)
+    new.step()
+    new.step()
+    ana.step()
+    assert (ana.phase, ana.reading) == ("out", ALL)
+    for _ in range(2):
+        desk.pass_time(SESSION_MS // 2)
+        new.step()
+    new.step()
+    assert new.reading == ALL
+    ana.step()
+    assert ana.last_code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert ana.reading == set()
+    settle_all(ana, new)
+    assert reads_all(ana, new)
+
+
 def test_a_classic_member_that_does_not_ask_for_its_assignment_is_fenced(desk):
     new, ana = NewConsumer(desk, "new"), ClassicConsumer(desk, "ana")
     settle_all(new)
