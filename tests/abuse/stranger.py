@@ -39,6 +39,10 @@ class Stranger:
     def close(self):
         self.socket.close()
 
+    def reset_on_close(self):
+        """Close without waiting for anything that was sent: the broker sees a reset."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
     # --- sending ---------------------------------------------------------------------------------
 
     def send(self, data):

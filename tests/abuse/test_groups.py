@@ -78,11 +78,27 @@ def test_S41_a_megabyte_of_metadata_is_refused_and_the_offset_stays(victim):
         assert committed(stranger, "wordy") == 5
 
 
-@pytest.mark.parametrize("offset", [-1, -(2**63)])
-def test_S45_negative_offsets_are_not_committed(victim, offset):
+@pytest.mark.parametrize("is_reset", [False, True], ids=["closed", "reset"])
+def test_T46_a_commit_counts_though_its_sender_closes_at_once(victim, is_reset):
+    names = [f"gone-{is_reset}-{number}" for number in range(20)]
+    for name in names:
+        with victim.connect() as stranger:
+            if is_reset:
+                stranger.reset_on_close()
+            # Answers that are never read make the client's kernel refuse the connection.
+            unread = [stranger.frame(ListGroupsRequest(), 4) for _ in range(3)]
+            stranger.send(b"".join([*unread, stranger.frame(commit(name, 7), COMMIT)]))
     with victim.connect() as stranger:
-        assert commit_code(stranger, commit("below", offset)) is not ErrorCode.NONE
-        assert committed(stranger, "below") == -1
+        wait_until(
+            lambda: {committed(stranger, name) for name in names} == {7}, "all commits count"
+        )
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**63)])
+def test_T46_negative_offsets_are_stored_as_given(victim, offset):
+    with victim.connect() as stranger:
+        assert commit_code(stranger, commit("below", offset)) is ErrorCode.NONE
+        assert committed(stranger, "below") == offset
 
 
 def test_S41_a_member_with_a_megabyte_of_subscription_is_refused(victim):

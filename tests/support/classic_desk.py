@@ -183,11 +183,11 @@ class Desk:
         self.ms = end
 
     def expire(self) -> None:
-        for key in self.context.deadlines.take_due(self.ms, 10):
-            try:
-                self.apply(self.group.deadline_passed(key, self.now))
-            except KafkaError:
-                assert self.append_fails
+        keys = self.context.deadlines.take_due(self.ms, 10)
+        try:
+            self.apply(self.group.deadlines_passed(keys, self.now))
+        except KafkaError:
+            assert self.append_fails
 
     def reload(self) -> None:
         """Another broker takes over and loads the log."""
@@ -285,7 +285,7 @@ class Desk:
         """KafkaError if the client may not."""
         asked = client.generation if generation is None else generation
         who = CommitIdentity(client.member_id, asked, client.instance_id)
-        self.group.check_commit(who, self.now)
+        self.group.check_commit(who, [], self.now)
 
     # --- short cuts ------------------------------------------------------------------------------
 

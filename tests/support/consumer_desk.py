@@ -32,12 +32,18 @@ from tidemill.metadata.image.metadata_image import (
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.wire.generated import consumer_group_heartbeat as wire
 from tidemill.wire.generated.consumer_group_describe import DescribedGroup, Member
+from tidemill.wire.generated.offset_commit import (
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from tidemill.wire.message import Message
 
 GROUP = "g"
 SESSION_MS = 10_000
 INTERVAL_MS = 3_000
 REBALANCE_MS = 20_000
+DEADLINES_MAX = 3
+"""Handled together; fewer than the members of a test, so that some stay due."""
 WALL_MS = 1_700_000_000_000
 CONFIG = GroupConfig(
     group_consumer_session_timeout_ms=SESSION_MS,
@@ -108,9 +114,12 @@ class ConsumerDesk:
             if next_ms is None or next_ms > end_ms:
                 break
             self.now_ms = max(self.now_ms, next_ms)
-            for key in deadlines.take_due(self.now_ms, 1):
-                self.apply(self.group.deadline_passed(key, self.now))
+            self.expire(deadlines.take_due(self.now_ms, DEADLINES_MAX))
         self.now_ms = end_ms
+
+    def expire(self, keys: list[DeadlineKey]) -> None:
+        """Deadlines have passed, perhaps several at the same time."""
+        self.apply(self.group.deadlines_passed(keys, self.now))
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -165,9 +174,15 @@ class ConsumerDesk:
             return error.code
         return ErrorCode.NONE
 
-    def commit_refusal(self, member_id: str, epoch: int) -> ErrorCode:
+    def commit_refusal(
+        self, member_id: str, epoch: int, partition: tuple[UUID, int] | None = None
+    ) -> ErrorCode:
+        """The answer to a commit for one partition, which may be of no topic."""
+        topic_id, number = partition or (UUID(int=0), 0)
+        one = OffsetCommitRequestPartition(partition_index=number)
+        topics = [OffsetCommitRequestTopic(topic_id=topic_id, partitions=[one])]
         try:
-            self.group.check_commit(CommitIdentity(member_id, epoch), self.now)
+            self.group.check_commit(CommitIdentity(member_id, epoch), topics, self.now)
         except KafkaError as error:
             return error.code
         return ErrorCode.NONE
@@ -263,6 +278,9 @@ class Client:
             request.subscribed_topic_regex = "|".join(self.topics) if self.by_pattern else ""
         if says_all or self.acknowledges:
             request.topic_partitions = listed(self.reading)
+            # What it says it does not own, it does not begin to read before it is told again: the
+            # protocol cannot tell "not yet" from "given up", in Kafka neither.
+            self.told &= self.reading
         return request
 
     def beat(self, *, is_lost: bool = False, fails: bool = False) -> ErrorCode:

@@ -18,7 +18,10 @@ from tidemill.metadata.image.metadata_image import (
     difference,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
-from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from tidemill.wire.generated.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    RequestTopicPartitions,
+)
 from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from tidemill.wire.generated.leave_group import LeaveGroupRequest, MemberIdentity
 from tidemill.wire.generated.offset_commit import (
@@ -183,15 +186,19 @@ class ShardDesk:
         )
         return self.take(self.shard.leave(request, version=3, now=self.now))
 
-    def heartbeat(self, group_id=GROUP, *, member_id="m", epoch=0, topics=("t",), **fields):
-        """Send one heartbeat of the consumer protocol."""
+    def heartbeat(
+        self, group_id=GROUP, *, member_id="m", epoch=0, topics=("t",), owned=None, **fields
+    ):
+        """Send one heartbeat of the consumer protocol; `owned` are partitions of topic 1."""
+        if owned is not None:
+            owned = [RequestTopicPartitions(topic_id=UUID(int=1), partitions=owned)]
         request = ConsumerGroupHeartbeatRequest(
             group_id=group_id,
             member_id=member_id,
             member_epoch=epoch,
             rebalance_timeout_ms=60_000 if epoch == 0 else -1,
             subscribed_topic_names=list(topics) if epoch == 0 else None,
-            topic_partitions=[] if epoch == 0 else None,
+            topic_partitions=[] if epoch == 0 else owned,
             **fields,
         )
         caller = Caller("client", "/192.0.2.1", "fresh")

@@ -80,6 +80,7 @@ PURE = (
     "coordinators/group/base/",
     "coordinators/group/classic/",
     "coordinators/group/consumer/",
+    "coordinators/group/migration/",
     "coordinators/group/offsets/",
     "coordinators/group/registry.py",
     "coordinators/group/shard.py",

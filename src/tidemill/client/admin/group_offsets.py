@@ -53,7 +53,10 @@ class GroupOffsets:
     async def fetch(
         self, partitions: Iterable[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The committed offsets of some partitions (None: all), as far as there are any."""
+        """The committed offsets of some partitions (None: all), as far as there are any.
+
+        A negative offset counts as none: clients commit it to begin at the start or the end.
+        """
         topics = None if partitions is None else _asked_topics(partitions)
         asked = OffsetFetchRequestGroup(group_id=self._group, topics=topics)
         request = OffsetFetchRequest(groups=[asked], require_stable=True)

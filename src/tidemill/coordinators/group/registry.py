@@ -17,6 +17,7 @@ from typing import Any, final
 from tidemill.coordinators.group.base.group import ShardContext
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
+from tidemill.coordinators.group.migration.downgrade import try_downgrade
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -102,7 +103,7 @@ class GroupRegistry:
 
     def make_consumer(self, group_id: str) -> ConsumerGroup:
         """Create the group; it replaces any group of this name."""
-        group = ConsumerGroup(group_id, self._context)
+        group = ConsumerGroup(group_id, self._context, try_downgrade)
         self._put(group)
         return group
 
@@ -125,13 +126,12 @@ class GroupRegistry:
     # --- replay ----------------------------------------------------------------------------------
 
     def replay_offset(self, group_id: str) -> None:
-        """An offset of the group was set or deleted: a simple group exists while it has any."""
-        group = self._groups.get(group_id)
-        if self._has_offsets(group_id):
-            if group is None:
-                self.make_classic(group_id)
-        elif group is not None and is_simple(group) and group_id not in self._recorded:
-            self.drop(group_id)
+        """An offset of the group was set or deleted: the first one creates a simple group.
+
+        Deleting the last one does not end the group: a sweep does, with a tombstone of its own.
+        """
+        if group_id not in self._groups and self._has_offsets(group_id):
+            self.make_classic(group_id)
 
     def replay(self, key: Message, value: Message | None) -> None:
         """Apply a record of a group or one of its members."""

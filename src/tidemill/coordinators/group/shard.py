@@ -8,6 +8,7 @@ A name belongs to one kind of group at a time. A client of the other protocol ma
 group: the shard deletes the old group's records and asks the client to retry
 (COORDINATOR_LOAD_IN_PROGRESS), because the new group may begin only after the deletion is in the
 log. A simple group, which no member ever joined, has no such records and changes its kind at once.
+A group of consumers with members changes its kind with them (`migration/`).
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from tidemill.coordinators.group.base.group import (
     CommitIdentity,
     DeadlineKey,
     DeadlineKind,
-    GroupType,
     ShardContext,
     TopicMatcher,
 )
 from tidemill.coordinators.group.base.records import decode_value, is_offset_key, try_decode_key
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
+from tidemill.coordinators.group.migration import classic_requests
+from tidemill.coordinators.group.migration.upgrade import try_upgrade
 from tidemill.coordinators.group.offsets.committed_offsets import OffsetStore
 from tidemill.coordinators.group.offsets.expiry import OffsetExpiry
 from tidemill.coordinators.group.offsets.reading import OffsetReading
@@ -70,6 +72,8 @@ FIRST_FETCH_WITH_TOPIC_IDS = 10
 NO_GENERATION = -1
 FIRST_HEARTBEAT_EPOCH = 0
 """The member epoch in a new member's first heartbeat."""
+RECORDS_PER_DEADLINE = 3
+"""A member is fenced by three tombstones, whose keys name the group and the member."""
 RETRY = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
@@ -132,8 +136,9 @@ class GroupShard:
         self._groups.replay(name, taken)
 
     def loaded(self, now: Now) -> None:
-        for group in self._groups:
+        for group in list(self._groups):
             group.loaded(now)
+            self._maybe_drop(group)  # all its offsets were deleted
         self._expiry.loaded(now)
 
     def next_deadline_ms(self) -> int | None:
@@ -148,11 +153,7 @@ class GroupShard:
     def expire(self, now: Now) -> Result[None]:
         work = BatchSizedWork()
         self._tell_groups(work, now)
-        deadlines = self._context.deadlines
-        while not work.is_full and (due := deadlines.take_due(now.monotonic_ms, 1)):
-            self._pass_deadline(due[0], work, now)
-            if due[0].kind is DeadlineKind.PATTERNS:
-                break  # it used up a slice of the loop's time
+        self._pass_deadlines(work, now)
         self._expire_offsets(work, now)
         return work.result
 
@@ -188,12 +189,24 @@ class GroupShard:
             if group is not None:
                 work.add(group.metadata_changed(self._topic_changes, now))
 
-    def _pass_deadline(self, key: DeadlineKey, work: BatchSizedWork, now: Now) -> None:
-        group = self._groups.try_find(key.group_id)
-        if group is None:
-            return
-        work.add(group.deadline_passed(key, now))
-        self._maybe_drop(group)
+    def _pass_deadlines(self, work: BatchSizedWork, now: Now) -> None:
+        """Handle some of the deadlines that have passed, those of one group together."""
+        by_group: dict[str, list[DeadlineKey]] = {}
+        count = size_bytes = 0
+        while work.has_room(steps=count, size_bytes=size_bytes):
+            due = self._context.deadlines.take_due(now.monotonic_ms, 1)
+            if not due:
+                break
+            by_group.setdefault(due[0].group_id, []).append(due[0])
+            if due[0].kind is DeadlineKind.PATTERNS:
+                break  # it will use up a slice of the loop's time
+            count += 1
+            size_bytes += RECORDS_PER_DEADLINE * due[0].size_bytes
+        for group_id, keys in by_group.items():
+            group = self._groups.try_find(group_id)
+            if group is not None:
+                work.add(group.deadlines_passed(keys, now), steps=len(keys))
+                self._maybe_drop(group)
 
     def _maybe_drop(self, group: AnyGroup) -> None:
         """Forget a group that is empty and has neither a record nor an offset in the log."""
@@ -211,8 +224,7 @@ class GroupShard:
         group = self._groups.try_find(request.group_id)
         if isinstance(group, ConsumerGroup):
             if not group.is_empty:
-                detail = "the group's members use the consumer protocol"
-                raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail)
+                return classic_requests.join(group, request, caller, version=version, now=now)
             return Result(_retry_join(request), group.tombstones())
         if group is not None:
             return group.join(request, caller, version=version, now=now)
@@ -229,23 +241,31 @@ class GroupShard:
             raise
 
     def sync(self, request: SyncGroupRequest, *, now: Now) -> Result[SyncGroupResponse]:
-        return self._classic_group(request.group_id).sync(request, now=now)
+        group = self._group_of_member(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return classic_requests.sync(group, request, now=now)
+        return group.sync(request, now=now)
 
     def heartbeat(self, request: HeartbeatRequest, *, now: Now) -> Result[HeartbeatResponse]:
-        return self._classic_group(request.group_id).heartbeat(request, now=now)
+        group = self._group_of_member(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return classic_requests.heartbeat(group, request, now=now)
+        return group.heartbeat(request, now=now)
 
     def leave(
         self, request: LeaveGroupRequest, *, version: int, now: Now
     ) -> Result[LeaveGroupResponse]:
-        group = self._classic_group(request.group_id)
+        group = self._group_of_member(request.group_id)
+        if isinstance(group, ConsumerGroup):
+            return classic_requests.leave(group, request, version=version, now=now)
         result = group.leave(request, version=version, now=now)
         self._maybe_drop(group)
         return result
 
-    def _classic_group(self, group_id: str) -> ClassicGroup:
-        """The classic group of a request that only members send. KafkaError: there is none."""
+    def _group_of_member(self, group_id: str) -> AnyGroup:
+        """The group of a request that only its members send. KafkaError: there is none."""
         group = self._groups.try_find(group_id)
-        if isinstance(group, ClassicGroup):
+        if group is not None:
             return group
         _check_group_id(group_id)
         raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -268,18 +288,20 @@ class GroupShard:
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the group has no name")
         if group is not None and not is_simple(group):
-            return self._take_over(group)
+            return self._take_over(group, now)
         if request.member_epoch != FIRST_HEARTBEAT_EPOCH:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "there is no such group")
         return self._create_consumer_group(request, caller, version=version, now=now)
 
-    def _take_over(self, group: ClassicGroup) -> Result[ConsumerGroupHeartbeatResponse]:
-        if not group.is_empty:
+    def _take_over(self, group: ClassicGroup, now: Now) -> Result[ConsumerGroupHeartbeatResponse]:
+        """End the classic group, or make a consumer group of it with its members."""
+        records = group.tombstones() if group.is_empty else try_upgrade(group, self._context, now)
+        if records is None:
             raise _not_found(group.group_id, group, "consumer")
         retry = ConsumerGroupHeartbeatResponse(
-            error_code=int(RETRY), error_message="the classic group of this name is being deleted"
+            error_code=int(RETRY), error_message="the classic group of this name is changed"
         )
-        return Result(retry, group.tombstones())
+        return Result(retry, records, group.refuse_parked(ErrorCode.REBALANCE_IN_PROGRESS))
 
     def _create_consumer_group(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, *, version: int, now: Now
@@ -400,7 +422,7 @@ class GroupShard:
             return []
         records = self._expiry.expired(group, self._context.image, now)
         keeps_nothing = group.is_empty and len(records) == self._offsets.count_of(group_id)
-        if keeps_nothing and self._groups.is_recorded(group_id):
+        if keeps_nothing and not group.expects_members:
             records += group.tombstones()
         return records
 
@@ -455,13 +477,13 @@ def _check_commit(group: AnyGroup, request: OffsetCommitRequest, version: int, n
     if (
         version < FIRST_COMMIT_WITH_MEMBER_EPOCH
         and generation > NO_GENERATION
-        and group.group_type is GroupType.CONSUMER
+        and isinstance(group, ConsumerGroup)
+        and not group.has_classic(request.member_id)
     ):
         detail = "members of the consumer protocol commit with version 9 or later"
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)
-    group.check_commit(
-        CommitIdentity(request.member_id, generation, request.group_instance_id), now
-    )
+    who = CommitIdentity(request.member_id, generation, request.group_instance_id)
+    group.check_commit(who, request.topics, now)
 
 
 def _not_found(group_id: str, group: AnyGroup | None, kind: str) -> KafkaError:

@@ -27,6 +27,9 @@ def _field(key: str) -> str:
     return key.replace(".", "_")
 
 
+_MIGRATION_POLICIES = ("bidirectional", "disabled", "downgrade", "upgrade")
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
@@ -184,6 +187,23 @@ class GroupConfig:
         "none.",
     )
 
+    group_consumer_migration_policy: str = option(
+        "bidirectional",
+        key="group.consumer.migration.policy",
+        doc="Whether a group with members may change between the classic and the consumer "
+        "protocol: `upgrade`, `downgrade`, `bidirectional` or `disabled`.",
+    )
+
+    @property
+    def may_upgrade(self) -> bool:
+        """Whether a classic group with members may become a consumer group."""
+        return self.group_consumer_migration_policy.lower() in ("bidirectional", "upgrade")
+
+    @property
+    def may_downgrade(self) -> bool:
+        """Whether a consumer group may become a classic group again."""
+        return self.group_consumer_migration_policy.lower() in ("bidirectional", "downgrade")
+
     @property
     def offsets_retention_ms(self) -> int:
         return self.offsets_retention_minutes * 60_000
@@ -203,6 +223,11 @@ class GroupConfig:
             raise UserError(
                 "group.consumer.heartbeat.interval.ms must be less than "
                 f"group.consumer.session.timeout.ms={self.group_consumer_session_timeout_ms}"
+            )
+        if self.group_consumer_migration_policy.lower() not in _MIGRATION_POLICIES:
+            raise UserError(
+                f"group.consumer.migration.policy={self.group_consumer_migration_policy}: choose "
+                f"from {', '.join(_MIGRATION_POLICIES)}"
             )
         if not set(self.consumer_assignors) <= _ASSIGNORS:
             raise UserError(

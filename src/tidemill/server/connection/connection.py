@@ -22,7 +22,7 @@ from typing import Any, cast, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolation
-from tidemill.core.limits import KIB, REQUEST_OBJECTS_MAX
+from tidemill.core.limits import KIB, REQUEST_OBJECTS_MAX, REQUESTS_IN_FLIGHT_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue, AnswerSlot
@@ -142,9 +142,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._resources.admission.forget(self, self.client_address)
-        self._release()
         self._answers.transport_lost()
         self._transport = None
+        self._start_last_commits()
+        self._release()
+        self._answers.transport_lost()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receive.space()
@@ -210,6 +212,25 @@ class Connection(asyncio.BufferedProtocol):
         elif position or not self._part_since:
             self._part_since = self.last_active
         self._update_reading()
+
+    def _start_last_commits(self) -> None:
+        """The client is gone; the commits that it sent behind a slow request still count (T46).
+
+        Only these: it has done its work, and nobody repeats it if the commit is lost.
+        """
+        data = self._receive.received(0)
+        position = 0
+        try:
+            for _ in range(REQUESTS_IN_FLIGHT_MAX):
+                end = 0 if self._holds & CLOSED else self._receive.next_request_end(data, position)
+                if not end:
+                    return
+                frame = data[position + LENGTH_BYTES : end]
+                if parse_request_header(frame).api_key == ApiKey.OFFSET_COMMIT:
+                    self._start(frame)
+                position = end
+        except ProtocolViolation as violation:
+            self._note_fault(str(violation))
 
     def take_slice(self) -> None:
         self._holds &= ~QUEUED

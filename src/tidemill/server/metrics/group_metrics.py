@@ -40,7 +40,10 @@ def count_rebalances(services: Services) -> int:
 
 
 def measure_lag(services: Services) -> Lag:
-    """Compare committed offsets with the partitions that this broker leads; 0 if too many."""
+    """Compare committed offsets with the partitions that this broker leads; 0 if too many.
+
+    A negative offset has no lag: the client that committed it chooses where to begin.
+    """
     most = total = 0
     for behind in _lags(services):
         most = max(most, behind)
@@ -55,5 +58,5 @@ def _lags(services: Services) -> Iterator[int]:
     for shard in shards:
         for topic, index, offset in shard.committed():
             partition = services.replicas.find(topic, index)
-            if partition is not None and partition.is_leader:
+            if partition is not None and partition.is_leader and offset >= 0:
                 yield max(0, partition.high_watermark - offset)

@@ -153,6 +153,19 @@ def test_lag_is_the_distance_from_the_committed_offset_to_the_end():
     assert (second.partition, second.committed, second.lag) == (SECOND, None, None)
 
 
+@pytest.mark.parametrize("offset", [-1, -2])
+def test_a_negative_offset_counts_as_none(offset):
+    """Clients commit it to be sent to the start or the end of the log."""
+    world = World()
+    world.groups.add("g", committed={FIRST: offset})
+
+    async def scenario():
+        return await GroupAdmin(world.client()).progress("g", [FIRST])
+
+    (progress,) = run_virtually(scenario())
+    assert (progress.committed, progress.lag) == (None, None)
+
+
 def test_offsets_of_a_deleted_topic_or_partition_have_no_lag():
     world = World()
     gone, never = TopicPartition("gone", 0), TopicPartition("orders", 7)

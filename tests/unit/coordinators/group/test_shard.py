@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -77,18 +78,6 @@ def test_a_join_that_is_refused_leaves_no_group_behind(desk):
 
 
 # --- two kinds under one name --------------------------------------------------------------------
-
-
-def test_a_live_classic_group_is_not_open_to_the_consumer_protocol(desk):
-    desk.join()
-    assert refusal(desk.heartbeat) is ErrorCode.GROUP_ID_NOT_FOUND
-    assert desk.listed() == {GROUP: ("classic", "Stable")}
-
-
-def test_a_live_consumer_group_is_not_open_to_the_classic_protocol(desk):
-    desk.heartbeat()
-    assert refusal(desk.join) is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    assert refusal(desk.leave, "m") is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_an_empty_classic_group_makes_way_for_a_consumer_group(desk):
@@ -200,6 +189,19 @@ def test_T46_a_member_of_the_consumer_protocol_commits_with_its_epoch(desk):
     assert code is ErrorCode.STALE_MEMBER_EPOCH
 
 
+@pytest.mark.parametrize("version", [9, 10])
+def test_T46_a_member_commits_what_it_kept_also_with_an_older_epoch(desk, version):
+    """KIP-1251: the commit was sent just before a rebalance."""
+    first = desk.heartbeat().member_epoch
+    desk.heartbeat(member_id="n")
+    assert desk.heartbeat(epoch=first, owned=[0]).member_epoch == first + 1
+    topic = UUID(int=1) if version == 10 else "t"
+    as_member = {"generation": first, "member": "m", "topic": topic, "version": version}
+    assert desk.commit(5, index=0, **as_member) is ErrorCode.NONE
+    assert refusal(desk.commit, 5, index=1, **as_member) is ErrorCode.STALE_MEMBER_EPOCH
+    assert refusal(desk.commit, 5, index=9, **as_member) is ErrorCode.STALE_MEMBER_EPOCH
+
+
 def test_T46_a_member_of_the_consumer_protocol_needs_version_9(desk):
     epoch = desk.heartbeat().member_epoch
     code = refusal(desk.commit, 5, generation=epoch, member="m", version=8)
@@ -215,6 +217,30 @@ def test_an_offset_is_deleted(desk):
     assert desk.delete_offsets("t", 0) == [ErrorCode.NONE]
     assert (desk.committed(index=0), desk.committed(index=1)) == (-1, 6)
     assert desk.reloaded().committed() == -1
+
+
+def test_deleting_the_last_offset_keeps_a_group_that_nobody_joined(desk):
+    desk.commit(5)
+    assert desk.delete_offsets("t", 0) == [ErrorCode.NONE]
+    assert desk.listed() == {GROUP: EMPTY_CLASSIC}
+    assert desk.delete_offsets("t", 0) == [ErrorCode.NONE]
+    assert desk.commit(6) is ErrorCode.NONE
+
+
+def test_a_group_without_offsets_that_nobody_joined_goes_with_a_sweep_or_a_load(desk):
+    desk.commit(5)
+    desk.delete_offsets("t", 0)
+    assert desk.reloaded().listed() == {}
+    desk.pass_time(CHECK_INTERVAL_MS)
+    assert desk.listed() == desk.reloaded().listed() == {}
+    assert desk.shard.group_count == 0
+
+
+def test_a_group_without_offsets_that_nobody_joined_can_be_deleted(desk):
+    desk.commit(5)
+    desk.delete_offsets("t", 0)
+    assert desk.delete_group() is ErrorCode.NONE
+    assert desk.listed() == desk.reloaded().listed() == {}
 
 
 def test_an_offset_that_is_not_there_is_deleted_without_an_error(desk):

@@ -36,6 +36,13 @@ def test_an_offset_beyond_the_end_has_no_lag(broker):
     assert measure_lag(broker.services) == Lag(0, 0)
 
 
+def test_a_negative_offset_has_no_lag(broker):
+    prepare(broker)
+    commit(broker, -1, group_id="a")
+    commit(broker, -2, group_id="b")
+    assert measure_lag(broker.services) == Lag(0, 0)
+
+
 def test_S38_too_many_offsets_are_not_compared(broker, monkeypatch):
     prepare(broker)
     commit(broker, 5)

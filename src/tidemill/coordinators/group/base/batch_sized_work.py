@@ -31,9 +31,14 @@ class BatchSizedWork:
     def is_full(self) -> bool:
         return self._size_bytes >= WORK_BYTES_MAX or self._steps >= STEPS_MAX
 
-    def add(self, step: Result[None]) -> None:
-        """Add the whole result of one step, even beyond the limit."""
-        self._steps += 1
+    def has_room(self, *, steps: int, size_bytes: int) -> bool:
+        """Whether one more step fits after steps and bytes that are not added yet."""
+        bytes_left = WORK_BYTES_MAX - self._size_bytes
+        return self._steps + steps < STEPS_MAX and size_bytes < bytes_left
+
+    def add(self, step: Result[None], *, steps: int = 1) -> None:
+        """Add the whole result of one step, or of several, even beyond the limit."""
+        self._steps += steps
         self.result.replies += step.replies
         for record in step.records:
             self._append(record)

@@ -19,6 +19,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.group_keys import ConsumerTimeouts, consumer_timeouts
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 from tidemill.metadata.image.overrides import group_owner
+from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 
 __all__ = [
     "Caller",
@@ -47,9 +48,12 @@ class DeadlineKind(Enum):
     REBALANCE = "rebalance"
     """Classic: the joining phase ends (no member). Consumer: a member has not revoked."""
     SYNC = "sync"
-    """Classic: members have not asked for their assignment (no member)."""
+    """Members have not asked for their assignment. Classic: no member; consumer: the member."""
     PENDING_JOIN = "pending join"
-    """Classic: no client has joined with a member id that was given out."""
+    """Classic: no client has joined with a member id that was given out. Consumer: a member that
+    uses the classic protocol was told to join again and has not."""
+    TAKEOVER = "takeover"
+    """The group was of the other kind until now: its members have no sessions yet (no member)."""
     PATTERNS = "patterns"
     """Consumer: regular expressions are to be evaluated further (no member)."""
 
@@ -60,6 +64,11 @@ class DeadlineKey(NamedTuple):
     group_id: str
     kind: DeadlineKind
     member_id: str = ""
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its names in a record."""
+        return len(self.group_id.encode()) + len(self.member_id.encode())
 
 
 class Caller(NamedTuple):
@@ -139,6 +148,11 @@ class Group(Protocol):
         ...
 
     @property
+    def expects_members(self) -> bool:
+        """Whether clients were given member ids and have not joined with them yet."""
+        ...
+
+    @property
     def empty_since_ms(self) -> int:
         """Wall time at which the last member left; offsets may expire from then on."""
         ...
@@ -147,7 +161,9 @@ class Group(Protocol):
         """Whether a member subscribes to the topic, so that its offsets must stay."""
         ...
 
-    def check_commit(self, who: CommitIdentity, now: Now) -> None:
+    def check_commit(
+        self, who: CommitIdentity, topics: Sequence[OffsetCommitRequestTopic], now: Now
+    ) -> None:
         """KafkaError if `who` may not commit; a member's commit is a sign of life (T46)."""
         ...
 
@@ -163,7 +179,13 @@ class Group(Protocol):
         """The log has been replayed: give every member a new session."""
         ...
 
-    def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]: ...
+    def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
+        """Decide on all of the group's deadlines that have passed, in the order of their times.
+
+        They come together, because the records of one decision are replayed only after the call: a
+        second decision would not see the first.
+        """
+        ...
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """Topics were created, deleted or grown; `ShardContext.image` is already the new image."""

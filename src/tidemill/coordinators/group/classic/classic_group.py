@@ -24,8 +24,12 @@ from tidemill.coordinators.group.base.group import (
 )
 from tidemill.coordinators.group.base.records import group_metadata_tombstone
 from tidemill.coordinators.group.classic.joins import Join, Joins
-from tidemill.coordinators.group.classic.members import ClassicMember
-from tidemill.coordinators.group.classic.messages import described_members, sync_refusal
+from tidemill.coordinators.group.classic.members import ClassicMember, ClassicMembers
+from tidemill.coordinators.group.classic.messages import (
+    described_members,
+    leave_response,
+    sync_refusal,
+)
 from tidemill.coordinators.group.classic.rounds import Rounds
 from tidemill.coordinators.group.classic.states import ClassicState
 from tidemill.coordinators.group.classic.subscription import CONSUMER_PROTOCOL_TYPE
@@ -41,13 +45,11 @@ from tidemill.wire.generated.leave_group import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     MemberIdentity,
-    MemberResponse,
 )
+from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 
 __all__ = ["ClassicGroup"]
-
-_LEAVE_SEVERAL_SINCE = 3
 
 
 @final
@@ -82,8 +84,25 @@ class ClassicGroup:
         return self._rounds.generation
 
     @property
+    def protocol_name(self) -> str | None:
+        """The protocol of the generation, if there is one."""
+        return self._rounds.protocol_name
+
+    @property
+    def members(self) -> ClassicMembers:
+        return self._rounds.members
+
+    def refuse_parked(self, code: ErrorCode) -> list[Reply]:
+        """Refuse all parked requests: the group is about to become of another kind."""
+        return self._rounds.refuse(self._rounds.members, code)
+
+    @property
     def is_empty(self) -> bool:
         return self._rounds.state is ClassicState.EMPTY
+
+    @property
+    def expects_members(self) -> bool:
+        return bool(self._rounds.members.pending)
 
     @property
     def empty_since_ms(self) -> int:
@@ -101,7 +120,7 @@ class ClassicGroup:
         return topics is None or topic in topics
 
     def describe(self) -> DescribedGroup:
-        """For DescribeGroups; metadata and assignments are left out unless the group is stable."""
+        """For DescribeGroups; protocol and metadata are left out unless the group is stable."""
         rounds = self._rounds
         protocol = rounds.protocol_name if rounds.state is ClassicState.STABLE else None
         return DescribedGroup(
@@ -152,25 +171,16 @@ class ClassicGroup:
     def leave(
         self, request: LeaveGroupRequest, *, version: int, now: Now
     ) -> Result[LeaveGroupResponse]:
-        """LeaveGroup: one member or, from version 3 on, several, each with its own answer."""
-        if version < _LEAVE_SEVERAL_SINCE:
-            codes, effects = self._leave([MemberIdentity(member_id=request.member_id)], now)
-            response = LeaveGroupResponse(error_code=codes[0])
-        else:
-            codes, effects = self._leave(request.members, now)
-            response = LeaveGroupResponse(
-                members=[
-                    MemberResponse(
-                        member_id=who.member_id,
-                        group_instance_id=who.group_instance_id,
-                        error_code=code,
-                    )
-                    for who, code in zip(request.members, codes, strict=True)
-                ]
-            )
-        return Result(response, effects.records, effects.replies)
+        gone: dict[str, ClassicMember] = {}
+        response = leave_response(request, version, lambda who: self._take_leave(who, gone))
+        if gone:
+            effects = self._rounds.remove(list(gone.values()), now)
+            return Result(response, effects.records, effects.replies)
+        return Result(response, replies=self._rounds.maybe_end_joining(now))
 
-    def check_commit(self, who: CommitIdentity, now: Now) -> None:
+    def check_commit(
+        self, who: CommitIdentity, topics: Sequence[OffsetCommitRequestTopic], now: Now
+    ) -> None:
         rounds = self._rounds
         if who.generation < 0:
             if self.is_empty:
@@ -240,15 +250,6 @@ class ClassicGroup:
 
     # --- leaving ---------------------------------------------------------------------------------
 
-    def _leave(
-        self, leaving: Sequence[MemberIdentity], now: Now
-    ) -> tuple[list[ErrorCode], Result[None]]:
-        gone: dict[str, ClassicMember] = {}
-        codes = [self._take_leave(who, gone) for who in leaving]
-        if gone:
-            return codes, self._rounds.remove(list(gone.values()), now)
-        return codes, Result(None, replies=self._rounds.maybe_end_joining(now))
-
     def _take_leave(self, who: MemberIdentity, gone: dict[str, ClassicMember]) -> ErrorCode:
         """Add a leaving member to `gone`; a member id that has not joined is withdrawn at once."""
         members = self._rounds.members
@@ -267,10 +268,24 @@ class ClassicGroup:
         gone[member_id] = member
         return ErrorCode.NONE
 
-    def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
+    # --- deadlines -------------------------------------------------------------------------------
+
+    def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
+        """After a record, the other deadlines stay due until it is replayed."""
+        effects: Result[None] = Result(None)
+        for key in keys:
+            if key in self._deadlines:
+                continue  # the deadline handled just before moved it
+            if effects.records:
+                self._deadlines.set(key, now.monotonic_ms)
+                continue
+            step = self._deadline_passed(key, now)
+            effects.records += step.records
+            effects.replies += step.replies
+        return effects
+
+    def _deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
         rounds = self._rounds
-        if key in self._deadlines:
-            return Result(None)  # the deadline handled just before moved it
         if key.kind is DeadlineKind.SESSION:
             member = rounds.members.get(key.member_id)
             return Result(None) if member is None else rounds.session_expired(member, now)
@@ -279,6 +294,8 @@ class ClassicGroup:
             return Result(None, replies=rounds.maybe_end_joining(now))
         if key.kind is DeadlineKind.REBALANCE:
             return rounds.joining_timed_out(now)
+        if key.kind is DeadlineKind.TAKEOVER:
+            return Result(None, replies=rounds.taken_over(now))
         return rounds.sync_timed_out(now)
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
@@ -298,7 +315,5 @@ class ClassicGroup:
         self._rounds.loaded(now)
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        """Empty if the log has no record of the group, as with consumers that only commit."""
-        if self._rounds.generation == 0:
-            return []
+        """Also of a group that only commits made: its replay ends the group on every broker."""
         return [group_metadata_tombstone(self.group_id)]

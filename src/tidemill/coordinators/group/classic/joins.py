@@ -20,6 +20,7 @@ from tidemill.coordinators.group.classic.subscription import (
     try_subscribed_topics,
 )
 from tidemill.coordinators.runtime.shard import Now, Reply, Result
+from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import (
     CLASSIC_PROTOCOLS_MAX,
@@ -29,9 +30,9 @@ from tidemill.core.limits import (
 from tidemill.core.loop.deferred import Deferred
 from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupResponse
 
-__all__ = ["Join", "Joins"]
+__all__ = ["MEMBER_ID_REQUIRED_SINCE", "Join", "Joins", "check_session_timeout"]
 
-_MEMBER_ID_REQUIRED_SINCE = 4
+MEMBER_ID_REQUIRED_SINCE = 4
 _SKIP_ASSIGNMENT_SINCE = 9
 
 
@@ -92,6 +93,16 @@ class Join(NamedTuple):
         return join_refusal(member_id, self.version)(code)
 
 
+def check_session_timeout(join: Join, config: GroupConfig) -> None:
+    """INVALID_SESSION_TIMEOUT: the broker does not allow it."""
+    timeout_ms = join.request.session_timeout_ms
+    low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    if not low <= timeout_ms <= high:
+        raise KafkaError(
+            ErrorCode.INVALID_SESSION_TIMEOUT, f"{timeout_ms} ms is not in {low} to {high} ms"
+        )
+
+
 @final
 class Joins:
     """Decides on the JoinGroup requests of one group."""
@@ -102,7 +113,7 @@ class Joins:
 
     def join(self, join: Join) -> Result[JoinGroupResponse]:
         """The response, at once or deferred. KafkaError: refused."""
-        self._check_session_timeout(join)
+        check_session_timeout(join, self._context.config)
         former = self._try_former_self(join)
         known = former or self._rounds.members.get(join.member_id)
         if not self._has_room(known):
@@ -126,15 +137,6 @@ class Joins:
         return members.get(members.try_id_of_instance(join.instance_id) or "")
 
     # --- refusals --------------------------------------------------------------------------------
-
-    def _check_session_timeout(self, join: Join) -> None:
-        timeout_ms = join.request.session_timeout_ms
-        low = self._context.config.group_min_session_timeout_ms
-        high = self._context.config.group_max_session_timeout_ms
-        if not low <= timeout_ms <= high:
-            raise KafkaError(
-                ErrorCode.INVALID_SESSION_TIMEOUT, f"{timeout_ms} ms is not in {low} to {high} ms"
-            )
 
     def _has_room(self, known: ClassicMember | None) -> bool:
         """In a joining phase only members that joined count: after `group.max.size` was lowered,
@@ -183,7 +185,7 @@ class Joins:
         (KIP-394): otherwise a client that gives up and retries would leave a dead member each time.
         """
         member_id = join.caller.fresh_member_id
-        if join.instance_id is None and join.version >= _MEMBER_ID_REQUIRED_SINCE:
+        if join.instance_id is None and join.version >= MEMBER_ID_REQUIRED_SINCE:
             self._rounds.give_out_id(member_id, join.request.session_timeout_ms, join.now)
             return Result(join.refusal(ErrorCode.MEMBER_ID_REQUIRED, member_id))
         return self._admit(join, member_id)

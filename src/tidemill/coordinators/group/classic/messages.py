@@ -9,16 +9,24 @@ from tidemill.core.error_codes import ErrorCode
 from tidemill.wire.generated.describe_groups import DescribedGroupMember
 from tidemill.wire.generated.group_metadata_record import MemberMetadata
 from tidemill.wire.generated.join_group import JoinGroupResponse, JoinGroupResponseMember
+from tidemill.wire.generated.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
 from tidemill.wire.generated.sync_group import SyncGroupResponse
 
 __all__ = [
     "described_members",
     "join_refusal",
+    "leave_response",
     "listed_members",
     "recorded_members",
     "sync_refusal",
 ]
 
+_LEAVE_SEVERAL_SINCE = 3
 _PROTOCOL_NAME_NULLABLE_SINCE = 7
 
 
@@ -34,6 +42,26 @@ def join_refusal(member_id: str, version: int) -> Callable[[ErrorCode], JoinGrou
 
 def sync_refusal(code: ErrorCode) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=code)
+
+
+def leave_response(
+    request: LeaveGroupRequest, version: int, take_leave: Callable[[MemberIdentity], ErrorCode]
+) -> LeaveGroupResponse:
+    """LeaveGroup names one member or, from version 3 on, several, each with its own answer."""
+    if version < _LEAVE_SEVERAL_SINCE:
+        return LeaveGroupResponse(
+            error_code=take_leave(MemberIdentity(member_id=request.member_id))
+        )
+    return LeaveGroupResponse(
+        members=[
+            MemberResponse(
+                member_id=who.member_id,
+                group_instance_id=who.group_instance_id,
+                error_code=take_leave(who),
+            )
+            for who in request.members
+        ]
+    )
 
 
 def listed_members(
@@ -72,7 +100,10 @@ def recorded_members(
 def described_members(
     members: Iterable[ClassicMember], protocol: str | None
 ) -> list[DescribedGroupMember]:
-    """For DescribeGroups; without a chosen protocol, metadata and assignment are empty."""
+    """For DescribeGroups; without a chosen protocol the metadata is empty.
+
+    The assignment is the one of the last plan, by which members work until the next one (T44).
+    """
     return [
         DescribedGroupMember(
             member_id=member.member_id,
@@ -80,7 +111,7 @@ def described_members(
             client_id=member.client_id,
             client_host=member.client_host,
             member_metadata=b"" if protocol is None else member.protocols[protocol],
-            member_assignment=b"" if protocol is None else member.assignment,
+            member_assignment=member.assignment,
         )
         for member in members
     ]

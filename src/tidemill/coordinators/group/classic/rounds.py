@@ -54,6 +54,8 @@ from tidemill.wire.generated.join_group import JoinGroupResponse
 
 __all__ = ["Rounds"]
 
+DUE_AT_ONCE_MS = 0
+
 
 @final
 class Rounds:
@@ -75,6 +77,7 @@ class Rounds:
         self._deadlines = context.deadlines
         self._rebalance_key = DeadlineKey(group_id, DeadlineKind.REBALANCE)
         self._sync_key = DeadlineKey(group_id, DeadlineKind.SYNC)
+        self._takeover_key = DeadlineKey(group_id, DeadlineKind.TAKEOVER)
         self._extension_ms: int | None = None
         """How long newcomers can still delay the first round; None in later rounds."""
         self._has_newcomers = False
@@ -369,6 +372,9 @@ class Rounds:
         self.state = ClassicState.STABLE if value.members else ClassicState.EMPTY
         self._returning = None
         self._deadlines.drop(self._rebalance_key)
+        self._deadlines.drop(self._takeover_key)
+        if value.members and not value.leader:
+            self._deadlines.set(self._takeover_key, DUE_AT_ONCE_MS)
 
     def _recorded_member(
         self, recorded: MemberMetadata, before: ClassicMembers, protocol: str
@@ -406,6 +412,15 @@ class Rounds:
             self.members.leader_id = leader_id
         if not self.members.unsynced:
             self._deadlines.drop(self._sync_key)
+
+    def taken_over(self, now: Now) -> list[Reply]:
+        """The plan has no leader: the group was a consumer group until now (`migration/`).
+
+        Its members get sessions, and a round begins that shares out what nobody has.
+        """
+        for member in self.members:
+            self.extend_session(member, now)
+        return self.advance(now) if self.state is ClassicState.STABLE else []
 
     def loaded(self, now: Now) -> None:
         """The coordinator is new: every member gets a full session timeout to find it."""

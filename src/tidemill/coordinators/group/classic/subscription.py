@@ -7,28 +7,15 @@ reason: committed offsets of a topic that a live member reads must neither expir
 
 from __future__ import annotations
 
-from tidemill.core.errors import ProtocolViolation
-from tidemill.wire.generated.consumer_protocol_subscription import ConsumerProtocolSubscription
-from tidemill.wire.primitives import Reader
+from tidemill.coordinators.group.base.embedded_protocol import (
+    CONSUMER_PROTOCOL_TYPE,
+    try_subscription,
+)
 
 __all__ = ["CONSUMER_PROTOCOL_TYPE", "try_subscribed_topics"]
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
-"""Other types (Connect, schema registries) have metadata in their own formats."""
-
 
 def try_subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """The topics; None if these bytes are not a subscription.
-
-    Later versions only add fields, so a newer version and bytes after the last known field are
-    accepted. The cost of hostile input is bounded by its length.
-    """
-    reader = Reader(metadata)
-    try:
-        version = reader.int16()
-        if version < 0:
-            return None
-        known = min(version, ConsumerProtocolSubscription.version_max)
-        return frozenset(ConsumerProtocolSubscription.read(reader, known).topics)
-    except ProtocolViolation:
-        return None
+    """The topics; None if these bytes are not a subscription."""
+    subscription = try_subscription(metadata)
+    return None if subscription is None else frozenset(subscription.content.topics)

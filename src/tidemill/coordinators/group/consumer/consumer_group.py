@@ -23,9 +23,11 @@ moves.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 from uuid import UUID
 
+from tidemill.coordinators.group.base.embedded_protocol import CONSUMER_PROTOCOL_TYPE
 from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,
@@ -35,6 +37,11 @@ from tidemill.coordinators.group.base.group import (
     ShardContext,
 )
 from tidemill.coordinators.group.base.rebalance_pace import RebalancePace
+from tidemill.coordinators.group.consumer.assignment_epochs import (
+    NO_EPOCHS,
+    check_older_epoch,
+    date_partitions,
+)
 from tidemill.coordinators.group.consumer.assignors import NOTHING, Partitions
 from tidemill.coordinators.group.consumer.heartbeat_request import (
     JOIN_EPOCH,
@@ -49,6 +56,7 @@ from tidemill.coordinators.group.consumer.heartbeat_sender import (
     identify_sender,
     unknown_member,
 )
+from tidemill.coordinators.group.consumer.member_deadlines import MemberDeadlines
 from tidemill.coordinators.group.consumer.members import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
@@ -62,6 +70,7 @@ from tidemill.coordinators.group.consumer.reconciliation import (
     reconcile,
 )
 from tidemill.coordinators.group.consumer.records import (
+    ClassicProtocols,
     MemberMetadata,
     current_of,
     current_record,
@@ -111,10 +120,14 @@ from tidemill.wire.generated.consumer_group_target_assignment_member_record impo
 from tidemill.wire.generated.consumer_group_target_assignment_metadata_record import (
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 
 __all__ = ["ConsumerGroup"]
 
-CONSUMER_PROTOCOL_TYPE = "consumer"
+Downgrade = Callable[
+    ["ConsumerGroup", Sequence[ConsumerMember], Now], list[CoordinatorRecord] | None
+]
+"""Makes a classic group of those that stay if these members go; None if it stays as it is."""
 
 
 class _Target(NamedTuple):
@@ -128,10 +141,14 @@ class _Target(NamedTuple):
 class ConsumerGroup:
     """One group, whose coordinator makes the plan."""
 
-    def __init__(self, group_id: str, context: ShardContext) -> None:
+    def __init__(
+        self, group_id: str, context: ShardContext, downgrade: Downgrade | None = None
+    ) -> None:
+        self._downgrade = downgrade
         self._group_id = group_id
         self._context = context
         self._members = ConsumerMembers()
+        self.deadlines = MemberDeadlines(group_id, context, self._members)
         self._targets = ConsumerTargets()
         self._patterns = TopicPatterns(group_id, context)
         self._pace = RebalancePace()
@@ -140,6 +157,56 @@ class ConsumerGroup:
         """Hash of the subscribed topics at the time when the group epoch was set."""
         self._topics_may_have_changed = False
         """Soft state: the hash must be computed again."""
+
+    # --- for members that use the classic protocol (migration/) ----------------------------------
+
+    @property
+    def context(self) -> ShardContext:
+        return self._context
+
+    @property
+    def members(self) -> ConsumerMembers:
+        return self._members
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def has_classic(self, member_id: str) -> bool:
+        """Whether it is a member that uses the classic protocol."""
+        member = self._members.get(member_id)
+        return member is not None and member.is_classic
+
+    def has_newer_target(self, member: ConsumerMember, now: Now) -> bool:
+        """Whether the member's next join would bring it further, or compute a new target."""
+        if member.current.member_epoch < self._targets.epoch:
+            return True
+        if self._topics_may_have_changed and self._members.classic_count == len(self._members):
+            return True  # no member of the new protocol is there to notice
+        return self._epoch > self._targets.epoch and not self._must_wait(now)
+
+    def waits_for_others(self, member: ConsumerMember) -> bool:
+        """Whether other members still have a part of the member's target."""
+        return any(
+            self._members.try_owner(topic_id, number) not in (None, member.member_id)
+            for topic_id, numbers in self._targets.of(member.member_id).items()
+            for number in numbers
+        )
+
+    def advance(
+        self,
+        request: ConsumerGroupHeartbeatRequest,
+        caller: Caller,
+        sender: HeartbeatSender,
+        classic: ClassicProtocols,
+        now: Now,
+    ) -> Result[ConsumerGroupHeartbeatResponse]:
+        """A member that uses the classic protocol joins, perhaps again: one step of its own."""
+        return self._advance(request, caller, sender, now, classic=classic)
+
+    def fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
+        """Remove members that leave."""
+        return self._fence(members, now)
 
     # --- for the shard ---------------------------------------------------------------------------
 
@@ -170,17 +237,30 @@ class ConsumerGroup:
         return not self._members
 
     @property
+    def expects_members(self) -> bool:
+        return False
+
+    @property
     def empty_since_ms(self) -> int:
         return self._targets.made_ms
 
     def subscribes_to(self, topic: str) -> bool:
         return self._members.subscribes_to(topic) or self._patterns.match(topic)
 
-    def check_commit(self, who: CommitIdentity, now: Now) -> None:
+    def check_commit(
+        self, who: CommitIdentity, topics: Sequence[OffsetCommitRequestTopic], now: Now
+    ) -> None:
         """Does not extend the session: in this protocol only heartbeats do."""
         if who.generation < 0 and not self._members:
             return
-        self._check_epoch(who)
+        member = self._members.get(who.member_id)
+        if member is not None and member.is_classic:
+            if who.generation != member.current.member_epoch:
+                raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
+        elif member is not None and 0 < who.generation < member.current.member_epoch:
+            check_older_epoch(who.generation, member.current.since, topics, self._context.image)
+        else:
+            self._check_epoch(who)
 
     def check_fetch(self, who: CommitIdentity) -> None:
         if who.generation < 0 and not who.member_id:
@@ -201,21 +281,21 @@ class ConsumerGroup:
 
     def loaded(self, now: Now) -> None:
         self._topics_may_have_changed = True
-        for member in self._members:
-            self._extend_session(member.member_id, now)
-            if member.current.state is MemberState.UNREVOKED_PARTITIONS:
-                self._expect_revocation(member.member_id, member.metadata, now)
+        self.deadlines.loaded(now)
 
-    def deadline_passed(self, key: DeadlineKey, now: Now) -> Result[None]:
-        if key.kind is DeadlineKind.PATTERNS:
+    def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
+        """Fence all members that are late, in one decision; else evaluate patterns further."""
+        late = {
+            key.member_id: member
+            for key in keys
+            if (member := self.deadlines.try_late(key, now)) is not None
+        }
+        evaluates = any(key.kind is DeadlineKind.PATTERNS for key in keys)
+        if evaluates and not late:
             return Result(None, self._evaluate_more(now))
-        member = self._members.get(key.member_id)
-        if member is None:
-            return Result(None)
-        is_late = member.current.state is MemberState.UNREVOKED_PARTITIONS
-        if key.kind is DeadlineKind.SESSION or (key.kind is DeadlineKind.REBALANCE and is_late):
-            return Result(None, self._fence(member, now))
-        return Result(None)
+        if evaluates:
+            self._patterns.postpone(now)  # both raise the epoch: one decision at a time
+        return Result(None, self._fence(list(late.values()), now) if late else [])
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """The next heartbeat acts on it: until then no member can be told."""
@@ -252,7 +332,7 @@ class ConsumerGroup:
         """ConsumerGroupHeartbeat: join, stay or leave. KafkaError: see T48."""
         member = self._members.get(request.member_id)
         if member is not None and self._changes_nothing(request, caller, member):
-            self._extend_session(member.member_id, now)
+            self.deadlines.extend_session(member.member_id, now)
             return Result(self._response(member.member_id, member.current.member_epoch, now=now))
         config = self._context.config
         check_heartbeat(request, version, config.consumer_assignors)
@@ -291,13 +371,15 @@ class ConsumerGroup:
         caller: Caller,
         sender: HeartbeatSender,
         now: Now,
+        *,
+        classic: ClassicProtocols | None = None,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         """Apply the request, compute a target if one is due, move the member towards it."""
         member = sender.member
         records: list[CoordinatorRecord] = []
         if sender.replaced is not None:
             records += member_tombstones(self._group_id, sender.replaced.member_id)
-        metadata = metadata_after(request, caller, member.metadata)
+        metadata = metadata_after(request, caller, member.metadata)._replace(classic=classic)
         if not sender.is_known or metadata != member.metadata:
             records.append(member_record(self._group_id, member.member_id, metadata))
         patterns = self._next_patterns(sender, metadata, caller, records, now)
@@ -307,8 +389,9 @@ class ConsumerGroup:
         if not sender.is_known or current != member.current:
             records.append(current_record(self._group_id, member.member_id, current))
             if current.state is MemberState.UNREVOKED_PARTITIONS:
-                self._expect_revocation(member.member_id, metadata, now)
-        self._extend_session(member.member_id, now)
+                timeout_ms = metadata.rebalance_timeout_ms
+                self.deadlines.set(DeadlineKind.REBALANCE, member.member_id, timeout_ms, now)
+        self.deadlines.extend_session(member.member_id, now)
         tells_all = (
             is_full(request)
             or request.member_epoch != member.current.member_epoch
@@ -332,7 +415,7 @@ class ConsumerGroup:
         now: Now,
     ) -> PatternTopics:
         """The topics of all regular expressions, evaluated again if they may have changed."""
-        used = self._members.patterns_if(without=sender.former, with_pattern=metadata.pattern)
+        used = self._members.patterns_if(without=[sender.former], with_pattern=metadata.pattern)
         records += self._patterns.tombstones(used=used)
         is_new = metadata.pattern != sender.member.metadata.pattern
         if not is_new and not self._topics_may_have_changed:
@@ -364,7 +447,7 @@ class ConsumerGroup:
         raises = self._epoch == 0 or subscription != (before.topics, before.pattern)
         if not raises and not self._topics_may_have_changed:
             return self._epoch
-        topics = self._members.topics_if(without=sender.former, with_topics=metadata.topics)
+        topics = self._members.topics_if(without=[sender.former], with_topics=metadata.topics)
         new_hash = topics_hash(with_matches(topics, patterns), self._context.image)
         if new_hash == self._topics_hash:
             self._topics_may_have_changed = self._patterns.is_unfinished
@@ -423,14 +506,19 @@ class ConsumerGroup:
             return self._members.try_owner(topic_id, partition) in free_or_own
 
         current = sender.member.current
-        if sender.member.is_away:
+        if sender.member.is_away or sender.replaced is not None:
             current = current._replace(member_epoch=JOIN_EPOCH, previous_epoch=JOIN_EPOCH)
-        return reconcile(
+        after = reconcile(
             current,
             target=target.partitions,
             target_epoch=target.epoch,
             owned=request.topic_partitions,
             is_free=is_free,
+        )
+        if request.member_epoch != JOIN_EPOCH:
+            return after
+        return after._replace(
+            since=date_partitions(after.assigned, before=NO_EPOCHS, epoch=after.member_epoch)
         )
 
     def _response(
@@ -467,7 +555,7 @@ class ConsumerGroup:
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         member = identify_leaver(self._members, request)
         if request.member_epoch == LEAVE_EPOCH:
-            records = self._fence(member, now)
+            records = self._fence([member], now)
         else:
             away = member.current._replace(
                 member_epoch=STATIC_LEAVE_EPOCH, state=MemberState.STABLE, revoking=NOTHING
@@ -478,31 +566,24 @@ class ConsumerGroup:
         )
         return Result(response, records)
 
-    def _fence(self, member: ConsumerMember, now: Now) -> list[CoordinatorRecord]:
-        """Remove the member: its partitions become free, the next heartbeat plans without it."""
-        records = member_tombstones(self._group_id, member.member_id)
-        used = self._members.patterns_if(without=member)
+    def _fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
+        """Remove members: their partitions become free, the next heartbeat plans without them."""
+        downgraded = self._downgrade and self._downgrade(self, members, now)
+        if downgraded:
+            return downgraded
+        records = [
+            record
+            for member in members
+            for record in member_tombstones(self._group_id, member.member_id)
+        ]
+        used = self._members.patterns_if(without=members)
         records += self._patterns.tombstones(used=used)
-        topics = self._members.topics_if(without=member)
+        topics = self._members.topics_if(without=members)
         topics = with_matches(topics, self._patterns.topics_of(used))
         epoch = self._raise_epoch(topics_hash(topics, self._context.image), records)
-        if len(self._members) == 1:
+        if len(self._members) == len(members):
             records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
         return records
-
-    # --- deadlines -------------------------------------------------------------------------------
-
-    def _extend_session(self, member_id: str, now: Now) -> None:
-        timeout_ms = self._context.consumer_timeouts(self._group_id).session_ms
-        key = DeadlineKey(self._group_id, DeadlineKind.SESSION, member_id)
-        self._context.deadlines.set(key, now.monotonic_ms + timeout_ms)
-
-    def _expect_revocation(self, member_id: str, metadata: MemberMetadata, now: Now) -> None:
-        key = DeadlineKey(self._group_id, DeadlineKind.REBALANCE, member_id)
-        self._context.deadlines.set(key, now.monotonic_ms + metadata.rebalance_timeout_ms)
-
-    def _drop_deadline(self, kind: DeadlineKind, member_id: str) -> None:
-        self._context.deadlines.drop(DeadlineKey(self._group_id, kind, member_id))
 
     # --- replay ----------------------------------------------------------------------------------
 
@@ -515,10 +596,10 @@ class ConsumerGroup:
     ) -> None:
         if value is not None:
             self._members.put_metadata(member_id, metadata_of(value))
+            self.deadlines.member_put(member_id)
             return
         self._members.drop(member_id)
-        self._drop_deadline(DeadlineKind.SESSION, member_id)
-        self._drop_deadline(DeadlineKind.REBALANCE, member_id)
+        self.deadlines.member_dropped(member_id)
 
     def replay_pattern(
         self, pattern: str, value: ConsumerGroupRegularExpressionValue | None
@@ -548,4 +629,4 @@ class ConsumerGroup:
         current = current_of(value)
         self._members.put_current(member_id, current)
         if current.state is not MemberState.UNREVOKED_PARTITIONS:
-            self._drop_deadline(DeadlineKind.REBALANCE, member_id)
+            self.deadlines.met(DeadlineKind.REBALANCE, member_id)

@@ -2,7 +2,8 @@
 
 A member id belongs to one instance id, or to none, for as long as the member exists. An instance id
 belongs to one member at a time. Another member may get it only after its holder has left for good,
-or has left temporarily; then the new member takes over all its partitions.
+or has left temporarily; then the new member takes over all its partitions. From a holder that uses
+the classic protocol it takes them over at any time, as in that protocol (T42).
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ def _static_sender(
         return HeartbeatSender(known, is_known=True)
     if holder is None:
         return HeartbeatSender(ConsumerMember(member_id), is_known=False)
-    if not holder.is_away:
+    if not holder.is_away and not holder.is_classic:
         detail = f"instance {instance_id} is held by member {holder.member_id}"
         raise KafkaError(ErrorCode.UNRELEASED_INSTANCE_ID, detail)
     successor = ConsumerMember(member_id, holder.metadata, holder.current)

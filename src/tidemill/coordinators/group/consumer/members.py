@@ -6,11 +6,13 @@ creates the member, and only the tombstone of its metadata removes it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import final
 from uuid import UUID
 
+from tidemill.coordinators.group.classic.protocols import ProtocolSupport
 from tidemill.coordinators.group.consumer.assignors import Partitions
 from tidemill.coordinators.group.consumer.reconciliation import CurrentAssignment, MemberState
 from tidemill.coordinators.group.consumer.records import MemberMetadata
@@ -35,6 +37,11 @@ class ConsumerMember:
     current: CurrentAssignment = _NEW_CURRENT
 
     @property
+    def is_classic(self) -> bool:
+        """It uses the classic protocol."""
+        return self.metadata.classic is not None
+
+    @property
     def is_away(self) -> bool:
         """It left temporarily; the next member with its instance id takes its place."""
         return self.current.member_epoch == STATIC_LEAVE_EPOCH
@@ -55,6 +62,10 @@ class ConsumerMembers:
         """The number of members that subscribe to each topic by name; at least one."""
         self._patterns: dict[str, int] = {}
         """The number of members that subscribe with each regular expression; at least one."""
+        self.classic_count = 0
+        """Members that use the classic protocol."""
+        self.classic_support = ProtocolSupport()
+        """The assignment protocols that these offer."""
         self._owners: dict[UUID, dict[int, str]] = {}
         """The member that was assigned each partition and has not given it up (I26)."""
 
@@ -80,11 +91,11 @@ class ConsumerMembers:
         return self._patterns
 
     def patterns_if(
-        self, *, without: ConsumerMember, with_pattern: str | None = None
+        self, *, without: Iterable[ConsumerMember], with_pattern: str | None = None
     ) -> Collection[str]:
-        """The same, if one member had another subscription or none."""
-        gone = without.metadata.pattern
-        left = [one for one, count in self._patterns.items() if count > (one == gone)]
+        """The same, if these members had another subscription or none."""
+        gone = Counter(member.metadata.pattern for member in without)
+        left = [one for one, count in self._patterns.items() if count > gone[one]]
         return left if with_pattern is None or with_pattern in left else [*left, with_pattern]
 
     def subscribes_to(self, topic: str) -> bool:
@@ -95,10 +106,12 @@ class ConsumerMembers:
         """The topics that members name, sorted."""
         return sorted(self._subscribers)
 
-    def topics_if(self, *, without: ConsumerMember, with_topics: tuple[str, ...] = ()) -> list[str]:
-        """The named topics, sorted, if one member had another subscription or none."""
-        gone = frozenset(without.metadata.topics)
-        left = (name for name, count in self._subscribers.items() if count > (name in gone))
+    def topics_if(
+        self, *, without: Iterable[ConsumerMember], with_topics: tuple[str, ...] = ()
+    ) -> list[str]:
+        """The named topics, sorted, if these members had another subscription or none."""
+        gone = Counter(name for member in without for name in member.metadata.topics)
+        left = (name for name, count in self._subscribers.items() if count > gone[name])
         return sorted({*left, *with_topics})
 
     def try_owner(self, topic_id: UUID, partition: int) -> str | None:
@@ -114,6 +127,9 @@ class ConsumerMembers:
         member.metadata = metadata
         if metadata.instance_id is not None:
             self._by_instance[metadata.instance_id] = member
+        if metadata.classic is not None:
+            self.classic_count += 1
+            self.classic_support.add(name for name, _ in metadata.classic.protocols)
         for name in metadata.topics:
             self._subscribers[name] = self._subscribers.get(name, 0) + 1
         if metadata.pattern is not None:
@@ -149,6 +165,10 @@ class ConsumerMembers:
         instance_id = member.metadata.instance_id
         if instance_id is not None and self._by_instance.get(instance_id) is member:
             del self._by_instance[instance_id]
+        classic = member.metadata.classic
+        if classic is not None:
+            self.classic_count -= 1
+            self.classic_support.remove(name for name, _ in classic.protocols)
         for name in member.metadata.topics:
             self._subscribers[name] -= 1
             if not self._subscribers[name]:

@@ -10,8 +10,8 @@ from tidemill.wire.generated.consumer_group_heartbeat import Assignment, Respons
 
 __all__ = ["described_member", "heartbeat_assignment"]
 
-CONSUMER_MEMBER_TYPE = 1
-"""0 would be a member that uses the classic protocol."""
+CLASSIC_MEMBER_TYPE, CONSUMER_MEMBER_TYPE = 0, 1
+"""By the protocol that a member uses."""
 
 
 def heartbeat_assignment(partitions: Partitions) -> Assignment:
@@ -38,7 +38,7 @@ def described_member(
         subscribed_topic_regex=metadata.pattern,
         assignment=_described_assignment(current.assigned, image),
         target_assignment=_described_assignment(target, image),
-        member_type=CONSUMER_MEMBER_TYPE,
+        member_type=CLASSIC_MEMBER_TYPE if member.is_classic else CONSUMER_MEMBER_TYPE,
     )
 
 

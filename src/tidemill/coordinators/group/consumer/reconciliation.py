@@ -27,6 +27,11 @@ from enum import IntEnum
 from typing import NamedTuple
 from uuid import UUID
 
+from tidemill.coordinators.group.consumer.assignment_epochs import (
+    NO_EPOCHS,
+    Epochs,
+    date_partitions,
+)
 from tidemill.coordinators.group.consumer.assignors import NOTHING, Partitions
 from tidemill.wire.generated.consumer_group_heartbeat import RequestTopicPartitions
 
@@ -56,6 +61,8 @@ class CurrentAssignment(NamedTuple):
     assigned: Partitions = NOTHING
     revoking: Partitions = NOTHING
     """Partitions that it was told to give up and may still be reading."""
+    since: Epochs = NO_EPOCHS
+    """The epochs in which it was given the partitions of both kinds."""
 
 
 def reconcile(
@@ -82,6 +89,7 @@ def reconcile(
             state=MemberState.UNREVOKED_PARTITIONS,
             assigned=kept,
             revoking=given_up,
+            since=date_partitions(kept, given_up, before=current.since, epoch=current.member_epoch),
         )
     assigned, complete = _take_free(kept, target, is_free)
     state = MemberState.STABLE if complete else MemberState.UNRELEASED_PARTITIONS
@@ -92,7 +100,16 @@ def reconcile(
         previous_epoch=current.member_epoch,
         state=state,
         assigned=assigned,
+        since=_since(current, kept, assigned, target_epoch),
     )
+
+
+def _since(
+    current: CurrentAssignment, kept: Partitions, assigned: Partitions, epoch: int
+) -> Epochs:
+    """What the member keeps stays its own; everything else is its own from this epoch on."""
+    before = date_partitions(kept, before=current.since, epoch=current.member_epoch)
+    return date_partitions(assigned, before=before, epoch=epoch)
 
 
 def is_within(owned: Owned, assigned: Partitions) -> bool:

@@ -5,7 +5,8 @@
     5  member metadata         group, member   its client, subscription and timeouts
     6  target metadata         group           epoch of the target assignment
     7  target of a member      group, member   its target assignment
-    8  current assignment      group, member   the assignment it was told, and its epoch
+    8  current assignment      group, member   the assignment it was told, its epoch, and the epoch
+                                               in which it was given each partition
     16 regular expression      group, itself   the topics that it matches (topic_patterns.py)
 
 The hash is Tidemill's own. Kafka, like Tidemill, only compares it with a hash that it computes
@@ -16,8 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
+from uuid import UUID
 
 from tidemill.coordinators.group.base.records import encode_record, encode_tombstone
+from tidemill.coordinators.group.consumer.assignment_epochs import Epochs
 from tidemill.coordinators.group.consumer.assignors import Partitions
 from tidemill.coordinators.group.consumer.reconciliation import CurrentAssignment, MemberState
 from tidemill.coordinators.runtime.shard import CoordinatorRecord
@@ -25,6 +28,7 @@ from tidemill.core.errors import ProtocolViolation
 from tidemill.wire.generated import (
     consumer_group_current_member_assignment_record as current_messages,
 )
+from tidemill.wire.generated import consumer_group_member_metadata_record as member_messages
 from tidemill.wire.generated import (
     consumer_group_target_assignment_member_record as target_messages,
 )
@@ -43,6 +47,7 @@ from tidemill.wire.generated.consumer_group_target_assignment_metadata_record im
 
 __all__ = [
     "VERSION",
+    "ClassicProtocols",
     "MemberMetadata",
     "current_of",
     "current_record",
@@ -61,6 +66,14 @@ VERSION = 0
 _STATES = {int(state): state for state in MemberState}
 
 
+class ClassicProtocols(NamedTuple):
+    """What a member that uses the classic protocol offers."""
+
+    session_timeout_ms: int
+    protocols: tuple[tuple[str, bytes], ...]
+    """Name and metadata, the preferred one first; at least one."""
+
+
 class MemberMetadata(NamedTuple):
     """A member's client, subscription and timeout."""
 
@@ -74,6 +87,8 @@ class MemberMetadata(NamedTuple):
     server_assignor: str | None = None
     pattern: str | None = None
     """The regular expression that it subscribes with; never empty."""
+    classic: ClassicProtocols | None = None
+    """Set if the member speaks JoinGroup, SyncGroup and Heartbeat."""
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -97,9 +112,24 @@ def member_record(group_id: str, member_id: str, metadata: MemberMetadata) -> Co
         subscribed_topic_regex=metadata.pattern,
         rebalance_timeout_ms=metadata.rebalance_timeout_ms,
         server_assignor=metadata.server_assignor,
+        classic_member_metadata=_classic_metadata(metadata.classic),
     )
     return encode_record(
         ConsumerGroupMemberMetadataKey(group_id=group_id, member_id=member_id), value, VERSION
+    )
+
+
+def _classic_metadata(
+    classic: ClassicProtocols | None,
+) -> member_messages.ClassicMemberMetadata | None:
+    if classic is None:
+        return None
+    return member_messages.ClassicMemberMetadata(
+        session_timeout_ms=classic.session_timeout_ms,
+        supported_protocols=[
+            member_messages.ClassicProtocol(name=name, metadata=metadata)
+            for name, metadata in classic.protocols
+        ],
     )
 
 
@@ -134,8 +164,8 @@ def current_record(group_id: str, member_id: str, current: CurrentAssignment) ->
         member_epoch=current.member_epoch,
         previous_member_epoch=current.previous_epoch,
         state=int(current.state),
-        assigned_partitions=_topic_partitions(current.assigned),
-        partitions_pending_revocation=_topic_partitions(current.revoking),
+        assigned_partitions=_topic_partitions(current.assigned, current.since),
+        partitions_pending_revocation=_topic_partitions(current.revoking, current.since),
     )
     return encode_record(
         current_messages.ConsumerGroupCurrentMemberAssignmentKey(
@@ -170,9 +200,15 @@ def group_tombstones(group_id: str, member_ids: Iterable[str]) -> list[Coordinat
     return records
 
 
-def _topic_partitions(partitions: Partitions) -> list[current_messages.TopicPartitions]:
+def _topic_partitions(
+    partitions: Partitions, since: Epochs
+) -> list[current_messages.TopicPartitions]:
     return [
-        current_messages.TopicPartitions(topic_id=topic_id, partitions=list(numbers))
+        current_messages.TopicPartitions(
+            topic_id=topic_id,
+            partitions=list(numbers),
+            assignment_epochs=[since[topic_id][number] for number in numbers],
+        )
         for topic_id, numbers in partitions.items()
     ]
 
@@ -190,7 +226,15 @@ def metadata_of(value: ConsumerGroupMemberMetadataValue) -> MemberMetadata:
         rebalance_timeout_ms=value.rebalance_timeout_ms,
         server_assignor=value.server_assignor,
         pattern=value.subscribed_topic_regex or None,
+        classic=_classic_of(value.classic_member_metadata),
     )
+
+
+def _classic_of(value: member_messages.ClassicMemberMetadata | None) -> ClassicProtocols | None:
+    if value is None:
+        return None
+    protocols = tuple((one.name, one.metadata) for one in value.supported_protocols)
+    return ClassicProtocols(value.session_timeout_ms, protocols)
 
 
 def current_of(
@@ -206,7 +250,19 @@ def current_of(
         state=state,
         assigned=_partitions(value.assigned_partitions),
         revoking=_partitions(value.partitions_pending_revocation),
+        since=_since(value),
     )
+
+
+def _since(value: current_messages.ConsumerGroupCurrentMemberAssignmentValue) -> Epochs:
+    """Records of older brokers have no epochs: the member's own is the only safe one."""
+    since: dict[UUID, dict[int, int]] = {}
+    for one in (*value.assigned_partitions, *value.partitions_pending_revocation):
+        epochs = one.assignment_epochs or []
+        if len(epochs) != len(one.partitions):
+            epochs = [value.member_epoch] * len(one.partitions)
+        since.setdefault(one.topic_id, {}).update(zip(one.partitions, epochs, strict=True))
+    return since
 
 
 def target_of(value: target_messages.ConsumerGroupTargetAssignmentMemberValue) -> Partitions:

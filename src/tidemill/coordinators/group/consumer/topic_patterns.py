@@ -101,8 +101,7 @@ class TopicPatterns:
             matched = self._try_match(pattern)
             if matched is None:
                 self._unfinished = sees_topic
-                key = DeadlineKey(self._group_id, DeadlineKind.PATTERNS)
-                self._context.deadlines.set(key, now.monotonic_ms + PATTERN_PAUSE_MS)
+                self.postpone(now)
                 break
             topics = tuple(filter(sees_topic, matched))
             if _fits(topics, refuse=pattern == own):
@@ -118,6 +117,11 @@ class TopicPatterns:
         if self._unfinished is None:
             return self.topics_of(used)
         return self.evaluate(used, self._unfinished, now=now, records=records)
+
+    def postpone(self, now: Now) -> None:
+        """Continue the evaluation after a pause."""
+        key = DeadlineKey(self._group_id, DeadlineKind.PATTERNS)
+        self._context.deadlines.set(key, now.monotonic_ms + PATTERN_PAUSE_MS)
 
     def _try_match(self, pattern: str) -> tuple[str, ...] | None:
         try:

@@ -7,8 +7,8 @@ and its replay does not decode them.
 An offset belongs to a topic id, not to a topic name: an offset of a deleted topic does not show up
 for a later topic of the same name (I34). The offset is not checked against the log, whose leader is
 usually another broker. Kafka accepts any value, and so does Tidemill: an offset beyond the end
-makes the consumer reset by its own policy. Negative offsets are refused, because readers take them
-for "none" (S45).
+makes the consumer reset by its own policy, and a negative one means whatever the client that
+committed it takes it for (kafkajs: -1 the end, -2 the start; T46).
 
 The offsets of a group are bounded by the partitions that exist: commits for other partitions are
 refused, and offsets of deleted topics are deleted.
@@ -196,8 +196,6 @@ class _TopicCommit:
             code = ErrorCode.NONE
             if not 0 <= index < partition_count:
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif one.committed_offset < 0:
-                code = ErrorCode.OFFSET_OUT_OF_RANGE
             elif metadata and _is_too_large(metadata, metadata_bytes_max):
                 code = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:

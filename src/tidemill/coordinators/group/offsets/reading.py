@@ -60,8 +60,13 @@ class OffsetReading:
         return [answer for answer in answers if answer is not None]
 
     def _try_all_of_topic(self, name: str, *, by_id: bool) -> OffsetFetchResponseTopics | None:
-        shown = [entry for entry in self._read(name, self._offsets[name]) if _is_set(entry)]
         topic = self._image.topic(name)
+        topic_id = None if topic is None else topic.topic_id.bytes
+        shown = [
+            _committed(index, entry)
+            for index, entry in self._offsets[name].items()
+            if self._is_shown(entry, topic_id)
+        ]
         if not shown or (by_id and topic is None):
             return None
         if by_id and topic is not None:
@@ -77,20 +82,24 @@ class OffsetReading:
     def _partition(
         self, index: int, entry: CommittedOffset | None, topic_id: bytes | None
     ) -> OffsetFetchResponsePartitions:
-        if entry is None or entry.topic_id in self._deleted:
+        if entry is None or not self._is_shown(entry, topic_id):
             return _nothing(index)
-        if topic_id is not None and not entry.belongs_to(topic_id):
-            return _nothing(index)
-        return OffsetFetchResponsePartitions(
-            partition_index=index,
-            committed_offset=entry.offset,
-            committed_leader_epoch=entry.leader_epoch,
-            metadata=entry.metadata,
-        )
+        return _committed(index, entry)
+
+    def _is_shown(self, entry: CommittedOffset, topic_id: bytes | None) -> bool:
+        """`topic_id`: of the topic that has the name now, None if it is not known."""
+        if entry.topic_id in self._deleted:
+            return False
+        return topic_id is None or entry.belongs_to(topic_id)
 
 
-def _is_set(entry: OffsetFetchResponsePartitions) -> bool:
-    return entry.committed_offset != NO_OFFSET
+def _committed(index: int, entry: CommittedOffset) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=entry.offset,
+        committed_leader_epoch=entry.leader_epoch,
+        metadata=entry.metadata,
+    )
 
 
 def _nothing(index: int) -> OffsetFetchResponsePartitions:

@@ -5,8 +5,8 @@ epochs (KIP-848), GROUP_ID_NOT_FOUND and STALE_MEMBER_EPOCH; v10 topic ids.
 
 The answer leaves when the offsets are committed in `__consumer_offsets`. A client that is not a
 member (generation -1, no member id) may commit while the group is empty, which creates the group if
-need be. Any offset from 0 on is accepted: the end of the log is not known here, and Kafka accepts
-any (S45).
+need be. Any offset is accepted, as in Kafka: the end of the log is not known here, and some clients
+commit negative offsets to be sent to the start or the end.
 
 Left out: the retention time of versions up to 4; the broker's own applies, as in Kafka.
 """

@@ -251,10 +251,22 @@ def test_member_that_left_has_no_deadline():
     assert len(desk.context.deadlines) == 0
 
 
+def test_deadlines_after_a_record_stay_due_until_it_is_replayed():
+    desk = Desk()
+    (ana,) = desk.stable("ana")
+    (session,) = desk.context.deadlines.take_due(desk.ms + SESSION_MS, 1)
+    assert session.member_id == ana.member_id
+    other = DeadlineKey("g", DeadlineKind.PENDING_JOIN, "late")
+    result = desk.group.deadlines_passed([session, other], desk.now)
+    assert len(result.records) == 1
+    desk.apply(result)
+    assert desk.context.deadlines.take_due(desk.ms, 2) == [other]
+
+
 def test_deadline_of_an_unknown_member_changes_nothing():
     desk = Desk()
     desk.stable("ana")
-    for kind in DeadlineKind:
-        result = desk.group.deadline_passed(DeadlineKey("g", kind, "nobody"), desk.now)
+    for kind in set(DeadlineKind) - {DeadlineKind.TAKEOVER}:
+        result = desk.group.deadlines_passed([DeadlineKey("g", kind, "nobody")], desk.now)
         assert (result.records, result.replies) == ([], [])
     assert desk.group.state_name == "Stable"

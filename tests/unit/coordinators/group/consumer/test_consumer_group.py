@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -25,13 +26,14 @@ from tidemill.coordinators.group.base.group import (
     DeadlineKind,
     GroupType,
 )
-from tidemill.coordinators.group.base.records import try_decode_key
+from tidemill.coordinators.group.base.records import decode_value, try_decode_key
 from tidemill.coordinators.group.consumer.records import current_of
 from tidemill.coordinators.runtime.shard import CoordinatorRecord
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
 from tidemill.core.limits import QUICK_HEARTBEAT_MS
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
     ConsumerGroupCurrentMemberAssignmentValue,
+    TopicPartitions,
 )
 
 
@@ -256,7 +258,7 @@ def test_loading_gives_members_a_new_session_and_a_new_time_to_give_up(desk):
 )
 def test_deadline_that_no_longer_matters_does_nothing(desk, kind, member_id):
     pair(desk)
-    assert desk.group.deadline_passed(DeadlineKey("g", kind, member_id), desk.now).records == []
+    assert desk.group.deadlines_passed([DeadlineKey("g", kind, member_id)], desk.now).records == []
 
 
 def test_group_is_empty_since_its_last_member_left(desk):
@@ -288,6 +290,69 @@ def test_T48_commit_needs_the_member_s_epoch(desk):
     assert desk.commit_refusal("m", 1) is ErrorCode.STALE_MEMBER_EPOCH
     assert desk.commit_refusal("m", 3) is ErrorCode.STALE_MEMBER_EPOCH
     assert desk.commit_refusal("x", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_I26_commit_with_an_older_epoch_is_taken_for_what_the_member_kept(desk, is_loaded):
+    """KIP-1251: it was sent just before a rebalance."""
+    one, other = pair(desk)
+    third = Client(desk, "o", ["t"])
+    settle(one, other, third)
+    if is_loaded:
+        desk.compact()
+        desk.load()
+    assert (one.epoch, other.epoch) == (3, 3)
+    kept = one.reading | other.reading
+    assert kept
+    for client, epochs in ((one, (1, 2, 3)), (other, (2, 3))):
+        for partition in client.reading:
+            for epoch in epochs:
+                assert desk.commit_refusal(client.member_id, epoch, partition) is ErrorCode.NONE
+    for partition in other.reading:
+        assert desk.commit_refusal("n", 1, partition) is ErrorCode.STALE_MEMBER_EPOCH
+        assert desk.commit_refusal("m", 2, partition) is ErrorCode.STALE_MEMBER_EPOCH
+    for partition in third.reading:
+        assert desk.commit_refusal("m", 1, partition) is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_commit_with_an_older_epoch_is_taken_while_partitions_are_given_up(desk):
+    one, other = pair(desk)
+    third = Client(desk, "o", ["t"])
+    third.beat()
+    for client in (one, other):
+        client.beat()
+        for partition in client.reading:
+            assert desk.commit_refusal(client.member_id, 2, partition) is ErrorCode.NONE
+
+
+def test_I26_member_that_started_over_has_its_partitions_from_then_on(desk):
+    one, other = pair(desk)
+    settle(one, other, Client(desk, "o", ["t"]))
+    desk.beat(join_request("m"), client="m")
+    for partition in one.reading:
+        assert desk.commit_refusal("m", 3, partition) is ErrorCode.NONE
+        assert desk.commit_refusal("m", 2, partition) is ErrorCode.STALE_MEMBER_EPOCH
+
+
+def test_records_without_assignment_epochs_are_loaded():
+    """As older brokers wrote them: only the member's own epoch is safe."""
+    topic_id = UUID(int=1)
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=7,
+        assigned_partitions=[TopicPartitions(topic_id=topic_id, partitions=[1, 0])],
+    )
+    current = current_of(value)
+    assert current.assigned == {topic_id: (0, 1)}
+    assert current.since == {topic_id: {0: 7, 1: 7}}
+
+
+def test_assignment_epochs_are_written_as_kafka_does(desk):
+    pair(desk)
+    record = desk.log[-1]
+    value = decode_value(try_decode_key(record.key), record.value)
+    (topic,) = value.assigned_partitions
+    assert is_about(record, "n")
+    assert (topic.partitions, topic.assignment_epochs) == ([2, 3], [2, 2])
 
 
 def test_I26_commit_of_a_member_that_was_replaced_is_refused(desk):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -29,6 +29,7 @@ from tests.support.consumer_desk import (
     ConsumerDesk,
 )
 from tidemill.coordinators.group import re2_matcher
+from tidemill.coordinators.group.base.group import DeadlineKey
 from tidemill.core.errors import ErrorCode
 
 TOPICS = ["a", "b", "c"]
@@ -42,17 +43,28 @@ clients = st.integers(0, CLIENTS_MAX - 1)
 subscriptions = st.lists(st.sampled_from(TOPICS), min_size=1, max_size=3, unique=True).map(sorted)
 
 
+class HastyDesk(ConsumerDesk):
+    """A planted bug: decides on several deadlines before the records of the first are replayed."""
+
+    def expire(self, keys: list[DeadlineKey]) -> None:
+        for result in [self.group.deadlines_passed([key], self.now) for key in keys]:
+            self.apply(result)
+
+
 class ConsumersOfAGroup(RuleBasedStateMachine):
+    desk_class = ConsumerDesk
+
     @initialize(
         counts=st.lists(st.integers(0, 5), min_size=3, max_size=3),
         wanted=st.lists(subscriptions, min_size=1, max_size=3),
     )
     def open(self, counts: list[int], wanted: list[list[str]]) -> None:
         sizes = {name: count for name, count in zip(TOPICS, counts, strict=True) if count}
-        self.desk = ConsumerDesk(sizes)
+        self.desk = self.desk_class(sizes)
         self.clients: list[Client] = []
         self.names_made = 0
         self.epoch_seen = 0
+        self.members_seen_ms = 0
         for topics in wanted:
             self.start(topics, None, by_pattern=False)
 
@@ -99,6 +111,14 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
     def die(self, index: int) -> None:
         """It stops without leaving; its partitions stay its own until its session ends."""
         self.clients.remove(self.pick(index))
+
+    @rule()
+    def die_together(self) -> None:
+        """The broker restarts and no client finds it again: all sessions end at one moment."""
+        self.clients.clear()
+        self.desk.load()
+        self.desk.pass_ms(SESSION_MS)
+        assert self.desk.group.is_empty
 
     # --- clients send heartbeats -----------------------------------------------------------------
 
@@ -178,11 +198,38 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
             assert one.told.isdisjoint(other.reading), (one.member_id, other.member_id)
 
     @invariant()
+    def i26_a_partition_is_committed_by_its_reader_only(self) -> None:
+        """With any epoch that the reader may still have; with an older one by no other member."""
+        if not hasattr(self, "desk"):
+            return
+        epochs = {one.member_id: one.member_epoch for one in self.desk.describe().members}
+        live = [one for one in self.clients if one.epoch > 0 and one.member_id in epochs]
+        for client in live:
+            for partition in client.reading:
+                code = self.desk.commit_refusal(client.member_id, client.epoch, partition)
+                assert code is ErrorCode.NONE, (client.member_id, client.epoch)
+                for other in live:
+                    older = epochs[other.member_id] - 1
+                    if other is not client and older > 0:
+                        code = self.desk.commit_refusal(other.member_id, older, partition)
+                        assert code is ErrorCode.STALE_MEMBER_EPOCH, other.member_id
+
+    @invariant()
     def epochs_only_rise(self) -> None:
         if hasattr(self, "desk"):
             epoch = self.desk.describe().group_epoch
             assert epoch >= self.epoch_seen
             self.epoch_seen = epoch
+
+    @invariant()
+    def an_empty_group_knows_since_when(self) -> None:
+        """Its offsets expire counting from then."""
+        if not hasattr(self, "desk"):
+            return
+        if not self.desk.group.is_empty:
+            self.members_seen_ms = self.desk.now.wall_ms
+        elif self.members_seen_ms:
+            assert self.desk.group.empty_since_ms >= self.members_seen_ms
 
     def teardown(self) -> None:
         """I27: once events stop, every partition soon has a reader."""
@@ -213,9 +260,15 @@ class ConsumersOfAGroup(RuleBasedStateMachine):
         self.i26_no_partition_has_two_readers()
 
 
-def check(examples: int, steps: int) -> None:
+class HastyGroup(ConsumersOfAGroup):
+    desk_class = HastyDesk
+
+
+def check(
+    examples: int, steps: int, model: type[ConsumersOfAGroup] = ConsumersOfAGroup, **how
+) -> None:
     run_state_machine_as_test(
-        ConsumersOfAGroup, settings=settings(max_examples=examples, stateful_step_count=steps)
+        model, settings=settings(max_examples=examples, stateful_step_count=steps, **how)
     )
 
 
@@ -231,3 +284,8 @@ def test_I26_I27_hold_while_expressions_are_evaluated_name_by_name(monkeypatch):
 @pytest.mark.slow
 def test_I26_I27_hold_over_long_histories():
     check(examples=150, steps=60)
+
+
+def test_the_model_finds_decisions_that_do_not_see_each_other():
+    with pytest.raises(AssertionError, match="empty_since_ms"):
+        check(examples=100, steps=25, model=HastyGroup, phases=[Phase.generate])

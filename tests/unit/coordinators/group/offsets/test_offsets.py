@@ -75,9 +75,14 @@ def test_S45_partitions_that_do_not_exist_are_refused_one_by_one(desk, topic, in
 
 
 @pytest.mark.parametrize("offset", [-1, -2, -(2**63)])
-def test_S45_negative_offsets_are_refused_without_effect(desk, offset):
-    assert desk.commit(offset) is ErrorCode.OFFSET_OUT_OF_RANGE
-    assert desk.log == []
+def test_T46_a_negative_offset_is_returned_as_it_was_committed(desk, offset):
+    """kafkajs resets a group to the start or the end by committing -2 or -1."""
+    assert desk.commit(offset, metadata="reset") is ErrorCode.NONE
+    for host in (desk, desk.reloaded()):
+        (entry,) = host.fetch().topics[0].partitions
+        assert (entry.committed_offset, entry.metadata) == (offset, "reset")
+        (listed,) = host.fetch_topics(None).topics[0].partitions
+        assert listed == entry
 
 
 def test_S45_an_offset_beyond_the_end_is_accepted_as_in_kafka(desk):
@@ -100,10 +105,11 @@ def test_T46_metadata_over_4096_bytes_is_refused(desk, text):
 def test_one_refused_partition_does_not_hold_back_its_neighbour(desk):
     request = commit_request(5)
     request.topics += commit_request(6, topic="nope").topics
-    request.topics[0].partitions += commit_request(-3, index=1).topics[0].partitions
+    long = "x" * (METADATA_BYTES_MAX + 1)
+    request.topics[0].partitions += commit_request(index=1, metadata=long).topics[0].partitions
     response = desk.take(desk.shard.commit_offsets(request, version=9, now=desk.now))
     codes = [one.error_code for topic in response.topics for one in topic.partitions]
-    assert codes == [0, ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert codes == [0, ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     assert desk.committed() == 5
 
 
@@ -295,6 +301,23 @@ def test_a_group_that_was_left_keeps_its_offsets_for_the_retention_time(desk):
     assert desk.now.wall_ms > left_ms + RETENTION_MS
     assert desk.committed() == -1
     assert desk.reloaded().listed() == {}
+
+
+@pytest.mark.parametrize("count", [1, 2, 250])
+def test_members_that_die_together_leave_their_offsets_for_the_retention_time(desk, count):
+    """As after a restart of the broker, when all clients are dead: their sessions end at once."""
+    epoch = desk.heartbeat(member_id="m0").member_epoch
+    desk.commit(5, generation=epoch, member="m0")
+    for number in range(1, count):
+        desk.heartbeat(member_id=f"m{number}")
+    desk.now = Now(0, desk.now.wall_ms + RETENTION_MS + MINUTE_MS)
+    restarted = desk.reloaded()
+    restarted.pass_time(MINUTE_MS)
+    assert restarted.listed() == {GROUP: ("consumer", "Empty")}
+    restarted.pass_time(RETENTION_MS - 2 * MINUTE_MS)
+    assert restarted.committed() == 5
+    restarted.pass_time(2 * MINUTE_MS + CHECK_INTERVAL_MS)
+    assert restarted.committed() == -1
 
 
 def test_offsets_of_topics_that_no_member_reads_any_more_expire():
