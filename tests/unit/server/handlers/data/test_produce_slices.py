@@ -72,7 +72,7 @@ def _work_of_slices(broker, request, monkeypatch):
     assert isinstance(answer, Unfinished)
     read.append(0)
     broker.run(finish_slices(answer, lambda: read.append(0)))
-    return [size for size in read if size]
+    return read
 
 
 def _with_payload(codec, payload):
@@ -157,7 +157,7 @@ def test_S18_a_batch_that_grows_too_much_is_read_in_a_thread(broker, monkeypatch
 def test_S18_a_bomb_costs_the_loop_no_more_than_its_own_size_allows(broker, monkeypatch):
     broker.make_topic("orders", 8)
     read = _work_of_slices(broker, _request(*[_zeros(20 * MIB)] * 8), monkeypatch)
-    assert len(read) == 8  # each bomb ends a slice
+    assert len([size for size in read if size]) == 8  # each bomb ends a slice
     assert max(read) < MIB
 
 
