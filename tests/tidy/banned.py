@@ -72,7 +72,7 @@ BANS = (
             "multiprocessing.*",
         ),
         methods=("run_in_executor", "to_thread"),
-        allowed=("storage/files/disk.py", *STORES, "testing/"),
+        allowed=("storage/files/disk_work.py", *STORES, "testing/"),
         instead="hand the blocking call to `await disk.run(operation)`",
     ),
     Ban(

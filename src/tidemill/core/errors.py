@@ -12,6 +12,7 @@ from __future__ import annotations
 from tidemill.core.error_codes import ErrorCode
 
 __all__ = [
+    "DiskBusy",
     "DiskFull",
     "ErrorCode",
     "InvariantViolation",
@@ -48,6 +49,10 @@ class StorageFault(TidemillError):
 
 class DiskFull(StorageFault):
     """No space left: writes are refused until there is space again; reads continue."""
+
+
+class DiskBusy(StorageFault):
+    """Too many reads wait for a thread: this one did not run, and may be tried again later."""
 
 
 class StoreUnavailable(TidemillError):

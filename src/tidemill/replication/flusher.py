@@ -14,9 +14,11 @@ from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import StorageFault
+from tidemill.core.limits import DISK_FLUSH_THREADS
 from tidemill.core.telemetry import Telemetry
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.interface import FOREVER, PartitionLog
 
 __all__ = ["Flusher"]
@@ -24,8 +26,6 @@ __all__ = ["Flusher"]
 log = logging.getLogger(__name__)
 
 IDLE_S = 3600.0
-SYNC_THREADS = 4
-"""Threads that sync the files of one round: 7 instead of 20 ms for 64 files (ADR 0003)."""
 
 
 @final
@@ -122,11 +122,11 @@ class Flusher:
         started = self._clock.monotonic()
         logs = round_.logs
         try:
-            parts = round_.sync_parts(SYNC_THREADS)
+            parts = round_.sync_parts(DISK_FLUSH_THREADS)
             if len(parts) == 1:
-                await self._disk.run(parts[0])
+                await self._disk.run(parts[0], DiskWork.FLUSH)
             else:
-                await asyncio.gather(*map(self._disk.run, parts))
+                await asyncio.gather(*[self._disk.run(part, DiskWork.FLUSH) for part in parts])
             round_.synced()
         except StorageFault as fault:
             self._failed = True

@@ -27,6 +27,7 @@ from tidemill.storage.compaction.cleanable import Cleanable, try_find_cleanable
 from tidemill.storage.compaction.cleaning import Compaction, LogChanged
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.partition_log import FilePartitionLog
 
 __all__ = ["Cleaner"]
@@ -96,7 +97,7 @@ class Cleaner:
         now_ms = self._clock.wall_ms()
         for start in range(0, len(candidates), LOGS_PER_SCAN):
             some = candidates[start : start + LOGS_PER_SCAN]
-            found += await self._disk.run(partial(self._scan, some, now_ms))
+            found += await self._disk.run(partial(self._scan, some, now_ms), DiskWork.BACKGROUND)
         return found
 
     def _scan(self, candidates: Sequence[_Candidate], now_ms: int) -> list[Cleanable]:
@@ -143,7 +144,7 @@ class Cleaner:
         try:
             for step in steps:
                 started = self._clock.monotonic()
-                await self._disk.run(step)
+                await self._disk.run(step, DiskWork.BACKGROUND)
                 spent_s = self._clock.monotonic() - started
                 before, moved_bytes = moved_bytes, job.bytes_read + job.bytes_written
                 telemetry.cleaned_bytes += moved_bytes - before

@@ -20,6 +20,7 @@ from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.directory.retention import RetentionPass
 from tidemill.storage.directory.scrub import Scrub
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.recovery.cut_files import purge_cut_files
 from tidemill.upkeep.log_opener import LogOpener
 
@@ -79,7 +80,8 @@ class Housekeeping:
         logs = [(log_.directory, log_.config) for log_ in self._directory.logs().values()]
         for start in range(0, len(logs), LOGS_PER_SLICE):
             some = logs[start : start + LOGS_PER_SLICE]
-            await self._disk.run(partial(purge_cut_files, self._disk, some, now_ms))
+            purge = partial(purge_cut_files, self._disk, some, now_ms)
+            await self._disk.run(purge, DiskWork.BACKGROUND)
 
     async def run_openings(self) -> None:
         """Make the logs of new partitions."""
@@ -117,7 +119,7 @@ class Housekeeping:
             part = self._scrub.next_slice(self._monotonic_ms())
             if part is None:
                 continue
-            await self._disk.run(part.run)
+            await self._disk.run(part.run, DiskWork.BACKGROUND)
             for damage in self._scrub.finish(part, self._monotonic_ms()):
                 log.error(
                     "damage in %s at byte %d: %s", damage.path, damage.position, damage.detail

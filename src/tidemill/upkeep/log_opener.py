@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import final
 
-from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.pacing import next_turn
 from tidemill.metadata.image.metadata_image import TopicImage
@@ -21,6 +21,7 @@ from tidemill.replication.replica_manager import ReplicaManager, log_config_of
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk_work import DiskWork
 
 __all__ = ["LogOpener"]
 
@@ -65,11 +66,12 @@ class LogOpener:
         creation = self._directory.begin_creation(
             WantedLog(name, topic.topic_id, log_config_of(topic.config)) for name, topic in group
         )
-        await self._disk.run(creation.make)
         try:
+            await self._disk.run(creation.make)
             self._directory.adopt(creation)
-        except KafkaError as error:
-            creation.failed.update(dict.fromkeys(creation.made, error))
+        except (KafkaError, DiskBusy) as error:
+            rest = [name for name, _ in group if name not in creation.failed]
+            creation.failed.update(dict.fromkeys(rest, error))
         self._note_failures(group, creation)
         made = [name for name, _ in group if name not in creation.failed]
         for start in range(0, len(made), PARTITIONS_PER_SLICE):
@@ -91,6 +93,6 @@ class LogOpener:
         if not self._directory.has_unsettled_removals:
             return
         try:
-            await self._disk.run(self._directory.settle_removals)
+            await self._disk.run(self._directory.settle_removals, DiskWork.BACKGROUND)
         except StorageFault as fault:
             log.error("removing deleted logs failed: %s", fault)

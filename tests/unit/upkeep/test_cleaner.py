@@ -17,6 +17,7 @@ from tidemill.core.config.broker_config import broker_config
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
+from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.manual_clock import ManualClock
@@ -169,12 +170,12 @@ def test_deleting_a_log_while_it_is_cleaned_is_not_a_failure():
     place.log()
     run, steps = place.disk.run, 0
 
-    async def run_and_delete(operation: object) -> object:
+    async def run_and_delete(operation: object, work: DiskWork) -> object:
         nonlocal steps
         steps += 1
         if steps == 5:
             place.directory.delete_log(A)
-        return await run(operation)  # type: ignore[arg-type]
+        return await run(operation, work)  # type: ignore[arg-type]
 
     place.disk.run = run_and_delete  # type: ignore[method-assign,assignment]
     assert place.clean()

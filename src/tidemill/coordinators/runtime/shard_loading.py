@@ -8,6 +8,7 @@ from typing import Protocol
 from tidemill.coordinators.runtime.shard import Shard
 from tidemill.core.loop.pacing import next_turn
 from tidemill.storage.files.disk import Buffer, Disk
+from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import iter_headers, verify
 from tidemill.wire.records import iter_records
@@ -46,7 +47,7 @@ async def replay_log(
         )
         chunks: Sequence[Buffer] = found.chunks
         if found.load is not None:
-            chunks = await disk.run(found.load)
+            chunks = await disk.run(found.load, DiskWork.BACKGROUND)
         replayed = 0
         for chunk in chunks:
             view = memoryview(chunk)

@@ -12,20 +12,19 @@ What a crash may do, and what a simulated disk must model:
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import errno
 import fcntl
 import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, final
 
 from tidemill.core.errors import DiskFull, StorageFault, UserError
-from tidemill.core.limits import DISK_THREADS_MAX, REMAP_GROWTH_BYTES
+from tidemill.core.limits import REMAP_GROWTH_BYTES
+from tidemill.storage.files.disk_work import DiskLoad, DiskThreads, DiskWork
 
 __all__ = ["Buffer", "Disk", "DiskFile", "DiskSpace", "OsDisk"]
 
@@ -129,8 +128,15 @@ class Disk(Protocol):
         """Take an exclusive lock on a file, or raise UserError naming the process that holds it."""
         ...
 
-    async def run(self, operation: Callable[[], T]) -> T:
-        """Run a slow operation off the event loop: the only way into a thread."""
+    async def run(self, operation: Callable[[], T], work: DiskWork = DiskWork.READ) -> T:
+        """Run a slow operation off the event loop: the only way into a thread.
+
+        `work` decides in which threads. DiskBusy: too many reads wait, and this one did not run.
+        """
+        ...
+
+    def load_of(self, work: DiskWork) -> DiskLoad:
+        """How busy the threads of this kind of work are."""
         ...
 
 
@@ -318,7 +324,7 @@ class OsDisk:
     """The machine's file system. Directories 0700, files 0600, symbolic links are not followed."""
 
     def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads = {work: DiskThreads(work) for work in DiskWork}
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
         return self._open(path, _OPEN_FLAGS | (os.O_CREAT | os.O_EXCL if create else 0))
@@ -396,16 +402,16 @@ class OsDisk:
         file.pwrite([b"%d\n" % os.getpid()], 0)
         return file
 
-    async def run(self, operation: Callable[[], T]) -> T:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(DISK_THREADS_MAX, thread_name_prefix="disk")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, operation)
+    async def run(self, operation: Callable[[], T], work: DiskWork = DiskWork.READ) -> T:
+        return await self._threads[work].run(operation)
+
+    def load_of(self, work: DiskWork) -> DiskLoad:
+        return self._threads[work].load
 
     def close(self) -> None:
         """Wait for running operations and end the threads."""
-        if self._threads is not None:
-            self._threads.shutdown()
-            self._threads = None
+        for threads in self._threads.values():
+            threads.close()
 
     def _open(self, path: str, flags: int) -> _OsFile:
         with _faults(path):

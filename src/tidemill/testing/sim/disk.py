@@ -25,6 +25,7 @@ from typing import TypeVar, final
 from tidemill.core.errors import DiskFull, StorageFault, UserError, invariant
 from tidemill.core.rng import Rng
 from tidemill.storage.files.disk import Buffer, DiskFile, DiskSpace
+from tidemill.storage.files.disk_work import DiskLoad, DiskWork
 from tidemill.testing.sim.media import (
     Fate,
     Media,
@@ -270,8 +271,11 @@ class SimDisk:
         self._media.locks[path] = handle
         return handle
 
-    async def run(self, operation: Callable[[], T]) -> T:
-        """In place; with a delay, half of it passes before the operation and half after."""
+    async def run(self, operation: Callable[[], T], work: DiskWork = DiskWork.READ) -> T:
+        """In place; with a delay, half of it passes before the operation and half after.
+
+        There is always a free thread: no kind of work waits or is refused.
+        """
         delay_s = self._run_delay_s() if self._run_delay_s is not None else 0.0
         if delay_s <= 0:
             return operation()
@@ -279,6 +283,9 @@ class SimDisk:
         outcome = operation()
         await asyncio.sleep(delay_s / 2)
         return outcome
+
+    def load_of(self, work: DiskWork) -> DiskLoad:
+        return DiskLoad()
 
     # --- for the files opened here ----------------------------------------------------------------
 
