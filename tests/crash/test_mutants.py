@@ -125,10 +125,10 @@ def test_mutant_no_directory_sync_after_a_roll_is_found(monkeypatch):
     def run(work: FlushWork) -> None:
         for file in work.files:
             file.sync()
-        for path, content in work.contents:
+        for path, encode in work.contents:
             work.disk.unlink(path)
             file = work.disk.open(path, create=True)
-            file.pwrite([content], 0)
+            file.pwrite([encode()], 0)
             file.sync()
 
     monkeypatch.setattr(FlushWork, "run", run)

@@ -23,6 +23,7 @@ from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.state.producer_bound import ProducerLimits
 from tidemill.upkeep.cleaner import Cleaner
 from tidemill.upkeep.housekeeping import Housekeeping
 
@@ -82,6 +83,10 @@ async def open_logs(
             rng=seams.rng,
             now_ms=now_ms,
             files_max=open_files_max,
+            producers=ProducerLimits(
+                expiration_ms=config.producer_id_expiration_ms,
+                entries_max=config.producer_ids_max,
+            ),
         )
     )
     report = directory.report

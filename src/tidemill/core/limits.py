@@ -62,7 +62,7 @@ IDEMPOTENCE_WINDOW_BATCHES = 5
 
 # --- one log -------------------------------------------------------------------------------------
 PRODUCER_IDS_PER_LOG_MAX = 10_000
-"""Producers that a log remembers; the one silent for longest is dropped first (S38): about 6 MB."""
+"""Producers that a log remembers; the one silent for longest is dropped first (S38): about 4 MB."""
 OPEN_FILES_MAX = 2_048
 """Files that storage keeps open; each map holds one more descriptor, so 4,096 in all.
 
@@ -92,6 +92,8 @@ DISK_BACKGROUND_WAITING_MAX = 64
 # --- data directories ----------------------------------------------------------------------------
 UNFLUSHED_TAIL_BYTES_MAX = 64 * MIB
 """Unflushed bytes of one log that start a flush: bounds what recovery has to scan (R11)."""
+CHECKPOINT_PRODUCERS_PER_SLICE = 20_000
+"""Producers that one round of a checkpoint captures on the loop: about 1 ms."""
 SCRUB_EVENTS_MAX = 100
 """Damaged places that a scrub remembers one by one; it counts all of them."""
 

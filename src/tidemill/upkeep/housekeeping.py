@@ -17,6 +17,7 @@ from tidemill.core.loop.pacing import run_slices
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory.producer_expiry import ProducerExpiry
 from tidemill.storage.directory.retention import RetentionPass
 from tidemill.storage.directory.scrub import Scrub
 from tidemill.storage.files.disk import Disk
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 LOGS_PER_SLICE = 50
 FILES_PER_SLICE = 50
+PRODUCERS_PER_SLICE = 2_000
+"""Expired producers that are forgotten in one turn of the loop: about a millisecond."""
 CHECKPOINT_INTERVAL_S = 60.0
 SCRUB_INTERVAL_S = 1.0
 
@@ -56,6 +59,7 @@ class Housekeeping:
         self._one_at_a_time = asyncio.Lock()
         self._retention_interval_s = retention_interval_s
         self._retention = RetentionPass(directory, self._high_watermark_of)
+        self._producer_expiry = ProducerExpiry(directory)
         self._opener = LogOpener(disk, directory, replicas)
         self._scrub = Scrub(disk, directory.paths)
 
@@ -71,9 +75,19 @@ class Housekeeping:
                 now_ms = self._clock.wall_ms()
                 await run_slices(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
                 await run_slices(partial(self._retention.purge_slice, FILES_PER_SLICE))
+                await self._expire_producers(now_ms)
                 await self.purge_cut_files(now_ms)
             except StorageFault as fault:
                 log.error("retention failed: %s", fault)
+
+    async def _expire_producers(self, now_ms: int) -> None:
+        run_slice = partial(
+            self._producer_expiry.run_slice,
+            now_ms,
+            logs_max=LOGS_PER_SLICE,
+            entries_max=PRODUCERS_PER_SLICE,
+        )
+        await run_slices(run_slice)
 
     async def purge_cut_files(self, now_ms: int) -> None:
         """Delete the side files of earlier recoveries that are old enough."""
@@ -95,7 +109,8 @@ class Housekeeping:
 
     async def checkpoint(self) -> None:
         """Write what shortens the next start (snapshots, indexes), then the checkpoint file."""
-        collect = partial(self._directory.collect_checkpoint, LOGS_PER_SLICE)
+        changed = self._directory.changed_logs()
+        collect = partial(self._directory.collect_checkpoint, changed, LOGS_PER_SLICE)
         more = True
         while more:
             more = await self._flusher.run_round(collect)

@@ -29,7 +29,7 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, UserError, invariant
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.core.limits import OPEN_FILES_MAX
+from tidemill.core.limits import CHECKPOINT_PRODUCERS_PER_SLICE, OPEN_FILES_MAX
 from tidemill.core.rng import Rng
 from tidemill.storage.directory.checkpoint import (
     Checkpoint,
@@ -54,11 +54,14 @@ from tidemill.storage.files.log_file_names import DELETED_SUFFIX
 from tidemill.storage.log.interface import FlushPoint, LogConfig, PartitionLog
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.recovery.recovery_report import RecoveryReport
+from tidemill.storage.state.producer_bound import ProducerBound, ProducerLimits
 from tidemill.wire.batch import CorruptBatch
 
 __all__ = ["LOCK_NAME", "LogDirectory"]
 
 LOCK_NAME = ".lock"
+
+DEFAULT_PRODUCERS = ProducerLimits()
 
 ConfigOf = Callable[[TopicPartition], LogConfig]
 
@@ -73,8 +76,6 @@ class _HostedLog:
     path: str
     high_watermark: int
     """As last written to a checkpoint, or read from one."""
-    stored_end_offset: int
-    """Where the log ended when its snapshot and index were last stored."""
 
 
 def _default_config(_partition: TopicPartition) -> LogConfig:
@@ -85,7 +86,16 @@ def _default_config(_partition: TopicPartition) -> LogConfig:
 class LogDirectory:
     """One directory with logs, for one broker at a time."""
 
-    def __init__(self, disk: Disk, path: str, *, rng: Rng, lock: DiskFile, files_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        rng: Rng,
+        lock: DiskFile,
+        files_max: int,
+        producers: ProducerLimits,
+    ) -> None:
         """Use `open`."""
         self._disk = disk
         self._rng = rng
@@ -105,6 +115,8 @@ class LogDirectory:
         """Paths of removed logs that a running flush round may still write to."""
         self.path = path
         self.meta: DirectoryMeta
+        self.producer_expiration_ms = producers.expiration_ms
+        self._producer_bound = ProducerBound(entries_max=producers.entries_max)
         self.dirty = DirtyLogs(on_failure=self.fail)
         self.report = RecoveryReport()
         self.started_clean = False
@@ -125,6 +137,7 @@ class LogDirectory:
         now_ms: int,
         config_of: ConfigOf = _default_config,
         files_max: int = OPEN_FILES_MAX,
+        producers: ProducerLimits = DEFAULT_PRODUCERS,
     ) -> LogDirectory:
         """Lock the directory, check whose it is, and load every log in it.
 
@@ -135,7 +148,7 @@ class LogDirectory:
             disk.make_directories(path)
             disk.sync_directory(path.rpartition("/")[0] or ".")
         lock = _lock(disk, path)
-        directory = cls(disk, path, rng=rng, lock=lock, files_max=files_max)
+        directory = cls(disk, path, rng=rng, lock=lock, files_max=files_max, producers=producers)
         try:
             directory.meta = claim_directory(
                 disk, path, cluster_id=cluster_id, broker_id=broker_id, rng=rng
@@ -206,9 +219,11 @@ class LogDirectory:
         self._purgeable.extend(creation.put_aside)
         for partition, log in creation.made.items():
             topic_id = creation.topic_id(partition)
-            self._hosted[partition] = _HostedLog(
-                log, topic_id, log.directory, 0, stored_end_offset=0
-            )
+            self._host(partition, _HostedLog(log, topic_id, log.directory, 0))
+
+    def _host(self, partition: TopicPartition, hosted: _HostedLog) -> None:
+        self._hosted[partition] = hosted
+        self._producer_bound.adopt(hosted.log.producers)
 
     def create_log(
         self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
@@ -237,6 +252,7 @@ class LogDirectory:
         if running is not None and running.covers(hosted.log):
             self._busy[hosted.path] = running
         self.dirty.forget(hosted.log)
+        self._producer_bound.release(hosted.log.producers)
         hosted.log.close()
         self._removed.append(self._rename_aside(hosted.path))
 
@@ -271,8 +287,7 @@ class LogDirectory:
         log, running = hosted.log, self.dirty.running
         limit = min(high_watermark, log.flushed_offset)
         active_base = log.segments.active.base_offset
-        is_stored = hosted.stored_end_offset == log.log_end_offset
-        if not is_stored or (running is not None and running.covers(log)):
+        if not log.is_stored or (running is not None and running.covers(log)):
             limit = min(limit, active_base if log.flushed_offset > active_base else -1)
         return log.apply_retention(now_ms=now_ms, high_watermark=limit)
 
@@ -291,20 +306,28 @@ class LogDirectory:
 
     # --- checkpoints ------------------------------------------------------------------------------
 
-    def collect_checkpoint(self, logs_max: int) -> FlushRound | None:
-        """A round for up to this many changed logs that stores what makes the next start short.
+    def changed_logs(self) -> deque[FilePartitionLog]:
+        """The logs that a checkpoint has to store: for `collect_checkpoint`."""
+        return deque(one.log for one in self._hosted.values() if not one.log.is_stored)
 
-        Run it like any other round. None if nothing has changed, or a round is running.
+    def collect_checkpoint(
+        self, changed: deque[FilePartitionLog], logs_max: int
+    ) -> FlushRound | None:
+        """A round for up to this many of the logs that stores what makes the next start short.
+
+        Takes them out of `changed`: a checkpoint stores each log once, however fast it grows or
+        full the disk is. Run it like any other round. None if all are done, or a round is running.
         """
         if self.dirty.running is not None or self.failure is not None:
             return None
         points: list[tuple[PartitionLog, FlushPoint]] = []
-        for hosted in self._hosted.values():
-            if len(points) < logs_max and hosted.stored_end_offset != hosted.log.log_end_offset:
-                hosted.stored_end_offset = hosted.log.log_end_offset
-                point = hosted.log.take_checkpoint()
-                if point is not None:
-                    points.append((hosted.log, point))
+        producers = 0
+        while changed and len(points) < logs_max and producers < CHECKPOINT_PRODUCERS_PER_SLICE:
+            log = changed.popleft()
+            point = None if log.is_closed else log.take_checkpoint()
+            if point is not None:
+                points.append((log, point))
+                producers += len(log.producers)
         return self.dirty.begin_round(points)
 
     def take_checkpoint(
@@ -364,7 +387,8 @@ class LogDirectory:
         self.settle_removals()
         for hosted in self._hosted.values():
             hosted.log.settle_swap()
-        while (last := self.collect_checkpoint(len(self._hosted))) is not None:
+        changed = self.changed_logs()
+        while (last := self.collect_checkpoint(changed, len(self._hosted))) is not None:
             last.sync()
             last.apply()
         self.dirty.request_all()
@@ -391,6 +415,7 @@ class LogDirectory:
             self._checkpoint,
             is_clean=self.started_clean,
             now_ms=now_ms,
+            producer_expiration_ms=self.producer_expiration_ms,
         )
         for name in self._disk.list_names(self.path):
             partition = try_parse_partition(name)
@@ -415,13 +440,8 @@ class LogDirectory:
             self._removed.append(self._rename_aside(path))
             return
         self.report.add(partition, loaded.report)
-        self._hosted[partition] = _HostedLog(
-            loaded.log,
-            loaded.topic_id,
-            path,
-            loaded.high_watermark,
-            stored_end_offset=loaded.log.log_end_offset if loaded.is_stored else -1,
-        )
+        hosted = _HostedLog(loaded.log, loaded.topic_id, path, loaded.high_watermark)
+        self._host(partition, hosted)
 
     # --- helpers ----------------------------------------------------------------------------------
 

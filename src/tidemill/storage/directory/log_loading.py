@@ -34,8 +34,6 @@ class LoadedLog:
     log: FilePartitionLog
     topic_id: TopicId
     high_watermark: int
-    is_stored: bool
-    """Its snapshot and index are up to date, so the next checkpoint can skip it."""
     report: PartitionReport
 
 
@@ -44,13 +42,21 @@ class LogLoader:
     """Loads the logs of one directory, for one start."""
 
     def __init__(
-        self, disk: Disk, files: FileCache, checkpoint: Checkpoint, *, is_clean: bool, now_ms: int
+        self,
+        disk: Disk,
+        files: FileCache,
+        checkpoint: Checkpoint,
+        *,
+        is_clean: bool,
+        now_ms: int,
+        producer_expiration_ms: int,
     ) -> None:
         self._disk = disk
         self._files = files
         self._checkpoint = checkpoint
         self._is_clean = is_clean
         self._now_ms = now_ms
+        self._producer_expiration_ms = producer_expiration_ms
 
     def load(
         self,
@@ -70,13 +76,14 @@ class LogLoader:
         if entry is not None and entry.topic_id != topic_id:
             entry = None
         state, report = self._load_state(path, entry, config)
+        state.is_stored = _is_stored(state, report)
+        state.producers.expire(self._now_ms, self._producer_expiration_ms)
         log = FilePartitionLog(self._disk, self._files, path, config, state, before_cut=before_cut)
         high_watermark = entry.high_watermark if entry is not None else 0
         return LoadedLog(
             log,
             topic_id,
             min(high_watermark, log.log_end_offset),
-            _is_stored(state, report),
             report,
         )
 

@@ -44,6 +44,8 @@ __all__ = ["FilePartitionLog", "LoadedState"]
 
 BeforeCut = Callable[[int], None]
 
+_NOWHERE = -1
+
 
 @final
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +59,8 @@ class LoadedState:
     producers: ProducerStates
     snapshot_offsets: Sequence[int] = ()
     """The producer snapshots in the directory, valid or not."""
+    is_stored: bool = False
+    """Producers and indexes are on disk up to the log's end."""
 
 
 @final
@@ -87,6 +91,8 @@ class FilePartitionLog:
         self._unflushed = UnflushedChanges(disk, directory, epochs_version=state.epochs.version)
         self.producers = state.producers
         self._snapshots = ProducerSnapshots(disk, directory, state.snapshot_offsets)
+        self._stored_end_offset = self.log_end_offset if state.is_stored else _NOWHERE
+        """Where the log ended when its producers and indexes were last stored."""
         self._active_since_ms = NO_TIMESTAMP
         """When the active segment got its first batch; decides when the segment rolls by time."""
         self._last_append_ms = 0
@@ -96,6 +102,7 @@ class FilePartitionLog:
         self.clean_point = CleanPoint(disk, directory)
         self.cuts = 0
         """Rises when the log is cut or closed: facts gathered before that may no longer hold."""
+        self.is_closed = False
 
     @classmethod
     def create(
@@ -123,6 +130,7 @@ class FilePartitionLog:
             flushed_offset=base_offset,
             epochs=LeaderEpochs(),
             producers=ProducerStates(),
+            is_stored=True,
         )
         log = cls(disk, files, directory, config, state, before_cut=before_cut)
         log._unflushed.note_created()
@@ -249,6 +257,7 @@ class FilePartitionLog:
         self._unflushed.keep_only(set(self.segments))
         self._unflushed.store_epochs(self.epochs)
         self._active_since_ms = NO_TIMESTAMP
+        self._stored_end_offset = _NOWHERE
         self.size_bytes = self.segments.size_bytes()
         self.flushed_offset = min(self.flushed_offset, self.log_end_offset)
 
@@ -259,8 +268,10 @@ class FilePartitionLog:
         found = self._snapshots.try_load_newest(self.log_end_offset)
         states, offset = found or (ProducerStates(), self.segments.oldest.base_offset)
         for header in self.segments.headers_from(offset):
-            states.update(header, self._last_append_ms)
-        self.producers = states
+            last_append_ms = self.producers.last_append_ms(header.producer_id)
+            if last_append_ms is not None:  # else it was forgotten, and stays so
+                states.update(header, last_append_ms)
+        self.producers.replace(states)
 
     def advance_start(self, offset: int) -> None:
         check_start(offset, log_end_offset=self.log_end_offset)
@@ -379,6 +390,11 @@ class FilePartitionLog:
             return None
         return self._take_point()
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether producers and indexes are on disk up to the log's end."""
+        return self._stored_end_offset == self.log_end_offset
+
     def take_checkpoint(self) -> FlushPoint | None:
         """Like `take_flush_point`, plus everything that makes the next start short.
 
@@ -390,6 +406,7 @@ class FilePartitionLog:
             self._unflushed.want_indexed(self.segments.active)
         is_behind = self._snapshots.pending_offsets() or self._unflushed.has_unindexed
         if not is_behind and self.flushed_offset >= self.log_end_offset:
+            self._stored_end_offset = self.log_end_offset
             return None
         return self._take_point()
 
@@ -404,8 +421,11 @@ class FilePartitionLog:
             self.flushed_offset = max(self.flushed_offset, point.log_end_offset)
             if work.contents_stored:
                 self._snapshots.written(work.snapshot_offsets)
+                if self._snapshots.has_stored(point.log_end_offset):
+                    self._stored_end_offset = point.log_end_offset
 
     def close(self) -> None:
+        self.is_closed = True
         self.cuts += 1
         self.segments.forget()
 

@@ -161,7 +161,7 @@ class MiniBroker:
     # --- the broker's own work --------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        flush_round = self.directory.collect_checkpoint(100)
+        flush_round = self.directory.collect_checkpoint(self.directory.changed_logs(), 100)
         if flush_round is not None:
             self.sync(flush_round.sync)
             flush_round.apply()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.batches import NOW_MS, append, batch, fill, header
-from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened
+from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened, stored
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -26,13 +26,6 @@ def directory() -> LogDirectory:
 
 def no_limit(_partition: TopicPartition) -> int:
     return 1 << 60
-
-
-def stored(directory: LogDirectory) -> None:
-    flush_round = directory.collect_checkpoint(100)
-    if flush_round is not None:
-        flush_round.sync()
-        flush_round.apply()
 
 
 def test_a_pass_looks_at_every_log_in_slices(directory):
@@ -78,6 +71,25 @@ def test_the_last_segment_stays_until_a_checkpoint_has_stored_its_producers(
     stored(directory)
     retention.run_slice(LATER_MS, 10)
     assert log.log_start_offset == 1
+
+
+def test_I18_the_last_segment_stays_while_a_full_disk_keeps_its_producers_from_being_stored():
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, BY_TIME)
+    append(log, batch(0, producer=(5, 0, 0)))
+    disk.set_capacity(0)
+    stored(directory)
+    assert log.flushed_offset == 1
+    assert not log.is_stored
+    disk.set_capacity(None)
+    RetentionPass(directory, no_limit).run_slice(LATER_MS, 10)
+    assert log.log_start_offset == 0
+    stored(directory)
+    RetentionPass(directory, no_limit).run_slice(LATER_MS, 10)
+    assert log.log_start_offset == 1
+    repeated = log_of(opened(disk.restart())).producers.check(header(0, producer=(5, 0, 0)))
+    assert repeated is not None
 
 
 def test_I18_a_producer_is_known_after_its_last_segment_was_dropped_and_power_was_lost():

@@ -233,7 +233,7 @@ def with_producers(disk: SimDisk) -> LogDirectory:
 
 
 def stored(directory: LogDirectory) -> None:
-    flush_round = directory.collect_checkpoint(10)
+    flush_round = directory.collect_checkpoint(directory.changed_logs(), 10)
     assert flush_round is not None
     flush_round.sync()
     flush_round.apply()
