@@ -16,6 +16,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.storage.directory import checkpoint, log_directory
 from tidemill.storage.directory.log_creation import LogCreation
 from tidemill.storage.directory.log_loading import LogLoader
+from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.log.unflushed_changes import FlushWork
 from tidemill.storage.recovery import log_recovery as recovery
 from tidemill.storage.recovery.log_recovery import CheckpointedLog
@@ -109,11 +110,13 @@ def test_mutant_unlinking_files_before_their_deletion_is_durable_is_found(
 ):
     """The log comes back without the file that names its topic."""
 
-    def settle_removals(directory: log_directory.LogDirectory) -> None:
-        directory._purgeable.extend(directory._removed)
-        directory._removed.clear()
+    def settle(removed: RemovedLogs) -> None:
+        while removed._unnamed:
+            removed._rename(removed._unnamed.popleft())
+        removed._purgeable.extend(removed._renamed)
+        removed._renamed.clear()
 
-    monkeypatch.setattr(log_directory.LogDirectory, "settle_removals", settle_removals)
+    monkeypatch.setattr(RemovedLogs, "settle", settle)
     assert any(finds(creation_workload, seed=seed) for seed in range(SEEDS_MAX))
 
 

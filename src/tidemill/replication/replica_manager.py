@@ -38,7 +38,7 @@ class LogStore(Protocol):
         ...
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Stop serving the log and delete it; no effect if there is none."""
+        """Stop serving the log; its files go later. No effect if there is none."""
         ...
 
 
@@ -128,8 +128,6 @@ class ReplicaManager:
                 self._drop(TopicPartition(gone.name, index), gone.topic_id)
         for name in delta.topics_changed:
             self._apply_topic(delta.after.topics[name])
-        if delta.topics_deleted:
-            self.pending_logs.wake()
 
     def open_made(self, names: Iterable[TopicPartition]) -> None:
         """Serve partitions whose logs were made; delete a log whose topic was deleted."""
@@ -212,6 +210,7 @@ class ReplicaManager:
         if partition.image is not None:
             self._followed(partition, replace(partition.image, leader=NO_LEADER))
         self._store.delete_log(name)
+        self.pending_logs.wake()
 
     # --- faults and marks ------------------------------------------------------------------------
 

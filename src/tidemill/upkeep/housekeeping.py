@@ -74,11 +74,16 @@ class Housekeeping:
             try:
                 now_ms = self._clock.wall_ms()
                 await run_slices(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
-                await run_slices(partial(self._retention.purge_slice, FILES_PER_SLICE))
+                await self._purge_removed_logs()
                 await self._expire_producers(now_ms)
                 await self.purge_cut_files(now_ms)
             except StorageFault as fault:
                 log.error("retention failed: %s", fault)
+
+    async def _purge_removed_logs(self) -> None:
+        purge = partial(self._directory.purge_slice, FILES_PER_SLICE)
+        while not await self._disk.run(purge, DiskWork.BACKGROUND):
+            pass
 
     async def _expire_producers(self, now_ms: int) -> None:
         run_slice = partial(

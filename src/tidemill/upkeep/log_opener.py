@@ -63,6 +63,8 @@ class LogOpener:
 
     async def open_group(self, group: _Group) -> None:
         """Make the logs of one group and serve their partitions."""
+        self._directory.free_names(name for name, _ in group)
+        await self._settle_removals()
         creation = self._directory.begin_creation(
             WantedLog(name, topic.topic_id, log_config_of(topic.config)) for name, topic in group
         )

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import final
@@ -48,6 +47,7 @@ from tidemill.storage.directory.directory_meta import (
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
 from tidemill.storage.directory.log_loading import LogLoader
+from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import DELETED_SUFFIX
@@ -98,7 +98,6 @@ class LogDirectory:
     ) -> None:
         """Use `open`."""
         self._disk = disk
-        self._rng = rng
         self._lock = lock
         self._files = FileCache(disk, files_max=files_max)
         self._hosted: dict[TopicPartition, _HostedLog] = {}
@@ -107,10 +106,7 @@ class LogDirectory:
         self._checkpoint = Checkpoint()
         self._sequence = 0
         """Of the newest checkpoint, written or being written."""
-        self._purgeable: deque[str] = deque()
-        """Removed logs whose files still exist."""
-        self._removed: deque[str] = deque()
-        """Removed logs whose new names are not durable yet."""
+        self._removed = RemovedLogs(disk, path, rng)
         self._busy: dict[str, FlushRound] = {}
         """Paths of removed logs that a running flush round may still write to."""
         self.path = path
@@ -189,13 +185,14 @@ class LogDirectory:
     def begin_creation(self, wanted: Iterable[WantedLog]) -> LogCreation:
         """Prepare new, empty logs: `make` them through `Disk.run`, then `adopt` them.
 
-        One creation at a time. Files that another topic left under a name are put aside (I34).
+        One creation at a time. `free_names` first; a name that is not free yet is refused. Files
+        that another topic left under a name are put aside (I34).
         """
         creation = LogCreation(
             self._disk,
             self._files,
             self.path,
-            put_aside=self._rename_aside,
+            put_aside=self._removed.put_aside,
             before_cut=self._before_cut,
         )
         for one in wanted:
@@ -216,7 +213,7 @@ class LogDirectory:
     def adopt(self, creation: LogCreation) -> None:
         """Serve the new logs. KafkaError if the disk failed meanwhile: then none is served."""
         self._check_online()
-        self._purgeable.extend(creation.put_aside)
+        self._removed.add_purgeable(creation.put_aside)
         for partition, log in creation.made.items():
             topic_id = creation.topic_id(partition)
             self._host(partition, _HostedLog(log, topic_id, log.directory, 0))
@@ -233,6 +230,8 @@ class LogDirectory:
         log = self.get(partition, topic_id)
         if log is not None:
             return log
+        self.free_names([partition])
+        self.settle_removals()
         creation = self.begin_creation([WantedLog(partition, topic_id, config)])
         creation.make()
         self.adopt(creation)
@@ -241,10 +240,7 @@ class LogDirectory:
         return creation.made[partition]
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Take the log out of service; durably with the next `settle_removals`.
-
-        `purge_slice` unlinks its files later.
-        """
+        """Take the log out of service; `settle_removals` and `purge_slice` do the rest."""
         hosted = self._hosted.pop(partition, None)
         if hosted is None:
             return
@@ -254,25 +250,23 @@ class LogDirectory:
         self.dirty.forget(hosted.log)
         self._producer_bound.release(hosted.log.producers)
         hosted.log.close()
-        self._removed.append(self._rename_aside(hosted.path))
+        self._removed.add(hosted.path)
+
+    def free_names(self, partitions: Iterable[TopicPartition]) -> None:
+        """Delete the logs of these names: other topics have the names now (I34).
+
+        New logs can be created under them after the next `settle_removals`.
+        """
+        for partition in partitions:
+            self.delete_log(partition)
 
     @property
     def has_unsettled_removals(self) -> bool:
-        return bool(self._removed)
+        return not self._removed.is_settled
 
     def settle_removals(self) -> None:
-        """Make all removals so far durable, with one sync: for `Disk.run`.
-
-        Only then may their files be unlinked. A log that came back without some of its files would
-        look damaged; one that comes back whole is recognised as the log of a deleted topic.
-        """
-        settled = tuple(self._removed)
-        if settled:
-            self._disk.sync_directory(self.path)
-        for path in settled:
-            with suppress(ValueError):  # `close` may run while a thread does the same
-                self._removed.remove(path)
-                self._purgeable.append(path)
+        """Rename all removed logs durably: for `Disk.run`."""
+        self._removed.settle()
 
     def apply_retention(
         self, partition: TopicPartition, *, now_ms: int, high_watermark: int
@@ -292,17 +286,8 @@ class LogDirectory:
         return log.apply_retention(now_ms=now_ms, high_watermark=limit)
 
     def purge_slice(self, files_max: int) -> bool:
-        """Unlink up to this many files of removed logs; True when none is left."""
-        while self._purgeable and files_max > 0:
-            path = self._purgeable[0]
-            names = self._disk.list_names(path) if self._disk.exists(path) else []
-            for name in names[:files_max]:
-                self._disk.unlink(f"{path}/{name}")
-            files_max -= max(1, len(names))
-            if files_max >= 0:
-                self._disk.remove_directory(path)
-                self._purgeable.popleft()
-        return not self._purgeable
+        """Unlink up to this many files of removed logs: for `Disk.run`. True when none is left."""
+        return self._removed.purge_slice(files_max)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
@@ -420,7 +405,7 @@ class LogDirectory:
         for name in self._disk.list_names(self.path):
             partition = try_parse_partition(name)
             if name.endswith(DELETED_SUFFIX):
-                self._purgeable.append(f"{self.path}/{name}")
+                self._removed.add_purgeable([f"{self.path}/{name}"])
             elif partition is not None:
                 self._load_one(loader, partition, config_of(partition))
         if not self.started_clean:
@@ -437,7 +422,7 @@ class LogDirectory:
                 self._unloaded[partition] = self._checkpoint.entries[partition]
             return
         if loaded is None:
-            self._removed.append(self._rename_aside(path))
+            self._removed.add(path)
             return
         self.report.add(partition, loaded.report)
         hosted = _HostedLog(loaded.log, loaded.topic_id, path, loaded.high_watermark)
@@ -450,12 +435,6 @@ class LogDirectory:
         hosted = self._hosted[partition]
         kept_end = _base_of_batch(hosted.log, offset)
         write_cap(self._disk, hosted.path, sequence=self._sequence, offset=kept_end)
-
-    def _rename_aside(self, path: str) -> str:
-        """Give a directory an unused name; the new path."""
-        target = f"{self.path}/{self._rng.uuid().hex}{DELETED_SUFFIX}"
-        self._disk.rename(path, target)
-        return target
 
     def _check_online(self) -> None:
         if self.failure is not None:
@@ -475,7 +454,7 @@ class LogDirectory:
             for busy_path, flush_round in self._busy.items()
             if flush_round is self.dirty.running
         }
-        if path in self._busy:
+        if path in self._busy or self._removed.is_leaving(path):
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being deleted; try again"
             )

@@ -2,7 +2,6 @@
 
 Eight thousand logs are too many for one turn of the event loop. A pass takes them in slices, starts
 again after the last one, and finds logs that were created or deleted meanwhile in its next round.
-The files of deleted logs are unlinked in slices too.
 """
 
 from __future__ import annotations
@@ -36,10 +35,6 @@ class RetentionPass:
         for _ in range(min(budget, len(self._left))):
             self._apply(self._left.popleft(), now_ms)
         return not self._left
-
-    def purge_slice(self, files_max: int) -> bool:
-        """Unlink up to this many files of deleted logs; True when none is left."""
-        return self._directory.purge_slice(files_max)
 
     def _apply(self, partition: TopicPartition, now_ms: int) -> None:
         if self._directory.get(partition) is not None:

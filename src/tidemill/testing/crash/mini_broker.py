@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
+from zlib import crc32
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
@@ -56,6 +57,8 @@ class MiniBroker:
         wanted = [WantedLog(partition, topic_id, config) for partition in partitions]
         for partition in partitions:
             self.promises[partition] = Promises(topic_id)
+        self.directory.free_names(partitions)
+        self.directory.settle_removals()
         creation = self.directory.begin_creation(wanted)
         creation.make()
         self.directory.adopt(creation)
@@ -267,10 +270,16 @@ def open_directory(disk: SimDisk) -> LogDirectory:
         ROOT,
         cluster_id="crash",
         broker_id=1,
-        rng=SeededRng(1),
+        rng=SeededRng(_seed_of(disk)),
         now_ms=1_000_000,
         config_of=lambda _partition: SMALL,
     )
+
+
+def _seed_of(disk: SimDisk) -> int:
+    """Another one for each start: two processes must not choose the same unused name."""
+    names = disk.list_names(ROOT) if disk.exists(ROOT) else []
+    return crc32("/".join(names).encode())
 
 
 def _reaches(data: bytes, offset: int) -> bool:

@@ -120,7 +120,6 @@ def test_deleted_logs_are_purged_in_slices(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     directory.delete_log(ORDERS)
     directory.settle_removals()
-    retention = RetentionPass(directory, no_limit)
-    outcomes = [retention.purge_slice(2) for _ in range(10)]
+    outcomes = [directory.purge_slice(2) for _ in range(10)]
     assert outcomes[0] is False
     assert outcomes[-1] is True
