@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import posixpath
 from collections.abc import Awaitable, Callable
@@ -110,6 +111,7 @@ def build_data_plane(
 ) -> DataPlane:
     """Everything over `directory`; `role_changed` hears of each role that a partition takes."""
     disk, clock = seams.disk, seams.clock
+    log_changes = asyncio.Lock()
     flusher = Flusher(disk, directory.dirty, clock=clock, telemetry=telemetry)
     followers = Followers(
         config.node_id,
@@ -140,6 +142,7 @@ def build_data_plane(
             replicas,
             clock=clock,
             flusher=flusher,
+            log_changes=log_changes,
             retention_interval_s=config.log_retention_check_interval_ms / 1000,
         ),
         cleaner=Cleaner(
@@ -150,6 +153,7 @@ def build_data_plane(
             rng=seams.rng,
             telemetry=telemetry,
             config=config,
+            log_changes=log_changes,
         ),
     )
 

@@ -76,6 +76,8 @@ REMAP_GROWTH_BYTES = 4 * MIB
 """Growth after which a growing file is mapped again."""
 WARM_TAIL_BYTES = 8 * MIB
 """The last bytes written to a log count as resident: they are read without asking the kernel."""
+SEGMENTS_PER_DROP = 32
+"""Segments that retention drops in one piece of work, each with a sync of its directory."""
 COMPACTED_SEGMENTS_MAX = 64
 """Segments that compaction merges into one at a time; each is open meanwhile."""
 DISK_FLUSH_THREADS = 4

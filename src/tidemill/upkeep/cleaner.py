@@ -54,6 +54,7 @@ class Cleaner:
         rng: Rng,
         telemetry: Telemetry,
         config: BrokerConfig,
+        log_changes: asyncio.Lock,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -61,10 +62,13 @@ class Cleaner:
         self._clock = clock
         self._rng = rng
         self._telemetry = telemetry
+        self._log_changes = log_changes
         self._dedupe_buffer_bytes = config.log_cleaner_dedupe_buffer_size
         self._bytes_per_second = config.log_cleaner_io_max_bytes_per_second
         self._backoff_s = config.log_cleaner_backoff_ms / 1000
         self._damaged: set[FilePartitionLog] = set()
+        self._holds_logs = False
+        """Whether a cleaning has `log_changes`."""
 
     async def run(self) -> None:
         """Clean what is due, forever."""
@@ -141,19 +145,33 @@ class Cleaner:
         telemetry = self._telemetry
         steps = job.steps()
         moved_bytes = segments = 0
+        spent_s = 0.0
         try:
             for step in steps:
+                await self._hold_logs(job.is_committing)
                 started = self._clock.monotonic()
                 await self._disk.run(step, DiskWork.BACKGROUND)
-                spent_s = self._clock.monotonic() - started
+                spent_s += self._clock.monotonic() - started
+                if job.is_committing:
+                    continue  # others wait: the pause comes later
                 before, moved_bytes = moved_bytes, job.bytes_read + job.bytes_written
                 telemetry.cleaned_bytes += moved_bytes - before
                 telemetry.cleaned_segments += job.segments_cleaned - segments
                 segments = job.segments_cleaned
                 by_rate_s = (moved_bytes - before) / self._bytes_per_second
                 await asyncio.sleep(max(spent_s, by_rate_s - spent_s))
+                spent_s = 0.0
         finally:
             steps.close()
+            await self._hold_logs(False)
+
+    async def _hold_logs(self, wanted: bool) -> None:
+        """While a new segment is put in place, nothing else may change the files of logs."""
+        if wanted and not self._holds_logs:
+            await self._log_changes.acquire()
+        if not wanted and self._holds_logs:
+            self._log_changes.release()
+        self._holds_logs = wanted
 
     def _note_failure(
         self, job: Compaction, log_: FilePartitionLog, fault: KafkaError | StorageFault

@@ -18,7 +18,7 @@ from tidemill.replication.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.directory.producer_expiry import ProducerExpiry
-from tidemill.storage.directory.retention import RetentionPass
+from tidemill.storage.directory.retention import RetentionPass, RetentionSlice
 from tidemill.storage.directory.scrub import Scrub
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
@@ -49,6 +49,7 @@ class Housekeeping:
         *,
         clock: Clock,
         flusher: Flusher,
+        log_changes: asyncio.Lock,
         retention_interval_s: float,
     ) -> None:
         self._disk = disk
@@ -56,11 +57,12 @@ class Housekeeping:
         self._replicas = replicas
         self._clock = clock
         self._flusher = flusher
+        self._log_changes = log_changes
         self._one_at_a_time = asyncio.Lock()
         self._retention_interval_s = retention_interval_s
         self._retention = RetentionPass(directory, self._high_watermark_of)
         self._producer_expiry = ProducerExpiry(directory)
-        self._opener = LogOpener(disk, directory, replicas)
+        self._opener = LogOpener(disk, directory, replicas, log_changes=log_changes)
         self._scrub = Scrub(disk, directory.paths)
 
     def _high_watermark_of(self, name: TopicPartition) -> int:
@@ -73,12 +75,34 @@ class Housekeeping:
             await asyncio.sleep(self._retention_interval_s)
             try:
                 now_ms = self._clock.wall_ms()
-                await run_slices(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
+                await self._apply_retention(now_ms)
                 await self._purge_removed_logs()
                 await self._expire_producers(now_ms)
                 await self.purge_cut_files(now_ms)
             except StorageFault as fault:
                 log.error("retention failed: %s", fault)
+
+    async def _apply_retention(self, now_ms: int) -> None:
+        is_done = False
+        while not is_done:
+            part = self._retention.next_slice(now_ms, LOGS_PER_SLICE)
+            more = True
+            while more:
+                await self._disk.run(part.look, DiskWork.BACKGROUND)
+                async with self._log_changes:
+                    more = await self._drop_segments(part)
+            is_done = part.is_last
+
+    async def _drop_segments(self, part: RetentionSlice) -> bool:
+        if not part.plan():
+            return False
+        try:
+            await self._disk.run(part.drop, DiskWork.BACKGROUND)
+        except StorageFault:
+            part.finish()
+            raise
+        part.finish()
+        return True
 
     async def _purge_removed_logs(self) -> None:
         purge = partial(self._directory.purge_slice, FILES_PER_SLICE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
@@ -36,6 +37,7 @@ class Place:
         self.directory = opened(self.disk)
         self.limits: dict[tuple[str, int], int] = {}
         self.telemetry = Telemetry()
+        self.log_changes = asyncio.Lock()
         self.cleaner = Cleaner(
             self.disk,
             self.directory,
@@ -44,6 +46,7 @@ class Place:
             rng=SeededRng(1),
             telemetry=self.telemetry,
             config=broker_config(flags=settings),
+            log_changes=self.log_changes,
         )
 
     def find(self, topic: str, index: int) -> SimpleNamespace:
@@ -195,6 +198,29 @@ def test_a_byte_rate_slows_cleaning_down(monkeypatch):
     place.log()
     place.clean()
     assert sum(waited) == pytest.approx(place.telemetry.cleaned_bytes / 1024)
+
+
+def test_nothing_else_changes_the_files_of_logs_while_a_new_segment_is_put_in_place(monkeypatch):
+    place = Place("log.cleaner.io.max.bytes.per.second=1024")
+    renamed_alone = []
+    held_in_pauses = []
+
+    async def sleep(_seconds: float) -> None:
+        held_in_pauses.append(place.log_changes.locked())
+
+    monkeypatch.setattr(cleaner_module.asyncio, "sleep", sleep)
+    log = place.log()
+    place.disk.on_call = lambda _disk, call, path: (
+        renamed_alone.append(place.log_changes.locked())
+        if call == "rename" and ".log" in path
+        else None
+    )
+    place.clean()
+    assert values(log) == [b"9"]
+    assert renamed_alone
+    assert all(renamed_alone)
+    assert not any(held_in_pauses)
+    assert not place.log_changes.locked()
 
 
 def test_I9_a_clean_restart_keeps_the_cleaned_log():

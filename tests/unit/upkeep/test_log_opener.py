@@ -32,7 +32,9 @@ class Place:
         self.disk = SimDisk()
         self.directory = opened(self.disk)
         self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
-        self.opener = LogOpener(self.disk, self.directory, self.replicas)
+        self.opener = LogOpener(
+            self.disk, self.directory, self.replicas, log_changes=asyncio.Lock()
+        )
         self.metadata = MetadataImage()
 
     def put(

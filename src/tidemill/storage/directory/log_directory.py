@@ -53,6 +53,7 @@ from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import DELETED_SUFFIX
 from tidemill.storage.log.interface import FlushPoint, LogConfig, PartitionLog
 from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.log.segment_drop import Ages, SegmentDrop
 from tidemill.storage.recovery.recovery_report import RecoveryReport
 from tidemill.storage.state.producer_bound import ProducerBound, ProducerLimits
 from tidemill.wire.batch import CorruptBatch
@@ -268,22 +269,34 @@ class LogDirectory:
         """Rename all removed logs durably: for `Disk.run`."""
         self._removed.settle()
 
-    def apply_retention(
-        self, partition: TopicPartition, *, now_ms: int, high_watermark: int
-    ) -> int:
-        """Drop old segments of one log; the number dropped.
+    def plan_drop(
+        self,
+        log: FilePartitionLog,
+        ages: Ages,
+        *,
+        now_ms: int,
+        high_watermark: int,
+        segments_max: int,
+    ) -> SegmentDrop | None:
+        """What retention takes out of one log now; see `FilePartitionLog.plan_drop`."""
+        return log.plan_drop(
+            ages,
+            now_ms=now_ms,
+            high_watermark=min(high_watermark, self._droppable_end(log)),
+            segments_max=segments_max,
+        )
+
+    def _droppable_end(self, log: FilePartitionLog) -> int:
+        """No segment that ends after this offset may be dropped yet.
 
         A segment is dropped only when everything that must outlive it is on disk: the name of the
         segment after it, and the producers that only it knew. For closed segments a flush after the
         last roll has stored these, for the last segment a checkpoint; until then they stay.
         """
-        hosted = self._hosted[partition]
-        log, running = hosted.log, self.dirty.running
-        limit = min(high_watermark, log.flushed_offset)
-        active_base = log.segments.active.base_offset
-        if not log.is_stored or (running is not None and running.covers(log)):
-            limit = min(limit, active_base if log.flushed_offset > active_base else -1)
-        return log.apply_retention(now_ms=now_ms, high_watermark=limit)
+        running, active_base = self.dirty.running, log.segments.active.base_offset
+        if log.is_stored and (running is None or not running.covers(log)):
+            return log.flushed_offset
+        return active_base if log.flushed_offset > active_base else -1
 
     def purge_slice(self, files_max: int) -> bool:
         """Unlink up to this many files of removed logs: for `Disk.run`. True when none is left."""

@@ -171,7 +171,7 @@ class PartitionLog(Protocol):
         ...
 
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
-        """Drop whole segments that age, size or log start allow; the number dropped."""
+        """Drop whole segments that age, size or log start allow; the number dropped. Blocks."""
         ...
 
     def take_flush_point(self) -> FlushPoint | None:

@@ -25,12 +25,14 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.core.errors import invariant
+from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, LogSlice, TimedOffset
 from tidemill.storage.log.log_checks import check_order, check_readable, check_start
 from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
+from tidemill.storage.log.segment_drop import Ages, SegmentDrop, choose, look_at_ages
 from tidemill.storage.log.segment_swap import SegmentSwap
 from tidemill.storage.log.segments import Segments
 from tidemill.storage.log.unflushed_changes import FlushWork, UnflushedChanges
@@ -280,42 +282,77 @@ class FilePartitionLog:
             self.flushed_offset = max(self.flushed_offset, offset)
             self.epochs.truncate_from_start(offset)
 
-    def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
-        self.purge_deleted(now_ms)
-        dropped = 0
-        while self._oldest_may_go(now_ms, high_watermark):
-            self.settle_swap()
-            if len(self.segments) == 1:
-                self._roll()
-                self._disk.sync_directory(self.directory)  # a log always has a segment
-            self.size_bytes -= self.segments.oldest.size_bytes
-            path = self.segments.drop_oldest()
-            self._deleted.append((now_ms + self.config.delete_delay_ms, path))
-            self.advance_start(self.segments.oldest.base_offset)
-            dropped += 1
-        if dropped:
-            self._unflushed.keep_only(set(self.segments))
-        return dropped
+    # --- dropping segments from the front ---------------------------------------------------------
 
-    def _oldest_may_go(self, now_ms: int, high_watermark: int) -> bool:
-        oldest, config = self.segments.oldest, self.config
-        if not oldest.size_bytes or oldest.next_offset > high_watermark:
-            return False
-        if oldest.next_offset <= self.log_start_offset:
-            return True
-        if not config.deletes:
-            return False
-        if 0 <= config.retention_bytes <= self.size_bytes - oldest.size_bytes:
-            return True
-        return 0 <= config.retention_ms < now_ms - oldest.newest_ms(now_ms)
+    def look_at_ages(self, now_ms: int, segments_max: int) -> Ages:
+        """The first step of retention: for `Disk.run`. See `segment_drop`."""
+        return look_at_ages(
+            self.segments.snapshot(), self.config, now_ms=now_ms, segments_max=segments_max
+        )
 
-    def purge_deleted(self, now_ms: int) -> int:
-        """Unlink files that left the log long enough ago; the number of files."""
-        due = [path for due_ms, path in self._deleted if due_ms <= now_ms]
+    def plan_drop(
+        self, ages: Ages, *, now_ms: int, high_watermark: int, segments_max: int
+    ) -> SegmentDrop | None:
+        """The segments that go now, and files that are due to be unlinked; None if none are."""
+        segments = choose(
+            self.segments,
+            self.config,
+            ages,
+            now_ms=now_ms,
+            log_start_offset=self.log_start_offset,
+            end_offset=high_watermark,
+            size_bytes=self.size_bytes,
+            segments_max=segments_max,
+        )
+        obsolete = [entry for entry in self._deleted if entry[0] <= now_ms]
+        if not segments and not obsolete:
+            return None
         self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
-        for path in due:
-            self._disk.unlink(path)
-        return len(due)
+        rolls = len(segments) == len(self.segments)
+        if rolls:
+            self._roll()
+        self._unflushed.forget_indexes(segments)
+        swap, self._swap = self._swap, None
+        return SegmentDrop(
+            self._disk,
+            self.directory,
+            segments,
+            obsolete=obsolete,
+            has_new_segment=rolls,
+            swap=swap,
+        )
+
+    def end_drop(self, drop: SegmentDrop, now_ms: int) -> int:
+        """`drop` ran, perhaps not to its end; the number of segments that are gone."""
+        self._deleted += drop.obsolete
+        if not drop.renamed or self.is_closed:
+            return 0
+        for segment, path in drop.renamed:
+            self.size_bytes -= segment.size_bytes
+            self._deleted.append((now_ms + self.config.delete_delay_ms, path))
+        self.segments.remove_oldest(len(drop.renamed))
+        self._unflushed.keep_only(set(self.segments))
+        self.advance_start(self.segments.oldest.base_offset)
+        return len(drop.renamed)
+
+    def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
+        dropped = 0
+        while True:
+            drop = self.plan_drop(
+                self.look_at_ages(now_ms, SEGMENTS_PER_DROP),
+                now_ms=now_ms,
+                high_watermark=high_watermark,
+                segments_max=SEGMENTS_PER_DROP,
+            )
+            if drop is None:
+                return dropped
+            try:
+                drop.run()
+            finally:
+                gone = self.end_drop(drop, now_ms)
+            dropped += gone
+            if not gone:
+                return dropped
 
     # --- compaction ------------------------------------------------------------------------------
 

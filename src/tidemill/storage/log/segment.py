@@ -211,8 +211,12 @@ class Segment:
         Compaction puts another file under the segment's name. A reader that still uses this one,
         perhaps in a thread, must not read that file with this segment's index.
         """
-        self._pinned = self.file()
+        self.pin_file()
         self.load_index()
+
+    def pin_file(self) -> None:
+        """Keep the file even if its name changes. May wait for the disk."""
+        self._pinned = self.file()
 
     def unpin(self) -> None:
         """The path names this segment's file from now on."""
@@ -280,7 +284,8 @@ class Segment:
             )
             if index.fault is not None and not self.is_closed:
                 raise index.fault
-            self._index = index
+            # The loop may have loaded it, and appended, while a thread did.
+            self._index = index = self._index or index
         return index
 
     def drop_index(self) -> None:

@@ -121,10 +121,17 @@ class Segments:
         return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
 
     def _below(self, end_offset: int) -> list[Segment]:
-        segments = list(self._segments)  # a thread may search while the list changes
-        return [segment for segment in segments if segment.base_offset < end_offset]
+        return [segment for segment in self.snapshot() if segment.base_offset < end_offset]
 
     # --- dropping --------------------------------------------------------------------------------
+
+    def snapshot(self) -> list[Segment]:
+        """The segments as they are now: for a thread that looks at them while the list changes."""
+        return list(self._segments)
+
+    def remove_oldest(self, count: int) -> None:
+        """Their files have left the log; at least one segment remains."""
+        del self._segments[:count]
 
     def drop_oldest(self) -> str:
         """Remove the oldest segment, durably; the path that its bytes now have."""

@@ -123,6 +123,11 @@ class UnflushedChanges:
         if segment not in self._unindexed:
             self._unindexed.append(segment)
 
+    def forget_indexes(self, segments: Collection[Segment]) -> None:
+        """These are about to leave the log: no flush writes their index files again."""
+        self._unindexed = [segment for segment in self._unindexed if segment not in segments]
+        self._late_blocks = []
+
     def keep_only(self, segments: Collection[Segment]) -> None:
         """Forget all other segments: they left the log."""
         self.dirty = {segment: None for segment in self.dirty if segment in segments}

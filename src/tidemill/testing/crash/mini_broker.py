@@ -15,11 +15,13 @@ from zlib import crc32
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_creation import WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.log.segment_drop import SegmentDrop
 from tidemill.testing.crash.promises import BrokenPromise, Promises, SentBatch, next_sequence
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import assign_offsets, read_header
@@ -175,11 +177,20 @@ class MiniBroker:
         promises.start_allowed = max(promises.start_allowed, log.flushed_offset)
         log.set_config(replace(SMALL, retention_bytes=keep_bytes))
         promises.is_restarting = len(log.segments) == 1
-        self.directory.apply_retention(
-            partition, now_ms=self._now_ms, high_watermark=log.flushed_offset
-        )
+        while (drop := self._plan_drop(log)) is not None:
+            drop.run()
+            log.end_drop(drop, self._now_ms)
         promises.is_restarting = False
         log.set_config(SMALL)
+
+    def _plan_drop(self, log: FilePartitionLog) -> SegmentDrop | None:
+        return self.directory.plan_drop(
+            log,
+            log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP),
+            now_ms=self._now_ms,
+            high_watermark=log.flushed_offset,
+            segments_max=SEGMENTS_PER_DROP,
+        )
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """As a diverged follower does: the batches that are cut were another leader's mistake."""
