@@ -18,7 +18,7 @@ from tidemill.storage.index.offset_index import OffsetIndex
 from tidemill.storage.index.time_index import TimeIndex
 from tidemill.wire.batch import HEADER_BYTES, NO_TIMESTAMP, CorruptBatch, read_header
 
-__all__ = ["IndexBlock", "SegmentIndex", "index_paths", "unlink_index_files"]
+__all__ = ["IndexBlock", "SegmentIndex", "index_paths", "unlink_index_files", "write_block"]
 
 IndexBlock = tuple[str, int, bytes]
 """A file's path, a position, and the bytes to write there."""
@@ -149,6 +149,16 @@ def _try_read(
     index = SegmentIndex(offsets, times, interval_bytes=interval_bytes)
     index._stored = (len(offsets), offset_bytes, time_bytes)
     return index
+
+
+def write_block(disk: Disk, block: IndexBlock) -> None:
+    """Write a block into its file, which is created if it is missing."""
+    path, position, data = block
+    file = disk.open(path, create=not disk.exists(path))
+    try:
+        file.pwrite([data], position)
+    finally:
+        file.close()
 
 
 def index_paths(directory: str, base_offset: int) -> tuple[str, str]:

@@ -19,7 +19,7 @@ from typing import final
 from tidemill.core.errors import DiskFull
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.log_file_names import LEADER_EPOCHS_NAME
-from tidemill.storage.index.segment_index import IndexBlock
+from tidemill.storage.index.segment_index import IndexBlock, write_block
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
@@ -64,17 +64,10 @@ class FlushWork:
             self.disk.write_file_atomically(path, encode())
         self.contents_stored = True
         for block in self.index_blocks:
-            self._write(*block)
+            write_block(self.disk, block)
         self.blocks_written = True
         for path in self.obsolete:
             self.disk.unlink(path)
-
-    def _write(self, path: str, position: int, block: bytes) -> None:
-        file = self.disk.open(path, create=not self.disk.exists(path))
-        try:
-            file.pwrite([block], position)
-        finally:
-            file.close()
 
 
 @final

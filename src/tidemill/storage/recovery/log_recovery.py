@@ -51,6 +51,7 @@ from tidemill.storage.recovery.recovery_report import Damage, PartitionReport
 from tidemill.storage.recovery.segment_files import (
     SegmentFile,
     build_segments,
+    complete_index,
     find_segment_files,
     list_useful_names,
     offsets_in,
@@ -186,6 +187,13 @@ class _Recovery:
             self._start_empty(self._log_start_offset)
         elif self.report.damage:
             self._leave_damaged_segment()
+        complete_index(
+            self._disk,
+            self._files,
+            self._directory,
+            self._segments[-1],
+            interval_bytes=self._index_interval_bytes,
+        )
         names = self._disk.list_names(self._directory)
         return LoadedState(
             segments=build_segments(
