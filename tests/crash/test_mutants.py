@@ -188,5 +188,5 @@ def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch):
 
 
 def test_mutant_snapshot_past_the_end_is_used_is_found(monkeypatch):
-    monkeypatch.setattr(ProducerSnapshots, "drop_after", lambda _snapshots, _offset: None)
+    monkeypatch.setattr(ProducerSnapshots, "forget_after", lambda _snapshots, _offset: [])
     assert finds(truncation_workload)

@@ -106,6 +106,7 @@ ASYNC_SHELLS = (
     "replication/flusher.py",
     "upkeep/housekeeping.py",
     "replication/isr_keeper.py",
+    "replication/log_cutter.py",
     "upkeep/log_opener.py",
     "core/loop/loop_watch.py",
     "replication/pending_logs.py",

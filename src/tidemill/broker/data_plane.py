@@ -20,6 +20,7 @@ from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.follower import Followers
 from tidemill.replication.isr_keeper import IsrKeeper
+from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -118,6 +119,7 @@ def build_data_plane(
         seams.net,
         clock=clock,
         flusher=flusher,
+        cutter=LogCutter(disk, flusher, log_changes=log_changes, fail=directory.fail),
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
     )

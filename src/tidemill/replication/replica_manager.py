@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, final
 
 from tidemill.core.clock import Clock
@@ -167,10 +168,19 @@ class ReplicaManager:
         elif partition.settings != settings or partition.log.config != log_config:
             partition.set_settings(settings)
             partition.log.set_config(log_config)
+        self._take_role(partition, image)
+
+    def _take_role(self, partition: Partition, image: PartitionImage) -> None:
+        leads = image.readable and image.leader == self.broker_id
+        if leads and partition.is_being_cut:
+            partition.after_cut = partial(self._take_role, partition, image)
+            self._followed(partition, replace(image, leader=NO_LEADER))
+            return
+        partition.after_cut = None
         if not image.readable:
             # The stored state is bad (S46): the partition has no leader until it is repaired.
             partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif image.leader == self.broker_id:
+        elif leads:
             partition.become_leader(image, now=self._clock.monotonic())
         else:
             partition.become_follower(image)
@@ -206,6 +216,7 @@ class ReplicaManager:
             return
         del self._partitions[name]
         del self._by_log[partition.log]
+        partition.after_cut = None
         partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.image is not None:
             self._followed(partition, replace(partition.image, leader=NO_LEADER))

@@ -56,7 +56,6 @@ from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment_drop import Ages, SegmentDrop
 from tidemill.storage.recovery.recovery_report import RecoveryReport
 from tidemill.storage.state.producer_bound import ProducerBound, ProducerLimits
-from tidemill.wire.batch import CorruptBatch
 
 __all__ = ["LOCK_NAME", "LogDirectory"]
 
@@ -342,8 +341,9 @@ class LogDirectory:
                 hosted.high_watermark = min(known, log.log_end_offset)
             entries[partition] = CheckpointEntry(
                 hosted.topic_id,
-                log.flushed_offset,
-                log.log_start_offset,
+                # The files of a log that is being cut hold something else: nothing is promised.
+                0 if log.is_being_cut else log.flushed_offset,
+                0 if log.is_being_cut else log.log_start_offset,
                 hosted.high_watermark,
                 log.size_bytes,
                 len(log.producers),
@@ -395,9 +395,8 @@ class LogDirectory:
             rest.sync()
             rest.apply()
         self.write_checkpoint(high_watermarks)
-        if all(
-            host.log.flushed_offset == host.log.log_end_offset for host in self._hosted.values()
-        ):
+        logs = [hosted.log for hosted in self._hosted.values()]
+        if all(log.flushed_offset == log.log_end_offset and not log.is_being_cut for log in logs):
             mark_clean(self._disk, self.path, self._sequence)
 
     # --- loading ----------------------------------------------------------------------------------
@@ -443,11 +442,10 @@ class LogDirectory:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _before_cut(self, partition: TopicPartition, offset: int) -> None:
-        """A log is about to be cut below what checkpoints promise."""
-        hosted = self._hosted[partition]
-        kept_end = _base_of_batch(hosted.log, offset)
-        write_cap(self._disk, hosted.path, sequence=self._sequence, offset=kept_end)
+    def _before_cut(self, partition: TopicPartition, kept_end: int) -> Callable[[], None]:
+        """A log is about to be cut below what checkpoints promise: what caps them."""
+        path = self._hosted[partition].path
+        return partial(write_cap, self._disk, path, sequence=self._sequence, offset=kept_end)
 
     def _check_online(self) -> None:
         if self.failure is not None:
@@ -471,18 +469,6 @@ class LogDirectory:
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being deleted; try again"
             )
-
-
-def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
-    """The base offset of the batch that holds `offset`: a cut removes the whole batch."""
-    start = log.log_start_offset
-    if not start < offset < log.log_end_offset:
-        return offset
-    try:
-        _, header = log.segments.holding(offset).finder().locate(offset)
-    except CorruptBatch:
-        return start
-    return offset if header is None else min(offset, header.base_offset)
 
 
 def _lock(disk: Disk, path: str) -> DiskFile:

@@ -7,7 +7,6 @@ not match the checkpoint goes through recovery, as do all logs after an unclean 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -19,7 +18,7 @@ from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import LOG_SUFFIX
 from tidemill.storage.log.interface import LogConfig
-from tidemill.storage.log.partition_log import FilePartitionLog, LoadedState
+from tidemill.storage.log.partition_log import BeforeCut, FilePartitionLog, LoadedState
 from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover, try_load_clean
 from tidemill.storage.recovery.recovery_report import PartitionReport
 
@@ -63,7 +62,7 @@ class LogLoader:
         partition: TopicPartition,
         path: str,
         config: LogConfig,
-        before_cut: Callable[[int], None],
+        before_cut: BeforeCut,
     ) -> LoadedLog | None:
         """The log in this directory; None if its creation did not finish.
 

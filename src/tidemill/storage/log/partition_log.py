@@ -3,7 +3,8 @@
 Budget: an append takes 8 us and a tail read 10 us, besides one system call each.
 
 Theory of operation. Everything here runs on the event loop, except what is handed out to be run by
-`Disk.run`: a slice's `load`, a flush point's `sync`, and the searches by time, which only read.
+`Disk.run`: a slice's `load`, a flush point's `sync`, the searches by time, which only read, and the
+steps of a drop (`segment_drop`) and of a cut (`log_cut`) that touch files.
 
 Bytes reach the page cache by `append` and the disk by a flush (see `unflushed_changes`).
 
@@ -13,15 +14,15 @@ What a crash may leave, and recovery must expect:
 - index files that are missing or short; they never describe bytes that were not synced;
 - files ending in .deleted, .tmp or .cleaned, which have no value, and .swap, which does.
 
-Before a truncation below the flushed offset, and before a restart, the log calls its owner
-(`before_cut`), which makes durable that its recovery point is no higher. Compaction works beside
-the log (`compaction`) and installs its result through `begin_swap`; every cut settles that first.
+Compaction works beside the log (`compaction`) and installs its result through `begin_swap`; a cut
+and a drop settle a swap that a failed compaction left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 from tidemill.core.errors import invariant
@@ -30,7 +31,8 @@ from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, LogSlice, TimedOffset
-from tidemill.storage.log.log_checks import check_order, check_readable, check_start
+from tidemill.storage.log.log_checks import check_order, check_readable, check_start, cut_now
+from tidemill.storage.log.log_cut import FileLogCut
 from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from tidemill.storage.log.segment_drop import Ages, SegmentDrop, choose, look_at_ages
 from tidemill.storage.log.segment_swap import SegmentSwap
@@ -42,9 +44,10 @@ from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
 
-__all__ = ["FilePartitionLog", "LoadedState"]
+__all__ = ["BeforeCut", "FilePartitionLog", "LoadedState"]
 
-BeforeCut = Callable[[int], None]
+BeforeCut = Callable[[int], Callable[[], None]]
+"""Takes the offset that is left; returns what makes the recovery point durable, for a thread."""
 
 _NOWHERE = -1
 
@@ -105,6 +108,8 @@ class FilePartitionLog:
         self.cuts = 0
         """Rises when the log is cut or closed: facts gathered before that may no longer hold."""
         self.is_closed = False
+        self.is_being_cut = False
+        """A cut has begun and not ended: the files hold more than the log says."""
 
     @classmethod
     def create(
@@ -223,57 +228,82 @@ class FilePartitionLog:
     # --- cutting ---------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        if offset >= self.log_end_offset:
-            return
-        if offset <= self.log_start_offset:
-            self.restart_at(offset)
-            return
-        self._start_cut(self.segments.end_before(offset))
-        self.segments.truncate_to(offset)
-        self.log_end_offset = self.segments.active.next_offset
-        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self.epochs.truncate_from_end(self.log_end_offset)
-        self._snapshots.drop_after(self.log_end_offset)
-        self._rebuild_producers()
-        self._end_cut()
+        cut_now(self.plan_truncation(offset))
 
     def restart_at(self, offset: int) -> None:
-        self._start_cut(offset)
-        self.segments.restart_at(offset, index_interval_bytes=self.config.index_interval_bytes)
-        self.log_start_offset = self.log_end_offset = offset
-        self.epochs.clear()
-        self._snapshots.drop_after(-1)
-        self.producers.clear()
-        self._end_cut()
-        self.flushed_offset = offset
+        cut_now(self.plan_restart(offset))
 
-    def _start_cut(self, offset: int) -> None:
+    def plan_truncation(self, offset: int) -> FileLogCut | None:
+        if offset >= self.log_end_offset:
+            return None
+        return self._plan_cut(offset, restarts=offset <= self.log_start_offset)
+
+    def plan_restart(self, offset: int) -> FileLogCut:
+        return self._plan_cut(offset, restarts=True)
+
+    def _plan_cut(self, offset: int, *, restarts: bool) -> FileLogCut:
+        return FileLogCut(
+            self._disk,
+            self.segments.copy(),
+            offset=offset,
+            restarts=restarts,
+            producers=self.producers.capture(self.log_end_offset),
+            snapshots=self._snapshots.copy(),
+            begin=self._begin_cut,
+            end=self._end_cut,
+            is_closed=lambda: self.is_closed,
+        )
+
+    def _begin_cut(self, cut: FileLogCut) -> bool:
+        if cut.head is not None and not cut.head.begin():
+            return False
+        end = cut.end_offset
+        before = self._steps_before_cut(cut)
+        self.is_being_cut = True
         self.cuts += 1
-        self.settle_swap()
-        self.clean_point.lower_to(offset)
         self._unflushed.start_generation()
-        if offset < self.flushed_offset and self._before_cut is not None:
-            self._before_cut(offset)
-
-    def _end_cut(self) -> None:
+        started = self._planned_segment(end) if cut.restarts else None
+        self.segments.reset([started] if started is not None else cut.kept)
+        self.log_end_offset = end
+        self.log_start_offset = end if cut.restarts else min(self.log_start_offset, end)
+        self.flushed_offset = end if cut.restarts else min(self.flushed_offset, end)
+        self.size_bytes = self.segments.size_bytes()
+        self.epochs.truncate_from_end(end)
+        if cut.restarts:
+            self.epochs.clear()
+        if cut.producers is not None:
+            self.producers.replace(cut.producers)
+        snapshots = self._snapshots.forget_after(-1 if cut.restarts else end)
         self._unflushed.keep_only(set(self.segments))
-        self._unflushed.store_epochs(self.epochs)
         self._active_since_ms = NO_TIMESTAMP
         self._stored_end_offset = _NOWHERE
-        self.size_bytes = self.segments.size_bytes()
-        self.flushed_offset = min(self.flushed_offset, self.log_end_offset)
+        after = [partial(self._disk.unlink, path) for path in snapshots]
+        after.append(self._unflushed.epochs_writer(self.epochs))
+        cut.begun(before=before, started=started, after=after)
+        return True
 
-    def _rebuild_producers(self) -> None:
-        """Forget the batches that were cut: load the newest snapshot and replay from there."""
-        if not self.producers.reaches(self.log_end_offset):
-            return
-        found = self._snapshots.try_load_newest(self.log_end_offset)
-        states, offset = found or (ProducerStates(), self.segments.oldest.base_offset)
-        for header in self.segments.headers_from(offset):
-            last_append_ms = self.producers.last_append_ms(header.producer_id)
-            if last_append_ms is not None:  # else it was forgotten, and stays so
-                states.update(header, last_append_ms)
-        self.producers.replace(states)
+    def _steps_before_cut(self, cut: FileLogCut) -> list[Callable[[], None]]:
+        """What must be durable before a byte is cut."""
+        steps: list[Callable[[], None]] = []
+        if self._swap is not None:
+            steps.append(self._swap.settle)
+            self._swap = None
+        steps.append(partial(self.clean_point.lower_to, cut.end_offset))
+        if cut.end_offset < self.flushed_offset and self._before_cut is not None:
+            steps.append(self._before_cut(cut.kept_end))
+        return steps
+
+    def _planned_segment(self, base_offset: int) -> Segment:
+        return Segment.planned(
+            self._disk,
+            self._files,
+            self.directory,
+            base_offset=base_offset,
+            index_interval_bytes=self.config.index_interval_bytes,
+        )
+
+    def _end_cut(self) -> None:
+        self.is_being_cut = False
 
     def advance_start(self, offset: int) -> None:
         check_start(offset, log_end_offset=self.log_end_offset)
@@ -294,6 +324,8 @@ class FilePartitionLog:
         self, ages: Ages, *, now_ms: int, high_watermark: int, segments_max: int
     ) -> SegmentDrop | None:
         """The segments that go now, and files that are due to be unlinked; None if none are."""
+        if self.is_being_cut:
+            return None
         segments = choose(
             self.segments,
             self.config,

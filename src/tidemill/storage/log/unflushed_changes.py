@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 from tidemill.core.errors import DiskFull
@@ -131,10 +132,10 @@ class UnflushedChanges:
         """The log is about to be cut: flushes taken before this no longer count."""
         self._generation += 1
 
-    def store_epochs(self, epochs: LeaderEpochs) -> None:
-        """Store the epochs at once, for a cut."""
-        self._disk.write_file_atomically(self._epochs_path, epochs.encode())
+    def epochs_writer(self, epochs: LeaderEpochs) -> partial[None]:
+        """Stores the epochs as they are now, for a cut; a flush need not do it again."""
         self._epochs_version = epochs.version
+        return partial(self._disk.write_file_atomically, self._epochs_path, epochs.encode())
 
     def take(self, epochs: LeaderEpochs, snapshots: ProducerSnapshots) -> FlushWork:
         """Everything that is out of date, as it is now."""

@@ -66,12 +66,22 @@ class ProducerSnapshots:
         return offset in self._stored
 
     def drop_after(self, offset: int) -> None:
-        """The log was cut at `offset`: later snapshots describe batches that are gone."""
-        for stored in self._stored:
-            if stored > offset:
-                self._disk.unlink(self._path(stored))
+        """The log was cut at `offset`: unlink later snapshots, which describe lost batches."""
+        for path in self.forget_after(offset):
+            self._disk.unlink(path)
+
+    def forget_after(self, offset: int) -> list[str]:
+        """The same, but the caller unlinks: the paths."""
+        paths = [self._path(stored) for stored in self._stored if stored > offset]
         self._stored = [stored for stored in self._stored if stored <= offset]
         self._pending = {at: taken for at, taken in self._pending.items() if at <= offset}
+        return paths
+
+    def copy(self) -> ProducerSnapshots:
+        """What is known now, for a thread."""
+        copied = ProducerSnapshots(self._disk, self._directory, self._stored)
+        copied._pending = dict(self._pending)
+        return copied
 
     def try_load_newest(self, offset: int) -> tuple[ProducerStates, int] | None:
         """The newest usable snapshot at or before `offset`: the state and its offset."""

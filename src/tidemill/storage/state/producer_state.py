@@ -245,6 +245,13 @@ class ProducerStates:
         """The state as it is now, after everything below `offset` was appended."""
         return ProducerCapture(offset, list(self._entries), list(self._entries.values()))
 
+    @classmethod
+    def restored(cls, capture: ProducerCapture) -> ProducerStates:
+        """A second state with the same entries."""
+        states = cls()
+        states._entries.update(zip(capture.producer_ids, capture.entries, strict=True))
+        return states
+
     def encode(self, offset: int) -> bytes:
         """A snapshot: the state after everything below `offset` was appended."""
         return self.capture(offset).encode()

@@ -367,7 +367,12 @@ def test_I13_the_owner_is_called_before_a_cut_below_the_flushed_offset(
     disk,
 ):
     told: list[tuple[int, int]] = []
-    log = new_log(disk, before_cut=lambda offset: told.append((offset, log.log_end_offset)))
+
+    def before_cut(offset: int) -> Callable[[], None]:
+        told.append((offset, log.log_end_offset))
+        return lambda: None
+
+    log = new_log(disk, before_cut=before_cut)
     fill(log, 10)
     flush(log)
     fill(log, 5)
