@@ -225,11 +225,11 @@ class BrokerConfig:
         maximum=INT32_MAX,
     )
     producer_ids_max: int = option(
-        200_000,
+        100_000,
         key="producer.ids.max",
         doc="Idempotent producers that this broker remembers, counted once for each partition they "
         "write to; beyond it the ones that are idle longest are forgotten, in whichever partition. "
-        "Each takes about 430 bytes. One partition remembers 10,000 at most.",
+        "Each takes about 1.3 KB. One partition remembers 10,000 at most.",
         minimum=1_000,
         maximum=100_000_000,
     )

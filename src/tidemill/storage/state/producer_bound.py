@@ -29,8 +29,8 @@ class ProducerLimits:
 
     expiration_ms: int = 24 * 3600 * 1000
     """Without an append for this long, a producer is forgotten."""
-    entries_max: int = 200_000
-    """Over all logs; a producer counts once in each log that it writes to. About 430 bytes each."""
+    entries_max: int = 100_000
+    """Over all logs; a producer counts once in each log that it writes to. About 1.3 KB each."""
 
 
 @final

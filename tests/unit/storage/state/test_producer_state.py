@@ -175,6 +175,17 @@ def test_I18_what_is_appended_after_a_capture_is_not_in_it():
     assert captured.encode() == before
 
 
+def test_I18_states_that_share_entries_with_a_capture_do_not_change_it():
+    states = states_with(produced(0, 3))
+    captured, before = states.capture(3), states.encode(3)
+    restored = ProducerStates.restored(captured)
+    restored.update(produced(3, offset=3), NOW_MS + 1)
+    states.replace(ProducerStates.restored(captured))
+    states.update(produced(3, offset=3), NOW_MS + 1)
+    assert captured.encode() == before
+    assert restored.encode(4) == states.encode(4) != before
+
+
 def test_a_snapshot_keeps_the_wrap():
     restored, _ = ProducerStates.decode(states_with(produced(SEQUENCE_MAX)).encode(1))
     assert restored.check(produced(0)) is None
