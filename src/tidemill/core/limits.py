@@ -62,7 +62,7 @@ IDEMPOTENCE_WINDOW_BATCHES = 5
 
 # --- one log -------------------------------------------------------------------------------------
 PRODUCER_IDS_PER_LOG_MAX = 10_000
-"""Producers that a log remembers; the one silent for longest is dropped first (S38): about 13 MB."""
+"""Producers that a log remembers; the one silent longest is dropped first (S38): about 13 MB."""
 OPEN_FILES_MAX = 2_048
 """Files that storage keeps open; each map holds one more descriptor, so 4,096 in all.
 

@@ -262,7 +262,10 @@ class FilePartitionLog:
         self.is_being_cut = True
         self.cuts += 1
         self._unflushed.start_generation()
-        started = self._planned_segment(end) if cut.restarts else None
+        started = None
+        if cut.restarts:
+            interval_bytes = self.config.index_interval_bytes
+            started = self.segments.planned(end, index_interval_bytes=interval_bytes)
         self.segments.reset([started] if started is not None else cut.kept)
         self.log_end_offset = end
         self.log_start_offset = end if cut.restarts else min(self.log_start_offset, end)
@@ -292,15 +295,6 @@ class FilePartitionLog:
         if cut.end_offset < self.flushed_offset and self._before_cut is not None:
             steps.append(self._before_cut(cut.kept_end))
         return steps
-
-    def _planned_segment(self, base_offset: int) -> Segment:
-        return Segment.planned(
-            self._disk,
-            self._files,
-            self.directory,
-            base_offset=base_offset,
-            index_interval_bytes=self.config.index_interval_bytes,
-        )
 
     def _end_cut(self) -> None:
         self.is_being_cut = False
@@ -368,23 +362,23 @@ class FilePartitionLog:
         return len(drop.renamed)
 
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
-        dropped = 0
-        while True:
+        gone, dropped = 1, 0
+        while gone:
+            ages = self.look_at_ages(now_ms, SEGMENTS_PER_DROP)
             drop = self.plan_drop(
-                self.look_at_ages(now_ms, SEGMENTS_PER_DROP),
+                ages,
                 now_ms=now_ms,
                 high_watermark=high_watermark,
                 segments_max=SEGMENTS_PER_DROP,
             )
             if drop is None:
-                return dropped
+                break
             try:
                 drop.run()
             finally:
                 gone = self.end_drop(drop, now_ms)
             dropped += gone
-            if not gone:
-                return dropped
+        return dropped
 
     # --- compaction ------------------------------------------------------------------------------
 

@@ -53,15 +53,20 @@ class Segments:
         """The segment that holds `offset`."""
         return self._segments[self._index_of(offset)]
 
-    def start(self, base_offset: int, *, index_interval_bytes: int) -> None:
-        """Append a new, empty segment and make it the active one."""
-        segment = Segment.create(
+    def planned(self, base_offset: int, *, index_interval_bytes: int) -> Segment:
+        """An empty segment for a place in the log, without a file."""
+        return Segment.planned(
             self._disk,
             self._files,
             self.directory,
             base_offset=base_offset,
             index_interval_bytes=index_interval_bytes,
         )
+
+    def start(self, base_offset: int, *, index_interval_bytes: int) -> None:
+        """Append a new, empty segment and make it the active one."""
+        segment = self.planned(base_offset, index_interval_bytes=index_interval_bytes)
+        segment.make_file()
         if self._segments:
             self.active.close()
         self._segments.append(segment)
