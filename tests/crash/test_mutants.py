@@ -16,6 +16,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.storage.directory import checkpoint, log_directory
 from tidemill.storage.directory.log_creation import LogCreation
 from tidemill.storage.directory.log_loading import LogLoader
+from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.log.unflushed_changes import FlushWork
 from tidemill.storage.recovery import log_recovery as recovery
 from tidemill.storage.recovery.log_recovery import CheckpointedLog
@@ -109,11 +110,13 @@ def test_mutant_unlinking_files_before_their_deletion_is_durable_is_found(
 ):
     """The log comes back without the file that names its topic."""
 
-    def settle_removals(directory: log_directory.LogDirectory) -> None:
-        directory._purgeable.extend(directory._removed)
-        directory._removed.clear()
+    def settle(removed: RemovedLogs) -> None:
+        while removed._unnamed:
+            removed._rename(removed._unnamed.popleft())
+        removed._purgeable.extend(removed._renamed)
+        removed._renamed.clear()
 
-    monkeypatch.setattr(log_directory.LogDirectory, "settle_removals", settle_removals)
+    monkeypatch.setattr(RemovedLogs, "settle", settle)
     assert any(finds(creation_workload, seed=seed) for seed in range(SEEDS_MAX))
 
 
@@ -125,10 +128,10 @@ def test_mutant_no_directory_sync_after_a_roll_is_found(monkeypatch):
     def run(work: FlushWork) -> None:
         for file in work.files:
             file.sync()
-        for path, content in work.contents:
+        for path, encode in work.contents:
             work.disk.unlink(path)
             file = work.disk.open(path, create=True)
-            file.pwrite([content], 0)
+            file.pwrite([encode()], 0)
             file.sync()
 
     monkeypatch.setattr(FlushWork, "run", run)
@@ -185,5 +188,5 @@ def test_mutant_clean_mark_stays_after_the_start_is_found(monkeypatch):
 
 
 def test_mutant_snapshot_past_the_end_is_used_is_found(monkeypatch):
-    monkeypatch.setattr(ProducerSnapshots, "drop_after", lambda _snapshots, _offset: None)
+    monkeypatch.setattr(ProducerSnapshots, "forget_after", lambda _snapshots, _offset: [])
     assert finds(truncation_workload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import posixpath
 from collections.abc import Awaitable, Callable
@@ -19,10 +20,12 @@ from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.follower import Followers
 from tidemill.replication.isr_keeper import IsrKeeper
+from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.state.producer_bound import ProducerLimits
 from tidemill.upkeep.cleaner import Cleaner
 from tidemill.upkeep.housekeeping import Housekeeping
 from tidemill.upkeep.stray_logs import StrayLogs
@@ -85,6 +88,10 @@ async def open_logs(
             rng=seams.rng,
             now_ms=now_ms,
             files_max=open_files_max,
+            producers=ProducerLimits(
+                expiration_ms=config.producer_id_expiration_ms,
+                entries_max=config.producer_ids_max,
+            ),
         )
     )
     report = directory.report
@@ -108,12 +115,14 @@ def build_data_plane(
 ) -> DataPlane:
     """Everything over `directory`; `role_changed` hears of each role that a partition takes."""
     disk, clock = seams.disk, seams.clock
+    log_changes = asyncio.Lock()
     flusher = Flusher(disk, directory.dirty, clock=clock, telemetry=telemetry)
     followers = Followers(
         config.node_id,
         seams.net,
         clock=clock,
         flusher=flusher,
+        cutter=LogCutter(disk, flusher, log_changes=log_changes, fail=directory.fail),
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
     )
@@ -138,6 +147,7 @@ def build_data_plane(
             replicas,
             clock=clock,
             flusher=flusher,
+            log_changes=log_changes,
             config=cluster.live,
         ),
         cleaner=Cleaner(
@@ -148,6 +158,7 @@ def build_data_plane(
             rng=seams.rng,
             telemetry=telemetry,
             config=cluster.live,
+            log_changes=log_changes,
         ),
         stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.all_topic_ids),
     )

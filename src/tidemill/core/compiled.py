@@ -48,6 +48,7 @@ REQUEST_PATH = (
     "tidemill.storage.log.log_checks",
     "tidemill.storage.log.partition_log",
     "tidemill.storage.state.producer_state",
+    "tidemill.storage.state.producer_bound",
     "tidemill.storage.log.segment",
     "tidemill.storage.index.segment_index",
     "tidemill.storage.log.segments",

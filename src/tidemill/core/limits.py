@@ -96,7 +96,7 @@ GROUP_NAME_BYTES_MAX = 1_024
 
 # --- one log -------------------------------------------------------------------------------------
 PRODUCER_IDS_PER_LOG_MAX = 10_000
-"""Producers that a log remembers; the one silent for longest is dropped first (S38): about 6 MB."""
+"""Producers that a log remembers; the one silent longest is dropped first (S38): about 13 MB."""
 OPEN_FILES_MAX = 2_048
 """Files that storage keeps open; each map holds one more descriptor, so 4,096 in all.
 
@@ -110,6 +110,8 @@ REMAP_GROWTH_BYTES = 4 * MIB
 """Growth after which a growing file is mapped again."""
 WARM_TAIL_BYTES = 8 * MIB
 """The last bytes written to a log count as resident: they are read without asking the kernel."""
+SEGMENTS_PER_DROP = 32
+"""Segments that retention drops in one piece of work, each with a sync of its directory."""
 COMPACTED_SEGMENTS_MAX = 64
 """Segments that compaction merges into one at a time; each is open meanwhile."""
 DISK_FLUSH_THREADS = 4
@@ -126,6 +128,8 @@ DISK_BACKGROUND_WAITING_MAX = 64
 # --- data directories ----------------------------------------------------------------------------
 UNFLUSHED_TAIL_BYTES_MAX = 64 * MIB
 """Unflushed bytes of one log that start a flush: bounds what recovery has to scan (R11)."""
+CHECKPOINT_PRODUCERS_PER_SLICE = 20_000
+"""Producers that one round of a checkpoint captures on the loop: about 1 ms."""
 SCRUB_EVENTS_MAX = 100
 """Damaged places that a scrub remembers one by one; it counts all of them."""
 

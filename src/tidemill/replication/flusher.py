@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import final
 
 from tidemill.core.clock import Clock
@@ -98,10 +99,9 @@ class Flusher:
                 await self._sync(round_)
         return round_ is not None
 
-    async def between_rounds(self, act: Callable[[], None]) -> None:
-        """Call `act` while no round runs: truncate or restart a log without a sync seeing it."""
-        async with self._one_at_a_time:
-            act()
+    def between_rounds(self) -> AbstractAsyncContextManager[None]:
+        """While it is held no round runs: a log is cut without a sync seeing it."""
+        return self._one_at_a_time
 
     async def finish(self) -> None:
         """Start no more rounds, and wait for the running one: a sync cannot be cancelled."""

@@ -25,7 +25,9 @@ from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.net import Net
 from tidemill.metadata.image.metadata_image import BrokerImage, PartitionImage
 from tidemill.replication.flusher import Flusher
+from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
+from tidemill.storage.log.interface import LogCut
 from tidemill.wire.generated.fetch import (
     FetchPartition,
     FetchRequest,
@@ -57,6 +59,7 @@ class Followers:
         *,
         clock: Clock,
         flusher: Flusher,
+        cutter: LogCutter,
         supervisor: Supervisor,
         broker: Callable[[int], BrokerImage | None],
     ) -> None:
@@ -64,6 +67,7 @@ class Followers:
         self._net = net
         self._clock = clock
         self._flusher = flusher
+        self._cutter = cutter
         self._supervisor = supervisor
         self._broker = broker
         self._followed: dict[int, dict[Partition, None]] = {}
@@ -153,13 +157,12 @@ class Followers:
         self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
     ) -> bool:
         """Apply one partition of an answer; returns whether records were appended."""
-        cut = _try_cut(partition, data)
-        if cut is not None:
-            # A running flush must not see the cut. The role may change while we wait for it to end.
-            await self._flusher.between_rounds(
-                lambda: cut() if self._follows(leader_id, partition, epoch) else None
-            )
-        if cut is not None or data.error_code:
+        plan = _try_plan_cut(partition, data)
+        if plan is not None:
+            # The role may change while it waits for its turn.
+            is_wanted = partial(self._follows, leader_id, partition, epoch)
+            await self._cutter.cut(partition, plan, is_wanted=is_wanted)
+        if plan is not None or data.error_code:
             return False
         count = partition.append_from_leader(
             data.records or b"",
@@ -174,14 +177,17 @@ class Followers:
             await self._flusher.wait_flushed(logs)
 
 
-def _try_cut(partition: Partition, data: PartitionData) -> Callable[[], None] | None:
-    """The truncation that the leader's answer asks for, if any."""
+def _try_plan_cut(partition: Partition, data: PartitionData) -> Callable[[], LogCut | None] | None:
+    """The cut that the leader's answer asks for, if any; the next fetch continues after it."""
     if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return partial(partition.restart_at, max(0, data.log_start_offset))
-    diverging = data.diverging_epoch
-    if data.error_code or diverging is None:
+        return partial(partition.plan_restart, max(0, data.log_start_offset))
+    if data.error_code:
         return None
-    return partial(partition.truncate_to_epoch, diverging.epoch, diverging.end_offset)
+    diverging = data.diverging_epoch
+    if diverging is not None:
+        return partial(partition.plan_truncation, diverging.epoch, diverging.end_offset)
+    begin = partition.try_find_begin(data.records or b"")
+    return None if begin is None else partial(partition.plan_restart, begin)
 
 
 def _wanted(partition: Partition) -> FetchPartition:

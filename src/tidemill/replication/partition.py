@@ -24,7 +24,7 @@ from tidemill.replication.isr import FollowerPosition
 from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
 from tidemill.replication.watermark import agreed_offset
 from tidemill.storage.files.disk import Buffer
-from tidemill.storage.log.interface import LogSlice, PartitionLog
+from tidemill.storage.log.interface import LogCut, LogSlice, PartitionLog
 from tidemill.wire.batch import BatchHeader, assign_offsets, iter_headers, verify
 from tidemill.wire.produced_batch import BatchPolicy, BatchWork, prepare_own, prepare_produced
 
@@ -95,6 +95,10 @@ class Partition:
         self.is_leader = False
         self.offline = False
         """The log directory failed: every request gets KAFKA_STORAGE_ERROR."""
+        self.is_being_cut = False
+        """A thread cuts the log: nothing may be appended."""
+        self.after_cut: Callable[[], None] | None = None
+        """Takes on the role that came while the log was cut."""
         self.high_watermark = max(high_watermark, log.log_start_offset)
         """Every in-sync replica has appended everything below; never goes back on a leader (I9)."""
         self.durable_offset = log.log_start_offset
@@ -396,10 +400,11 @@ class Partition:
 
         A batch that the fetch limit cut off is left for the next fetch.
         """
+        if self.is_being_cut:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its log is being cut")
         view = memoryview(batches)
         found = list(iter_headers(view))
         if found:
-            self._maybe_begin_inside(found[0][1])
             self._check_from_leader(view, found)
             last_position, last = found[-1]
             end = last_position + last.size_bytes
@@ -408,11 +413,14 @@ class Partition:
         self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
         return len(found)
 
-    def _maybe_begin_inside(self, first: BatchHeader) -> None:
-        """Move an empty log that starts inside the leader's first batch back to that batch."""
-        log = self.log
-        if log.log_start_offset == log.log_end_offset and first.base_offset < log.log_end_offset:
-            log.restart_at(first.base_offset)
+    def try_find_begin(self, batches: Buffer) -> int | None:
+        """Where an empty log must restart that starts inside the leader's first batch."""
+        end = self.log.log_end_offset
+        if self.log.log_start_offset < end:
+            return None
+        for _, first in iter_headers(memoryview(batches)):
+            return first.base_offset if first.base_offset < end else None
+        return None
 
     def _check_from_leader(
         self, view: memoryview, found: Sequence[tuple[int, BatchHeader]]
@@ -427,7 +435,7 @@ class Partition:
             verify(view[position : position + header.size_bytes], header)
             expected = header.next_offset
 
-    def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
+    def plan_truncation(self, epoch: int, end_offset: int) -> LogCut | None:
         """Drop the tail that the leader does not have: by epochs, never by the watermark (KIP-279).
 
         `epoch` is the leader's largest epoch up to ours, and ended there at `end_offset`. If it
@@ -436,15 +444,34 @@ class Partition:
         """
         _, own_end = self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
         offset = min(end_offset, own_end) if own_end >= 0 else self.log.log_start_offset
-        self.log.truncate_to(offset)
+        cut = self.log.plan_truncation(offset)
+        if cut is None:
+            self._adopt_end()
+        return cut
+
+    def plan_restart(self, offset: int) -> LogCut:
+        """Drop the whole log and start at `offset`: the leader no longer has what follows ours."""
+        return self.log.plan_restart(offset)
+
+    def begin_cut(self, cut: LogCut) -> bool:
+        """Readers find the shorter log from now on; see `LogCut.begin`."""
+        if not cut.begin():
+            return False
+        self._adopt_end()
+        return True
+
+    def cut_ended(self) -> None:
+        """The log may be appended to again."""
+        self.is_being_cut = False
+        take_role, self.after_cut = self.after_cut, None
+        if take_role is not None:
+            take_role()
+
+    def _adopt_end(self) -> None:
+        """Bring epochs and marks in line with a log that may be shorter or start elsewhere."""
+        start, end = self.log.log_start_offset, self.log.log_end_offset
         # Also where nothing was cut: an epoch in which we led but wrote nothing must go. The leader
         # does not know that epoch and would report a divergence forever.
-        self.log.epochs.truncate_from_end(self.log.log_end_offset)
-        end = self.log.log_end_offset  # may be below `offset`: only whole batches are cut
-        self.high_watermark = min(self.high_watermark, end)
-        self.durable_offset = min(self.durable_offset, end)
-
-    def restart_at(self, offset: int) -> None:
-        """Drop the whole log and start at `offset`: the leader no longer has what follows ours."""
-        self.log.restart_at(offset)
-        self.high_watermark = self.durable_offset = offset
+        self.log.epochs.truncate_from_end(end)
+        self.high_watermark = min(max(self.high_watermark, start), end)
+        self.durable_offset = min(max(self.durable_offset, start), end)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Protocol, final
 
 from tidemill.core.clock import Clock
@@ -38,10 +39,10 @@ class LogStore(Protocol):
         ...
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Stop serving the log and delete it; no effect if there is none."""
+        """Stop serving the log; its files go later. No effect if there is none."""
         ...
 
-    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> None:
+    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> bool:
         """The topic was deleted: delete its log if there is one that could not be loaded."""
         ...
 
@@ -133,8 +134,6 @@ class ReplicaManager:
                 self._store.delete_unloaded(TopicPartition(gone.name, index), gone.topic_id)
         for name in delta.topics_changed:
             self._apply_topic(delta.after.topics[name])
-        if delta.topics_deleted:
-            self.pending_logs.wake()
 
     def open_made(self, names: Iterable[TopicPartition]) -> None:
         """Serve partitions whose logs were made; delete a log whose topic was deleted."""
@@ -174,10 +173,19 @@ class ReplicaManager:
         elif partition.settings != settings or partition.log.config != log_config:
             partition.set_settings(settings)
             partition.log.set_config(log_config)
+        self._take_role(partition, image)
+
+    def _take_role(self, partition: Partition, image: PartitionImage) -> None:
+        leads = image.readable and image.leader == self.broker_id
+        if leads and partition.is_being_cut:
+            partition.after_cut = partial(self._take_role, partition, image)
+            self._followed(partition, replace(image, leader=NO_LEADER))
+            return
+        partition.after_cut = None
         if not image.readable:
             # The stored state is bad (S46): the partition has no leader until it is repaired.
             partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif image.leader == self.broker_id:
+        elif leads:
             partition.become_leader(image, now=self._clock.monotonic())
         else:
             partition.become_follower(image)
@@ -213,10 +221,12 @@ class ReplicaManager:
             return
         del self._partitions[name]
         del self._by_log[partition.log]
+        partition.after_cut = None
         partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.image is not None:
             self._followed(partition, replace(partition.image, leader=NO_LEADER))
         self._store.delete_log(name)
+        self.pending_logs.wake()
 
     # --- faults and marks ------------------------------------------------------------------------
 

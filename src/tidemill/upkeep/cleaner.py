@@ -55,6 +55,7 @@ class Cleaner:
         rng: Rng,
         telemetry: Telemetry,
         config: LiveConfig,
+        log_changes: asyncio.Lock,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -64,7 +65,10 @@ class Cleaner:
         self._telemetry = telemetry
         self._config = config
         self._pause = LivePause(config, lambda now: now.log_cleaner_backoff_ms)
+        self._log_changes = log_changes
         self._damaged: set[FilePartitionLog] = set()
+        self._holds_logs = False
+        """Whether a cleaning has `log_changes`."""
 
     async def run(self) -> None:
         """Clean what is due, forever."""
@@ -141,11 +145,15 @@ class Cleaner:
         telemetry = self._telemetry
         steps = job.steps()
         moved_bytes = segments = 0
+        spent_s = 0.0
         try:
             for step in steps:
+                await self._hold_logs(job.is_committing)
                 started = self._clock.monotonic()
                 await self._disk.run(step, DiskWork.BACKGROUND)
-                spent_s = self._clock.monotonic() - started
+                spent_s += self._clock.monotonic() - started
+                if job.is_committing:
+                    continue  # others wait: the pause comes later
                 before, moved_bytes = moved_bytes, job.bytes_read + job.bytes_written
                 telemetry.cleaned_bytes += moved_bytes - before
                 telemetry.cleaned_segments += job.segments_cleaned - segments
@@ -153,8 +161,18 @@ class Cleaner:
                 bytes_per_second = self._config.current.log_cleaner_io_max_bytes_per_second
                 by_rate_s = (moved_bytes - before) / bytes_per_second
                 await asyncio.sleep(max(spent_s, by_rate_s - spent_s))
+                spent_s = 0.0
         finally:
             steps.close()
+            await self._hold_logs(False)
+
+    async def _hold_logs(self, wanted: bool) -> None:
+        """While a new segment is put in place, nothing else may change the files of logs."""
+        if wanted and not self._holds_logs:
+            await self._log_changes.acquire()
+        if not wanted and self._holds_logs:
+            self._log_changes.release()
+        self._holds_logs = wanted
 
     def _note_failure(
         self, job: Compaction, log_: FilePartitionLog, fault: KafkaError | StorageFault

@@ -19,7 +19,8 @@ from tidemill.core.loop.pacing import run_slices
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.directory.retention import RetentionPass
+from tidemill.storage.directory.producer_expiry import ProducerExpiry
+from tidemill.storage.directory.retention import RetentionPass, RetentionSlice
 from tidemill.storage.directory.scrub import Scrub
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
@@ -32,6 +33,8 @@ log = logging.getLogger(__name__)
 
 LOGS_PER_SLICE = 50
 FILES_PER_SLICE = 50
+PRODUCERS_PER_SLICE = 2_000
+"""Expired producers that are forgotten in one turn of the loop: about a millisecond."""
 CHECKPOINT_INTERVAL_S = 60.0
 SCRUB_INTERVAL_S = 1.0
 
@@ -48,6 +51,7 @@ class Housekeeping:
         *,
         clock: Clock,
         flusher: Flusher,
+        log_changes: asyncio.Lock,
         config: LiveConfig,
     ) -> None:
         self._disk = disk
@@ -55,10 +59,12 @@ class Housekeeping:
         self._replicas = replicas
         self._clock = clock
         self._flusher = flusher
+        self._log_changes = log_changes
         self._one_at_a_time = asyncio.Lock()
         self._retention_pause = LivePause(config, lambda now: now.log_retention_check_interval_ms)
         self._retention = RetentionPass(directory, self._high_watermark_of)
-        self._opener = LogOpener(disk, directory, replicas)
+        self._producer_expiry = ProducerExpiry(directory)
+        self._opener = LogOpener(disk, directory, replicas, log_changes=log_changes)
         self._scrub = Scrub(disk, directory.paths)
 
     def _high_watermark_of(self, name: TopicPartition) -> int:
@@ -71,11 +77,48 @@ class Housekeeping:
             await self._retention_pause.wait()
             try:
                 now_ms = self._clock.wall_ms()
-                await run_slices(partial(self._retention.run_slice, now_ms, LOGS_PER_SLICE))
-                await run_slices(partial(self._retention.purge_slice, FILES_PER_SLICE))
+                await self._apply_retention(now_ms)
+                await self._purge_removed_logs()
+                await self._expire_producers(now_ms)
                 await self.purge_cut_files(now_ms)
             except StorageFault as fault:
                 log.error("retention failed: %s", fault)
+
+    async def _apply_retention(self, now_ms: int) -> None:
+        is_done = False
+        while not is_done:
+            part = self._retention.next_slice(now_ms, LOGS_PER_SLICE)
+            more = True
+            while more:
+                await self._disk.run(part.look, DiskWork.BACKGROUND)
+                async with self._log_changes:
+                    more = await self._drop_segments(part)
+            is_done = part.is_last
+
+    async def _drop_segments(self, part: RetentionSlice) -> bool:
+        if not part.plan():
+            return False
+        try:
+            await self._disk.run(part.drop, DiskWork.BACKGROUND)
+        except StorageFault:
+            part.finish()
+            raise
+        part.finish()
+        return True
+
+    async def _purge_removed_logs(self) -> None:
+        purge = partial(self._directory.purge_slice, FILES_PER_SLICE)
+        while not await self._disk.run(purge, DiskWork.BACKGROUND):
+            pass
+
+    async def _expire_producers(self, now_ms: int) -> None:
+        run_slice = partial(
+            self._producer_expiry.run_slice,
+            now_ms,
+            logs_max=LOGS_PER_SLICE,
+            entries_max=PRODUCERS_PER_SLICE,
+        )
+        await run_slices(run_slice)
 
     async def purge_cut_files(self, now_ms: int) -> None:
         """Delete the side files of earlier recoveries that are old enough."""
@@ -97,7 +140,8 @@ class Housekeeping:
 
     async def checkpoint(self) -> None:
         """Write what shortens the next start (snapshots, indexes), then the checkpoint file."""
-        collect = partial(self._directory.collect_checkpoint, LOGS_PER_SLICE)
+        changed = self._directory.changed_logs()
+        collect = partial(self._directory.collect_checkpoint, changed, LOGS_PER_SLICE)
         more = True
         while more:
             more = await self._flusher.run_round(collect)

@@ -9,6 +9,7 @@ of its old log ends.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from typing import final
@@ -40,10 +41,18 @@ _Group = Sequence[tuple[TopicPartition, TopicImage]]
 class LogOpener:
     """The loop that makes the pending logs of one data directory."""
 
-    def __init__(self, disk: Disk, directory: LogDirectory, replicas: ReplicaManager) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: LogDirectory,
+        replicas: ReplicaManager,
+        *,
+        log_changes: asyncio.Lock,
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._replicas = replicas
+        self._log_changes = log_changes
         self._pending = replicas.pending_logs
         self._reported: dict[TopicPartition, TopicImage] = {}
         """Failures that have been logged, with the image of the topic at that time."""
@@ -63,6 +72,8 @@ class LogOpener:
 
     async def open_group(self, group: _Group) -> None:
         """Make the logs of one group and serve their partitions."""
+        self._directory.free_names(name for name, _ in group)
+        await self._settle_removals()
         creation = self._directory.begin_creation(
             WantedLog(name, topic.topic_id, log_config_of(topic.config)) for name, topic in group
         )
@@ -93,6 +104,7 @@ class LogOpener:
         if not self._directory.has_unsettled_removals:
             return
         try:
-            await self._disk.run(self._directory.settle_removals, DiskWork.BACKGROUND)
+            async with self._log_changes:
+                await self._disk.run(self._directory.settle_removals, DiskWork.BACKGROUND)
         except StorageFault as fault:
             log.error("removing deleted logs failed: %s", fault)

@@ -84,9 +84,9 @@ class StrayLogs:
                 await pacer.step()
                 if self._directory.topic_id(name) == topic_id:
                     self._directory.delete_log(name)
-                    removed[name] = topic_id
-                else:
-                    self._directory.delete_unloaded(name, topic_id)
+                elif not self._directory.delete_unloaded(name, topic_id):
+                    continue  # it went with its name, which another topic has now
+                removed[name] = topic_id
         except StorageFault as fault:
             log.error("removing stray logs failed: %s", fault)
         self._pending_logs.wake()

@@ -20,6 +20,7 @@ from tests.support.partitions import (
 )
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.partition import Partition
+from tidemill.storage.log.interface import LogCut
 
 
 def follower() -> Partition:
@@ -87,6 +88,15 @@ def test_a_follower_accepts_a_gap_that_compaction_left():
     assert other.log.log_end_offset == 7
 
 
+def cut(other: Partition, planned: LogCut | None) -> None:
+    """What the cutter does."""
+    if planned is not None:
+        planned.read()
+        assert other.begin_cut(planned)
+        planned.perform()
+        planned.end()
+
+
 def follow(follower_: Partition, of: Partition) -> None:
     """Fetch until both logs agree, as the follower's loop does: first epochs, then bytes."""
     for _ in range(10):
@@ -95,7 +105,7 @@ def follow(follower_: Partition, of: Partition) -> None:
         if same or follower_.log.epochs.latest < 0:
             copy(of, follower_)
             return
-        follower_.truncate_to_epoch(epoch, end)
+        cut(follower_, follower_.plan_truncation(epoch, end))
     pytest.fail("the follower does not converge")
 
 
@@ -144,11 +154,21 @@ def test_KIP279_a_fast_double_failover_ends_in_one_history():
     assert content(one) == content(two)
 
 
+def test_an_empty_log_begins_where_the_leaders_first_batch_begins():
+    other = follower()
+    cut(other, other.plan_restart(7))
+    assert other.try_find_begin(batch(4, base_offset=5)) == 5
+    assert other.try_find_begin(batch(4, base_offset=7)) is None
+    assert other.try_find_begin(b"") is None
+    other.append_from_leader(batch(4, base_offset=7), high_watermark=0, now_ms=NOW_MS)
+    assert other.try_find_begin(batch(4, base_offset=5)) is None
+
+
 def test_truncation_moves_the_marks_back():
     other = follower()
     other.append_from_leader(batch(4, epoch=1), high_watermark=4, now_ms=NOW_MS)
     other.append_from_leader(batch(4, base_offset=4, epoch=2), high_watermark=8, now_ms=NOW_MS)
-    other.truncate_to_epoch(1, 4)
+    cut(other, other.plan_truncation(1, 4))
     assert other.log.log_end_offset == 4
     assert other.high_watermark == 4
     assert other.durable_offset <= 4
@@ -157,15 +177,15 @@ def test_truncation_moves_the_marks_back():
 def test_a_log_that_restarts_moves_the_marks_with_it():
     other = follower()
     other.append_from_leader(batch(4), high_watermark=4, now_ms=NOW_MS)
-    other.restart_at(100)
+    cut(other, other.plan_restart(100))
     assert (other.log.log_start_offset, other.log.log_end_offset) == (100, 100)
     assert other.high_watermark == other.durable_offset == 100
-    other.restart_at(0)
+    cut(other, other.plan_restart(0))
     assert other.high_watermark == other.durable_offset == 0
 
 
 def test_a_log_without_the_leaders_epochs_is_dropped_to_its_start():
     other = follower()
     other.append_from_leader(batch(4, epoch=5), high_watermark=0, now_ms=NOW_MS)
-    other.truncate_to_epoch(3, 9)
+    cut(other, other.plan_truncation(3, 9))
     assert other.log.log_end_offset == 0

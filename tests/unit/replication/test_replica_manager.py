@@ -53,7 +53,7 @@ class Logs:
             self.deleted.append(partition)
             del self.logs[partition], self.topic_ids[partition]
 
-    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> None:
+    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> bool:
         pass
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ class Place:
         self.directory = opened(self.disk)
         self.limits: dict[tuple[str, int], int] = {}
         self.telemetry = Telemetry()
+        self.log_changes = asyncio.Lock()
         self.cleaner = Cleaner(
             self.disk,
             self.directory,
@@ -45,6 +47,7 @@ class Place:
             rng=SeededRng(1),
             telemetry=self.telemetry,
             config=LiveConfig(broker_config(flags=settings)),
+            log_changes=self.log_changes,
         )
 
     def find(self, topic: str, index: int) -> SimpleNamespace:
@@ -180,7 +183,7 @@ def test_deleting_a_log_while_it_is_cleaned_is_not_a_failure():
 
     place.disk.run = run_and_delete  # type: ignore[method-assign,assignment]
     assert place.clean()
-    assert steps == 5
+    assert steps == 6, "the next step finds the log closed"
     assert place.telemetry.cleaning_failures == 0
     assert not place.clean()
 
@@ -196,6 +199,29 @@ def test_a_byte_rate_slows_cleaning_down(monkeypatch):
     place.log()
     place.clean()
     assert sum(waited) == pytest.approx(place.telemetry.cleaned_bytes / 1024)
+
+
+def test_nothing_else_changes_the_files_of_logs_while_a_new_segment_is_put_in_place(monkeypatch):
+    place = Place("log.cleaner.io.max.bytes.per.second=1024")
+    renamed_alone = []
+    held_in_pauses = []
+
+    async def sleep(_seconds: float) -> None:
+        held_in_pauses.append(place.log_changes.locked())
+
+    monkeypatch.setattr(cleaner_module.asyncio, "sleep", sleep)
+    log = place.log()
+    place.disk.on_call = lambda _disk, call, path: (
+        renamed_alone.append(place.log_changes.locked())
+        if call == "rename" and ".log" in path
+        else None
+    )
+    place.clean()
+    assert values(log) == [b"9"]
+    assert renamed_alone
+    assert all(renamed_alone)
+    assert not any(held_in_pauses)
+    assert not place.log_changes.locked()
 
 
 def test_I9_a_clean_restart_keeps_the_cleaned_log():

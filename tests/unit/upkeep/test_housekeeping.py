@@ -3,16 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from tests.support.directories import ORDERS, ORDERS_PATH, SMALL, TOPIC_ID, opened
-from tests.support.partitions import OWN, Flushes
+from tests.support.batches import NOW_MS, append, batch, fill
+from tests.support.directories import (
+    ORDERS,
+    ORDERS_PATH,
+    SMALL,
+    TOPIC_ID,
+    flushed,
+    opened,
+    stored,
+)
+from tests.support.loop_watch import LoopWatch
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.live_config import LiveConfig
+from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
-from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.replication.pending_logs import PendingLogs
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.recovery.cut_files import CUT_FILE_MS_MAX
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.testing.sim.disk import SimDisk
@@ -20,6 +35,31 @@ from tidemill.upkeep.housekeeping import Housekeeping
 
 CUT = f"{ORDERS_PATH}/{0:020d}.log.cut-3"
 TURNS = 20
+DAY_MS = 24 * 3600 * 1000
+
+
+async def one_retention_pass(
+    disk: SimDisk,
+    directory: LogDirectory,
+    clock: ManualClock,
+    *,
+    high_watermark: int = 0,
+    log_changes: asyncio.Lock | None = None,
+) -> None:
+    partition = SimpleNamespace(high_watermark=high_watermark)
+    housekeeping = Housekeeping(
+        disk,
+        directory,
+        SimpleNamespace(pending_logs=PendingLogs(), find=lambda *_: partition),
+        clock=clock,
+        flusher=Flusher(disk, directory.dirty, clock=clock, telemetry=Telemetry()),
+        log_changes=log_changes or asyncio.Lock(),
+        config=LiveConfig(BrokerConfig(log_retention_check_interval_ms=0)),
+    )
+    running = asyncio.create_task(housekeeping.run_retention())
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+    running.cancel()
 
 
 @pytest.mark.parametrize(
@@ -32,24 +72,83 @@ def test_a_retention_pass_deletes_the_side_files_of_old_recoveries(run, age_ms, 
     disk.open(CUT, create=True)
     clock = ManualClock(wall_ms=age_ms)
 
-    async def one_pass() -> None:
-        housekeeping = Housekeeping(
-            disk,
-            directory,
-            ReplicaManager(OWN, directory, Flushes(), clock=clock),
-            clock=clock,
-            flusher=Flusher(
-                disk,
-                directory.dirty,
-                clock=clock,
-                telemetry=Telemetry(),
-            ),
-            config=LiveConfig(BrokerConfig(log_retention_check_interval_ms=0)),
-        )
-        running = asyncio.create_task(housekeeping.run_retention())
-        for _ in range(TURNS):
-            await asyncio.sleep(0)
-        running.cancel()
-
-    run(one_pass())
+    run(one_retention_pass(disk, directory, clock))
     assert disk.exists(CUT) == stays
+
+
+@pytest.mark.parametrize(("idle_ms", "left"), [(DAY_MS - 1, 1), (DAY_MS, 0)])
+def test_a_retention_pass_forgets_silent_producers(run, idle_ms, left):
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, SMALL)
+    append(log, batch(0, producer=(5, 0, 0)), now_ms=1_000)
+    run(one_retention_pass(disk, directory, ManualClock(wall_ms=1_000 + idle_ms)))
+    assert len(log.producers) == left
+
+
+def test_retention_waits_for_the_disk_in_threads_only(run):
+    disk = SimDisk()
+    directory = opened(disk)
+    names = [TopicPartition("t", number) for number in range(3)]
+    config = replace(SMALL, retention_ms=1_000, segment_bytes=150)
+    for name in names:
+        log = directory.create_log(name, TOPIC_ID, config)
+        fill(log, 2 * SEGMENTS_PER_DROP)
+        flushed(directory, name)
+    stored(directory)
+    directory.delete_log(names[2])
+    directory.settle_removals()
+    directory.close()
+    disk = disk.restart()
+    directory = opened(disk)
+    for log in directory.logs().values():
+        log.set_config(config)
+    watch = LoopWatch(disk)
+    run(one_retention_pass(disk, directory, ManualClock(wall_ms=NOW_MS + 2_000), high_watermark=99))
+    assert watch.slow_calls == []
+    assert all(log.log_start_offset > SEGMENTS_PER_DROP for log in directory.logs().values())
+    assert "rename" in dict(watch.threaded)
+    assert not [name for name in disk.list_names(directory.path) if name.endswith(".deleted")]
+
+
+def test_a_slice_of_retention_changes_no_more_files_than_its_bound(run):
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, replace(SMALL, retention_bytes=0))
+    fill(log, 3 * SEGMENTS_PER_DROP)
+    stored(directory)
+    renames = []
+    run_in_thread = disk.run
+
+    async def counted(operation, work=DiskWork.READ):
+        calls = []
+        disk.on_call = lambda _disk, call, _path: calls.append(call)
+        outcome = await run_in_thread(operation, work)
+        renames.append(calls.count("rename"))
+        return outcome
+
+    disk.run = counted
+    clock = ManualClock(wall_ms=NOW_MS)
+    run(one_retention_pass(disk, directory, clock, high_watermark=3 * SEGMENTS_PER_DROP))
+    assert max(renames) <= SEGMENTS_PER_DROP
+    assert len(log.segments) <= 2
+
+
+def test_retention_waits_while_something_else_changes_the_files_of_logs(run):
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, replace(SMALL, retention_bytes=0))
+    fill(log, 10)
+    stored(directory)
+
+    async def beside_another_change() -> int:
+        log_changes = asyncio.Lock()
+        async with log_changes:
+            await one_retention_pass(
+                disk, directory, ManualClock(), high_watermark=10, log_changes=log_changes
+            )
+            return log.log_start_offset
+
+    assert run(beside_another_change()) == 0
+    run(one_retention_pass(disk, directory, ManualClock(), high_watermark=10))
+    assert log.log_start_offset == 10

@@ -10,7 +10,8 @@ import pytest
 
 from tests.support.coroutines import run
 from tests.support.directories import opened
-from tests.support.partitions import OWN, Flushes, image
+from tests.support.loop_watch import LoopWatch
+from tests.support.partitions import OWN, SECOND, Flushes, image
 from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicId
 from tidemill.metadata.image.metadata_image import (
@@ -21,9 +22,12 @@ from tidemill.metadata.image.metadata_image import (
 )
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.storage.directory.directory_meta import try_read_topic_id
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.upkeep.log_opener import LOGS_PER_GROUP, PARTITIONS_PER_SLICE, LogOpener
+
+TURNS = 20
 
 
 class Place:
@@ -33,7 +37,9 @@ class Place:
         self.disk = SimDisk()
         self.directory = opened(self.disk)
         self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
-        self.opener = LogOpener(self.disk, self.directory, self.replicas)
+        self.opener = LogOpener(
+            self.disk, self.directory, self.replicas, log_changes=asyncio.Lock()
+        )
         self.metadata = MetadataImage()
 
     def restart(self, *, fail_to_load: str) -> None:
@@ -43,14 +49,22 @@ class Place:
         self.directory = opened(self.disk)
         assert [str(name) for name in self.directory.report.failed] == [fail_to_load]
         self.replicas = ReplicaManager(OWN, self.directory, Flushes(), clock=ManualClock())
-        self.opener = LogOpener(self.disk, self.directory, self.replicas)
+        self.opener = LogOpener(
+            self.disk, self.directory, self.replicas, log_changes=asyncio.Lock()
+        )
         self.replicas.apply(difference(MetadataImage(), self.metadata))
 
-    def put(self, partitions: int, name: str = "t", number: int = 1) -> None:
+    def put(
+        self,
+        partitions: int,
+        name: str = "t",
+        number: int = 1,
+        replicas: tuple[int, ...] | None = None,
+    ) -> None:
         topic = TopicImage(
             name=name,
             topic_id=TopicId(UUID(int=number)),
-            partitions=tuple(image() for _ in range(partitions)),
+            partitions=tuple(image(replicas=replicas) for _ in range(partitions)),
             config=TopicConfig(),
         )
         draft = ImageDraft(self.metadata)
@@ -162,6 +176,64 @@ def test_the_deletion_of_a_topic_becomes_durable_in_the_background(place):
     assert place.directory.has_unsettled_removals
     place.open_pending()
     assert not place.directory.has_unsettled_removals
+
+
+def test_a_deleted_topic_is_renamed_and_synced_in_a_thread(run, place):
+    place.put(3)
+    place.open_pending()
+    watch = LoopWatch(place.disk)
+    place.drop()
+    run(place.opener.open_pending())
+    assert watch.slow_calls == []
+    assert [call for call, _ in watch.threaded] == ["rename"] * 3 + ["sync_directory"]
+
+
+def test_the_log_of_a_partition_that_moved_away_is_removed_at_once(run, place):
+    place.put(1)
+    place.open_pending()
+    place.replicas.pending_logs._work_came.clear()
+    place.put(1, replicas=(SECOND,))
+
+    async def removed() -> None:
+        running = asyncio.create_task(place.opener.run())
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
+        running.cancel()
+
+    run(removed())
+    assert not place.disk.exists(f"{place.directory.path}/t-0")
+
+
+def test_I34_a_topic_created_again_at_once_waits_for_no_retry(run, place):
+    place.put(1)
+    place.open_pending()
+    old = place.replicas.find("t", 0)
+    place.drop()
+    place.put(1, number=2)
+    run(place.opener.open_pending())
+    new = place.replicas.find("t", 0)
+    assert new is not None
+    assert new.log is not old.log
+    assert try_read_topic_id(place.disk, new.log.directory) == TopicId(UUID(int=2))
+
+
+def test_I34_a_topic_deleted_while_removals_are_settled_keeps_its_name_until_the_next_settling(
+    run, place
+):
+    """The directory of the new log must not be renamed for the old one's deletion."""
+    place.put(1)
+    place.open_pending()
+    place.disk.fail("rename", "t-0", times=2)
+    place.drop()
+    place.put(1, number=2)
+    run(place.opener.open_pending())
+    assert place.replicas.find("t", 0) is None
+    run(place.opener.open_pending())
+    found = place.replicas.find("t", 0)
+    assert found is not None
+    run(place.opener.open_pending())
+    assert place.disk.exists(found.log.directory)
+    assert try_read_topic_id(place.disk, found.log.directory) == TopicId(UUID(int=2))
 
 
 def test_I34_a_topic_created_again_while_its_logs_are_made_gets_its_own_logs(run, place):

@@ -80,6 +80,7 @@ def test_a_log_that_was_not_loaded_is_removed_too(disk):
     directory = opened(disk)
     assert list(directory.report.failed) == [ORDERS]
     assert removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [])
+    directory.settle_removals()
     assert not disk.exists(ORDERS_PATH)
 
 

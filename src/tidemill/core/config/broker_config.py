@@ -240,6 +240,24 @@ class BrokerConfig:
         maximum=INT64_MAX,
     )
 
+    producer_id_expiration_ms: int = option(
+        24 * 3600 * 1000,
+        key="producer.id.expiration.ms",
+        doc="An idempotent producer that has not written to a partition for this long is forgotten "
+        "there; a retry that comes even later is not recognised.",
+        unit="ms",
+        minimum=1,
+        maximum=INT32_MAX,
+    )
+    producer_ids_max: int = option(
+        100_000,
+        key="producer.ids.max",
+        doc="Idempotent producers that this broker remembers, counted once for each partition they "
+        "write to; beyond it the ones that are idle longest are forgotten, in whichever partition. "
+        "Each takes about 1.3 KB. One partition remembers 10,000 at most.",
+        minimum=1_000,
+        maximum=100_000_000,
+    )
     log_cleaner_backoff_ms: int = option(
         15_000,
         key="log.cleaner.backoff.ms",

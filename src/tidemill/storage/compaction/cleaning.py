@@ -175,7 +175,7 @@ class Compaction:
 
     def _swap(self, work: SegmentRewriter, group: Sequence[Segment]) -> Iterator[Step]:
         log, sync = self._log, partial(self._disk.sync_directory, self._log.directory)
-        if not log.segments.has_adjacent(group):
+        if log.is_being_cut or not log.segments.has_adjacent(group):
             raise LogChanged
         self.bytes_written += work.size_bytes
         swap = log.begin_swap(group, work.take_segment(log))

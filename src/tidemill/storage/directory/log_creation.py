@@ -53,7 +53,7 @@ class LogCreation:
         root: str,
         *,
         put_aside: Callable[[str], str],
-        before_cut: Callable[[TopicPartition, int], None],
+        before_cut: Callable[[TopicPartition, int], Callable[[], None]],
     ) -> None:
         """`put_aside` gives a directory another name and returns that name."""
         self._disk = disk

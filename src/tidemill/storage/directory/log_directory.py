@@ -29,7 +29,7 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, UserError, invariant
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.core.limits import OPEN_FILES_MAX
+from tidemill.core.limits import CHECKPOINT_PRODUCERS_PER_SLICE, OPEN_FILES_MAX
 from tidemill.core.rng import Rng
 from tidemill.storage.directory.checkpoint import (
     Checkpoint,
@@ -49,18 +49,22 @@ from tidemill.storage.directory.directory_meta import (
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.directory.log_creation import LogCreation, WantedLog
 from tidemill.storage.directory.log_loading import LogLoader
+from tidemill.storage.directory.removed_logs import RemovedLogs
 from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import DELETED_SUFFIX
 from tidemill.storage.log.interface import FlushPoint, LogConfig, PartitionLog
 from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.log.segment_drop import Ages, SegmentDrop
 from tidemill.storage.recovery.recovery_report import RecoveryReport
-from tidemill.wire.batch import CorruptBatch
+from tidemill.storage.state.producer_bound import ProducerBound, ProducerLimits
 
 __all__ = ["LOCK_NAME", "LogDirectory"]
 
 LOCK_NAME = ".lock"
+
+DEFAULT_PRODUCERS = ProducerLimits()
 
 ConfigOf = Callable[[TopicPartition], LogConfig]
 
@@ -75,8 +79,6 @@ class _HostedLog:
     path: str
     high_watermark: int
     """As last written to a checkpoint, or read from one."""
-    stored_end_offset: int
-    """Where the log ended when its snapshot and index were last stored."""
 
 
 def _default_config(_partition: TopicPartition) -> LogConfig:
@@ -87,10 +89,18 @@ def _default_config(_partition: TopicPartition) -> LogConfig:
 class LogDirectory:
     """One directory with logs, for one broker at a time."""
 
-    def __init__(self, disk: Disk, path: str, *, rng: Rng, lock: DiskFile, files_max: int) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        rng: Rng,
+        lock: DiskFile,
+        files_max: int,
+        producers: ProducerLimits,
+    ) -> None:
         """Use `open`."""
         self._disk = disk
-        self._rng = rng
         self._lock = lock
         self._files = FileCache(disk, files_max=files_max)
         self._hosted: dict[TopicPartition, _HostedLog] = {}
@@ -98,14 +108,13 @@ class LogDirectory:
         self._checkpoint = Checkpoint()
         self._sequence = 0
         """Of the newest checkpoint, written or being written."""
-        self._purgeable: deque[str] = deque()
-        """Removed logs whose files still exist."""
-        self._removed: deque[str] = deque()
-        """Removed logs whose new names are not durable yet."""
+        self._removed = RemovedLogs(disk, path, rng)
         self._busy: dict[str, FlushRound] = {}
         """Paths of removed logs that a running flush round may still write to."""
         self.path = path
         self.meta: DirectoryMeta
+        self.producer_expiration_ms = producers.expiration_ms
+        self._producer_bound = ProducerBound(entries_max=producers.entries_max)
         self.dirty = DirtyLogs(on_failure=self.fail)
         self.report = RecoveryReport()
         self.started_clean = False
@@ -126,6 +135,7 @@ class LogDirectory:
         now_ms: int,
         config_of: ConfigOf = _default_config,
         files_max: int = OPEN_FILES_MAX,
+        producers: ProducerLimits = DEFAULT_PRODUCERS,
     ) -> LogDirectory:
         """Lock the directory, check whose it is, and load every log in it.
 
@@ -136,7 +146,7 @@ class LogDirectory:
             disk.make_directories(path)
             disk.sync_directory(path.rpartition("/")[0] or ".")
         lock = _lock(disk, path)
-        directory = cls(disk, path, rng=rng, lock=lock, files_max=files_max)
+        directory = cls(disk, path, rng=rng, lock=lock, files_max=files_max, producers=producers)
         try:
             directory.meta = claim_directory(
                 disk, path, cluster_id=cluster_id, broker_id=broker_id, rng=rng
@@ -182,13 +192,14 @@ class LogDirectory:
     def begin_creation(self, wanted: Iterable[WantedLog]) -> LogCreation:
         """Prepare new, empty logs: `make` them through `Disk.run`, then `adopt` them.
 
-        One creation at a time. Files that another topic left under a name are put aside (I34).
+        One creation at a time. `free_names` first; a name that is not free yet is refused. Files
+        that another topic left under a name are put aside (I34).
         """
         creation = LogCreation(
             self._disk,
             self._files,
             self.path,
-            put_aside=self._rename_aside,
+            put_aside=self._removed.put_aside,
             before_cut=self._before_cut,
         )
         for one in wanted:
@@ -209,13 +220,15 @@ class LogDirectory:
     def adopt(self, creation: LogCreation) -> None:
         """Serve the new logs. KafkaError if the disk failed meanwhile: then none is served."""
         self._check_online()
-        self._purgeable.extend(creation.put_aside)
+        self._removed.add_purgeable(creation.put_aside)
         for partition, log in creation.made.items():
             topic_id = creation.topic_id(partition)
             self._unloaded.forget(partition)
-            self._hosted[partition] = _HostedLog(
-                log, topic_id, log.directory, 0, stored_end_offset=0
-            )
+            self._host(partition, _HostedLog(log, topic_id, log.directory, 0))
+
+    def _host(self, partition: TopicPartition, hosted: _HostedLog) -> None:
+        self._hosted[partition] = hosted
+        self._producer_bound.adopt(hosted.log.producers)
 
     def create_log(
         self, partition: TopicPartition, topic_id: TopicId, config: LogConfig
@@ -225,6 +238,8 @@ class LogDirectory:
         log = self.get(partition, topic_id)
         if log is not None:
             return log
+        self.free_names([partition])
+        self.settle_removals()
         creation = self.begin_creation([WantedLog(partition, topic_id, config)])
         creation.make()
         self.adopt(creation)
@@ -233,10 +248,7 @@ class LogDirectory:
         return creation.made[partition]
 
     def delete_log(self, partition: TopicPartition) -> None:
-        """Take the log out of service; durably with the next `settle_removals`.
-
-        `purge_slice` unlinks its files later.
-        """
+        """Take the log out of service; `settle_removals` and `purge_slice` do the rest."""
         hosted = self._hosted.pop(partition, None)
         if hosted is None:
             return
@@ -244,81 +256,90 @@ class LogDirectory:
         if running is not None and running.covers(hosted.log):
             self._busy[hosted.path] = running
         self.dirty.forget(hosted.log)
+        self._producer_bound.release(hosted.log.producers)
         hosted.log.close()
-        self._removed.append(self._rename_aside(hosted.path))
+        self._removed.add(hosted.path)
 
-    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> None:
-        """The topic was deleted: remove its log also if it could not be loaded."""
-        if self._unloaded.try_release(partition, topic_id):
-            # A disk that refuses this too keeps the files; a new topic of this name moves them.
-            with suppress(StorageFault):
-                self._removed.append(self._rename_aside(f"{self.path}/{partition}"))
+    def free_names(self, partitions: Iterable[TopicPartition]) -> None:
+        """Delete the logs of these names: other topics have the names now (I34).
+
+        New logs can be created under them after the next `settle_removals`.
+        """
+        for partition in partitions:
+            self.delete_log(partition)
+
+    def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> bool:
+        """Remove the log of a deleted topic that could not be loaded; whether there was one."""
+        is_unloaded = self._unloaded.try_release(partition, topic_id)
+        if is_unloaded:
+            self._removed.add(f"{self.path}/{partition}")
+        return is_unloaded
 
     @property
     def has_unsettled_removals(self) -> bool:
-        return bool(self._removed)
+        return not self._removed.is_settled
 
     def settle_removals(self) -> None:
-        """Make all removals so far durable, with one sync: for `Disk.run`.
+        """Rename all removed logs durably: for `Disk.run`."""
+        self._removed.settle()
 
-        Only then may their files be unlinked. A log that came back without some of its files would
-        look damaged; one that comes back whole is recognised as the log of a deleted topic.
-        """
-        settled = tuple(self._removed)
-        if settled:
-            self._disk.sync_directory(self.path)
-        for path in settled:
-            with suppress(ValueError):  # `close` may run while a thread does the same
-                self._removed.remove(path)
-                self._purgeable.append(path)
+    def plan_drop(
+        self,
+        log: FilePartitionLog,
+        ages: Ages,
+        *,
+        now_ms: int,
+        high_watermark: int,
+        segments_max: int,
+    ) -> SegmentDrop | None:
+        """What retention takes out of one log now; see `FilePartitionLog.plan_drop`."""
+        return log.plan_drop(
+            ages,
+            now_ms=now_ms,
+            high_watermark=min(high_watermark, self._droppable_end(log)),
+            segments_max=segments_max,
+        )
 
-    def apply_retention(
-        self, partition: TopicPartition, *, now_ms: int, high_watermark: int
-    ) -> int:
-        """Drop old segments of one log; the number dropped.
+    def _droppable_end(self, log: FilePartitionLog) -> int:
+        """No segment that ends after this offset may be dropped yet.
 
         A segment is dropped only when everything that must outlive it is on disk: the name of the
         segment after it, and the producers that only it knew. For closed segments a flush after the
         last roll has stored these, for the last segment a checkpoint; until then they stay.
         """
-        hosted = self._hosted[partition]
-        log, running = hosted.log, self.dirty.running
-        limit = min(high_watermark, log.flushed_offset)
-        active_base = log.segments.active.base_offset
-        is_stored = hosted.stored_end_offset == log.log_end_offset
-        if not is_stored or (running is not None and running.covers(log)):
-            limit = min(limit, active_base if log.flushed_offset > active_base else -1)
-        return log.apply_retention(now_ms=now_ms, high_watermark=limit)
+        running, active_base = self.dirty.running, log.segments.active.base_offset
+        if log.is_stored and (running is None or not running.covers(log)):
+            return log.flushed_offset
+        return active_base if log.flushed_offset > active_base else -1
 
     def purge_slice(self, files_max: int) -> bool:
-        """Unlink up to this many files of removed logs; True when none is left."""
-        while self._purgeable and files_max > 0:
-            path = self._purgeable[0]
-            names = self._disk.list_names(path) if self._disk.exists(path) else []
-            for name in names[:files_max]:
-                self._disk.unlink(f"{path}/{name}")
-            files_max -= max(1, len(names))
-            if files_max >= 0:
-                self._disk.remove_directory(path)
-                self._purgeable.popleft()
-        return not self._purgeable
+        """Unlink up to this many files of removed logs: for `Disk.run`. True when none is left."""
+        return self._removed.purge_slice(files_max)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
-    def collect_checkpoint(self, logs_max: int) -> FlushRound | None:
-        """A round for up to this many changed logs that stores what makes the next start short.
+    def changed_logs(self) -> deque[FilePartitionLog]:
+        """The logs that a checkpoint has to store: for `collect_checkpoint`."""
+        return deque(one.log for one in self._hosted.values() if not one.log.is_stored)
 
-        Run it like any other round. None if nothing has changed, or a round is running.
+    def collect_checkpoint(
+        self, changed: deque[FilePartitionLog], logs_max: int
+    ) -> FlushRound | None:
+        """A round for up to this many of the logs that stores what makes the next start short.
+
+        Takes them out of `changed`: a checkpoint stores each log once, however fast it grows or
+        full the disk is. Run it like any other round. None if all are done, or a round is running.
         """
         if self.dirty.running is not None or self.failure is not None:
             return None
         points: list[tuple[PartitionLog, FlushPoint]] = []
-        for hosted in self._hosted.values():
-            if len(points) < logs_max and hosted.stored_end_offset != hosted.log.log_end_offset:
-                hosted.stored_end_offset = hosted.log.log_end_offset
-                point = hosted.log.take_checkpoint()
-                if point is not None:
-                    points.append((hosted.log, point))
+        producers = 0
+        while changed and len(points) < logs_max and producers < CHECKPOINT_PRODUCERS_PER_SLICE:
+            log = changed.popleft()
+            point = None if log.is_closed else log.take_checkpoint()
+            if point is not None:
+                points.append((log, point))
+                producers += len(log.producers)
         return self.dirty.begin_round(points)
 
     def take_checkpoint(
@@ -335,8 +356,9 @@ class LogDirectory:
                 hosted.high_watermark = min(known, log.log_end_offset)
             entries[partition] = CheckpointEntry(
                 hosted.topic_id,
-                log.flushed_offset,
-                log.log_start_offset,
+                # The files of a log that is being cut hold something else: nothing is promised.
+                0 if log.is_being_cut else log.flushed_offset,
+                0 if log.is_being_cut else log.log_start_offset,
                 hosted.high_watermark,
                 log.size_bytes,
                 len(log.producers),
@@ -378,7 +400,8 @@ class LogDirectory:
         self.settle_removals()
         for hosted in self._hosted.values():
             hosted.log.settle_swap()
-        while (last := self.collect_checkpoint(len(self._hosted))) is not None:
+        changed = self.changed_logs()
+        while (last := self.collect_checkpoint(changed, len(self._hosted))) is not None:
             last.sync()
             last.apply()
         self.dirty.request_all()
@@ -387,9 +410,8 @@ class LogDirectory:
             rest.sync()
             rest.apply()
         self.write_checkpoint(high_watermarks)
-        if all(
-            host.log.flushed_offset == host.log.log_end_offset for host in self._hosted.values()
-        ):
+        logs = [hosted.log for hosted in self._hosted.values()]
+        if all(log.flushed_offset == log.log_end_offset and not log.is_being_cut for log in logs):
             mark_clean(self._disk, self.path, self._sequence)
 
     # --- loading ----------------------------------------------------------------------------------
@@ -405,11 +427,12 @@ class LogDirectory:
             self._checkpoint,
             is_clean=self.started_clean,
             now_ms=now_ms,
+            producer_expiration_ms=self.producer_expiration_ms,
         )
         for name in self._disk.list_names(self.path):
             partition = try_parse_partition(name)
             if name.endswith(DELETED_SUFFIX):
-                self._purgeable.append(f"{self.path}/{name}")
+                self._removed.add_purgeable([f"{self.path}/{name}"])
             elif partition is not None:
                 self._load_one(loader, partition, config_of(partition))
         if not self.started_clean:
@@ -425,16 +448,11 @@ class LogDirectory:
             self._keep_unloaded(partition, path, str(error))
             return
         if loaded is None:
-            self._removed.append(self._rename_aside(path))
+            self._removed.add(path)
             return
         self.report.add(partition, loaded.report)
-        self._hosted[partition] = _HostedLog(
-            loaded.log,
-            loaded.topic_id,
-            path,
-            loaded.high_watermark,
-            stored_end_offset=loaded.log.log_end_offset if loaded.is_stored else -1,
-        )
+        hosted = _HostedLog(loaded.log, loaded.topic_id, path, loaded.high_watermark)
+        self._host(partition, hosted)
 
     def _keep_unloaded(self, partition: TopicPartition, path: str, why: str) -> None:
         entry = self._checkpoint.entries.get(partition)
@@ -447,17 +465,10 @@ class LogDirectory:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _before_cut(self, partition: TopicPartition, offset: int) -> None:
-        """A log is about to be cut below what checkpoints promise."""
-        hosted = self._hosted[partition]
-        kept_end = _base_of_batch(hosted.log, offset)
-        write_cap(self._disk, hosted.path, sequence=self._sequence, offset=kept_end)
-
-    def _rename_aside(self, path: str) -> str:
-        """Give a directory an unused name; the new path."""
-        target = f"{self.path}/{self._rng.uuid().hex}{DELETED_SUFFIX}"
-        self._disk.rename(path, target)
-        return target
+    def _before_cut(self, partition: TopicPartition, kept_end: int) -> Callable[[], None]:
+        """A log is about to be cut below what checkpoints promise: what caps them."""
+        path = self._hosted[partition].path
+        return partial(write_cap, self._disk, path, sequence=self._sequence, offset=kept_end)
 
     def _check_online(self) -> None:
         if self.failure is not None:
@@ -471,22 +482,10 @@ class LogDirectory:
             for busy_path, flush_round in self._busy.items()
             if flush_round is self.dirty.running
         }
-        if path in self._busy:
+        if path in self._busy or self._removed.is_leaving(path):
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being deleted; try again"
             )
-
-
-def _base_of_batch(log: FilePartitionLog, offset: int) -> int:
-    """The base offset of the batch that holds `offset`: a cut removes the whole batch."""
-    start = log.log_start_offset
-    if not start < offset < log.log_end_offset:
-        return offset
-    try:
-        _, header = log.segments.holding(offset).finder().locate(offset)
-    except CorruptBatch:
-        return start
-    return offset if header is None else min(offset, header.base_offset)
 
 
 def _lock(disk: Disk, path: str) -> DiskFile:

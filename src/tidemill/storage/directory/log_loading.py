@@ -7,7 +7,6 @@ not match the checkpoint goes through recovery, as do all logs after an unclean 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -19,7 +18,7 @@ from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import LOG_SUFFIX
 from tidemill.storage.log.interface import LogConfig
-from tidemill.storage.log.partition_log import FilePartitionLog, LoadedState
+from tidemill.storage.log.partition_log import BeforeCut, FilePartitionLog, LoadedState
 from tidemill.storage.recovery.log_recovery import CheckpointedLog, recover, try_load_clean
 from tidemill.storage.recovery.recovery_report import PartitionReport
 
@@ -34,8 +33,6 @@ class LoadedLog:
     log: FilePartitionLog
     topic_id: TopicId
     high_watermark: int
-    is_stored: bool
-    """Its snapshot and index are up to date, so the next checkpoint can skip it."""
     report: PartitionReport
 
 
@@ -44,20 +41,28 @@ class LogLoader:
     """Loads the logs of one directory, for one start."""
 
     def __init__(
-        self, disk: Disk, files: FileCache, checkpoint: Checkpoint, *, is_clean: bool, now_ms: int
+        self,
+        disk: Disk,
+        files: FileCache,
+        checkpoint: Checkpoint,
+        *,
+        is_clean: bool,
+        now_ms: int,
+        producer_expiration_ms: int,
     ) -> None:
         self._disk = disk
         self._files = files
         self._checkpoint = checkpoint
         self._is_clean = is_clean
         self._now_ms = now_ms
+        self._producer_expiration_ms = producer_expiration_ms
 
     def load(
         self,
         partition: TopicPartition,
         path: str,
         config: LogConfig,
-        before_cut: Callable[[int], None],
+        before_cut: BeforeCut,
     ) -> LoadedLog | None:
         """The log in this directory; None if its creation did not finish.
 
@@ -70,13 +75,14 @@ class LogLoader:
         if entry is not None and entry.topic_id != topic_id:
             entry = None
         state, report = self._load_state(path, entry, config)
+        state.is_stored = _is_stored(state, report)
+        state.producers.expire(self._now_ms, self._producer_expiration_ms)
         log = FilePartitionLog(self._disk, self._files, path, config, state, before_cut=before_cut)
         high_watermark = entry.high_watermark if entry is not None else 0
         return LoadedLog(
             log,
             topic_id,
             min(high_watermark, log.log_end_offset),
-            _is_stored(state, report),
             report,
         )
 

@@ -1,8 +1,14 @@
 """Drops old data: a walk over all logs of a directory, a few at a time.
 
-Eight thousand logs are too many for one turn of the event loop. A pass takes them in slices, starts
-again after the last one, and finds logs that were created or deleted meanwhile in its next round.
-The files of deleted logs are unlinked in slices too.
+Eight thousand logs are too many for one turn of the event loop, and each segment that goes costs a
+sync. A pass takes the logs in slices and finds logs that were created or deleted meanwhile in its
+next round. The decisions are made on the loop, everything that waits for the disk runs in a thread:
+
+    slice = next_slice(...)                       on the loop
+    slice.look                                    in a thread
+    slice.plan: False when the slice is done      on the loop
+    slice.drop                                    in a thread
+    slice.finish, then look again                 on the loop
 """
 
 from __future__ import annotations
@@ -12,9 +18,79 @@ from collections.abc import Callable
 from typing import final
 
 from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.log.segment_drop import Ages, SegmentDrop
 
-__all__ = ["RetentionPass"]
+__all__ = ["RetentionPass", "RetentionSlice"]
+
+
+@final
+class RetentionSlice:
+    """A few logs, until nothing more of them may go."""
+
+    def __init__(
+        self,
+        directory: LogDirectory,
+        logs: dict[TopicPartition, FilePartitionLog],
+        *,
+        high_watermark_of: Callable[[TopicPartition], int],
+        now_ms: int,
+        is_last: bool,
+    ) -> None:
+        self._directory = directory
+        self._left = logs
+        self._high_watermark_of = high_watermark_of
+        self._now_ms = now_ms
+        self._ages: dict[FilePartitionLog, Ages] = {}
+        self._drops: list[tuple[FilePartitionLog, SegmentDrop]] = []
+        self.is_last = is_last
+        """The pass has seen every log after this slice."""
+        self.segments_dropped = 0
+
+    def look(self) -> None:
+        """Find out how old the oldest segments are: for `Disk.run`. Raises StorageFault."""
+        for log in self._left.values():
+            self._ages[log] = log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP)
+
+    def plan(self) -> bool:
+        """Decide what goes now; False if nothing more does."""
+        segments_left = SEGMENTS_PER_DROP
+        for partition, log in list(self._left.items()):
+            if segments_left <= 0:
+                break
+            drop = self._try_plan(partition, log, segments_left)
+            if drop is None:
+                del self._left[partition]
+            else:
+                self._drops.append((log, drop))
+                segments_left -= drop.cost
+        return bool(self._drops)
+
+    def _try_plan(
+        self, partition: TopicPartition, log: FilePartitionLog, segments_max: int
+    ) -> SegmentDrop | None:
+        if self._directory.get(partition) is not log:
+            return None  # deleted meanwhile
+        return self._directory.plan_drop(
+            log,
+            self._ages.get(log, {}),
+            now_ms=self._now_ms,
+            high_watermark=self._high_watermark_of(partition),
+            segments_max=segments_max,
+        )
+
+    def drop(self) -> None:
+        """Take the files out of the logs: for `Disk.run`. Raises StorageFault."""
+        for _, drop in self._drops:
+            drop.run()
+
+    def finish(self) -> None:
+        """`drop` has ended, well or not: readers no longer find what it took out."""
+        for log, drop in self._drops:
+            self.segments_dropped += log.end_drop(drop, self._now_ms)
+        self._drops = []
 
 
 @final
@@ -27,23 +103,21 @@ class RetentionPass:
         self._directory = directory
         self._high_watermark_of = high_watermark_of
         self._left: deque[TopicPartition] = deque()
-        self.segments_dropped = 0
 
-    def run_slice(self, now_ms: int, budget: int) -> bool:
-        """Look at up to `budget` logs; True if this slice completed a pass over all of them."""
+    def next_slice(self, now_ms: int, logs_max: int) -> RetentionSlice:
+        """The next logs of this pass, or the first ones of a new pass."""
         if not self._left:
             self._left.extend(self._directory.logs())
-        for _ in range(min(budget, len(self._left))):
-            self._apply(self._left.popleft(), now_ms)
-        return not self._left
-
-    def purge_slice(self, files_max: int) -> bool:
-        """Unlink up to this many files of deleted logs; True when none is left."""
-        return self._directory.purge_slice(files_max)
-
-    def _apply(self, partition: TopicPartition, now_ms: int) -> None:
-        if self._directory.get(partition) is not None:
-            high_watermark = self._high_watermark_of(partition)
-            self.segments_dropped += self._directory.apply_retention(
-                partition, now_ms=now_ms, high_watermark=high_watermark
-            )
+        logs: dict[TopicPartition, FilePartitionLog] = {}
+        for _ in range(min(logs_max, len(self._left))):
+            partition = self._left.popleft()
+            log = self._directory.get(partition)
+            if log is not None:
+                logs[partition] = log
+        return RetentionSlice(
+            self._directory,
+            logs,
+            high_watermark_of=self._high_watermark_of,
+            now_ms=now_ms,
+            is_last=not self._left,
+        )

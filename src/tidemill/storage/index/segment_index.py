@@ -18,7 +18,7 @@ from tidemill.storage.index.offset_index import OffsetIndex
 from tidemill.storage.index.time_index import TimeIndex
 from tidemill.wire.batch import HEADER_BYTES, NO_TIMESTAMP, CorruptBatch, read_header
 
-__all__ = ["IndexBlock", "SegmentIndex", "index_paths", "unlink_index_files"]
+__all__ = ["IndexBlock", "SegmentIndex", "index_paths", "unlink_index_files", "write_block"]
 
 IndexBlock = tuple[str, int, bytes]
 """A file's path, a position, and the bytes to write there."""
@@ -151,6 +151,16 @@ def _try_read(
     return index
 
 
+def write_block(disk: Disk, block: IndexBlock) -> None:
+    """Write a block into its file, which is created if it is missing."""
+    path, position, data = block
+    file = disk.open(path, create=not disk.exists(path))
+    try:
+        file.pwrite([data], position)
+    finally:
+        file.close()
+
+
 def index_paths(directory: str, base_offset: int) -> tuple[str, str]:
     """The paths of a segment's two index files, which may be missing."""
     return (
@@ -162,4 +172,5 @@ def index_paths(directory: str, base_offset: int) -> tuple[str, str]:
 def unlink_index_files(disk: Disk, directory: str, base_offset: int) -> None:
     """Before a segment is cut or removed: an index that claims too much is worse than none."""
     for path in index_paths(directory, base_offset):
-        disk.unlink(path)
+        if disk.exists(path):  # a look is cheap, and most small segments have none
+            disk.unlink(path)

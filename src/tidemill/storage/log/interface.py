@@ -20,7 +20,7 @@ from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import BatchHeader
 
-__all__ = ["FlushPoint", "LogConfig", "LogSlice", "PartitionLog", "TimedOffset"]
+__all__ = ["FlushPoint", "LogConfig", "LogCut", "LogSlice", "PartitionLog", "TimedOffset"]
 
 FOREVER = -1
 """In retention, lag and flush settings: no limit."""
@@ -85,6 +85,26 @@ class FlushPoint:
     """Sync every dirty file, and the directory if it has a new file. Raises StorageFault."""
     token: object = None
     """The log's own record of what this point covers."""
+
+
+class LogCut(Protocol):
+    """The steps of a cut. Nothing is appended from its plan to its end; see `log_cut`."""
+
+    def read(self) -> None:
+        """Find out what is left: for `Disk.run`. Changes nothing; may be repeated."""
+        ...
+
+    def begin(self) -> bool:
+        """Readers find the shorter log from now on. False: `read` again first."""
+        ...
+
+    def perform(self) -> None:
+        """Cut the files, durably: for `Disk.run`. After a StorageFault it may be called again."""
+        ...
+
+    def end(self) -> None:
+        """The cut is durable; the log may be appended to."""
+        ...
 
 
 class PartitionLog(Protocol):
@@ -152,8 +172,8 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop every batch that reaches `offset` (for a follower that diverged).
+    def plan_truncation(self, offset: int) -> LogCut | None:
+        """Drop every batch that reaches `offset` (for a follower that diverged); None: no batch.
 
         A batch that spans `offset` is dropped whole. The log then ends where its last batch ends,
         which may be earlier still, because compaction leaves gaps. If the end falls below the log's
@@ -162,8 +182,16 @@ class PartitionLog(Protocol):
         """
         ...
 
-    def restart_at(self, offset: int) -> None:
+    def plan_restart(self, offset: int) -> LogCut:
         """Drop everything and continue at `offset` (for a follower too far behind)."""
+        ...
+
+    def truncate_to(self, offset: int) -> None:
+        """All steps of `plan_truncation`; blocks."""
+        ...
+
+    def restart_at(self, offset: int) -> None:
+        """All steps of `plan_restart`; blocks."""
         ...
 
     def advance_start(self, offset: int) -> None:
@@ -171,7 +199,7 @@ class PartitionLog(Protocol):
         ...
 
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
-        """Drop whole segments that age, size or log start allow; the number dropped."""
+        """Drop whole segments that age, size or log start allow; the number dropped. Blocks."""
         ...
 
     def take_flush_point(self) -> FlushPoint | None:

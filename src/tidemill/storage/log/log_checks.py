@@ -1,13 +1,14 @@
-"""HOT PATH. The checks that the file log and the memory log share."""
+"""HOT PATH. The checks, and the blocking cut, that the file log and the memory log share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
+from tidemill.storage.log.interface import LogCut
 from tidemill.wire.batch import LOG_OVERHEAD_BYTES, BatchHeader
 
-__all__ = ["check_order", "check_readable", "check_start"]
+__all__ = ["check_order", "check_readable", "check_start", "cut_now"]
 
 
 def check_order(headers: Sequence[BatchHeader], *, next_offset: int, leader_epoch: int) -> int:
@@ -35,3 +36,14 @@ def check_start(offset: int, *, log_end_offset: int) -> None:
     """Raises KafkaError OFFSET_OUT_OF_RANGE for a log start after the log's end."""
     if offset > log_end_offset:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{offset} is behind {log_end_offset}")
+
+
+def cut_now(cut: LogCut | None) -> None:
+    """All steps of a cut, in one call that blocks."""
+    if cut is None:
+        return
+    cut.read()
+    while not cut.begin():
+        cut.read()
+    cut.perform()
+    cut.end()

@@ -8,13 +8,13 @@ compaction works on the files of closed segments, and a log in memory has neithe
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 from tidemill.core.errors import invariant
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.batch_finder import first_record_at_time
-from tidemill.storage.log.interface import FlushPoint, LogConfig, LogSlice, TimedOffset
+from tidemill.storage.log.interface import FlushPoint, LogConfig, LogCut, LogSlice, TimedOffset
 from tidemill.storage.log.log_checks import check_order, check_readable, check_start
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
@@ -105,6 +105,12 @@ class MemoryPartitionLog:
             return None
         return self.offset_by_time(greatest, end_offset=end_offset)
 
+    def plan_truncation(self, offset: int) -> LogCut | None:
+        return None if offset >= self.log_end_offset else _MemoryCut(self.truncate_to, offset)
+
+    def plan_restart(self, offset: int) -> LogCut:
+        return _MemoryCut(self.restart_at, offset)
+
     def truncate_to(self, offset: int) -> None:
         if offset >= self.log_end_offset:
             return
@@ -168,6 +174,28 @@ class MemoryPartitionLog:
     def _drop_first(self, count: int) -> None:
         self.size_bytes -= sum(len(batch) for _, batch, _ in self._batches[:count])
         del self._batches[:count]
+
+
+@final
+class _MemoryCut:
+    """`LogCut` without files: the cut is done when it begins."""
+
+    def __init__(self, cut: Callable[[int], None], offset: int) -> None:
+        self._cut = cut
+        self._offset = offset
+
+    def read(self) -> None:
+        return
+
+    def begin(self) -> bool:
+        self._cut(self._offset)
+        return True
+
+    def perform(self) -> None:
+        return
+
+    def end(self) -> None:
+        return
 
 
 def _last_offset(stored: _Stored) -> int:

@@ -3,7 +3,8 @@
 Budget: an append takes 8 us and a tail read 10 us, besides one system call each.
 
 Theory of operation. Everything here runs on the event loop, except what is handed out to be run by
-`Disk.run`: a slice's `load`, a flush point's `sync`, and the searches by time, which only read.
+`Disk.run`: a slice's `load`, a flush point's `sync`, the searches by time, which only read, and the
+steps of a drop (`segment_drop`) and of a cut (`log_cut`) that touch files.
 
 Bytes reach the page cache by `append` and the disk by a flush (see `unflushed_changes`).
 
@@ -13,24 +14,27 @@ What a crash may leave, and recovery must expect:
 - index files that are missing or short; they never describe bytes that were not synced;
 - files ending in .deleted, .tmp or .cleaned, which have no value, and .swap, which does.
 
-Before a truncation below the flushed offset, and before a restart, the log calls its owner
-(`before_cut`), which makes durable that its recovery point is no higher. Compaction works beside
-the log (`compaction`) and installs its result through `begin_swap`; every cut settles that first.
+Compaction works beside the log (`compaction`) and installs its result through `begin_swap`; a cut
+and a drop settle a swap that a failed compaction left.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 from tidemill.core.errors import invariant
+from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, LogSlice, TimedOffset
-from tidemill.storage.log.log_checks import check_order, check_readable, check_start
+from tidemill.storage.log.log_checks import check_order, check_readable, check_start, cut_now
+from tidemill.storage.log.log_cut import FileLogCut
 from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
+from tidemill.storage.log.segment_drop import Ages, SegmentDrop, choose, look_at_ages
 from tidemill.storage.log.segment_swap import SegmentSwap
 from tidemill.storage.log.segments import Segments
 from tidemill.storage.log.unflushed_changes import FlushWork, UnflushedChanges
@@ -40,9 +44,12 @@ from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
 
-__all__ = ["FilePartitionLog", "LoadedState"]
+__all__ = ["BeforeCut", "FilePartitionLog", "LoadedState"]
 
-BeforeCut = Callable[[int], None]
+BeforeCut = Callable[[int], Callable[[], None]]
+"""Takes the offset that is left; returns what makes the recovery point durable, for a thread."""
+
+_NOWHERE = -1
 
 
 @final
@@ -57,6 +64,8 @@ class LoadedState:
     producers: ProducerStates
     snapshot_offsets: Sequence[int] = ()
     """The producer snapshots in the directory, valid or not."""
+    is_stored: bool = False
+    """Producers and indexes are on disk up to the log's end."""
 
 
 @final
@@ -87,6 +96,8 @@ class FilePartitionLog:
         self._unflushed = UnflushedChanges(disk, directory, epochs_version=state.epochs.version)
         self.producers = state.producers
         self._snapshots = ProducerSnapshots(disk, directory, state.snapshot_offsets)
+        self._stored_end_offset = self.log_end_offset if state.is_stored else _NOWHERE
+        """Where the log ended when its producers and indexes were last stored."""
         self._active_since_ms = NO_TIMESTAMP
         """When the active segment got its first batch; decides when the segment rolls by time."""
         self._last_append_ms = 0
@@ -96,6 +107,9 @@ class FilePartitionLog:
         self.clean_point = CleanPoint(disk, directory)
         self.cuts = 0
         """Rises when the log is cut or closed: facts gathered before that may no longer hold."""
+        self.is_closed = False
+        self.is_being_cut = False
+        """A cut has begun and not ended: the files hold more than the log says."""
 
     @classmethod
     def create(
@@ -123,6 +137,7 @@ class FilePartitionLog:
             flushed_offset=base_offset,
             epochs=LeaderEpochs(),
             producers=ProducerStates(),
+            is_stored=True,
         )
         log = cls(disk, files, directory, config, state, before_cut=before_cut)
         log._unflushed.note_created()
@@ -213,54 +228,76 @@ class FilePartitionLog:
     # --- cutting ---------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        if offset >= self.log_end_offset:
-            return
-        if offset <= self.log_start_offset:
-            self.restart_at(offset)
-            return
-        self._start_cut(self.segments.end_before(offset))
-        self.segments.truncate_to(offset)
-        self.log_end_offset = self.segments.active.next_offset
-        self.log_start_offset = min(self.log_start_offset, self.log_end_offset)
-        self.epochs.truncate_from_end(self.log_end_offset)
-        self._snapshots.drop_after(self.log_end_offset)
-        self._rebuild_producers()
-        self._end_cut()
+        cut_now(self.plan_truncation(offset))
 
     def restart_at(self, offset: int) -> None:
-        self._start_cut(offset)
-        self.segments.restart_at(offset, index_interval_bytes=self.config.index_interval_bytes)
-        self.log_start_offset = self.log_end_offset = offset
-        self.epochs.clear()
-        self._snapshots.drop_after(-1)
-        self.producers.clear()
-        self._end_cut()
-        self.flushed_offset = offset
+        cut_now(self.plan_restart(offset))
 
-    def _start_cut(self, offset: int) -> None:
+    def plan_truncation(self, offset: int) -> FileLogCut | None:
+        if offset >= self.log_end_offset:
+            return None
+        return self._plan_cut(offset, restarts=offset <= self.log_start_offset)
+
+    def plan_restart(self, offset: int) -> FileLogCut:
+        return self._plan_cut(offset, restarts=True)
+
+    def _plan_cut(self, offset: int, *, restarts: bool) -> FileLogCut:
+        return FileLogCut(
+            self._disk,
+            self.segments.copy(),
+            offset=offset,
+            restarts=restarts,
+            producers=self.producers.capture(self.log_end_offset),
+            snapshots=self._snapshots.copy(),
+            begin=self._begin_cut,
+            end=self._end_cut,
+            is_closed=lambda: self.is_closed,
+        )
+
+    def _begin_cut(self, cut: FileLogCut) -> bool:
+        if cut.head is not None and not cut.head.begin():
+            return False
+        end = cut.end_offset
+        before = self._steps_before_cut(cut)
+        self.is_being_cut = True
         self.cuts += 1
-        self.settle_swap()
-        self.clean_point.lower_to(offset)
         self._unflushed.start_generation()
-        if offset < self.flushed_offset and self._before_cut is not None:
-            self._before_cut(offset)
+        started = None
+        if cut.restarts:
+            interval_bytes = self.config.index_interval_bytes
+            started = self.segments.planned(end, index_interval_bytes=interval_bytes)
+        self.segments.reset([started] if started is not None else cut.kept)
+        self.log_end_offset = end
+        self.log_start_offset = end if cut.restarts else min(self.log_start_offset, end)
+        self.flushed_offset = end if cut.restarts else min(self.flushed_offset, end)
+        self.size_bytes = self.segments.size_bytes()
+        self.epochs.truncate_from_end(end)
+        if cut.restarts:
+            self.epochs.clear()
+        if cut.producers is not None:
+            self.producers.replace(cut.producers)
+        snapshots = self._snapshots.forget_after(-1 if cut.restarts else end)
+        self._unflushed.keep_only(set(self.segments))
+        self._active_since_ms = NO_TIMESTAMP
+        self._stored_end_offset = _NOWHERE
+        after = [partial(self._disk.unlink, path) for path in snapshots]
+        after.append(self._unflushed.epochs_writer(self.epochs))
+        cut.begun(before=before, started=started, after=after)
+        return True
+
+    def _steps_before_cut(self, cut: FileLogCut) -> list[Callable[[], None]]:
+        """What must be durable before a byte is cut."""
+        steps: list[Callable[[], None]] = []
+        if self._swap is not None:
+            steps.append(self._swap.settle)
+            self._swap = None
+        steps.append(partial(self.clean_point.lower_to, cut.end_offset))
+        if cut.end_offset < self.flushed_offset and self._before_cut is not None:
+            steps.append(self._before_cut(cut.kept_end))
+        return steps
 
     def _end_cut(self) -> None:
-        self._unflushed.keep_only(set(self.segments))
-        self._unflushed.store_epochs(self.epochs)
-        self._active_since_ms = NO_TIMESTAMP
-        self.size_bytes = self.segments.size_bytes()
-        self.flushed_offset = min(self.flushed_offset, self.log_end_offset)
-
-    def _rebuild_producers(self) -> None:
-        """Forget the batches that were cut: load the newest snapshot and replay from there."""
-        if not self.producers.reaches(self.log_end_offset):
-            return
-        found = self._snapshots.try_load_newest(self.log_end_offset)
-        states, offset = found or (ProducerStates(), self.segments.oldest.base_offset)
-        for header in self.segments.headers_from(offset):
-            states.update(header, self._last_append_ms)
-        self.producers = states
+        self.is_being_cut = False
 
     def advance_start(self, offset: int) -> None:
         check_start(offset, log_end_offset=self.log_end_offset)
@@ -269,42 +306,79 @@ class FilePartitionLog:
             self.flushed_offset = max(self.flushed_offset, offset)
             self.epochs.truncate_from_start(offset)
 
-    def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
-        self.purge_deleted(now_ms)
-        dropped = 0
-        while self._oldest_may_go(now_ms, high_watermark):
-            self.settle_swap()
-            if len(self.segments) == 1:
-                self._roll()
-                self._disk.sync_directory(self.directory)  # a log always has a segment
-            self.size_bytes -= self.segments.oldest.size_bytes
-            path = self.segments.drop_oldest()
-            self._deleted.append((now_ms + self.config.delete_delay_ms, path))
-            self.advance_start(self.segments.oldest.base_offset)
-            dropped += 1
-        if dropped:
-            self._unflushed.keep_only(set(self.segments))
-        return dropped
+    # --- dropping segments from the front ---------------------------------------------------------
 
-    def _oldest_may_go(self, now_ms: int, high_watermark: int) -> bool:
-        oldest, config = self.segments.oldest, self.config
-        if not oldest.size_bytes or oldest.next_offset > high_watermark:
-            return False
-        if oldest.next_offset <= self.log_start_offset:
-            return True
-        if not config.deletes:
-            return False
-        if 0 <= config.retention_bytes <= self.size_bytes - oldest.size_bytes:
-            return True
-        return 0 <= config.retention_ms < now_ms - oldest.newest_ms(now_ms)
+    def look_at_ages(self, now_ms: int, segments_max: int) -> Ages:
+        """The first step of retention: for `Disk.run`. See `segment_drop`."""
+        return look_at_ages(
+            self.segments.snapshot(), self.config, now_ms=now_ms, segments_max=segments_max
+        )
 
-    def purge_deleted(self, now_ms: int) -> int:
-        """Unlink files that left the log long enough ago; the number of files."""
-        due = [path for due_ms, path in self._deleted if due_ms <= now_ms]
+    def plan_drop(
+        self, ages: Ages, *, now_ms: int, high_watermark: int, segments_max: int
+    ) -> SegmentDrop | None:
+        """The segments that go now, and files that are due to be unlinked; None if none are."""
+        if self.is_being_cut:
+            return None
+        segments = choose(
+            self.segments,
+            self.config,
+            ages,
+            now_ms=now_ms,
+            log_start_offset=self.log_start_offset,
+            end_offset=high_watermark,
+            size_bytes=self.size_bytes,
+            segments_max=segments_max,
+        )
+        obsolete = [entry for entry in self._deleted if entry[0] <= now_ms]
+        if not segments and not obsolete:
+            return None
         self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
-        for path in due:
-            self._disk.unlink(path)
-        return len(due)
+        rolls = len(segments) == len(self.segments)
+        if rolls:
+            self._roll()
+        self._unflushed.forget_indexes(segments)
+        swap, self._swap = self._swap, None
+        return SegmentDrop(
+            self._disk,
+            self.directory,
+            segments,
+            obsolete=obsolete,
+            has_new_segment=rolls,
+            swap=swap,
+        )
+
+    def end_drop(self, drop: SegmentDrop, now_ms: int) -> int:
+        """`drop` ran, perhaps not to its end; the number of segments that are gone."""
+        self._deleted += drop.obsolete
+        if not drop.renamed or self.is_closed:
+            return 0
+        for segment, path in drop.renamed:
+            self.size_bytes -= segment.size_bytes
+            self._deleted.append((now_ms + self.config.delete_delay_ms, path))
+        self.segments.remove_oldest(len(drop.renamed))
+        self._unflushed.keep_only(set(self.segments))
+        self.advance_start(self.segments.oldest.base_offset)
+        return len(drop.renamed)
+
+    def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
+        gone, dropped = 1, 0
+        while gone:
+            ages = self.look_at_ages(now_ms, SEGMENTS_PER_DROP)
+            drop = self.plan_drop(
+                ages,
+                now_ms=now_ms,
+                high_watermark=high_watermark,
+                segments_max=SEGMENTS_PER_DROP,
+            )
+            if drop is None:
+                break
+            try:
+                drop.run()
+            finally:
+                gone = self.end_drop(drop, now_ms)
+            dropped += gone
+        return dropped
 
     # --- compaction ------------------------------------------------------------------------------
 
@@ -379,6 +453,11 @@ class FilePartitionLog:
             return None
         return self._take_point()
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether producers and indexes are on disk up to the log's end."""
+        return self._stored_end_offset == self.log_end_offset
+
     def take_checkpoint(self) -> FlushPoint | None:
         """Like `take_flush_point`, plus everything that makes the next start short.
 
@@ -390,6 +469,7 @@ class FilePartitionLog:
             self._unflushed.want_indexed(self.segments.active)
         is_behind = self._snapshots.pending_offsets() or self._unflushed.has_unindexed
         if not is_behind and self.flushed_offset >= self.log_end_offset:
+            self._stored_end_offset = self.log_end_offset
             return None
         return self._take_point()
 
@@ -404,8 +484,11 @@ class FilePartitionLog:
             self.flushed_offset = max(self.flushed_offset, point.log_end_offset)
             if work.contents_stored:
                 self._snapshots.written(work.snapshot_offsets)
+                if self._snapshots.has_stored(point.log_end_offset):
+                    self._stored_end_offset = point.log_end_offset
 
     def close(self) -> None:
+        self.is_closed = True
         self.cuts += 1
         self.segments.forget()
 

@@ -18,7 +18,7 @@ appended to. So the third way may run in a thread while the loop goes on.
 
 The file stays open while it is dirty: a flush must see every write error, and the kernel reports an
 error only to descriptors that were open by then. A segment that ever gave out a view is not cut in
-place (SIGBUS); its head is copied to a new file instead.
+place (SIGBUS); its head is copied to a new file instead (`segment_head`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.limits import TAIL_BATCHES_MAX, WARM_TAIL_BYTES
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
-from tidemill.storage.files.file_copy import copy_range
-from tidemill.storage.files.log_file_names import LOG_SUFFIX, TEMPORARY_SUFFIX, offset_path
+from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
 from tidemill.storage.index.header_walk import NotResident, ResidentRange, Source, walk_headers
 from tidemill.storage.index.segment_index import (
     IndexBlock,
@@ -78,7 +77,6 @@ class Segment:
         "_has_partial_write",
         "_index",
         "_index_interval_bytes",
-        "_may_have_views",
         "_pinned",
         "_tail_positions",
         "_written_from",
@@ -87,6 +85,7 @@ class Segment:
         "dirty_file",
         "fallback_timestamp_ms",
         "is_closed",
+        "may_have_views",
         "next_offset",
         "path",
         "size_bytes",
@@ -129,7 +128,7 @@ class Segment:
         """The open file, while it has unsynced bytes."""
         self._has_partial_write = False
         """A failed write may have left bytes after the segment's end."""
-        self._may_have_views = False
+        self.may_have_views = False
         """A view of the file may exist."""
         self._pinned: DiskFile | None = None
         """The file that `file` returns regardless of what the path names now."""
@@ -145,6 +144,27 @@ class Segment:
         index_interval_bytes: int,
     ) -> Segment:
         """A new, empty segment. Its name is durable after the next sync of the directory."""
+        segment = cls.planned(
+            disk,
+            files,
+            directory,
+            base_offset=base_offset,
+            index_interval_bytes=index_interval_bytes,
+        )
+        segment.make_file()
+        return segment
+
+    @classmethod
+    def planned(
+        cls,
+        disk: Disk,
+        files: FileCache,
+        directory: str,
+        *,
+        base_offset: int,
+        index_interval_bytes: int,
+    ) -> Segment:
+        """An empty segment whose file does not exist yet."""
         segment = cls(
             disk,
             files,
@@ -155,9 +175,12 @@ class Segment:
             index_interval_bytes=index_interval_bytes,
             is_closed=False,
         )
-        files.put(segment.path, disk.open(segment.path, create=True))
         segment._index = SegmentIndex.empty(base_offset, interval_bytes=index_interval_bytes)
         return segment
+
+    def make_file(self) -> None:
+        """Create the file of a planned segment."""
+        self._files.put(self.path, self._disk.open(self.path, create=True))
 
     @classmethod
     def adopt(
@@ -211,8 +234,12 @@ class Segment:
         Compaction puts another file under the segment's name. A reader that still uses this one,
         perhaps in a thread, must not read that file with this segment's index.
         """
-        self._pinned = self.file()
+        self.pin_file()
         self.load_index()
+
+    def pin_file(self) -> None:
+        """Keep the file even if its name changes. May wait for the disk."""
+        self._pinned = self.file()
 
     def unpin(self) -> None:
         """The path names this segment's file from now on."""
@@ -280,7 +307,8 @@ class Segment:
             )
             if index.fault is not None and not self.is_closed:
                 raise index.fault
-            self._index = index
+            # The loop may have loaded it, and appended, while a thread did.
+            self._index = index = self._index or index
         return index
 
     def drop_index(self) -> None:
@@ -342,7 +370,7 @@ class Segment:
         """Search and read in one view, if everything needed is in memory."""
         search_bytes = 2 * self._index_interval_bytes + _SEARCH_SLACK_BYTES
         reach = min(near + max_bytes + search_bytes, self.size_bytes)
-        self._may_have_views = True
+        self.may_have_views = True
         view = file.try_resident_view(near, reach - near)
         if view is None:
             return None
@@ -416,33 +444,21 @@ class Segment:
 
     # --- cutting and deleting --------------------------------------------------------------------
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop the first batch that reaches `offset` and everything after it, durably.
-
-        The segment then ends where its last batch ends: a gap before `offset` would look like loss.
-        """
-        if offset < self.next_offset:
-            finder = self.finder()
-            position, _ = finder.locate(offset)
-            self.cut(position, next_offset=finder.end_before(position))
-
-    def cut(self, position: int, *, next_offset: int) -> None:
-        """Keep the first `position` bytes, durably; the log continues at `next_offset`."""
-        index = self.load_index()
-        unlink_index_files(self._disk, self.directory, self.base_offset)
-        if self._may_have_views:
-            self._replace_by_head(position)
-        else:
-            file = self.file()
-            file.truncate(position)
-            file.sync()
-        self._disk.sync_directory(self.directory)
-        self.dirty_file = None
-        self._index = index.cut(self.file(), position)
+    def keep_head(self, *, size_bytes: int, next_offset: int, index: SegmentIndex) -> None:
+        """Readers find no more than the first `size_bytes`; the file is cut next."""
+        self._index = index
         self._tail_positions = {}
-        self._written_from = min(self._written_from, position)
-        self.size_bytes = position
+        self._written_from = min(self._written_from, size_bytes)
+        self.size_bytes = size_bytes
         self.next_offset = next_offset
+
+    def head_is_durable(self, copy: DiskFile | None) -> None:
+        """The file was cut, or `copy` took its name."""
+        self.dirty_file = None
+        self._has_partial_write = False
+        if copy is not None:
+            self._files.put(self.path, copy)
+            self.may_have_views = False
 
     def rename(self, suffix: str) -> str:
         """Take the segment out of the log by renaming its file; the new path."""
@@ -456,16 +472,6 @@ class Segment:
         self.dirty_file = None
         self._files.drop(self.path)
         self._files.forget_index(self)
-
-    def _replace_by_head(self, size_bytes: int) -> None:
-        temporary = self.path + TEMPORARY_SUFFIX
-        self._disk.unlink(temporary)
-        source, target = self.file(), self._disk.open(temporary, create=True)
-        copy_range(source, target, start=0, end=size_bytes, target_position=0)
-        target.sync()
-        self._disk.rename(temporary, self.path)
-        self._files.drop(self.path)
-        self._may_have_views = False
 
 
 def _read_slice(file: DiskFile, start: int, stop: int) -> LogSlice:

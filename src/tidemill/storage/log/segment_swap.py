@@ -91,10 +91,6 @@ class SegmentSwap:
         new.adopt_index_files(CLEANED_SUFFIX)
         self._phase = _Phase.FINISHED
 
-    def is_over(self) -> bool:
-        """No step is outstanding."""
-        return self._phase is _Phase.OVER
-
     def synced(self) -> None:
         """The effects of `finish` are durable."""
         if self._phase is _Phase.FINISHED:

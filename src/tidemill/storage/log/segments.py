@@ -1,9 +1,9 @@
 """The segments of one log, oldest first, without gaps: each begins where the one before it ends.
 
-Segments leave the front one by one, each with a directory sync, and the back newest first: a crash
-in between leaves a shorter list, never a hole before the recovery point. A segment that left keeps
-its bytes under another name for a while: readers may hold views of it, and an operator may want it
-back.
+Segments leave the front one by one, each with a directory sync (`segment_drop`), and the back
+newest first (`log_cut`): a crash in between leaves a shorter list, never a hole before the recovery
+point. A segment that left the front keeps its bytes under another name for a while: readers may
+hold views of it, and an operator may want it back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import final
 
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
-from tidemill.storage.files.log_file_names import DELETED_SUFFIX
 from tidemill.storage.log.interface import TimedOffset
 from tidemill.storage.log.segment import Segment
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
@@ -54,15 +53,20 @@ class Segments:
         """The segment that holds `offset`."""
         return self._segments[self._index_of(offset)]
 
-    def start(self, base_offset: int, *, index_interval_bytes: int) -> None:
-        """Append a new, empty segment and make it the active one."""
-        segment = Segment.create(
+    def planned(self, base_offset: int, *, index_interval_bytes: int) -> Segment:
+        """An empty segment for a place in the log, without a file."""
+        return Segment.planned(
             self._disk,
             self._files,
             self.directory,
             base_offset=base_offset,
             index_interval_bytes=index_interval_bytes,
         )
+
+    def start(self, base_offset: int, *, index_interval_bytes: int) -> None:
+        """Append a new, empty segment and make it the active one."""
+        segment = self.planned(base_offset, index_interval_bytes=index_interval_bytes)
+        segment.make_file()
         if self._segments:
             self.active.close()
         self._segments.append(segment)
@@ -81,11 +85,6 @@ class Segments:
         return self._segments[place : place + len(neighbours)] == list(neighbours)
 
     # --- searching -------------------------------------------------------------------------------
-
-    def end_before(self, offset: int) -> int:
-        """Where the log would end without the batches that reach `offset`."""
-        finder = self.holding(offset).finder()
-        return finder.end_before(finder.locate(offset)[0])
 
     def headers_from(self, offset: int) -> Iterator[BatchHeader]:
         """The headers from the batch that reaches `offset` on, for replay."""
@@ -121,37 +120,28 @@ class Segments:
         return max(0, bisect_right(self._segments, offset, key=_base_offset) - 1)
 
     def _below(self, end_offset: int) -> list[Segment]:
-        segments = list(self._segments)  # a thread may search while the list changes
-        return [segment for segment in segments if segment.base_offset < end_offset]
+        return [segment for segment in self.snapshot() if segment.base_offset < end_offset]
 
     # --- dropping --------------------------------------------------------------------------------
 
-    def drop_oldest(self) -> str:
-        """Remove the oldest segment, durably; the path that its bytes now have."""
-        path = self._segments[0].rename(DELETED_SUFFIX)
-        del self._segments[0]
-        self._disk.sync_directory(self.directory)
-        return path
+    def snapshot(self) -> list[Segment]:
+        """The segments as they are now: for a thread that looks at them while the list changes."""
+        return list(self._segments)
 
-    def truncate_to(self, offset: int) -> None:
-        """Drop every batch that reaches `offset`, durably; at least one segment remains."""
-        dropped = []
-        while self._segments[-1].base_offset >= offset and len(self._segments) > 1:
-            dropped.append(self._segments.pop().rename(DELETED_SUFFIX))
-        self._disk.sync_directory(self.directory)
-        for path in dropped:
-            self._disk.unlink(path)
+    def remove_oldest(self, count: int) -> None:
+        """Their files have left the log; at least one segment remains."""
+        del self._segments[:count]
+
+    def reset(self, segments: Sequence[Segment]) -> None:
+        """The log is cut: these are left, the last of them to be appended to."""
+        self._segments = list(segments)
         self.active = self._segments[-1]
-        if dropped:
+        if self.active.is_closed:
             self.active.reopen()
-        self.active.truncate_to(offset)
 
-    def restart_at(self, offset: int, *, index_interval_bytes: int) -> None:
-        """Drop everything and continue with an empty segment at `offset`, durably."""
-        while self._segments:
-            self._disk.unlink(self.drop_oldest())
-        self.start(offset, index_interval_bytes=index_interval_bytes)
-        self._disk.sync_directory(self.directory)
+    def copy(self) -> Segments:
+        """The list as it is now, for a thread."""
+        return Segments(self._disk, self._files, self.directory, self._segments)
 
     def forget(self) -> None:
         """Keep nothing open."""

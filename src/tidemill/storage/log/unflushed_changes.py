@@ -11,15 +11,16 @@ carries the generation of the log it was taken from, and counts only in that gen
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import final
 
 from tidemill.core.errors import DiskFull
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.log_file_names import LEADER_EPOCHS_NAME
-from tidemill.storage.index.segment_index import IndexBlock
+from tidemill.storage.index.segment_index import IndexBlock, write_block
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
@@ -38,8 +39,8 @@ class FlushWork:
     """Segments with unsynced bytes."""
     directories: Sequence[str]
     """Directories with unsynced names."""
-    contents: Sequence[tuple[str, bytes]]
-    """Small files to replace: path and content."""
+    contents: Sequence[tuple[str, Callable[[], bytes]]]
+    """Small files to replace: path and what encodes the content, which may take milliseconds."""
     index_blocks: Sequence[IndexBlock]
     obsolete: Sequence[str]
     """Paths that the new contents make superfluous."""
@@ -47,6 +48,8 @@ class FlushWork:
     snapshot_offsets: Sequence[int]
     contents_stored: bool = False
     """Whether the small files are durable; on a full disk they wait for the next flush."""
+    blocks_written: bool = False
+    """The same for the index blocks."""
 
     def run(self) -> None:
         """Raises StorageFault; then nothing that was captured counts as durable."""
@@ -58,20 +61,14 @@ class FlushWork:
             self._store_contents()
 
     def _store_contents(self) -> None:
-        for path, content in self.contents:
-            self.disk.write_file_atomically(path, content)
+        for path, encode in self.contents:
+            self.disk.write_file_atomically(path, encode())
         self.contents_stored = True
         for block in self.index_blocks:
-            self._write(*block)
+            write_block(self.disk, block)
+        self.blocks_written = True
         for path in self.obsolete:
             self.disk.unlink(path)
-
-    def _write(self, path: str, position: int, block: bytes) -> None:
-        file = self.disk.open(path, create=not self.disk.exists(path))
-        try:
-            file.pwrite([block], position)
-        finally:
-            file.close()
 
 
 @final
@@ -84,6 +81,7 @@ class UnflushedChanges:
         "_disk",
         "_epochs_version",
         "_generation",
+        "_late_blocks",
         "_unindexed",
         "dirty",
     )
@@ -98,12 +96,14 @@ class UnflushedChanges:
         """Segments with unsynced bytes."""
         self._unindexed: list[Segment] = []
         """Segments whose index files must be brought up to date."""
+        self._late_blocks: list[IndexBlock] = []
+        """Blocks that found no room on a full disk; a later block is of no use without them."""
         self._directories: tuple[str, ...] = ()
         """Directories with unsynced names; a new tuple for every new name."""
 
     @property
     def has_unindexed(self) -> bool:
-        return bool(self._unindexed)
+        return bool(self._unindexed or self._late_blocks)
 
     def note_created(self) -> None:
         """The log's directory may be new, and its name is durable with a sync of the parent."""
@@ -117,33 +117,41 @@ class UnflushedChanges:
         if segment not in self._unindexed:
             self._unindexed.append(segment)
 
+    def forget_indexes(self, segments: Collection[Segment]) -> None:
+        """These are about to leave the log: no flush writes their index files again."""
+        self._unindexed = [segment for segment in self._unindexed if segment not in segments]
+        self._late_blocks = []
+
     def keep_only(self, segments: Collection[Segment]) -> None:
         """Forget all other segments: they left the log."""
         self.dirty = {segment: None for segment in self.dirty if segment in segments}
         self._unindexed = [segment for segment in self._unindexed if segment in segments]
+        self._late_blocks = []  # some may be of a segment that left: loading rebuilds the others
 
     def start_generation(self) -> None:
         """The log is about to be cut: flushes taken before this no longer count."""
         self._generation += 1
 
-    def store_epochs(self, epochs: LeaderEpochs) -> None:
-        """Store the epochs at once, for a cut."""
-        self._disk.write_file_atomically(self._epochs_path, epochs.encode())
+    def epochs_writer(self, epochs: LeaderEpochs) -> partial[None]:
+        """Stores the epochs as they are now, for a cut; a flush need not do it again."""
         self._epochs_version = epochs.version
+        return partial(self._disk.write_file_atomically, self._epochs_path, epochs.encode())
 
     def take(self, epochs: LeaderEpochs, snapshots: ProducerSnapshots) -> FlushWork:
         """Everything that is out of date, as it is now."""
         contents = snapshots.contents()
         if epochs.version != self._epochs_version:
-            contents.append((self._epochs_path, epochs.encode()))
+            contents.append((self._epochs_path, LeaderEpochs(epochs.entries()).encode))
         unindexed, self._unindexed = self._unindexed, []
+        late_blocks, self._late_blocks = self._late_blocks, []
+        new_blocks = [block for segment in unindexed for block in segment.take_index_blocks()]
         return FlushWork(
             disk=self._disk,
             generation=self._generation,
             files=[segment.dirty_file for segment in self.dirty if segment.dirty_file is not None],
             directories=self._directories,
             contents=contents,
-            index_blocks=[block for segment in unindexed for block in segment.take_index_blocks()],
+            index_blocks=[*late_blocks, *new_blocks],
             obsolete=snapshots.obsolete(),
             epochs_version=epochs.version,
             snapshot_offsets=snapshots.pending_offsets(),
@@ -161,6 +169,8 @@ class UnflushedChanges:
             self._directories = ()
         if work.contents_stored:
             self._epochs_version = work.epochs_version
+        if not work.blocks_written:
+            self._late_blocks = [*work.index_blocks, *self._late_blocks]
         return True
 
     @property

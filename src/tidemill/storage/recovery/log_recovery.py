@@ -14,7 +14,10 @@ enough: if an earlier one failed, the kernel calls pages clean that never reache
 the memory of the process that saw the failure knew it.
 
 Leader epochs below the recovery point come from their file, if it agrees with the batches.
-Producers come from the newest snapshot that is not past the end, and a replay of what follows it.
+Producers come from the newest snapshot that is not past the end, and a replay of what follows it. A
+batch does not say when it was appended, and its records have the times of their client. So a replay
+takes the time when the segment last changed, or a later one that the batch has: never before the
+append, so that no live producer expires, and the same for every replay of what was flushed.
 Files that are lost, damaged or out of date are rebuilt from the batches.
 
 A crash during recovery is a crash like any other: every step leaves a log from which the same
@@ -48,6 +51,7 @@ from tidemill.storage.recovery.recovery_report import Damage, PartitionReport
 from tidemill.storage.recovery.segment_files import (
     SegmentFile,
     build_segments,
+    complete_index,
     find_segment_files,
     list_useful_names,
     offsets_in,
@@ -162,6 +166,8 @@ class _Recovery:
         """The last batch below the recovery point that the seek saw."""
         self._tail_epochs: list[tuple[int, int]] = []
         """Leader epochs of the scanned batches, each with the offset of its first batch."""
+        self._changed_ms: dict[str, int] = {}
+        """When each segment last changed, as far as it is known: rewriting dates it anew."""
         self.report = PartitionReport()
 
     def run(self) -> LoadedState:
@@ -181,6 +187,13 @@ class _Recovery:
             self._start_empty(self._log_start_offset)
         elif self.report.damage:
             self._leave_damaged_segment()
+        complete_index(
+            self._disk,
+            self._files,
+            self._directory,
+            self._segments[-1],
+            interval_bytes=self._index_interval_bytes,
+        )
         names = self._disk.list_names(self._directory)
         return LoadedState(
             segments=build_segments(
@@ -233,6 +246,8 @@ class _Recovery:
     def _recover_tail(self, place: int, position: int) -> None:
         """Scan the unpromised part, cut it at the first fault, make the rest durable."""
         first_place, first_position = place, position
+        for segment in self._segments[place:]:
+            self._changed_ms[segment.path] = self._disk.changed_ms(segment.path)
         epoch = self._last_flushed.partition_leader_epoch if self._last_flushed else NO_EPOCH
         next_offset = self._segments[place].next_offset
         while place < len(self._segments):
@@ -337,24 +352,33 @@ class _Recovery:
         if found is None and snapshots.newest_offset >= 0:
             self.report.rebuilt.append("producers")
         producers, offset = found or (ProducerStates(), self._segments[0].base_offset)
-        for header in self._all_headers(offset):
-            producers.update(header, self._now_ms)
+        for segment in self._segments[self._place_of(offset) :]:
+            changed_ms = self._last_changed_ms(segment)
+            for header in self._headers_from(segment, offset):
+                appended_ms = max(changed_ms, header.max_timestamp)
+                producers.update(header, min(appended_ms, self._now_ms))
         is_behind = self.report.scanned_bytes or offset < self._segments[-1].base_offset
         if is_behind and len(producers) and offset != self._log_end_offset:
             path = offset_path(self._directory, self._log_end_offset, SNAPSHOT_SUFFIX)
             self._disk.write_file_atomically(path, producers.encode(self._log_end_offset))
         return producers
 
+    def _last_changed_ms(self, segment: SegmentFile) -> int:
+        known = self._changed_ms.get(segment.path)
+        return self._disk.changed_ms(segment.path) if known is None else known
+
     # --- walking and noting -----------------------------------------------------------------------
 
     def _all_headers(self, offset: int) -> Iterator[BatchHeader]:
         """The headers of all batches from `offset` on."""
-        place = self._place_of(offset)
-        for segment in self._segments[place:]:
-            start = self._indexed_position(segment, offset)
-            for _, header in self._headers(segment, *start):
-                if header.base_offset >= offset:
-                    yield header
+        for segment in self._segments[self._place_of(offset) :]:
+            yield from self._headers_from(segment, offset)
+
+    def _headers_from(self, segment: SegmentFile, offset: int) -> Iterator[BatchHeader]:
+        start = self._indexed_position(segment, offset)
+        for _, header in self._headers(segment, *start):
+            if header.base_offset >= offset:
+                yield header
 
     def _headers(
         self, segment: SegmentFile, position: int, next_offset: int

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
+from tidemill.core.errors import DiskFull
+from tidemill.core.limits import MIB
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import (
@@ -18,6 +21,7 @@ from tidemill.storage.files.log_file_names import (
     offset_path,
     try_parse_offset,
 )
+from tidemill.storage.index.segment_index import SegmentIndex, write_block
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.log.segment_swap import finish_swaps
 from tidemill.storage.state.leader_epochs import LeaderEpochs
@@ -25,11 +29,15 @@ from tidemill.storage.state.leader_epochs import LeaderEpochs
 __all__ = [
     "SegmentFile",
     "build_segments",
+    "complete_index",
     "find_segment_files",
     "list_useful_names",
     "offsets_in",
     "try_read_epochs",
 ]
+
+UNINDEXED_BYTES_MAX = MIB
+"""A shorter segment is indexed when it is first appended to: about 6 ms."""
 
 _USELESS_SUFFIXES = (CLEANED_SUFFIX, DELETED_SUFFIX, TEMPORARY_SUFFIX)
 
@@ -98,6 +106,28 @@ def build_segments(
         )
         for found in segment_files
     ]
+
+
+def complete_index(
+    disk: Disk, files: FileCache, directory: str, segment: SegmentFile, *, interval_bytes: int
+) -> None:
+    """Bring the index files of a long segment up to date: the first append loads them on the loop.
+
+    Its bytes are durable. A full disk only means that the index is rebuilt later.
+    """
+    if segment.size_bytes <= UNINDEXED_BYTES_MAX:
+        return
+    index = SegmentIndex.load(
+        disk,
+        directory,
+        files.get(segment.path),
+        base_offset=segment.base_offset,
+        size_bytes=segment.size_bytes,
+        interval_bytes=interval_bytes,
+    )
+    with suppress(DiskFull):
+        for block in index.take_blocks(directory):
+            write_block(disk, block)
 
 
 def try_read_epochs(disk: Disk, directory: str, names: Sequence[str]) -> LeaderEpochs | None:

@@ -1,19 +1,20 @@
 """The producer snapshots of one log, taken at each roll and checkpoint to keep replay short.
 
 A snapshot named N is the state after everything below offset N. It is captured on the loop, and the
-next flush writes it after the batches that it describes. The newest two are kept (R10). A snapshot
-that is lost, damaged, or from before a truncation costs a longer replay, never a wrong answer.
+next flush encodes and writes it after the batches that it describes. The newest two are kept (R10).
+A snapshot that is lost, damaged, or from before a truncation costs a longer replay, never a wrong
+answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import final
 
 from tidemill.core.errors import StorageFault
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.log_file_names import SNAPSHOT_SUFFIX, offset_path
-from tidemill.storage.state.producer_state import ProducerStates
+from tidemill.storage.state.producer_state import ProducerCapture, ProducerStates
 
 __all__ = ["ProducerSnapshots"]
 
@@ -28,7 +29,7 @@ class ProducerSnapshots:
         self._disk = disk
         self._directory = directory
         self._stored = sorted(stored_offsets)
-        self._pending: dict[int, bytes] = {}
+        self._pending: dict[int, ProducerCapture] = {}
         """Captured, not yet written; oldest first."""
 
     @property
@@ -38,13 +39,13 @@ class ProducerSnapshots:
 
     def take(self, producers: ProducerStates, offset: int) -> None:
         """Capture the state as it is now, after everything below `offset`."""
-        self._pending[offset] = producers.encode(offset)
+        self._pending[offset] = producers.capture(offset)
         for old in list(self._pending)[:-_KEPT]:
             del self._pending[old]
 
-    def contents(self) -> list[tuple[str, bytes]]:
+    def contents(self) -> list[tuple[str, Callable[[], bytes]]]:
         """The snapshots to write: path and content."""
-        return [(self._path(offset), data) for offset, data in self._pending.items()]
+        return [(self._path(offset), taken.encode) for offset, taken in self._pending.items()]
 
     def pending_offsets(self) -> list[int]:
         return list(self._pending)
@@ -60,13 +61,27 @@ class ProducerSnapshots:
             self._pending.pop(offset, None)
         self._stored = sorted({*self._stored, *offsets})[-_KEPT:]
 
+    def has_stored(self, offset: int) -> bool:
+        """Whether the snapshot of this offset is on disk."""
+        return offset in self._stored
+
     def drop_after(self, offset: int) -> None:
-        """The log was cut at `offset`: later snapshots describe batches that are gone."""
-        for stored in self._stored:
-            if stored > offset:
-                self._disk.unlink(self._path(stored))
+        """The log was cut at `offset`: unlink later snapshots, which describe lost batches."""
+        for path in self.forget_after(offset):
+            self._disk.unlink(path)
+
+    def forget_after(self, offset: int) -> list[str]:
+        """The same, but the caller unlinks: the paths."""
+        paths = [self._path(stored) for stored in self._stored if stored > offset]
         self._stored = [stored for stored in self._stored if stored <= offset]
-        self._pending = {at: data for at, data in self._pending.items() if at <= offset}
+        self._pending = {at: taken for at, taken in self._pending.items() if at <= offset}
+        return paths
+
+    def copy(self) -> ProducerSnapshots:
+        """What is known now, for a thread."""
+        copied = ProducerSnapshots(self._disk, self._directory, self._stored)
+        copied._pending = dict(self._pending)
+        return copied
 
     def try_load_newest(self, offset: int) -> tuple[ProducerStates, int] | None:
         """The newest usable snapshot at or before `offset`: the state and its offset."""
@@ -74,13 +89,16 @@ class ProducerSnapshots:
             if at > offset:
                 continue
             try:
-                data = self._pending.get(at) or self._disk.read_file(self._path(at))
-                states, found = ProducerStates.decode(data, name=self._path(at))
+                states, found = ProducerStates.decode(self._content(at), name=self._path(at))
             except StorageFault:
                 continue
             if found == at:
                 return states, at
         return None
+
+    def _content(self, offset: int) -> bytes:
+        taken = self._pending.get(offset)
+        return self._disk.read_file(self._path(offset)) if taken is None else taken.encode()
 
     def _path(self, offset: int) -> str:
         return offset_path(self._directory, offset, SNAPSHOT_SUFFIX)

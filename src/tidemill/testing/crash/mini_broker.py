@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
+from zlib import crc32
 
 from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_creation import WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.storage.log.segment_drop import SegmentDrop
 from tidemill.testing.crash.promises import BrokenPromise, Promises, SentBatch, next_sequence
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import assign_offsets, read_header
@@ -56,6 +59,8 @@ class MiniBroker:
         wanted = [WantedLog(partition, topic_id, config) for partition in partitions]
         for partition in partitions:
             self.promises[partition] = Promises(topic_id)
+        self.directory.free_names(partitions)
+        self.directory.settle_removals()
         creation = self.directory.begin_creation(wanted)
         creation.make()
         self.directory.adopt(creation)
@@ -161,7 +166,7 @@ class MiniBroker:
     # --- the broker's own work --------------------------------------------------------------------
 
     def checkpoint(self) -> None:
-        flush_round = self.directory.collect_checkpoint(100)
+        flush_round = self.directory.collect_checkpoint(self.directory.changed_logs(), 100)
         if flush_round is not None:
             self.sync(flush_round.sync)
             flush_round.apply()
@@ -172,11 +177,20 @@ class MiniBroker:
         promises.start_allowed = max(promises.start_allowed, log.flushed_offset)
         log.set_config(replace(SMALL, retention_bytes=keep_bytes))
         promises.is_restarting = len(log.segments) == 1
-        self.directory.apply_retention(
-            partition, now_ms=self._now_ms, high_watermark=log.flushed_offset
-        )
+        while (drop := self._plan_drop(log)) is not None:
+            drop.run()
+            log.end_drop(drop, self._now_ms)
         promises.is_restarting = False
         log.set_config(SMALL)
+
+    def _plan_drop(self, log: FilePartitionLog) -> SegmentDrop | None:
+        return self.directory.plan_drop(
+            log,
+            log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP),
+            now_ms=self._now_ms,
+            high_watermark=log.flushed_offset,
+            segments_max=SEGMENTS_PER_DROP,
+        )
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         """As a diverged follower does: the batches that are cut were another leader's mistake."""
@@ -267,10 +281,16 @@ def open_directory(disk: SimDisk) -> LogDirectory:
         ROOT,
         cluster_id="crash",
         broker_id=1,
-        rng=SeededRng(1),
+        rng=SeededRng(_seed_of(disk)),
         now_ms=1_000_000,
         config_of=lambda _partition: SMALL,
     )
+
+
+def _seed_of(disk: SimDisk) -> int:
+    """Another one for each start: two processes must not choose the same unused name."""
+    names = disk.list_names(ROOT) if disk.exists(ROOT) else []
+    return crc32("/".join(names).encode())
 
 
 def _reaches(data: bytes, offset: int) -> bool:

@@ -20,6 +20,8 @@ PARTITIONS = [TopicPartition("t", number) for number in range(5)]
 
 
 def begun(directory: LogDirectory, topic_id: TopicId = TOPIC_ID) -> LogCreation:
+    directory.free_names(PARTITIONS)
+    directory.settle_removals()
     return directory.begin_creation(
         WantedLog(partition, topic_id, SMALL) for partition in PARTITIONS
     )
@@ -79,7 +81,6 @@ def test_I34_files_in_the_way_are_put_aside_and_purged_later():
     flushed(directory, PARTITIONS[0])
     creation = created(directory, OTHER_ID)
     assert creation.made[PARTITIONS[0]].log_end_offset == 0
-    directory.settle_removals()
     while not directory.purge_slice(100):
         pass
     assert not [name for name in disk.list_names(ROOT) if name.endswith(".deleted")]

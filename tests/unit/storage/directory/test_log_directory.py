@@ -16,10 +16,12 @@ from tests.support.directories import (
     flushed,
     log_of,
     opened,
+    stored,
 )
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, UserError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
+from tidemill.storage.directory import log_directory
 from tidemill.storage.directory.checkpoint import CHECKPOINT_NAMES, CLEAN_NAME, read_newest
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.testing.sim.disk import SimDisk
@@ -124,8 +126,8 @@ def test_a_deleted_log_is_gone_at_once_and_its_files_in_slices(disk):
     directory = with_log(disk)
     directory.delete_log(ORDERS)
     assert directory.get(ORDERS) is None
-    assert not disk.exists(ORDERS_PATH)
     directory.settle_removals()
+    assert not disk.exists(ORDERS_PATH)
     slices = 1
     while not directory.purge_slice(2):
         slices += 1
@@ -164,9 +166,10 @@ def test_deletions_become_durable_with_one_sync(disk):
         directory.create_log(partition, TOPIC_ID, SMALL)
     for partition in partitions:
         directory.delete_log(partition)
-    before = disk.calls
+    calls = []
+    disk.on_call = lambda _disk, call, _path: calls.append(call)
     directory.settle_removals()
-    assert disk.calls == before + 1
+    assert calls == ["rename"] * 5 + ["sync_directory"]
     assert opened(disk.crash(SeededRng(1))).logs() == {}
 
 
@@ -234,12 +237,60 @@ def test_collect_checkpoint_takes_changed_logs_in_slices(disk):
     for partition in partitions:
         fill(directory.create_log(partition, TOPIC_ID, SMALL), 1)
     sizes = []
-    while (flush_round := directory.collect_checkpoint(2)) is not None:
+    changed = directory.changed_logs()
+    while (flush_round := directory.collect_checkpoint(changed, 2)) is not None:
         sizes.append(len(flush_round.logs))
         flush_round.sync()
         flush_round.apply()
     assert sizes == [2, 2, 1]
     assert all(log.flushed_offset == 1 for log in directory.logs().values())
+
+
+def test_a_checkpoint_ends_although_its_logs_go_on_growing(disk):
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, SMALL)
+    fill(log, 1)
+    changed, rounds = directory.changed_logs(), 0
+    while (flush_round := directory.collect_checkpoint(changed, 2)) is not None:
+        fill(log, 1)
+        flush_round.sync()
+        flush_round.apply()
+        rounds += 1
+    assert rounds == 1
+    assert not log.is_stored
+
+
+def test_a_round_of_a_checkpoint_captures_a_bounded_number_of_producers(disk, monkeypatch):
+    monkeypatch.setattr(log_directory, "CHECKPOINT_PRODUCERS_PER_SLICE", 3)
+    directory = opened(disk)
+    for number in range(4):
+        log = directory.create_log(TopicPartition("t", number), TOPIC_ID, SMALL)
+        for producer_id in (1, 2):
+            append(log, batch(log.log_end_offset, producer=(producer_id, 0, 0)))
+    changed = directory.changed_logs()
+    flush_round = directory.collect_checkpoint(changed, 100)
+    assert flush_round is not None
+    assert (len(flush_round.logs), len(changed)) == (2, 2)
+
+
+def test_a_log_that_is_deleted_during_a_checkpoint_is_left_out(disk):
+    directory = with_log(disk)
+    fill(log_of(directory), 1)
+    changed = directory.changed_logs()
+    directory.delete_log(ORDERS)
+    assert directory.collect_checkpoint(changed, 100) is None
+    assert not changed
+
+
+def test_a_log_that_grew_back_to_its_stored_end_after_a_cut_is_not_stored(disk):
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, SMALL)
+    fill(log, 3)
+    stored(directory)
+    assert log.is_stored
+    log.truncate_to(2)
+    fill(log, 1)
+    assert not log.is_stored
 
 
 def test_a_failed_flush_takes_the_directory_offline_for_good(disk):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.batches import NOW_MS, append, batch, fill, header
-from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened
+from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened, stored
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -28,11 +28,15 @@ def no_limit(_partition: TopicPartition) -> int:
     return 1 << 60
 
 
-def stored(directory: LogDirectory) -> None:
-    flush_round = directory.collect_checkpoint(100)
-    if flush_round is not None:
-        flush_round.sync()
-        flush_round.apply()
+def run_slice(retention: RetentionPass, now_ms: int, logs_max: int) -> bool:
+    """One slice to its end, as the broker runs it; whether it completed a pass."""
+    part = retention.next_slice(now_ms, logs_max)
+    part.look()
+    while part.plan():
+        part.drop()
+        part.finish()
+        part.look()
+    return part.is_last
 
 
 def test_a_pass_looks_at_every_log_in_slices(directory):
@@ -41,28 +45,27 @@ def test_a_pass_looks_at_every_log_in_slices(directory):
         fill(directory.create_log(partition, TOPIC_ID, BY_TIME), 10)
     stored(directory)
     retention = RetentionPass(directory, no_limit)
-    assert [retention.run_slice(LATER_MS, 2) for _ in range(3)] == [False, False, True]
+    assert [run_slice(retention, LATER_MS, 2) for _ in range(3)] == [False, False, True]
     assert all(log.log_start_offset == 10 for log in directory.logs().values())
-    assert retention.segments_dropped == sum(3 for _ in partitions)
 
 
 def test_F25_young_segments_stay(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     stored(directory)
-    RetentionPass(directory, no_limit).run_slice(NOW_MS + HOUR_MS // 2, 10)
+    run_slice(RetentionPass(directory, no_limit), NOW_MS + HOUR_MS // 2, 10)
     assert log_of(directory).log_start_offset == 0
 
 
 def test_nothing_at_or_above_the_high_watermark_is_dropped(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     stored(directory)
-    RetentionPass(directory, lambda _partition: 5).run_slice(LATER_MS, 10)
+    run_slice(RetentionPass(directory, lambda _partition: 5), LATER_MS, 10)
     assert log_of(directory).log_start_offset == 4
 
 
 def test_nothing_unflushed_is_dropped(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
-    RetentionPass(directory, no_limit).run_slice(LATER_MS, 10)
+    run_slice(RetentionPass(directory, no_limit), LATER_MS, 10)
     assert log_of(directory).log_start_offset == 0
 
 
@@ -73,11 +76,30 @@ def test_the_last_segment_stays_until_a_checkpoint_has_stored_its_producers(
     append(log, batch(0, producer=(5, 0, 0)))
     flushed(directory)
     retention = RetentionPass(directory, no_limit)
-    retention.run_slice(LATER_MS, 10)
+    run_slice(retention, LATER_MS, 10)
     assert log.log_start_offset == 0
     stored(directory)
-    retention.run_slice(LATER_MS, 10)
+    run_slice(retention, LATER_MS, 10)
     assert log.log_start_offset == 1
+
+
+def test_I18_the_last_segment_stays_while_a_full_disk_keeps_its_producers_from_being_stored():
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, BY_TIME)
+    append(log, batch(0, producer=(5, 0, 0)))
+    disk.set_capacity(0)
+    stored(directory)
+    assert log.flushed_offset == 1
+    assert not log.is_stored
+    disk.set_capacity(None)
+    run_slice(RetentionPass(directory, no_limit), LATER_MS, 10)
+    assert log.log_start_offset == 0
+    stored(directory)
+    run_slice(RetentionPass(directory, no_limit), LATER_MS, 10)
+    assert log.log_start_offset == 1
+    repeated = log_of(opened(disk.restart())).producers.check(header(0, producer=(5, 0, 0)))
+    assert repeated is not None
 
 
 def test_I18_a_producer_is_known_after_its_last_segment_was_dropped_and_power_was_lost():
@@ -85,7 +107,7 @@ def test_I18_a_producer_is_known_after_its_last_segment_was_dropped_and_power_wa
     directory = opened(disk)
     append(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), batch(0, producer=(5, 0, 0)))
     stored(directory)
-    RetentionPass(directory, no_limit).run_slice(LATER_MS, 10)
+    run_slice(RetentionPass(directory, no_limit), LATER_MS, 10)
     for seed in range(10):
         log = log_of(opened(disk.crash_image(SeededRng(seed))))
         assert (log.log_start_offset, log.log_end_offset) == (1, 1)
@@ -99,16 +121,15 @@ def test_a_log_that_is_deleted_during_a_pass_is_skipped(directory):
     for partition in partitions:
         directory.create_log(partition, TOPIC_ID, BY_TIME)
     retention = RetentionPass(directory, no_limit)
-    retention.run_slice(NOW_MS, 1)
+    run_slice(retention, NOW_MS, 1)
     directory.delete_log(partitions[1])
-    assert retention.run_slice(NOW_MS, 10)
+    assert run_slice(retention, NOW_MS, 10)
 
 
 def test_deleted_logs_are_purged_in_slices(directory):
     fill(directory.create_log(ORDERS, TOPIC_ID, BY_TIME), 10)
     directory.delete_log(ORDERS)
     directory.settle_removals()
-    retention = RetentionPass(directory, no_limit)
-    outcomes = [retention.purge_slice(2) for _ in range(10)]
+    outcomes = [directory.purge_slice(2) for _ in range(10)]
     assert outcomes[0] is False
     assert outcomes[-1] is True

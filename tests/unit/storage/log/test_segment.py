@@ -12,6 +12,7 @@ from tidemill.storage.files.disk import Disk, OsDisk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import LogSlice
 from tidemill.storage.log.segment import Segment
+from tidemill.storage.log.segment_head import SegmentHead
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import read_header
 
@@ -133,7 +134,8 @@ def test_what_was_just_written_is_read_at_once(segment):
 
 
 def test_resident_bytes_of_a_closed_segment_come_as_a_view(tmp_path):
-    segment = new_segment(OsDisk(), str(tmp_path))
+    disk = OsDisk()
+    segment = new_segment(disk, str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     segment.close()
     read(segment, 0)
@@ -143,7 +145,8 @@ def test_resident_bytes_of_a_closed_segment_come_as_a_view(tmp_path):
 
 
 def test_cold_bytes_are_read_in_a_thread(tmp_path):
-    segment = new_segment(OsDisk(), str(tmp_path))
+    disk = OsDisk()
+    segment = new_segment(disk, str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     cold = reopened(OsDisk(), segment)
     found = read(cold, 2, max_bytes=150_000)
@@ -154,7 +157,8 @@ def test_cold_bytes_are_read_in_a_thread(tmp_path):
 
 
 def test_a_cold_read_of_a_growing_segment_is_not_disturbed_by_appends(tmp_path):
-    segment = new_segment(OsDisk(), str(tmp_path))
+    disk = OsDisk()
+    segment = new_segment(disk, str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     cold = reopened(OsDisk(), segment, is_closed=False)
     found = read(cold, 15)
@@ -256,13 +260,49 @@ def test_a_full_disk_after_a_view_is_repaired_too(disk, segment):
 # --- cutting --------------------------------------------------------------------------------------
 
 
+def cut(disk: Disk, segment: Segment, offset: int) -> None:
+    head = SegmentHead(disk, segment, offset)
+    head.copy_if_viewed()
+    assert head.begin()
+    head.cut()
+    head.end()
+
+
+def test_a_view_that_is_given_out_before_a_cut_begins_makes_it_copy(disk, segment):
+    written = filled(segment, 8, value=LARGE)
+    head = SegmentHead(disk, segment, 5)
+    head.copy_if_viewed()
+    view = read(segment, 0).chunks[0]
+    assert not head.begin()
+    head.copy_if_viewed()
+    assert head.begin()
+    head.cut()
+    head.end()
+    assert bytes(view) == b"".join(written)
+    assert disk.read_file(segment.path) == b"".join(written[:5])
+
+
+def test_a_cut_that_failed_is_taken_up_again(disk, segment):
+    written = filled(segment, 8, value=LARGE)
+    read(segment, 0)
+    head = SegmentHead(disk, segment, 5)
+    head.copy_if_viewed()
+    assert head.begin()
+    disk.fail("sync_directory")
+    with pytest.raises(StorageFault):
+        head.cut()
+    head.cut()
+    head.end()
+    assert disk.read_file(segment.path) == b"".join(written[:5])
+
+
 @pytest.mark.parametrize("with_view", [False, True])
 def test_a_cut_segment_keeps_its_head_and_continues_from_there(disk, segment, with_view):
     written = filled(segment, 8, value=LARGE)
     view = data = b""
     if with_view:
         view, data = read(segment, 0).chunks[0], b"".join(written)
-    segment.truncate_to(5)
+    cut(disk, segment, 5)
     assert bytes(view) == data
     assert disk.read_file(segment.path) == b"".join(written[:5])
     assert (segment.next_offset, segment.size_bytes) == (5, len(b"".join(written[:5])))
@@ -271,12 +311,13 @@ def test_a_cut_segment_keeps_its_head_and_continues_from_there(disk, segment, wi
 
 
 def test_a_segment_that_gave_a_view_is_not_cut_in_place(tmp_path):
-    segment = new_segment(OsDisk(), str(tmp_path))
+    disk = OsDisk()
+    segment = new_segment(disk, str(tmp_path))
     written = filled(segment, 20, value=LARGE)
     read(segment, 0)
     view = read(segment, 0, max_bytes=150_000).chunks[0]
     assert isinstance(view, memoryview)
-    segment.truncate_to(1)
+    cut(disk, segment, 1)
     assert bytes(view) == b"".join(written)[: len(view)]
     assert segment.size_bytes == len(written[0])
     assert os.listdir(tmp_path) == [os.path.basename(segment.path)]

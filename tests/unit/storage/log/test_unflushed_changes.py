@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from tests.support.batches import append, batch
-from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened
+from dataclasses import replace
+
+from tests.support.batches import append, batch, fill
+from tests.support.directories import (
+    ORDERS,
+    ORDERS_PATH,
+    SMALL,
+    TOPIC_ID,
+    flushed,
+    log_of,
+    opened,
+    stored,
+)
+from tidemill.storage.index.offset_index import OffsetIndex
 from tidemill.testing.sim.disk import SimDisk
 
 
@@ -21,3 +33,18 @@ def test_R12_a_disk_without_room_for_epochs_and_snapshots_still_flushes_batches(
     flushed(directory)
     directory.close()
     assert log_of(opened(disk)).epochs.latest == log.epochs.latest
+
+
+def test_R12_index_entries_that_found_no_room_are_written_by_a_later_flush():
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, replace(SMALL, segment_bytes=1 << 20))
+    fill(log, 10)
+    disk.set_capacity(0)
+    stored(directory)
+    disk.set_capacity(None)
+    fill(log, 10)
+    stored(directory)
+    path = f"{ORDERS_PATH}/{0:020d}.index"
+    index, _ = OffsetIndex.decode(disk.read_file(path), base_offset=0, name=path)
+    assert list(index.offsets) == list(log.segments.active.load_index().offsets.offsets)

@@ -17,7 +17,10 @@ from tests.support.directories import (
 from tidemill.core.errors import KafkaError
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.index import segment_index
+from tidemill.storage.index.header_walk import walk_headers
 from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.recovery import segment_files
 from tidemill.storage.recovery.recovery_report import PartitionReport
 from tidemill.testing.sim.disk import SimDisk
 
@@ -233,7 +236,7 @@ def with_producers(disk: SimDisk) -> LogDirectory:
 
 
 def stored(directory: LogDirectory) -> None:
-    flush_round = directory.collect_checkpoint(10)
+    flush_round = directory.collect_checkpoint(directory.changed_logs(), 10)
     assert flush_round is not None
     flush_round.sync()
     flush_round.apply()
@@ -269,6 +272,49 @@ def test_I18_a_snapshot_from_past_the_end_is_removed_durably(disk):
     disk = disk.restart()
     opened(disk)
     assert not disk.crash(SeededRng(1)).exists(f"{ORDERS_PATH}/{50:020d}.snapshot")
+
+
+@pytest.mark.parametrize("torn_bytes", [0, SIZE // 2])
+def test_the_first_append_after_a_recovery_does_not_walk_the_segment(disk, monkeypatch, torn_bytes):
+    monkeypatch.setattr(segment_files, "UNINDEXED_BYTES_MAX", 10 * SIZE)
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, ONE_SEGMENT)
+    fill(log, 400)
+    disk.open(FIRST).truncate(400 * SIZE - torn_bytes)
+    disk = disk.restart()
+    log = log_of(opened(disk))
+    log.set_config(ONE_SEGMENT)
+    end, walked = log.log_end_offset, []
+
+    def walk(*arguments):
+        for found in walk_headers(*arguments):
+            walked.append(found)
+            yield found
+
+    monkeypatch.setattr(segment_index, "walk_headers", walk)
+    fill(log, 1)
+    assert len(log.segments) == 1
+    assert len(walked) <= 3
+    assert len(log.segments.active.load_index().offsets) > 150
+    assert len(drain(log)) == (end + 1) * SIZE
+
+
+def test_a_short_segment_is_not_indexed_by_its_recovery(disk):
+    directory = opened(disk)
+    fill(directory.create_log(ORDERS, TOPIC_ID, ONE_SEGMENT), 20)
+    disk = disk.restart()
+    opened(disk)
+    assert not disk.exists(FIRST.replace(".log", ".index"))
+
+
+def test_R12_a_full_disk_does_not_keep_a_log_from_being_recovered(disk, monkeypatch):
+    monkeypatch.setattr(segment_files, "UNINDEXED_BYTES_MAX", 0)
+    directory = opened(disk)
+    fill(directory.create_log(ORDERS, TOPIC_ID, ONE_SEGMENT), 20)
+    flushed(directory)
+    disk.set_capacity(0)
+    disk = disk.restart()
+    assert log_of(opened(disk)).log_end_offset == 20
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.batches import NOW_MS, header
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
-from tidemill.storage.state.producer_state import ProducerStates
+from tidemill.storage.state.producer_state import ProducerCapture, ProducerStates
 from tidemill.testing.sim.disk import SimDisk
 
 
@@ -25,8 +25,8 @@ def states(producers: int) -> ProducerStates:
 def write(disk: SimDisk, snapshots: ProducerSnapshots) -> None:
     """What a flush does."""
     offsets, obsolete = snapshots.pending_offsets(), snapshots.obsolete()
-    for path, data in snapshots.contents():
-        disk.write_file_atomically(path, data)
+    for path, encode in snapshots.contents():
+        disk.write_file_atomically(path, encode())
     for path in obsolete:
         disk.unlink(path)
     snapshots.written(offsets)
@@ -72,6 +72,19 @@ def test_R10_a_damaged_snapshot_is_replaced_by_the_one_before(disk):
     found = later.try_load_newest(99)
     assert found is not None
     assert found[1] == 10
+
+
+def test_a_snapshot_is_encoded_by_the_flush_that_writes_it(disk, monkeypatch):
+    encoded = []
+    encode = ProducerCapture.encode
+    monkeypatch.setattr(
+        ProducerCapture, "encode", lambda capture: encoded.append(1) or encode(capture)
+    )
+    snapshots = ProducerSnapshots(disk, "/d")
+    snapshots.take(states(3), 10)
+    contents = snapshots.contents()
+    assert not encoded
+    assert [ProducerStates.decode(make())[1] for _, make in contents] == [10]
 
 
 def test_a_snapshot_under_a_wrong_name_is_not_trusted(disk):

@@ -122,6 +122,14 @@ def test_producers_expire_by_their_last_append():
     assert refusal(states, produced(7, pid=1)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
+def test_an_expiry_forgets_no_more_than_its_slice():
+    states = ProducerStates()
+    for pid in range(5):
+        states.update(produced(0, pid=pid), 1_000)
+    assert states.expire(now_ms=9_000, expiration_ms=1, entries_max=3) == 3
+    assert [producer.producer_id for producer in states.active()] == [3, 4]
+
+
 def test_S38_the_producer_silent_longest_is_dropped():
     states = ProducerStates(producer_ids_max=3)
     for pid in (1, 2, 3):
@@ -159,12 +167,33 @@ def test_I18_a_snapshot_restores_the_same_decisions(
     assert restored.encode(offset) == states.encode(offset)
 
 
+def test_I18_what_is_appended_after_a_capture_is_not_in_it():
+    states = states_with(produced(0, 3), produced(3, 2, offset=3))
+    captured, before = states.capture(5), states.encode(5)
+    states.update(produced(5, offset=5), NOW_MS + 1)
+    states.update(produced(0, pid=10, offset=6), NOW_MS + 1)
+    assert captured.encode() == before
+
+
+def test_I18_states_that_share_entries_with_a_capture_do_not_change_it():
+    states = states_with(produced(0, 3))
+    captured, before = states.capture(3), states.encode(3)
+    restored = ProducerStates.restored(captured)
+    restored.update(produced(3, offset=3), NOW_MS + 1)
+    states.replace(ProducerStates.restored(captured))
+    states.update(produced(3, offset=3), NOW_MS + 1)
+    assert captured.encode() == before
+    assert restored.encode(4) == states.encode(4) != before
+
+
 def test_a_snapshot_keeps_the_wrap():
     restored, _ = ProducerStates.decode(states_with(produced(SEQUENCE_MAX)).encode(1))
     assert restored.check(produced(0)) is None
 
 
-@pytest.mark.parametrize("payload", [b"", bytes(8) + b"\x7f\xff\xff\xff", bytes(13)])
+@pytest.mark.parametrize(
+    "payload", [b"", bytes(8) + b"\x7f\xff\xff\xff", bytes(13), bytes(12) + b"\1" + bytes(99)]
+)
 def test_an_impossible_snapshot_is_damage(payload):
     with pytest.raises(DamagedFile):
         ProducerStates.decode(encode_checked(b"PROD", 1, payload))

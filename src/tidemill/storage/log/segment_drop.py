@@ -1,0 +1,116 @@
+"""Segments leave the front of a log: chosen on the loop, renamed in a thread, then forgotten.
+
+    look_at_ages    in a thread: the newest timestamps of the oldest segments, from their indexes
+    choose          on the loop: which segments age, size and log start allow to go
+    `run`           in a thread: each is renamed and the directory synced before the next one, so
+                    that a crash leaves a shorter log, never a hole
+    `end_drop`      on the loop (`partition_log`): readers no longer find them, the log start moves
+
+Until the last step readers find the segments. So the file is pinned (see `segment`) before it is
+renamed. The log start moves only after the renames: no reader sees a start that a crash takes back.
+Nothing else changes the log's files meanwhile: their owner changes one log at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import final
+
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.log_file_names import DELETED_SUFFIX
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.segment import Segment
+from tidemill.storage.log.segment_swap import SegmentSwap
+
+__all__ = ["Ages", "SegmentDrop", "choose", "look_at_ages"]
+
+Ages = Mapping[Segment, int]
+"""The timestamp of each segment's newest record, or a later bound."""
+
+
+def look_at_ages(
+    segments: Iterable[Segment], config: LogConfig, *, now_ms: int, segments_max: int
+) -> Ages:
+    """The ages of up to this many of the oldest segments, as far as they matter: for `Disk.run`."""
+    ages: dict[Segment, int] = {}
+    if config.deletes and config.retention_ms >= 0:
+        for segment in segments:
+            ages[segment] = segment.newest_ms(now_ms)
+            if now_ms - ages[segment] <= config.retention_ms or len(ages) == segments_max:
+                break
+    return ages
+
+
+def choose(
+    segments: Iterable[Segment],
+    config: LogConfig,
+    ages: Ages,
+    *,
+    now_ms: int,
+    log_start_offset: int,
+    end_offset: int,
+    size_bytes: int,
+    segments_max: int,
+) -> list[Segment]:
+    """The oldest segments that may go; none that reaches over `end_offset`, or is empty."""
+    chosen: list[Segment] = []
+    for segment in segments:
+        size_bytes -= segment.size_bytes
+        by_start = segment.next_offset <= log_start_offset
+        by_size = 0 <= config.retention_bytes <= size_bytes
+        by_time = segment in ages and 0 <= config.retention_ms < now_ms - ages[segment]
+        may_go = by_start or (config.deletes and (by_size or by_time))
+        is_held = not segment.size_bytes or segment.next_offset > end_offset
+        if is_held or not may_go or len(chosen) == segments_max:
+            break
+        chosen.append(segment)
+    return chosen
+
+
+@final
+class SegmentDrop:
+    """The segments that leave one log together, and files that left it earlier."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segments: Sequence[Segment],
+        *,
+        obsolete: Sequence[tuple[int, str]],
+        has_new_segment: bool,
+        swap: SegmentSwap | None,
+    ) -> None:
+        """`obsolete` are paths to unlink, each with the time since when.
+
+        `has_new_segment`: the segment after them is new, and its name is not durable yet.
+        `swap`: left unfinished by a compaction that failed.
+        """
+        self._disk = disk
+        self._directory = directory
+        self._segments = segments
+        self._has_new_segment = has_new_segment
+        self._swap = swap
+        self.obsolete = list(obsolete)
+        """Those that are not unlinked yet."""
+        self.renamed: list[tuple[Segment, str]] = []
+        """The segments that are out, oldest first, and their new paths."""
+
+    @property
+    def cost(self) -> int:
+        """How many files it touches."""
+        return len(self._segments) + len(self.obsolete)
+
+    def run(self) -> None:
+        """For `Disk.run`. Raises StorageFault; `renamed` and `obsolete` say how far it came."""
+        if self._swap is not None:
+            self._swap.settle()
+        if self._has_new_segment:
+            self._disk.sync_directory(self._directory)  # a log always has a segment
+        for segment in self._segments:
+            segment.pin_file()
+            self.renamed.append((segment, segment.rename(DELETED_SUFFIX)))
+            self._disk.sync_directory(self._directory)
+        while self.obsolete:
+            self._disk.unlink(self.obsolete[-1][1])
+            self.obsolete.pop()
