@@ -54,7 +54,7 @@ class Logs:
             del self.logs[partition], self.topic_ids[partition]
 
     def delete_unloaded(self, partition: TopicPartition, topic_id: TopicId) -> bool:
-        pass
+        return False
 
 
 class Place:

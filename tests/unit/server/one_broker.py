@@ -74,7 +74,7 @@ class MemoryLogs:
         pass
 
     def delete_unloaded(self, name, topic_id):
-        pass
+        return False
 
 
 class NoFlushes:
