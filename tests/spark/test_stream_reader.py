@@ -15,7 +15,7 @@ from tidemill.spark.options.source_options import parse_source_options
 from tidemill.spark.source.data_loss import DataLoss
 from tidemill.spark.source.planning import OffsetRange
 from tidemill.spark.source.schema import source_schema
-from tidemill.spark.source.stream_reader import StreamReader
+from tidemill.spark.stream.stream_reader import StreamReader
 
 Offset = dict[str, object]
 

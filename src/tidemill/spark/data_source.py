@@ -49,7 +49,7 @@ class TidemillSource(DataSource):
         return (FilteringBatchReader if options.pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from tidemill.spark.source.stream_reader import StreamReader
+        from tidemill.spark.stream.stream_reader import StreamReader
 
         check_schema(schema)
         return StreamReader(self._source_options(), schema)
