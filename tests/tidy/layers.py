@@ -83,6 +83,7 @@ PURE = (
     "coordinators/group/shard.py",
     "spark/source/admission.py",
     "spark/source/planning.py",
+    "spark/stream/lasting_signs.py",
 )
 """ARCHITECTURE.md has the same list, under "Layers and rings"."""
 

@@ -5,56 +5,48 @@ kept. After a crash in the first batch it is called in a new process; `offset_js
 that batch keeps its start.
 
 *Next batch.* An idle query calls `latestOffset` a hundred times a second, so the call waits: a
-Fetch at the ends of the partitions is parked at the broker (`_tail`). If it is not answered within
-`_WAIT_S`, `latestOffset` returns the offset that it was given. The ends are requested only after an
-answer, or when the topics are due for their check once a second.
+Fetch at the ends of the partitions is parked at the broker (`tail_watch`). If nothing comes within
+`_WAIT_S`, `latestOffset` returns the offset that it was given. The ends are requested only after
+something came, or when the topics are due for their check once a second.
 
-*Loss.* An end never goes back: a newly elected leader may know less than the previous one. If an
-end stays behind, or if a topic was deleted or created again, that is `DataLoss`.
+*Loss.* `topic_watch` finds topics that are gone, `end_watch` records that are. What may pass by
+itself is waited for; a run with Trigger.AvailableNow does not end before that is decided.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping
 from typing import Final, final
 
 from tidemill.client.consuming.consumer import Consumer
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import KafkaError
-from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SystemRng
 from tidemill.spark.bridge.blocking_client import BlockingClient, RetryLimits
 from tidemill.spark.options.offset_json import PartitionOffsets, QueryOffset
 from tidemill.spark.options.source_options import SourceOptions
-from tidemill.spark.options.start_positions import LATEST, PlaceKind, Places
+from tidemill.spark.options.start_positions import LATEST, Places
 from tidemill.spark.source.admission import TriggerLimits, admit, waiting_offsets
-from tidemill.spark.source.data_loss import DataLoss
-from tidemill.spark.source.log_sizes import estimated_bytes
+from tidemill.spark.source.data_loss import LossReport
+from tidemill.spark.source.log_sizes import LogSizes
 from tidemill.spark.source.planning import OffsetRange, plan_tasks
 from tidemill.spark.source.positions import (
-    SubscribedPartitions,
     earliest_offsets,
-    latest_offsets,
     resolve_places,
     resolve_subscription,
 )
 from tidemill.spark.source.range_reading import address_of
+from tidemill.spark.stream.end_watch import EndWatch
 from tidemill.spark.stream.group_progress import GroupProgress
+from tidemill.spark.stream.tail_watch import TailWatch
+from tidemill.spark.stream.topic_watch import CoveredTopics, TopicWatch
 
 __all__ = ["StreamDriver"]
-
-_log = logging.getLogger(__name__)
 
 _WAIT_S: Final = 0.2
 """How long `latestOffset` waits for new data. The query may have other sources to ask."""
 _TAIL_WAIT_MS: Final = 1_000
 """How long the Fetch is parked at the broker; it outlives calls of `latestOffset`."""
-_BEHIND_S_MAX: Final = 30.0
-"""How long an end may be below the position that was read."""
-_FIXED_KINDS: Final = frozenset({PlaceKind.EARLIEST, PlaceKind.OFFSET})
-"""Places that resolve to the same offsets after a restart."""
 
 
 @final
@@ -69,26 +61,30 @@ class StreamDriver:
             options.poll_timeout_ms, options.offset_retries, options.offset_retry_interval_ms
         )
         self._progress = GroupProgress(self._client, enabled=options.commit_offsets)
-        self._tail = Consumer(
+        self._tail = TailWatch(self._tail_consumer(), self._clock)
+        self._losses = LossReport(fail=options.fail_on_data_loss)
+        self._topics = TopicWatch(options, self._losses, self._clock)
+        self._ends = EndWatch(options, self._losses, self._clock)
+        self._sizes = LogSizes()
+        self._initial: QueryOffset | None = None
+        self._group: str | None = options.group_id
+        self._last_batch_at = self._clock.monotonic()
+
+    def _tail_consumer(self) -> Consumer:
+        return Consumer(
             self._client.new_cluster(),
             max_wait_ms=_TAIL_WAIT_MS,
             fetch_bytes_max=1,
             partition_bytes_max=1,
-            retry_s=options.poll_timeout_ms / 1000,
-            isolation_level=options.isolation_level,
+            retry_s=self._options.poll_timeout_ms / 1000,
+            isolation_level=self._options.isolation_level,
             read_ahead=False,
         )
-        self._initial: QueryOffset | None = None
-        self._group: str | None = options.group_id
-        self._covered: SubscribedPartitions | None = None
-        self._covered_at = 0.0
-        self._target: PartitionOffsets | None = None
-        """With Trigger.AvailableNow: where the query ends."""
-        self._last_batch_at = self._clock.monotonic()
-        self._behind_since: float | None = None
-        self._last_loss = ""
-        self.known_ends: PartitionOffsets = {}
+
+    @property
+    def known_ends(self) -> PartitionOffsets:
         """The last known ends, for Spark's reports."""
+        return {partition: end.offset for partition, end in self._ends.listed.items()}
 
     def close(self) -> None:
         self._client.close()
@@ -98,8 +94,8 @@ class StreamDriver:
     def initial_offset(self) -> QueryOffset:
         if self._initial is None:
             self._initial = self._client.run(self._resolve_initial, self._retry_limits)
-            if self._options.group_id is not None and not self._start_is_fixed():
-                self._progress.commit_start(self._options.group_id, self._initial.positions)
+            if (group := self._remembering_group()) is not None:
+                self._progress.commit_start(group, self._initial.positions)
         return self._initial
 
     async def _resolve_initial(self, cluster: ClusterClient) -> QueryOffset:
@@ -113,18 +109,18 @@ class StreamDriver:
             group=self._options.group_id,
             isolation_level=self._options.isolation_level,
         )
-        if self._options.group_id is not None and not self._start_is_fixed():
-            positions |= await self._progress.committed_start(
-                cluster, self._options.group_id, list(covered.partitions)
-            )
+        if (group := self._remembering_group()) is not None:
+            wanted = list(covered.partitions)
+            positions |= await self._progress.committed_start(cluster, group, wanted)
         return QueryOffset(positions, covered.topic_ids, self._private_group(), initial=True)
 
-    def _start_is_fixed(self) -> bool:
-        places = self._options.starting or Places(LATEST)
-        kinds = {place.kind for place in places.by_partition.values()}
-        if places.for_all is not None:
-            kinds.add(places.for_all.kind)
-        return kinds <= _FIXED_KINDS
+    def _remembering_group(self) -> str | None:
+        """The group that keeps the start of a query until its first batch is logged.
+
+        A start that the user has named is not kept: Spark does not tell us the checkpoint, so the
+        one of an earlier query would override what the user asks for now.
+        """
+        return self._options.group_id if self._options.starting is None else None
 
     def _private_group(self) -> str | None:
         """A group made for this query and kept in its offsets; None if the user has named one."""
@@ -145,23 +141,29 @@ class StreamDriver:
         return found
 
     def _wait_for_next(self, start: QueryOffset, is_limited: bool) -> QueryOffset | None:
-        waits = self._target is None and self._covered is not None
+        waits = not self._ends.has_target and self._topics.last is not None
         has_new_data = self._has_new_data(start) if waits else True
-        if not has_new_data and not self._topics_are_due():
+        if not has_new_data and not self._topics.is_due:
             return None
-        found = self._client.run(
-            lambda cluster: self._next(cluster, start, is_limited), self._retry_limits
-        )
-        if found is None and has_new_data and self._target is None:
+        found = self._ask_for_next(start, is_limited)
+        while found is None and self._ends.has_target and self._may_lose_records():
+            self._client.pause(_WAIT_S)
+            found = self._ask_for_next(start, is_limited)
+        if found is None and has_new_data and not self._ends.has_target:
             self._client.pause(_WAIT_S)  # too little data: Spark would ask again at once
         return found
 
-    def fix_target(self) -> None:
-        async def ends(cluster: ClusterClient) -> PartitionOffsets:
-            covered = await resolve_subscription(cluster, self._options.subscription)
-            return await latest_offsets(cluster, covered.partitions, self._options.isolation_level)
+    def _ask_for_next(self, start: QueryOffset, is_limited: bool) -> QueryOffset | None:
+        return self._client.run(
+            lambda cluster: self._next(cluster, start, is_limited), self._retry_limits
+        )
 
-        self._target = self._client.run(ends, self._retry_limits)
+    def _may_lose_records(self) -> bool:
+        """Whether there is a sign of loss that is not decided yet; `PATIENCE_S` bounds it."""
+        return self._topics.may_pass or self._ends.may_pass
+
+    def fix_target(self) -> None:
+        self._client.run(self._ends.fix_target, self._retry_limits)
 
     def commit(self, end: QueryOffset) -> None:
         self._adopt_group(end)
@@ -177,109 +179,66 @@ class StreamDriver:
 
     def _has_new_data(self, start: QueryOffset) -> bool:
         """Whether there are records beyond those read; waits up to `_WAIT_S` for them."""
-        covered = self._covered
-        self._tail.positions = {
-            p: position
-            for p, position in start.positions.items()
-            if covered is None or p in covered.partitions
-        }
+        covered = self._topics.last
+        known = set() if covered is None else set(covered.partitions)
+        positions = {p: position for p, position in start.positions.items() if p in known}
         try:
-            return bool(self._client.run_once(self._tail.poll_batches(_WAIT_S)))
+            fetched = self._client.run_once(self._tail.wait(positions, _WAIT_S))
         except KafkaError:
             return True  # for example out of range: `_next` finds and reports the cause
+        for piece in fetched:
+            self._sizes.observe(piece)
+        return bool(fetched)
 
     async def _next(
         self, cluster: ClusterClient, start: QueryOffset, is_limited: bool
     ) -> QueryOffset | None:
-        covered = await self._refresh_topics(cluster)
-        fresh = self._fresh_partitions(start, covered)
-        starts = await earliest_offsets(cluster, fresh) if fresh else {}
-        if start.initial:
-            starts |= {p: start.positions[p] for p in covered.partitions if p in start.positions}
+        covered = await self._topics.covered(cluster, start)
+        continued = start.epochs.keys() - set(covered.fresh)
+        known_epochs = {p: start.epochs[p] for p in continued}
+        starts = await self._new_starts(cluster, start, covered, known_epochs)
         positions = {
             p: starts[p] if p in starts else start.positions[p] for p in covered.partitions
         }
-        ends = await self._ends(cluster, positions)
+        ends = await self._ends.ends(cluster, positions)
         limits = self._limits(is_limited)
         waiting = waiting_offsets(positions, ends)
-        if not (waiting or fresh) or self._is_too_early(waiting, limits):
+        if not (waiting or covered.fresh) or self._is_too_early(waiting, limits):
             return None
         sizes = None
         if limits.bytes_max is not None:
             ranges = {p: (positions[p], ends[p]) for p in ends if ends[p] > positions[p]}
-            sizes = await estimated_bytes(cluster, ranges)
+            sizes = await self._sizes.estimate(cluster, ranges)
         self._last_batch_at = self._clock.monotonic()
+        admitted = admit(positions, ends, limits, sizes)
         return QueryOffset(
-            admit(positions, ends, limits, sizes),
+            admitted | covered.missing,
             covered.topic_ids,
             self._private_group(),
-            starts,
+            starts | (covered.missing if start.initial else {}),
+            epochs=known_epochs | self._ends.epochs(admitted),
         )
 
-    async def _refresh_topics(self, cluster: ClusterClient) -> SubscribedPartitions:
-        if self._covered is None or self._topics_are_due():
-            self._covered = await resolve_subscription(cluster, self._options.subscription)
-            self._covered_at = self._clock.monotonic()
-        return self._covered
-
-    def _topics_are_due(self) -> bool:
-        age_ms = (self._clock.monotonic() - self._covered_at) * 1000
-        return age_ms >= self._options.metadata_ttl_ms
-
-    def _fresh_partitions(
-        self, start: QueryOffset, covered: SubscribedPartitions
-    ) -> list[TopicPartition]:
-        """New partitions, and those of new topics. DataLoss if a known partition is missing."""
-        gone = sorted(start.positions.keys() - set(covered.partitions))
-        if gone:
-            self._report_loss(f"{gone[0]} no longer exists: its unread records are gone")
-        recreated = {
-            topic
-            for topic, topic_id in covered.topic_ids.items()
-            if start.topic_ids.get(topic, topic_id) != topic_id
-        }
-        if recreated:
-            self._report_loss(
-                f"topic {min(recreated)} was deleted and created again: its unread records are gone"
-            )
-        return [p for p in covered.partitions if p not in start.positions or p.topic in recreated]
-
-    async def _ends(
-        self, cluster: ClusterClient, positions: Mapping[TopicPartition, int]
-    ) -> PartitionOffsets:
-        if self._target is not None:
-            ends = {p: self._target.get(p, position) for p, position in positions.items()}
-        else:
-            ends = await latest_offsets(cluster, positions, self._options.isolation_level)
-        self.known_ends = ends
-        behind = sorted(p for p, end in ends.items() if end < positions[p])
-        self._check_regression(behind, positions, ends)
-        return {p: max(end, positions[p]) for p, end in ends.items()}
-
-    def _check_regression(
+    async def _new_starts(
         self,
-        behind: list[TopicPartition],
-        positions: Mapping[TopicPartition, int],
-        ends: PartitionOffsets,
-    ) -> None:
-        if not behind:
-            self._behind_since = None
-            return
-        now = self._clock.monotonic()
-        if self._behind_since is None:
-            self._behind_since = now
-        if now - self._behind_since > _BEHIND_S_MAX:
-            first = behind[0]
-            self._behind_since = None
-            self._report_loss(
-                f"{first} ends at {ends[first]}, before {positions[first]}, which was read"
-            )
+        cluster: ClusterClient,
+        start: QueryOffset,
+        covered: CoveredTopics,
+        known_epochs: PartitionOffsets,
+    ) -> PartitionOffsets:
+        """Where partitions begin that do not simply continue at their position in `start`."""
+        starts = await earliest_offsets(cluster, covered.fresh) if covered.fresh else {}
+        if start.initial:
+            known = set(covered.partitions) - starts.keys()
+            return starts | {p: start.positions[p] for p in known}
+        present = {p: known_epochs[p] for p in known_epochs.keys() & set(covered.partitions)}
+        return starts | await self._ends.cut_off(cluster, present, start.positions)
 
     def _limits(self, is_limited: bool) -> TriggerLimits:
         if not is_limited:
             return TriggerLimits()
         options = self._options
-        offsets_min = options.trigger_offsets_min if self._target is None else None
+        offsets_min = None if self._ends.has_target else options.trigger_offsets_min
         return TriggerLimits(
             options.trigger_offsets_max,
             options.trigger_bytes_max,
@@ -293,20 +252,17 @@ class StreamDriver:
         waited_ms = (self._clock.monotonic() - self._last_batch_at) * 1000
         return waited_ms < limits.delay_max_ms
 
-    def _report_loss(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLoss(what)
-        if self._last_loss != what:
-            _log.warning("%s; continuing", what)
-        self._last_loss = what
-
     # --- tasks -----------------------------------------------------------------------------------
 
     def plan(self, start: QueryOffset, end: QueryOffset) -> list[tuple[OffsetRange, ...]]:
+        if start.initial and (group := self._remembering_group()) is not None:
+            # The batch is logged with its start: the group need not keep it for a restart, and
+            # must not keep it for another query.
+            self._progress.commit(group, end.starts, is_idle=True)
         bounds = {p: (start.start_of(p, end), stop) for p, stop in end.positions.items()}
         bounds = {p: (begin, stop) for p, (begin, stop) in bounds.items() if begin < stop}
         sizes = self._client.run(
-            lambda cluster: estimated_bytes(cluster, bounds), self._retry_limits
+            lambda cluster: self._sizes.estimate(cluster, bounds), self._retry_limits
         )
         ranges = [
             OffsetRange(p, begin, stop, end.topic_ids.get(p.topic), sizes[p])
