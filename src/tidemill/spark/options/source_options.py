@@ -194,8 +194,8 @@ def _bootstrap(given: Mapping[str, str]) -> tuple[Endpoint, ...]:
             ""
             if given
             else (
-                " (a table made by CREATE TABLE ... OPTIONS loses its options on the way to the "
-                "reader: use a temporary view, or SELECT ... WITH (...))"
+                " (a table that was made with a list of columns does not keep its options: leave "
+                "the list out of CREATE TABLE, or use SELECT ... WITH (...))"
             )
         )
         raise UserError(f"option {option} is missing: HOST:PORT of a broker or more{hint}")
