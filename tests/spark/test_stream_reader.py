@@ -28,6 +28,8 @@ from tidemill.spark.stream.stream_reader import StreamReader
 
 Offset = dict[str, object]
 
+NOON_MS = 1_715_947_200_000
+
 
 @pytest.fixture
 def bootstrap(running) -> str:
@@ -248,6 +250,26 @@ def test_max_bytes_bound_a_batch_by_what_the_log_weighs(reader, bootstrap, topic
     stream = reader(startingOffsets="earliest", maxBytesPerTrigger="300k")
     end = next_end(stream, stream.initialOffset())
     assert 200 <= end[topic]["0"] <= 400
+
+
+def test_a_backlog_is_read_in_the_order_of_its_times(reader, bootstrap, topic):
+    # Given two partitions an hour apart, with a record every minute
+    create_topic(bootstrap, topic, 2)
+    for partition, hour in ((0, 0), (1, 1)):
+        times = [NOON_MS + (hour * 60 + minute) * 60_000 for minute in range(60)]
+        messages = [Message(b"v", partition=partition, timestamp_ms=time) for time in times]
+        Confluent().produce(bootstrap, topic, messages)
+    stream = reader(startingOffsets="earliest", maxOffsetsPerTrigger="40", alignTimestamps="true")
+
+    # Then the later one waits for the earlier one
+    ends = [stream.initialOffset()]
+    while len(ends) < 4:
+        ends.append(wait_for_end(stream, ends[-1]))
+    assert [end[topic] for end in ends[1:]] == [
+        {"0": 40, "1": 0},
+        {"0": 60, "1": 20},
+        {"0": 60, "1": 60},
+    ]
 
 
 def test_max_bytes_bound_a_batch_of_a_few_large_records(reader, bootstrap, topic):

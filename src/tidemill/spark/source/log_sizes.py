@@ -1,4 +1,4 @@
-"""The size of a range of offsets, from the bytes per offset that fetches have measured.
+"""The size of a range of offsets, and the time of its first record, as fetches have shown them.
 
 A sample of the first batches of a range measures it. Sampling costs a request, so a range that is
 small by the running estimate of its partition is not sampled; every fetch that the driver makes
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
 from tidemill.client.consuming.consumer import Consumer, FetchedBatches
@@ -32,14 +33,25 @@ _POLL_S: Final = 0.5
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """The first batches from an offset on."""
+
+    offset: int
+    bytes_per_offset: float
+    time_ms: int
+    """-1 if the records have no time."""
+
+
+@final
 class LogSizes:
     """Bytes per offset, for each partition that the query has read."""
 
     def __init__(self) -> None:
         self._running: dict[TopicPartition, float] = {}
         """Moves halfway to each new measurement."""
-        self._measured: dict[TopicPartition, tuple[int, float]] = {}
-        """The last measurement, and the offset at which it was made."""
+        self._samples: dict[TopicPartition, _Sample] = {}
+        """The last one of each partition."""
 
     def observe(self, fetched: FetchedBatches) -> None:
         """Learn from batches that were fetched for any purpose."""
@@ -48,7 +60,10 @@ class LogSizes:
         per_offset = size_bytes / max(1, last.next_offset - first.base_offset)
         before = self._running.get(fetched.partition, per_offset)
         self._running[fetched.partition] = (before + per_offset) / 2
-        self._measured[fetched.partition] = (fetched.from_offset, per_offset)
+        # A batch that the broker stamped has that time in `max_timestamp` only.
+        is_append_time = first.timestamp_type == "append"
+        time_ms = first.max_timestamp if is_append_time else first.base_timestamp
+        self._samples[fetched.partition] = _Sample(fetched.from_offset, per_offset, time_ms)
 
     async def estimate(
         self, cluster: ClusterClient, ranges: Mapping[TopicPartition, tuple[int, int]]
@@ -61,6 +76,17 @@ class LogSizes:
                 await self._sample(cluster, starts)
         return {p: self._size(p, start, stop) for p, (start, stop) in ranges.items()}
 
+    async def head_times(
+        self, cluster: ClusterClient, starts: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The time of the first record from each start on, in ms, where one was found."""
+        unknown = {p: start for p, start in starts.items() if not self._is_measured(p, start)}
+        if unknown:
+            with contextlib.suppress(KafkaError):
+                await self._sample(cluster, unknown)
+        known = [p for p, start in starts.items() if self._is_measured(p, start)]
+        return {p: self._samples[p].time_ms for p in known}
+
     def to_sample(
         self, ranges: Mapping[TopicPartition, tuple[int, int]]
     ) -> dict[TopicPartition, int]:
@@ -72,11 +98,11 @@ class LogSizes:
         return {p: start for p, (start, _) in ranges.items() if not self._is_measured(p, start)}
 
     def _is_measured(self, partition: TopicPartition, offset: int) -> bool:
-        return partition in self._measured and self._measured[partition][0] == offset
+        return partition in self._samples and self._samples[partition].offset == offset
 
     def _size(self, partition: TopicPartition, start: int, stop: int) -> int:
         if self._is_measured(partition, start):
-            per_offset = self._measured[partition][1]
+            per_offset = self._samples[partition].bytes_per_offset
         else:
             per_offset = self._running.get(partition, _GUESSED_BYTES)
         return int((stop - start) * per_offset)

@@ -15,12 +15,15 @@ itself is waited for; a run with Trigger.AvailableNow does not end before that i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, final
 
 from tidemill.client.consuming.consumer import Consumer
 from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.client.network.offset_lookup import list_offsets
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import KafkaError
+from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SystemRng
 from tidemill.spark.bridge.blocking_client import BlockingClient, RetryLimits
 from tidemill.spark.options.offset_json import PartitionOffsets, QueryOffset
@@ -39,6 +42,7 @@ from tidemill.spark.source.range_reading import address_of
 from tidemill.spark.stream.end_watch import EndWatch
 from tidemill.spark.stream.group_progress import GroupProgress
 from tidemill.spark.stream.tail_watch import TailWatch
+from tidemill.spark.stream.time_admission import admit_by_time
 from tidemill.spark.stream.topic_watch import CoveredTopics, TopicWatch
 
 __all__ = ["StreamDriver"]
@@ -205,12 +209,8 @@ class StreamDriver:
         waiting = waiting_offsets(positions, ends)
         if not (waiting or covered.fresh) or self._is_too_early(waiting, limits):
             return None
-        sizes = None
-        if limits.bytes_max is not None:
-            ranges = {p: (positions[p], ends[p]) for p in ends if ends[p] > positions[p]}
-            sizes = await self._sizes.estimate(cluster, ranges)
+        admitted = await self._admit(cluster, positions, ends, limits)
         self._last_batch_at = self._clock.monotonic()
-        admitted = admit(positions, ends, limits, sizes)
         return QueryOffset(
             admitted | covered.missing,
             covered.topic_ids,
@@ -218,6 +218,45 @@ class StreamDriver:
             starts | (covered.missing if start.initial else {}),
             epochs=known_epochs | self._ends.epochs(admitted),
         )
+
+    async def _admit(
+        self,
+        cluster: ClusterClient,
+        positions: PartitionOffsets,
+        ends: PartitionOffsets,
+        limits: TriggerLimits,
+    ) -> PartitionOffsets:
+        """Where the batch ends: as far as the limits allow; with alignTimestamps, at one time."""
+        waiting = {p: (positions[p], ends[p]) for p in ends if ends[p] > positions[p]}
+        sizes: dict[TopicPartition, int] = {}
+        if limits.bytes_max is not None:
+            sizes = await self._sizes.estimate(cluster, waiting)
+        shared = admit(positions, ends, limits, sizes)
+        if shared == ends or len(waiting) < 2 or not self._options.align_timestamps:
+            return shared
+        heads_ms = await self._sizes.head_times(cluster, {p: positions[p] for p in waiting})
+        now_ms = self._clock.wall_ms()
+        steps = admit_by_time(positions, ends, limits, sizes, heads_ms=heads_ms, now_ms=now_ms)
+        try:
+            time_ms = next(steps)
+            while True:
+                time_ms = steps.send(await self._offsets_at(cluster, waiting, time_ms))
+        except StopIteration as done:
+            result: PartitionOffsets = done.value
+            return result
+
+    async def _offsets_at(
+        self,
+        cluster: ClusterClient,
+        waiting: Mapping[TopicPartition, tuple[int, int]],
+        time_ms: int,
+    ) -> PartitionOffsets:
+        found = await list_offsets(
+            cluster,
+            dict.fromkeys(waiting, time_ms),
+            isolation_level=self._options.isolation_level,
+        )
+        return {p: at.offset if at.offset >= 0 else waiting[p][1] for p, at in found.items()}
 
     async def _new_starts(
         self,
