@@ -199,7 +199,7 @@ class StreamDriver:
     ) -> QueryOffset | None:
         covered = await self._topics.covered(cluster, start)
         continued = start.epochs.keys() - set(covered.fresh)
-        known_epochs = {p: start.epochs[p] for p in continued}
+        known_epochs = {p: start.epochs[p] for p in sorted(continued)}
         starts = await self._new_starts(cluster, start, covered, known_epochs)
         positions = {
             p: starts[p] if p in starts else start.positions[p] for p in covered.partitions
@@ -270,7 +270,7 @@ class StreamDriver:
         if start.initial:
             known = set(covered.partitions) - starts.keys()
             return starts | {p: start.positions[p] for p in known}
-        present = {p: known_epochs[p] for p in known_epochs.keys() & set(covered.partitions)}
+        present = {p: known_epochs[p] for p in covered.partitions if p in known_epochs}
         return starts | await self._ends.cut_off(cluster, present, start.positions)
 
     def _limits(self, is_limited: bool) -> TriggerLimits:

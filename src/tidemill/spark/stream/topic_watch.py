@@ -73,7 +73,7 @@ class TopicWatch:
         recreated = self._recreated(start, found)
         missing = {
             p: start.positions[p]
-            for p in start.positions.keys() - set(found.partitions)
+            for p in sorted(start.positions.keys() - set(found.partitions))
             if p.topic not in recreated
         }
         for partition in self._missing.lasting(missing.keys(), self._clock.monotonic()):
@@ -81,7 +81,7 @@ class TopicWatch:
             del missing[partition]
         kept_ids = {
             topic: start.topic_ids[topic]
-            for topic in {p.topic for p in missing}
+            for topic in sorted({p.topic for p in missing})
             if topic in start.topic_ids
         }
         fresh = [p for p in found.partitions if p not in start.positions or p.topic in recreated]
