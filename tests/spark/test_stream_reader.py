@@ -451,6 +451,23 @@ def test_a_deleted_topic_fails_the_query(reader, bootstrap, topic, delete, no_pa
         next_end(reader(), end)
 
 
+def test_a_query_that_goes_on_without_a_deleted_topic_forgets_it(
+    reader, bootstrap, topic, delete, no_patience
+):
+    other = f"{topic}-other"
+    create_topic(bootstrap, topic)
+    create_topic(bootstrap, other)
+    put(bootstrap, topic, range(5))
+    options = {"subscribe": f"{topic},{other}", "failOnDataLoss": "false"}
+    stream = reader(startingOffsets="earliest", **options)
+    end = next_end(stream, stream.initialOffset())
+    delete(bootstrap, topic)
+    put(bootstrap, other, range(3))
+    after = wait_for_end(reader(**options), end)
+    assert after.keys() == {"_v", other}
+    assert after["_v"]["ids"].keys() == after["_v"]["epochs"].keys() == {other}
+
+
 def test_partitions_that_are_added_are_read_from_their_beginning(
     reader, bootstrap, topic, add_partitions
 ):

@@ -211,12 +211,14 @@ class StreamDriver:
             return None
         admitted = await self._admit(cluster, positions, ends, limits)
         self._last_batch_at = self._clock.monotonic()
+        after = admitted | covered.missing
+        epochs = known_epochs | self._ends.epochs(admitted)
         return QueryOffset(
-            admitted | covered.missing,
+            after,
             covered.topic_ids,
             self._private_group(),
             starts | (covered.missing if start.initial else {}),
-            epochs=known_epochs | self._ends.epochs(admitted),
+            epochs={p: epoch for p, epoch in epochs.items() if p in after},
         )
 
     async def _admit(
