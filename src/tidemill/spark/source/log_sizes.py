@@ -26,7 +26,7 @@ __all__ = ["LogSizes"]
 _SMALL_BYTES: Final = 1 * MIB
 """Ranges that together are no larger than this by the running estimates are not sampled."""
 _GUESSED_BYTES: Final = 1 * KIB
-"""The assumed size of an offset in a partition that gave no sample."""
+"""The assumed size of an offset if no partition gave a sample."""
 _SAMPLE_BYTES: Final = 64 * KIB
 _POLLS_MAX: Final = 20
 _POLL_S: Final = 0.5
@@ -103,9 +103,15 @@ class LogSizes:
     def _size(self, partition: TopicPartition, start: int, stop: int) -> int:
         if self._is_measured(partition, start):
             per_offset = self._samples[partition].bytes_per_offset
+        elif partition in self._running:
+            per_offset = self._running[partition]
         else:
-            per_offset = self._running.get(partition, _GUESSED_BYTES)
+            per_offset = self._mean_bytes()
         return int((stop - start) * per_offset)
+
+    def _mean_bytes(self) -> float:
+        """Of an offset in the partitions that are known: others of the query are probably alike."""
+        return sum(self._running.values()) / len(self._running) if self._running else _GUESSED_BYTES
 
     async def _sample(self, cluster: ClusterClient, starts: Mapping[TopicPartition, int]) -> None:
         """Fetch the first batches from each start on."""

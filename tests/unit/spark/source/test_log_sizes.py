@@ -50,3 +50,14 @@ def test_the_running_estimate_moves_halfway_to_each_measurement(run):
     sizes.observe(fetched(P, 0, 1_000, count=100))
     sizes.observe(fetched(P, 100, 3_000, count=100))
     assert 19_500 <= size(sizes, run, 300, 310) <= 20_500
+
+
+def test_a_partition_that_gave_no_sample_is_taken_for_one_like_the_others(run, monkeypatch):
+    sizes = LogSizes()
+    sizes.observe(fetched(P, 0, 50_000))
+
+    async def in_vain(cluster, starts) -> None:
+        assert starts == {Q: 3}
+
+    monkeypatch.setattr(sizes, "_sample", in_vain)
+    assert run(sizes.estimate(None, {P: (0, 100), Q: (3, 103)}))[Q] > 5_000_000
