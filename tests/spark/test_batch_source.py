@@ -245,6 +245,20 @@ def test_spark_rule_8_pushdown_does_not_fetch_what_a_filter_leaves_out(
     assert numbers_of(frame.where(f.col("timestamp") >= at_8).collect()) == [8, 9]
 
 
+def test_a_table_of_sql_keeps_its_options_and_a_query_adds_to_them(spark, bootstrap, topic):
+    create_topic(bootstrap, topic)
+    put(bootstrap, topic, range(5))
+    name = topic.replace("-", "_")
+    spark.sql(
+        f"CREATE TABLE {name} USING tidemill OPTIONS "
+        f"(`kafka.bootstrap.servers` '{bootstrap}', subscribe '{topic}')"
+    )
+    assert numbers_of(spark.sql(f"SELECT value FROM {name}").collect()) == [0, 1, 2, 3, 4]
+    late = spark.sql(f"SELECT value FROM {name} WITH (startingOffsets = '-2')")
+    assert numbers_of(late.collect()) == [3, 4]
+    spark.sql(f"DROP TABLE {name}")
+
+
 def _delete_before(run, bootstrap: str, topic: str, offset: int) -> None:
     host, port = bootstrap.split(":")
 

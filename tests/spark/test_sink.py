@@ -235,3 +235,11 @@ def test_a_broker_that_is_killed_and_comes_back_during_a_write_costs_nothing(
     assert stored_when_killed[0] < count
     # Each task wrote once: retries of stored batches add no records.
     assert sorted(values) == sorted(b"%d" % number for number in range(count))
+
+
+def test_spark_itself_refuses_a_write_without_a_mode(spark, running, topic):
+    """Documented in docs/internals/spark.md: a Python sink is not asked."""
+    writer = spark.createDataFrame([("v",)], "value string").write.format("tidemill")
+    writer = writer.option("kafka.bootstrap.servers", running.bootstrap).option("topic", topic)
+    with pytest.raises(PySparkException, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        writer.save()

@@ -6,13 +6,17 @@ import json
 
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as f
 
-from tests.spark.queries import Batches, drain, following, load_stream, put, start
-from tests.support.clients import create_topic
+from tests.spark.queries import DEADLINE_S, Batches, drain, following, load_stream, put, start
+from tests.support.clients import Confluent, Message, create_topic
 from tidemill.client.admin.group_admin import GroupAdmin, PartitionProgress
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.net import AsyncioNet
+
+NOON_MS = 1_715_947_200_000
+HOUR_MS = 3_600_000
 
 
 @pytest.fixture
@@ -63,6 +67,25 @@ def test_F133_available_now_delivers_everything_once_in_limited_batches(
     # A second run finds nothing but what is new.
     put(bootstrap, topic, [900])
     assert drain(stream, tmp_path) == [[900]]
+
+
+def test_windows_of_a_backlog_have_every_row_though_partitions_are_an_hour_apart(
+    spark, bootstrap, topic, tmp_path
+):
+    create_topic(bootstrap, topic, 2)
+    for partition in (0, 1):
+        times = [NOON_MS + partition * HOUR_MS + second * 1000 for second in range(0, 3600, 30)]
+        messages = [Message(b"1", partition=partition, timestamp_ms=time) for time in times]
+        Confluent().produce(bootstrap, topic, messages)
+    options = {"maxOffsetsPerTrigger": "80", "alignTimestamps": "true"}
+    stream = load_stream(spark, bootstrap, topic, startingOffsets="earliest", **options)
+    windows = stream.withWatermark("timestamp", "1 minute").groupBy(f.window("timestamp", "1 hour"))
+    writer = windows.count().writeStream.outputMode("update").format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+    assert query.awaitTermination(int(DEADLINE_S))
+    assert [batch["numInputRows"] for batch in query.recentProgress][:3] == [80, 80, 80]
+    operators = [each for batch in query.recentProgress for each in batch["stateOperators"]]
+    assert [each["numRowsDroppedByWatermark"] for each in operators] == [0] * len(operators)
 
 
 def test_spark_rule_4_lag_is_visible_after_the_last_batch_of_available_now(

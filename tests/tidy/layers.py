@@ -86,6 +86,8 @@ PURE = (
     "coordinators/group/shard.py",
     "spark/source/admission.py",
     "spark/source/planning.py",
+    "spark/stream/lasting_signs.py",
+    "spark/stream/time_admission.py",
 )
 """ARCHITECTURE.md has the same list, under "Layers and rings"."""
 

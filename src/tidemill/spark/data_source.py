@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING, final
 from pyspark.sql.datasource import DataSource
 
 from tidemill.spark.options.source_options import SourceOptions, parse_source_options
+from tidemill.spark.options.table_options import (
+    is_table,
+    own_options,
+    with_stored_options,
+    with_table_options,
+)
 from tidemill.spark.source.schema import check_schema, source_schema
 
 if TYPE_CHECKING:
@@ -30,39 +36,43 @@ class TidemillSource(DataSource):
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         super().__init__(options)
-        # If the user gives a schema, Spark does not call `schema`: check the options here.
-        if _SOURCE_ONLY_OPTIONS & {name.lower() for name in options}:
-            self._source_options()
+        self._own_options = own_options(options)
+        # If the user gives a schema, Spark does not call `schema`: check the options here, unless
+        # the rest of them is stored with a table.
+        names = self._own_options.keys()
+        if _SOURCE_ONLY_OPTIONS & names and "kafka.bootstrap.servers" in names:
+            parse_source_options(self._own_options)
 
     @classmethod
     def name(cls) -> str:
         return "tidemill"
 
     def schema(self) -> StructType:
-        return source_schema(self._source_options())
+        schema = source_schema(parse_source_options(self._own_options))
+        return with_stored_options(schema, self._own_options) if is_table(self.options) else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from tidemill.spark.source.batch_reader import BatchReader, FilteringBatchReader
 
-        options = self._source_options()
+        options = self._source_options(schema)
         check_schema(schema)
         return (FilteringBatchReader if options.pushdown else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from tidemill.spark.source.stream_reader import StreamReader
+        from tidemill.spark.stream.stream_reader import StreamReader
 
         check_schema(schema)
-        return StreamReader(self._source_options(), schema)
+        return StreamReader(self._source_options(schema), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from tidemill.spark.sink.sink import batch_writer
 
-        return batch_writer(dict(self.options), schema, overwrite)
+        return batch_writer(self._own_options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from tidemill.spark.sink.sink import stream_writer
 
-        return stream_writer(dict(self.options), schema, overwrite)
+        return stream_writer(self._own_options, schema, overwrite)
 
-    def _source_options(self) -> SourceOptions:
-        return parse_source_options(self.options)
+    def _source_options(self, schema: StructType) -> SourceOptions:
+        return parse_source_options(with_table_options(self._own_options, schema))

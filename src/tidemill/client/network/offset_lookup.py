@@ -21,6 +21,7 @@ __all__ = [
     "LATEST_TIMESTAMP",
     "LEADER_MOVED",
     "ListedOffset",
+    "by_leader",
     "list_offsets",
 ]
 
@@ -51,6 +52,8 @@ class ListedOffset(NamedTuple):
 
     offset: int
     timestamp_ms: int
+    leader_epoch: int = -1
+    """Of the record found; for an end, of the leader that named it. -1 if it named none."""
 
 
 async def list_offsets(
@@ -61,7 +64,7 @@ async def list_offsets(
     async def ask() -> dict[TopicPartition, ListedOffset]:
         await cluster.refresh({partition.topic for partition in wanted})
         found: dict[TopicPartition, ListedOffset] = {}
-        for leader, timestamps in _by_leader(cluster, wanted).items():
+        for leader, timestamps in by_leader(cluster, wanted).items():
             request = _request(timestamps, isolation_level)
             response = await cluster.ask_broker(leader, request, ListOffsetsResponse)
             found |= _found(response)
@@ -73,9 +76,10 @@ async def list_offsets(
     return await retry_refusals(ask, LEADER_MOVED)
 
 
-def _by_leader(
+def by_leader(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int]
 ) -> dict[int, dict[TopicPartition, int]]:
+    """`wanted` by the broker to ask. KafkaError if a partition or its leader is unknown."""
     leaders: dict[int, dict[TopicPartition, int]] = {}
     for partition, timestamp_ms in wanted.items():
         if partition.partition not in cluster.metadata.topic(partition.topic).partitions:
@@ -103,5 +107,5 @@ def _found(response: ListOffsetsResponse) -> dict[TopicPartition, ListedOffset]:
         for answer in topic.partitions:
             partition = TopicPartition(topic.name, answer.partition_index)
             check(answer.error_code, partition)
-            found[partition] = ListedOffset(answer.offset, answer.timestamp)
+            found[partition] = ListedOffset(answer.offset, answer.timestamp, answer.leader_epoch)
     return found

@@ -2,7 +2,8 @@
 
 Batches are sized by bytes: measured through Spark, 100-byte values are fastest in batches of 10,000
 rows and more, 1 KB values in batches of 1,000. `hot.record_columns` builds the columns without a
-Python object per row; columns with one value (topic, partition) are built once and sliced.
+Python object per row; columns with one value (topic, partition) are kept from batch to batch and
+sliced, as long as the value stays the same.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tidemill.client.consuming.consumer import FetchedBatches
 from tidemill.client.consuming.visible_batches import visible_batches
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import KIB, MIB
+from tidemill.core.limits import MIB
 from tidemill.hot.record_columns import BinaryColumn, HeaderColumn, RecordColumns, append
 from tidemill.wire import compression
 from tidemill.wire.batch import HEADER_BYTES, BatchHeader, records_section, verify
@@ -25,7 +26,6 @@ from tidemill.wire.batch import HEADER_BYTES, BatchHeader, records_section, veri
 __all__ = ["ArrowBatches"]
 
 ARROW_BATCH_BYTES: Final = 1 * MIB
-_ROWS_MAX: Final = 64 * KIB
 
 _CREATE_TIME = 0
 _APPEND_TIME = 1
@@ -39,8 +39,8 @@ class ArrowBatches:
         self._schema = schema
         self._rows_guess = 0
         self._bytes_guess = 0
-        self._constants: dict[tuple[str, object], pa.Array] = {}
-        """Columns with one value in `_ROWS_MAX` rows, by name and value."""
+        self._constants: dict[str, tuple[object, pa.Array]] = {}
+        """The last column with one value in all rows, by name; a task may read many topics."""
 
     def decode(self, fetched: FetchedBatches, stop: int) -> Iterator[pa.RecordBatch]:
         """The visible records of `fetched` with offsets below `stop`.
@@ -113,12 +113,11 @@ class ArrowBatches:
                 return self._constant(field, kind, rows)
 
     def _constant(self, field: pa.Field, value: object, rows: int) -> pa.Array:
-        if rows > _ROWS_MAX:
-            return pa.repeat(pa.scalar(value, field.type), rows)
-        known = self._constants.get((field.name, value))
-        if known is None:
-            known = pa.repeat(pa.scalar(value, field.type), _ROWS_MAX)
-            self._constants[field.name, value] = known
+        known_value, known = self._constants.get(field.name, (None, None))
+        if known is None or known_value != value or len(known) < rows:
+            # An eighth more: the next batch has about as many rows.
+            known = pa.repeat(pa.scalar(value, field.type), rows + rows // 8)
+            self._constants[field.name] = (value, known)
         return known.slice(0, rows)
 
 

@@ -6,8 +6,10 @@ Topics are written as in Spark's Kafka source, so offsets can be copied from its
 compares offsets as text, so everything is sorted. Our own fields are under `_v`:
 
 ids      the id of each topic: a topic that was deleted and created again has a new one.
+epochs   the epoch of the leader that named the end of each partition: after a change of leader, the
+         new one tells whether it has the records up to there. Offsets of older versions have none.
 group    the consumer group for progress, if the user did not name one.
-starts   where partitions begin that the previous offset did not have.
+starts   where partitions begin that the previous offset did not have, or had to be moved in.
 initial  true for the answer of `initialOffset`; absent for the end of a batch.
 
 `starts` closes a gap in Spark's protocol. Spark logs where batch 0 ends, but not where it begins:
@@ -43,10 +45,13 @@ class QueryOffset:
     group: str | None = None
     starts: PartitionOffsets = field(default_factory=dict)
     initial: bool = False
+    epochs: PartitionOffsets = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         """For Spark; equal offsets give equal text."""
         private: dict[str, object] = {}
+        if self.epochs:
+            private["epochs"] = _nested(self.epochs)
         if self.group is not None:
             private["group"] = self.group
         if self.topic_ids:
@@ -67,8 +72,8 @@ class QueryOffset:
         if not isinstance(private, Mapping):
             raise UserError(f"the offset's {PRIVATE_KEY!r} is not an object: {private!r}")
         group, ids = private.get("group"), private.get("ids", {})
-        starts = private.get("starts", {})
-        if not isinstance(ids, Mapping) or not isinstance(starts, Mapping):
+        starts, epochs = private.get("starts", {}), private.get("epochs", {})
+        if not all(isinstance(entry, Mapping) for entry in (ids, starts, epochs)):
             raise UserError(f"the offset's {PRIVATE_KEY!r} is damaged: {private!r}")
         return cls(
             positions=parse_partition_numbers(_public(data), "offset"),
@@ -76,13 +81,15 @@ class QueryOffset:
             group=None if group is None else str(group),
             starts=parse_partition_numbers(starts, "offset"),
             initial=bool(private.get("initial", False)),
+            epochs=parse_partition_numbers(epochs, "epochs"),
         )
 
     def start_of(self, partition: TopicPartition, end: QueryOffset) -> int:
         """Where the batch from here to `end` begins in one of the partitions of `end`.
 
-        `end` carries the start of a partition that is new, or whose topic was created again. If
-        this is an initial offset, `end` carries the starts of all partitions.
+        `end` carries the start of a partition that is new, whose topic was created again, or whose
+        log was cut off before the position. If this is an initial offset, `end` carries the starts
+        of all partitions.
         """
         known = end.starts.get(partition)
         if self.initial:
@@ -90,7 +97,11 @@ class QueryOffset:
         position = self.positions.get(partition)
         if position is None or self._was_recreated(partition.topic, end):
             return 0 if known is None else known
-        return position
+        return known if known is not None and self._has_new_leader(partition, end) else position
+
+    def _has_new_leader(self, partition: TopicPartition, end: QueryOffset) -> bool:
+        before, after = self.epochs.get(partition), end.epochs.get(partition)
+        return before is not None and after is not None and before < after
 
     def _was_recreated(self, topic: str, end: QueryOffset) -> bool:
         before, after = self.topic_ids.get(topic), end.topic_ids.get(topic)

@@ -77,7 +77,10 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         if field is not None:
             fields[field] = parsed
     if "bootstrap" not in fields:
-        raise UserError("option kafka.bootstrap.servers is required: HOST:PORT[,HOST:PORT...]")
+        hint = "" if given else "; of a table, INSERT INTO name WITH (...) names it and the topic"
+        raise UserError(
+            f"option kafka.bootstrap.servers is required: HOST:PORT[,HOST:PORT...]{hint}"
+        )
     options = SinkOptions(**fields)  # type: ignore[arg-type]  # each parser gives its field's type
     delivery_of(options.delivery)
     return options

@@ -1,1 +1,1 @@
-"""The reading side: what Spark asks of a batch and of a stream, and what its tasks do."""
+"""The reading side: one batch, how it is divided into tasks, and what a task does."""

@@ -1,7 +1,8 @@
 """Decides how far the next batch of a stream goes. Pure: numbers in, numbers out.
 
 `maxOffsetsPerTrigger` and `maxBytesPerTrigger` are divided among the partitions in proportion to
-what each has waiting, so that none starves and all finish at about the same time.
+what each has waiting, so that none starves and all finish at about the same time. With
+`alignTimestamps` the times of records decide: `stream.time_admission`.
 """
 
 from __future__ import annotations

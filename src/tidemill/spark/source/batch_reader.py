@@ -16,7 +16,7 @@ from tidemill.spark.options.source_options import SourceOptions
 from tidemill.spark.options.start_positions import EARLIEST, LATEST, PlaceKind, Places
 from tidemill.spark.source.filters import ReadBounds
 from tidemill.spark.source.input_task import InputTask
-from tidemill.spark.source.log_sizes import estimated_bytes
+from tidemill.spark.source.log_sizes import LogSizes
 from tidemill.spark.source.planning import OffsetRange, plan_tasks
 from tidemill.spark.source.positions import earliest_offsets, resolve_places, resolve_subscription
 from tidemill.spark.source.range_reading import address_of, read_ranges
@@ -67,7 +67,7 @@ class BatchReader(DataSourceReader):
         stops = await self._resolve(cluster, wanted, options.ending or Places(LATEST))
         starts = await self._bounds.later_starts(cluster, starts, options.isolation_level)
         bounds = {p: self._bounds.clip(starts[p], stops[p]) for p in wanted}
-        sizes = await estimated_bytes(cluster, {p: b for p, b in bounds.items() if b[0] < b[1]})
+        sizes = await LogSizes().estimate(cluster, {p: b for p, b in bounds.items() if b[0] < b[1]})
         return [
             OffsetRange(p, start, stop, covered.topic_ids[p.topic], sizes.get(p, 0))
             for p, (start, stop) in bounds.items()

@@ -87,7 +87,10 @@ class ReadBounds:
         ):
             return
         column = ".".join(wanted.attribute)
-        values = wanted.value if isinstance(wanted, In) else (wanted.value,)
+        given = wanted.value if isinstance(wanted, In) else (wanted.value,)
+        values = [value for value in given if value is not None]
+        if not values:
+            return  # nothing equals NULL: no row passes Spark's own filter
         if column == "topic" and isinstance(wanted, EqualTo | In):
             topics = frozenset(str(value) for value in values)
             self.topics = topics if self.topics is None else self.topics & topics
@@ -95,28 +98,26 @@ class ReadBounds:
             indexes = frozenset(int(value) for value in values)
             self.partitions = indexes if self.partitions is None else self.partitions & indexes
         elif column == "offset":
-            self._add_offset(wanted)
+            self._add_offset(wanted, [int(value) for value in values])
         elif column == "timestamp" and isinstance(
             wanted, EqualTo | GreaterThan | GreaterThanOrEqual
         ):
             self._add_time(wanted.value)
 
-    def _add_offset(self, wanted: Filter) -> None:
+    def _add_offset(self, wanted: Filter, values: list[int]) -> None:
+        """`values` are those that the filter compares with, without NULL."""
+        low, high = 0, _OFFSET_MAX
         match wanted:
-            case EqualTo(value=value):
-                low, high = int(value), int(value) + 1
-            case In(value=values) if values:
-                low, high = int(min(values)), int(max(values)) + 1
-            case GreaterThan(value=value):
-                low, high = int(value) + 1, _OFFSET_MAX
-            case GreaterThanOrEqual(value=value):
-                low, high = int(value), _OFFSET_MAX
-            case LessThan(value=value):
-                low, high = 0, int(value)
-            case LessThanOrEqual(value=value):
-                low, high = 0, int(value) + 1
-            case _:
-                return
+            case EqualTo() | In():
+                low, high = min(values), max(values) + 1
+            case GreaterThan():
+                low = values[0] + 1
+            case GreaterThanOrEqual():
+                low = values[0]
+            case LessThan():
+                high = values[0]
+            case LessThanOrEqual():
+                high = values[0] + 1
         self.offset_low = max(self.offset_low, low)
         self.offset_high = min(self.offset_high, high)
 

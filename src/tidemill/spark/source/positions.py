@@ -25,6 +25,7 @@ __all__ = [
     "SubscribedPartitions",
     "earliest_offsets",
     "latest_offsets",
+    "log_ends",
     "resolve_places",
     "resolve_subscription",
 ]
@@ -99,9 +100,15 @@ async def latest_offsets(
     cluster: ClusterClient, partitions: Iterable[TopicPartition], isolation_level: int
 ) -> PartitionOffsets:
     """The end of each log for a reader of that isolation level."""
-    asked = dict.fromkeys(partitions, LATEST_TIMESTAMP)
-    found = await _list(cluster, asked, isolation_level)
+    found = await log_ends(cluster, partitions, isolation_level)
     return {partition: listed.offset for partition, listed in found.items()}
+
+
+async def log_ends(
+    cluster: ClusterClient, partitions: Iterable[TopicPartition], isolation_level: int
+) -> dict[TopicPartition, ListedOffset]:
+    """Like `latest_offsets`, with the epoch of the leader that names the end."""
+    return await _list(cluster, dict.fromkeys(partitions, LATEST_TIMESTAMP), isolation_level)
 
 
 async def resolve_places(

@@ -10,7 +10,6 @@ with `DataLoss`, or are skipped if the query has `failOnDataLoss=false`.
 from __future__ import annotations
 
 import gc
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from typing import Final, final
@@ -31,19 +30,18 @@ from tidemill.spark.bridge.blocking_client import (
     drop_client,
 )
 from tidemill.spark.options.source_options import SourceOptions
-from tidemill.spark.source.data_loss import DataLoss
+from tidemill.spark.source.data_loss import LossReport
 from tidemill.spark.source.planning import OffsetRange
 from tidemill.spark.source.positions import earliest_offsets, latest_offsets
 
 __all__ = ["address_of", "read_ranges"]
 
-_log = logging.getLogger(__name__)
-
 _POLL_S: Final = 1.0
 _MAX_WAIT_MS: Final = 500
 _STALL_S: Final = 5.0
 """Time without data before we check that the log still reaches the end of the range. A newly
-elected leader may not know its end yet."""
+elected leader may not know its end yet, and a broker that has just started not every topic."""
+_ASK_AGAIN_S: Final = 0.2
 
 
 def address_of(options: SourceOptions) -> Address:
@@ -69,12 +67,12 @@ class _RangeReader:
         self._client = client
         self._options = options
         self._retry_limits = RetryLimits(options.poll_timeout_ms)
+        self._losses = LossReport(fail=options.fail_on_data_loss)
         self._batches = ArrowBatches(schema)
         self._clock = SystemClock()
 
     def read(self, ranges: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-        topics = {piece.partition.topic for piece in ranges}
-        self._client.run(lambda cluster: cluster.refresh(topics), self._retry_limits)
+        self._learn_topics({piece.partition.topic for piece in ranges})
         waiting = [piece for piece in ranges if self._is_same_topic(piece)]
         while waiting:
             # A consumer has one position per partition; a second range of it is read afterwards.
@@ -84,12 +82,22 @@ class _RangeReader:
             waiting = [piece for piece in waiting if now[piece.partition] is not piece]
             yield from self._read_together(now)
 
+    def _learn_topics(self, topics: set[str]) -> None:
+        """Ask until all topics are known: one may be missing for a moment, and is not lost then."""
+        deadline = self._clock.monotonic() + _STALL_S
+        while True:
+            self._client.run(lambda cluster: cluster.refresh(topics), self._retry_limits)
+            known = self._client.cluster.metadata.topics.keys()
+            if topics <= known or self._clock.monotonic() >= deadline:
+                return
+            self._client.pause(_ASK_AGAIN_S)
+
     def _is_same_topic(self, piece: OffsetRange) -> bool:
         info = self._client.cluster.metadata.topics.get(piece.partition.topic)
         if piece.topic_id is None or (info is not None and str(info.topic_id) == piece.topic_id):
             return True
         gone = "no longer exists" if info is None else "was deleted and created again"
-        self._report_loss(
+        self._losses.report(
             f"topic {piece.partition.topic} {gone}: offsets {piece.start} to {piece.stop - 1} of "
             f"partition {piece.partition.partition} are gone"
         )
@@ -144,7 +152,7 @@ class _RangeReader:
         for partition, start in starts.items():
             position = consumer.positions[partition]
             if start > position:
-                self._report_loss(
+                self._losses.report(
                     f"{partition} begins at {start} now, offsets from {position} are gone"
                 )
                 consumer.skip_to(partition, start)
@@ -162,15 +170,10 @@ class _RangeReader:
         for partition, end in ends.items():
             position = consumer.positions[partition]
             if end <= position:
-                self._report_loss(
+                self._losses.report(
                     f"{partition} ends at {end} now, offsets from {position} are gone"
                 )
                 consumer.skip_to(partition, None)
-
-    def _report_loss(self, what: str) -> None:
-        if self._options.fail_on_data_loss:
-            raise DataLoss(what)
-        _log.warning("%s; continuing without them", what)
 
 
 def _freeze_garbage_collector() -> None:

@@ -101,3 +101,23 @@ def test_a_damaged_batch_is_refused():
     view[-3] ^= 1
     with pytest.raises(KafkaError, match="checksum"):
         decode(fetched(view))
+
+
+def test_small_answers_of_many_topics_keep_little_memory():
+    batches = ArrowBatches(schema_of())
+    before = pa.total_allocated_bytes()
+    kept = []
+    for index in range(200):
+        answer = fetched(build_batch([Record(b"v")] * 3))
+        answer.partition = TopicPartition(f"topic-{index}", index)
+        kept += batches.decode(answer, 10**9)
+    assert [batch["topic"][0].as_py() for batch in kept[:2]] == ["topic-0", "topic-1"]
+    assert pa.total_allocated_bytes() - before < 200 * 1024
+
+
+def test_a_column_with_one_value_grows_with_its_batches():
+    batches = ArrowBatches(schema_of())
+    for count in (3, 700, 5):
+        (got,) = batches.decode(fetched(build_batch([Record(b"v")] * count)), 10**9)
+        assert got["topic"].to_pylist() == ["t"] * count
+        assert got["partition"].to_pylist() == [3] * count

@@ -24,7 +24,7 @@ def test_spark_rule_2_partitions_are_sorted_by_number_not_by_text():
 
 
 def test_spark_rule_2_an_offset_survives_a_round_trip():
-    offset = QueryOffset({A0: 1, B0: 3}, {"a": "y"}, "g", {A0: 0}, initial=True)
+    offset = QueryOffset({A0: 1, B0: 3}, {"a": "y"}, "g", {A0: 0}, initial=True, epochs={B0: 7})
     assert QueryOffset.from_json(json.loads(json.dumps(offset.to_json()))) == offset
 
 
@@ -45,7 +45,7 @@ def test_malformed_offsets_are_refused_by_name(text):
         parse_partition_numbers(text, "startingOffsets")
 
 
-@pytest.mark.parametrize("private", [[], {"ids": 1}, {"starts": "x"}])
+@pytest.mark.parametrize("private", [[], {"ids": 1}, {"starts": "x"}, {"epochs": 3}])
 def test_a_damaged_private_part_is_refused(private):
     with pytest.raises(UserError, match="_v"):
         QueryOffset.from_json({"a": {"0": 1}, "_v": private})
@@ -78,3 +78,18 @@ def test_a_recreated_topic_begins_where_the_end_says():
 
 def test_an_offset_without_topic_ids_continues_at_its_position():
     assert QueryOffset({A0: 5}).start_of(A0, QueryOffset({A0: 9}, {"a": "x"})) == 5
+
+
+def test_an_offset_without_epochs_is_understood():
+    old = {"a": {"0": 5}, "_v": {"ids": {"a": "x"}}}
+    assert QueryOffset.from_json(old) == QueryOffset({A0: 5}, {"a": "x"})
+
+
+def test_a_log_that_a_new_leader_cut_off_begins_where_the_end_says():
+    end = QueryOffset({A0: 9}, {"a": "x"}, starts={A0: 3}, epochs={A0: 2})
+    assert QueryOffset({A0: 5}, {"a": "x"}, epochs={A0: 1}).start_of(A0, end) == 3
+
+
+def test_an_offset_is_no_batch_after_itself():
+    offset = QueryOffset({A0: 5}, {"a": "x"}, starts={A0: 0}, epochs={A0: 1})
+    assert offset.start_of(A0, offset) == 5

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from pyspark.sql.datasource import (
     EqualTo,
     GreaterThan,
@@ -28,6 +29,22 @@ def test_filters_on_offsets_bound_a_range_from_both_sides():
 def test_an_offset_may_be_one_or_one_of_several():
     assert ReadBounds.from_filters([EqualTo(("offset",), 5)]).clip(0, 100) == (5, 6)
     assert ReadBounds.from_filters([In(("offset",), (9, 5))]).clip(0, 100) == (5, 10)
+
+
+def test_null_in_a_list_matches_no_row():
+    bounds = ReadBounds.from_filters(
+        [In(("partition",), (0, None)), In(("offset",), (None, 7, 3)), In(("topic",), ("t", None))]
+    )
+    assert bounds.partitions == {0}
+    assert bounds.topics == {"t"}
+    assert bounds.clip(0, 100) == (3, 8)
+
+
+@pytest.mark.parametrize("column", ["topic", "partition", "offset", "timestamp"])
+@pytest.mark.parametrize("kind", [EqualTo, GreaterThan, GreaterThanOrEqual, LessThan])
+def test_a_comparison_with_null_is_left_to_spark(kind, column):
+    assert not ReadBounds.from_filters([kind((column,), None)]).is_active
+    assert not ReadBounds.from_filters([In((column,), (None,))]).is_active
 
 
 def test_filters_on_topic_and_partition_leave_partitions_out():
