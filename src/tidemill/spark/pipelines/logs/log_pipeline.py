@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import final
+from typing import Final, final
 
+from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage, Table, Topics
 from tidemill.spark.pipelines.logs.minute_history import MinuteHistory
 from tidemill.spark.pipelines.logs.minute_table import minute_table
@@ -19,6 +20,9 @@ from tidemill.spark.pipelines.logs.settings import LogSettings
 __all__ = ["LogPipeline"]
 
 _log = logging.getLogger(__name__)
+
+_STATE_VERSION: Final = 2
+"""Raised whenever the query or the figures of open windows change."""
 
 
 @final
@@ -33,6 +37,11 @@ class LogPipeline:
         settings = self._settings
         outputs = tuple(name for name in (settings.dead_topic, settings.minutes_topic) if name)
         return Topics((settings.input_topic,), outputs)
+
+    def checkpoint_terms(self) -> CheckpointTerms:
+        settings = self._settings
+        bound = {"input.topic": settings.input_topic, "window.s": str(settings.window_s)}
+        return CheckpointTerms(_STATE_VERSION, bound)
 
     def build(self, job: Job) -> Sequence[Stage]:
         from tidemill.spark.pipelines.logs.log_stage import log_stage

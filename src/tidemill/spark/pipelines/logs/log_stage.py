@@ -117,7 +117,9 @@ def _write_events(lines: DataFrame, settings: LogSettings, batch_id: int) -> Non
 def _write_dead_letters(lines: DataFrame, job: Job, settings: LogSettings) -> None:
     dead = lines.where(F.col("reason").isNotNull())
     if not dead.isEmpty():
-        job.write(dead_letters(dead, F.col("reason"), job.name), settings.dead_topic)
+        bytes_max = job.record_bytes_max(settings.dead_topic)
+        letters = dead_letters(dead, F.col("reason"), job.name, bytes_max)
+        job.write(letters, settings.dead_topic)
 
 
 def _write_windows(
