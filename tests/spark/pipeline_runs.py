@@ -21,6 +21,7 @@ from tidemill.core.clock import SystemClock
 from tidemill.core.rng import SeededRng
 from tidemill.spark.pipelines.catalogue import pipeline_kind
 from tidemill.spark.pipelines.framework.config_file import configure
+from tidemill.spark.pipelines.framework.progress import StageProgress
 from tidemill.spark.pipelines.framework.runner import Runner
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 
@@ -95,26 +96,30 @@ def _finished_files(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in visible if name.endswith(".parquet"))
 
 
-class FailureRecorder:
-    """A listener that records failures and ignores the rest."""
+class RunRecorder:
+    """A listener that records failures and the last progress."""
 
     def __init__(self) -> None:
         self.failures: list[str] = []
+        self.stages: list[StageProgress] = []
 
     def started(self, stages) -> None: ...
 
-    def progressed(self, stages) -> None: ...
+    def progressed(self, stages) -> None:
+        self.stages = list(stages)
 
     def failed(self, reason, pause_s) -> None:
         self.failures.append(reason)
 
 
-def run_once(spark: SparkSession, name: str, values: dict[str, object]) -> None:
+def run_once(spark: SparkSession, name: str, values: dict[str, object]) -> list[StageProgress]:
+    """Process what is in the topic now; the stages after their last batches."""
     configured = configure(pipeline_kind(name), {"restart.max": 0} | values)
     prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
-    listener = FailureRecorder()
+    listener = RunRecorder()
     Runner(configured, spark, listener, SystemClock(), once=True).run()
     assert listener.failures == []
+    return listener.stages
 
 
 def log_values(bootstrap: str, topic: str, folder: Path) -> dict[str, object]:

@@ -223,6 +223,32 @@ def test_every_line_is_read_and_parsed_once(spark, running, topic, tmp_path):
     assert counter.rows == 300
 
 
+def test_late_lines_are_counted_one_by_one_and_minutes_are_named_in_utc(
+    spark, running, topic, tmp_path
+):
+    create_topic(running.bootstrap, topic)
+    values = log_values(running.bootstrap, topic, tmp_path)
+    times_s = [START_MS // 1000 + second for second in (0, 400, 1, 2)]
+    first, far, late, unfinished = (
+        Message(b'{"time": %d, "status": 200, "path": "/"}' % time_s) for time_s in times_s
+    )
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        send(running.bootstrap, topic, [first, far])
+        run_once(spark, "logs", values)
+        send(running.bootstrap, topic, [late, unfinished] * 800 + [far] * 3)
+        [stage] = run_once(spark, "logs", values)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    assert stage.late == 1_600
+    [minute] = records_of(running.bootstrap, f"{topic}.minutes")
+    assert (minute.key, json.loads(minute.value)["requests"]) == (b"2023-11-14T22:13:00Z", 1)
+    [folder] = (tmp_path / "out/minutes").glob("date=*")
+    assert folder.name == "date=2023-11-14"
+    assert {path.name for path in (tmp_path / "out/events").glob("*/hour=*")} == {"hour=22"}
+
+
 def test_a_dead_letter_that_comes_back_counts_its_attempts(spark, running, topic, tmp_path):
     create_topic(running.bootstrap, topic)
     headers = (("tidemill.dead.attempt", b"2"), ("mine", b"kept"))

@@ -38,6 +38,8 @@ class Stage:
 
     name: str
     writer: DataStreamWriter
+    late: Callable[[], int] | None = None
+    """Records of this run that came too late; None: as Spark counts rows."""
 
 
 @final
@@ -72,6 +74,10 @@ class Job:
         """A query, not started, that appends each row to the topic that its column names."""
         writer = rows.writeStream.format("tidemill").outputMode("append")
         return writer.options(**self.kafka.sink)
+
+    def checkpoint_of(self, stage: str) -> str:
+        """Where Spark keeps the checkpoint of a stage."""
+        return f"{self.run.checkpoint_dir}/{self.name}/{stage}"
 
     def record_bytes_max(self, topic: str) -> int:
         """How large a record of `topic` may be, as its configuration says now."""

@@ -80,6 +80,7 @@ class Runner:
         self._between_polls = between_polls
         self._job = Job(configured.kind.name, spark, configured.run, configured.kafka)
         self._queries: dict[str, StreamingQuery] = {}
+        self._late: dict[str, Callable[[], int] | None] = {}
         self._seen: dict[str, int] = {}
         """The last batch of each stage that the listener knows."""
         self._failures: Counter[str] = Counter()
@@ -111,13 +112,14 @@ class Runner:
 
     def _start(self) -> None:
         for stage in self._configured.pipeline.build(self._job):
+            self._late[stage.name] = stage.late
             self._queries[stage.name] = self._started(stage)
         self._listener.started(list(self._queries))
 
     def _started(self, stage: Stage) -> StreamingQuery:
         run, name = self._run, self._configured.kind.name
         writer = stage.writer.queryName(f"{name}-{stage.name}").option(
-            "checkpointLocation", f"{self._checkpoint.location}/{stage.name}"
+            "checkpointLocation", self._job.checkpoint_of(stage.name)
         )
         if self._once:
             return writer.trigger(availableNow=True).start()
@@ -143,7 +145,9 @@ class Runner:
                 raise error
 
     def _report_progress(self) -> None:
-        found = [stage_progress(name, query) for name, query in self._queries.items()]
+        found = [
+            stage_progress(name, query, self._late[name]) for name, query in self._queries.items()
+        ]
         stages = [stage for stage in found if stage is not None]
         fresh = {s.name: s.batch_id for s in stages if self._seen.get(s.name) != s.batch_id}
         if fresh:

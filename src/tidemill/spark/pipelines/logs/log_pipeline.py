@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage, Table, Topics
@@ -16,6 +16,9 @@ from tidemill.spark.pipelines.logs.minute_table import minute_table
 from tidemill.spark.pipelines.logs.minutes import Minute, read_minutes
 from tidemill.spark.pipelines.logs.report_page import write_page
 from tidemill.spark.pipelines.logs.settings import LogSettings
+
+if TYPE_CHECKING:
+    from tidemill.spark.pipelines.logs.late_lines import LateLines
 
 __all__ = ["LogPipeline"]
 
@@ -32,6 +35,7 @@ class LogPipeline:
     def __init__(self, settings: LogSettings) -> None:
         self._settings = settings
         self._history = MinuteHistory(settings)
+        self._late_lines: LateLines | None = None
 
     def topics(self) -> Topics:
         settings = self._settings
@@ -44,9 +48,11 @@ class LogPipeline:
         return CheckpointTerms(_STATE_VERSION, bound)
 
     def build(self, job: Job) -> Sequence[Stage]:
+        from tidemill.spark.pipelines.logs.late_lines import LateLines
         from tidemill.spark.pipelines.logs.log_stage import log_stage
 
-        return [log_stage(job, self._settings, self._refresh_report)]
+        self._late_lines = self._late_lines or LateLines()
+        return [log_stage(job, self._settings, self._late_lines, self._refresh_report)]
 
     def table(self) -> Table | None:
         found = self._stored_minutes()
