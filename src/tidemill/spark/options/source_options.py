@@ -57,7 +57,7 @@ SOURCE_OPTIONS: Final = (
     *("startingOffsetsByTimestampStrategy",),
     *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     *("failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition"),
+    *("maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition", "alignTimestamps"),
     *("groupIdPrefix", "kafka.group.id", "commitOffsets"),
     *("includeHeaders", "columns", "pushdown"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
@@ -108,6 +108,8 @@ class SourceOptions:
     trigger_offsets_min: int | None = None
     trigger_delay_max_ms: int = 15 * 60_000
     trigger_bytes_max: int | None = None
+    align_timestamps: bool = False
+    """A batch that `trigger_offsets_max` limits ends at one time in all partitions."""
     partitions_min: int | None = None
     partition_records_max: int | None = None
     group_id: str | None = None
@@ -144,6 +146,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         trigger_offsets_min=read("minOffsetsPerTrigger", parse_count, None),
         trigger_delay_max_ms=read("maxTriggerDelay", parse_duration_ms, 15 * 60_000),
         trigger_bytes_max=read("maxBytesPerTrigger", parse_size_bytes, None),
+        align_timestamps=read("alignTimestamps", parse_flag, False),
         partitions_min=read("minPartitions", parse_count, None),
         partition_records_max=read("maxRecordsPerPartition", parse_count, None),
         group_id=read("kafka.group.id", parse_word, None),

@@ -25,6 +25,7 @@ __all__ = [
     "SubscribedPartitions",
     "earliest_offsets",
     "latest_offsets",
+    "offsets_at",
     "resolve_places",
     "resolve_subscription",
 ]
@@ -101,6 +102,14 @@ async def latest_offsets(
     """The end of each log for a reader of that isolation level."""
     asked = dict.fromkeys(partitions, LATEST_TIMESTAMP)
     found = await _list(cluster, asked, isolation_level)
+    return {partition: listed.offset for partition, listed in found.items()}
+
+
+async def offsets_at(
+    cluster: ClusterClient, partitions: Iterable[TopicPartition], time_ms: int, isolation_level: int
+) -> PartitionOffsets:
+    """The first offset of each partition at or after a time; -1 if there is none."""
+    found = await _list(cluster, dict.fromkeys(partitions, time_ms), isolation_level)
     return {partition: listed.offset for partition, listed in found.items()}
 
 

@@ -51,10 +51,12 @@ from tidemill.spark.source.positions import (
     SubscribedPartitions,
     earliest_offsets,
     latest_offsets,
+    offsets_at,
     resolve_places,
     resolve_subscription,
 )
 from tidemill.spark.source.range_reading import address_of, read_ranges
+from tidemill.spark.source.time_alignment import admit_by_time
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,6 +72,8 @@ _TAIL_WAIT_MS: Final = 1_000
 """How long the Fetch is parked at the broker; it outlives calls of `latestOffset`."""
 _BEHIND_S_MAX: Final = 30.0
 """How long an end may be below the position that was read."""
+_AHEAD_MS: Final = 3_600_000
+"""How far records may be ahead of the clock and still be aligned."""
 _FIXED_KINDS: Final = frozenset({PlaceKind.EARLIEST, PlaceKind.OFFSET})
 """Places that resolve to the same offsets after a restart."""
 
@@ -167,6 +171,8 @@ class _Driver:
         self._last_batch_at = self._clock.monotonic()
         self._behind_since: float | None = None
         self._last_loss = ""
+        self._aligned_at_ms = 0
+        """No batch has to look for its end at an earlier time."""
         self.known_ends: PartitionOffsets = {}
         """The last known ends, for Spark's reports."""
 
@@ -289,12 +295,38 @@ class _Driver:
             ranges = {p: (positions[p], ends[p]) for p in ends if ends[p] > positions[p]}
             sizes = await estimated_bytes(cluster, ranges)
         self._last_batch_at = self._clock.monotonic()
+        if self._is_aligned(waiting, limits):
+            admitted = await self._admit_by_time(cluster, positions, ends, limits.offsets_max or 1)
+        else:
+            admitted = admit(positions, ends, limits, sizes)
         return QueryOffset(
-            admit(positions, ends, limits, sizes),
+            admitted,
             covered.topic_ids,
             self._private_group(),
             starts,
         )
+
+    def _is_aligned(self, waiting: int, limits: TriggerLimits) -> bool:
+        is_backlog = limits.offsets_max is not None and waiting > limits.offsets_max
+        return self._options.align_timestamps and is_backlog and limits.bytes_max is None
+
+    async def _admit_by_time(
+        self,
+        cluster: ClusterClient,
+        positions: PartitionOffsets,
+        ends: PartitionOffsets,
+        offsets_max: int,
+    ) -> PartitionOffsets:
+        level = self._options.isolation_level
+        batch = await admit_by_time(
+            lambda time_ms: offsets_at(cluster, ends, time_ms, level),
+            positions,
+            ends,
+            offsets_max=offsets_max,
+            times_ms=range(self._aligned_at_ms, self._clock.wall_ms() + _AHEAD_MS),
+        )
+        self._aligned_at_ms = batch.time_ms
+        return batch.ends
 
     async def _refresh_topics(self, cluster: ClusterClient) -> SubscribedPartitions:
         if self._covered is None or self._topics_are_due():

@@ -60,6 +60,7 @@ class Job:
             .option("subscribe", topic)
             .option("startingOffsets", self.run.start)
             .option("maxOffsetsPerTrigger", self.run.batch_rows_max)
+            .option("alignTimestamps", "true")
             .option("kafka.group.id", f"{self.run.group or self.name}-{stage}")
             .option("columns", columns)
             .load()
