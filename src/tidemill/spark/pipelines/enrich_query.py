@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
 
 from tidemill.core.errors import UserError
 from tidemill.spark.pipelines.framework.dead_letters import (
@@ -93,7 +94,7 @@ class EnrichQuery:
         """The records with `_split` (`_SPLIT_TYPE`) and the row, if there is one."""
         settings = self._settings
         bytes_max = job.record_bytes_max(settings.output_topic)
-        split = F.arrow_udf(
+        split = arrow_udf(
             _splitter(
                 tuple(settings.input_key.split(".")),
                 settings.output_field,
@@ -101,6 +102,7 @@ class EnrichQuery:
                 long_bytes=bytes_max // 2,
             ),
             _SPLIT_DDL,
+            ArrowUDFType.SCALAR,
         )
         parsed = records.withColumn("_split", split(F.col("value")))
         looked_up = parsed.join(F.broadcast(table), F.col("_split.wanted") == F.col("_key"), "left")

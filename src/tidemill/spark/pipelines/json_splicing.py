@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from json.decoder import scanstring
 from typing import Final, final
 
 __all__ = ["SplitObject", "Unsplittable", "member_prefix", "split_object"]
@@ -134,7 +133,7 @@ def _object(text: str, opening: int) -> tuple[list[_Member], int]:
 
 def _member(text: str, start: int) -> _Member:
     _expect(text, start, '"')
-    name, at = scanstring(text, start + 1, True)
+    name, at = _decoder.raw_decode(text, start)
     at = _after_space(text, at)
     _expect(text, at, ":")
     value, end = _decoder.raw_decode(text, _after_space(text, at + 1))

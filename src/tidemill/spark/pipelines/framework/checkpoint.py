@@ -23,7 +23,7 @@ from typing import Final, final
 
 from tidemill.core.errors import UserError
 
-__all__ = ["Checkpoint", "CheckpointTerms"]
+__all__ = ["CheckpointTerms", "PipelineCheckpoint"]
 
 _SCHEME: Final = re.compile(r"[A-Za-z][\w+.-]+:")
 _LOCAL: Final = re.compile(r"file:(?://)?(?=/)")
@@ -43,7 +43,7 @@ class CheckpointTerms:
 
 
 @final
-class Checkpoint:
+class PipelineCheckpoint:
     """The folder of one pipeline."""
 
     def __init__(self, checkpoint_dir: str, pipeline: str) -> None:

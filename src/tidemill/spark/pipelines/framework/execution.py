@@ -11,7 +11,7 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships non
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, UserError
-from tidemill.spark.pipelines.framework.checkpoint import Checkpoint, CheckpointTerms
+from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms, PipelineCheckpoint
 from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.jvm_output import JvmOutput
 from tidemill.spark.pipelines.framework.runner import RunListener, Runner
@@ -53,7 +53,7 @@ def execute(
 
     The JVM's output stays hidden unless `verbose`; after a failure its last lines are shown.
     """
-    checkpoint = Checkpoint(configured.run.checkpoint_dir, configured.kind.name)
+    checkpoint = PipelineCheckpoint(configured.run.checkpoint_dir, configured.kind.name)
     stop = StopRequest()
     with (
         stop.signals(),

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, final
 
-__all__ = ["Failure", "failure_of"]
+__all__ = ["QueryFailure", "failure_of"]
 
 _BEHIND_THE_CAUSE: Final = re.compile(
     r"^(=== Streaming Query ===|Driver stacktrace:)", re.MULTILINE
@@ -25,7 +25,7 @@ _SENTENCE_CHARS_MAX: Final = 500
 
 @final
 @dataclass(frozen=True, slots=True)
-class Failure:
+class QueryFailure:
     """The cause of a failure in one line."""
 
     reason: str
@@ -35,7 +35,7 @@ class Failure:
     """Only the user can correct it: a restart would fail in the same way."""
 
 
-def failure_of(text: str) -> Failure:
+def failure_of(text: str) -> QueryFailure:
     """The innermost error that `text`, an error message or a trace, tells of."""
     told = _BEHIND_THE_CAUSE.split(text)[0]
     ours = _OURS.findall(told)
@@ -45,7 +45,7 @@ def failure_of(text: str) -> Failure:
         shown = f"{shown[:_SENTENCE_CHARS_MAX]}..."
     is_users = bool(ours) and kind == "UserError"
     reason = shown if is_users or not kind else f"{kind}: {shown}"
-    return Failure(reason, bool(ours), is_users)
+    return QueryFailure(reason, bool(ours), is_users)
 
 
 def _innermost(text: str) -> tuple[str, str]:

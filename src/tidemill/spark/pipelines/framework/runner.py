@@ -24,7 +24,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import Clock
 from tidemill.core.errors import KafkaError, TidemillError, UserError
-from tidemill.spark.pipelines.framework.checkpoint import Checkpoint
+from tidemill.spark.pipelines.framework.checkpoint import PipelineCheckpoint
 from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.failures import failure_of
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage
@@ -85,7 +85,7 @@ class Runner:
         """The last batch of each stage that the listener knows."""
         self._failures: Counter[str] = Counter()
         """In a row, by stage."""
-        self._checkpoint = Checkpoint(self._run.checkpoint_dir, configured.kind.name)
+        self._checkpoint = PipelineCheckpoint(self._run.checkpoint_dir, configured.kind.name)
         self._stop = stop or StopRequest()
 
     def run(self) -> None:

@@ -4,15 +4,15 @@ import pytest
 
 from tidemill.core.errors import UserError
 from tidemill.spark.pipelines.catalogue import pipeline_kind
-from tidemill.spark.pipelines.framework.checkpoint import Checkpoint, CheckpointTerms
+from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms, PipelineCheckpoint
 from tidemill.spark.pipelines.framework.config_file import configure
 
 
-def begun(folder, stage="events") -> Checkpoint:
+def begun(folder, stage="events") -> PipelineCheckpoint:
     """A checkpoint whose first batch has begun."""
     (folder / "logs" / stage / "offsets").mkdir(parents=True)
     (folder / "logs" / stage / "offsets" / "0").touch()
-    return Checkpoint(str(folder), "logs")
+    return PipelineCheckpoint(str(folder), "logs")
 
 
 def log_terms(**values: object) -> CheckpointTerms:
@@ -21,8 +21,8 @@ def log_terms(**values: object) -> CheckpointTerms:
 
 
 def test_a_changed_setting_that_belongs_to_the_checkpoint_is_refused_with_both_values(tmp_path):
-    Checkpoint(str(tmp_path), "logs").held().__enter__()
-    Checkpoint(str(tmp_path), "logs").bind(log_terms(window_s=60))
+    PipelineCheckpoint(str(tmp_path), "logs").held().__enter__()
+    PipelineCheckpoint(str(tmp_path), "logs").bind(log_terms(window_s=60))
     checkpoint = begun(tmp_path)
 
     with pytest.raises(UserError, match=r"made with window\.s=60, and window\.s is 300 now"):
@@ -31,7 +31,7 @@ def test_a_changed_setting_that_belongs_to_the_checkpoint_is_refused_with_both_v
 
 
 def test_a_checkpoint_that_no_batch_has_used_takes_new_settings(tmp_path):
-    checkpoint = Checkpoint(str(tmp_path), "logs")
+    checkpoint = PipelineCheckpoint(str(tmp_path), "logs")
     with checkpoint.held():
         checkpoint.bind(log_terms(window_s=60))
         checkpoint.bind(log_terms(window_s=300))
@@ -63,7 +63,7 @@ def test_a_damaged_file_of_settings_is_named(tmp_path):
 
 
 def test_a_second_run_on_one_checkpoint_is_refused_until_the_first_ends(tmp_path):
-    first, second = (Checkpoint(str(tmp_path), "logs") for _ in range(2))
+    first, second = (PipelineCheckpoint(str(tmp_path), "logs") for _ in range(2))
 
     with first.held(), pytest.raises(UserError, match="another run uses the checkpoint"):
         second.held().__enter__()
@@ -82,7 +82,7 @@ def test_the_text_of_a_failure_is_kept_where_the_message_says(tmp_path):
 
 @pytest.mark.parametrize("location", ["hdfs://host/dir", "s3a://bucket/dir"])
 def test_storage_that_is_not_local_is_left_alone(location):
-    checkpoint = Checkpoint(location, "logs")
+    checkpoint = PipelineCheckpoint(location, "logs")
 
     with checkpoint.held():
         checkpoint.bind(log_terms())
@@ -90,5 +90,5 @@ def test_storage_that_is_not_local_is_left_alone(location):
 
 
 def test_a_local_address_is_a_path(tmp_path):
-    with Checkpoint(f"file://{tmp_path}", "logs").held():
+    with PipelineCheckpoint(f"file://{tmp_path}", "logs").held():
         assert (tmp_path / "logs/run.lock").exists()

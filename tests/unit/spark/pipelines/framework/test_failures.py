@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.spark.pipelines.framework.failures import Failure, failure_of
+from tidemill.spark.pipelines.framework.failures import QueryFailure, failure_of
 
 WRAPPED = """\
 [STREAM_FAILED] Query [id = 3, runId = 6] terminated with exception: \
@@ -28,25 +28,25 @@ Current Available Offsets: {{tidemill.x.UserError: not this}}
             "Traceback (most recent call last):\n"
             "    raise BrokerUnreachable(f'cannot') from error\n"
             "tidemill.client.network.errors.BrokerUnreachable: cannot write to topic x: refused",
-            Failure("BrokerUnreachable: cannot write to topic x: refused", True, False),
+            QueryFailure("BrokerUnreachable: cannot write to topic x: refused", True, False),
         ),
         (
             "tidemill.core.errors.UserError: option kafka.bla is not known to the sink",
-            Failure("option kafka.bla is not known to the sink", True, True),
+            QueryFailure("option kafka.bla is not known to the sink", True, True),
         ),
         (
             "pyspark.errors.exceptions.captured.ArithmeticException: [ARITHMETIC_OVERFLOW] "
             "overflow. SQLSTATE: 22003",
-            Failure("ArithmeticException: [ARITHMETIC_OVERFLOW] overflow.", False, False),
+            QueryFailure("ArithmeticException: [ARITHMETIC_OVERFLOW] overflow.", False, False),
         ),
         (
             "py4j.protocol.Py4JJavaError: An error occurred while calling o22156.parquet.\n"
             ": org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed "
             "(host executor driver): java.io.IOException: Mkdirs failed to create file:/p\n"
             "\tat org.apache.hadoop.fs.ChecksumFileSystem.create(ChecksumFileSystem.java:774)",
-            Failure("IOException: Mkdirs failed to create file:/p", False, False),
+            QueryFailure("IOException: Mkdirs failed to create file:/p", False, False),
         ),
-        ("OSError: disk full", Failure("OSError: disk full", False, False)),
+        ("OSError: disk full", QueryFailure("OSError: disk full", False, False)),
     ],
     ids=("outage", "mistake", "arithmetic", "disk", "python"),
 )
