@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, final
 
 import pyarrow as pa
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.functions import ArrowUDFType, arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from tidemill.core.errors import UserError
 from tidemill.spark.pipelines.framework.dead_letters import (
@@ -94,16 +94,13 @@ class EnrichQuery:
         """The records with `_split` (`_SPLIT_TYPE`) and the row, if there is one."""
         settings = self._settings
         bytes_max = job.record_bytes_max(settings.output_topic)
-        split = arrow_udf(
-            _splitter(
-                tuple(settings.input_key.split(".")),
-                settings.output_field,
-                codec=job.kafka.writing.codec,
-                long_bytes=bytes_max // 2,
-            ),
-            _SPLIT_DDL,
-            ArrowUDFType.SCALAR,
+        splitter = _splitter(
+            tuple(settings.input_key.split(".")),
+            settings.output_field,
+            codec=job.kafka.writing.codec,
+            long_bytes=bytes_max // 2,
         )
+        split = arrow_udf(splitter, _SPLIT_DDL)  # type: ignore[call-overload]  # kind: by its hints
         parsed = records.withColumn("_split", split(F.col("value")))
         looked_up = parsed.join(F.broadcast(table), F.col("_split.wanted") == F.col("_key"), "left")
         too_large = self._too_large(bytes_max, job.kafka.writing)

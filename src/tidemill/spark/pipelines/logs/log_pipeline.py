@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
 
+from tidemill.core.errors import TidemillError
 from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage, Table, Topics
 from tidemill.spark.pipelines.logs.minute_history import MinuteHistory
@@ -67,7 +68,10 @@ class LogPipeline:
 
     def _stored_minutes(self) -> list[Minute]:
         settings = self._settings
-        return read_minutes(settings.minutes_dir, settings.report_minutes, settings.window_s)
+        try:
+            return read_minutes(settings.minutes_dir, settings.report_minutes, settings.window_s)
+        except (OSError, ValueError) as error:  # pyarrow raises ValueErrors
+            raise TidemillError(f"{settings.minutes_dir} cannot be read: {error}") from error
 
     def _refresh_report(self, finished: Sequence[Minute]) -> None:
         """The report is a convenience: neither a full disk, a damaged file nor a figure that

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from tidemill.core.errors import TidemillError
 from tidemill.spark.pipelines.logs.log_pipeline import LogPipeline
 from tidemill.spark.pipelines.logs.minute_history import MinuteHistory
 from tidemill.spark.pipelines.logs.minute_table import MINUTE_COLUMNS, minute_table
@@ -191,3 +192,5 @@ def test_a_report_that_cannot_be_made_does_not_stop_the_pipeline(tmp_path, caplo
     (folder / "part-0.parquet").write_bytes(b"")
     LogPipeline(settings)._refresh_report([minute()])
     assert caplog.text.count("the report was not written") == 3
+    with pytest.raises(TidemillError, match="cannot be read"):
+        LogPipeline(settings).report()
