@@ -1,33 +1,33 @@
-"""Log lines with a known outcome, and pipelines as processes that a test can kill."""
+"""Log lines with a known outcome, settings for a test, and runs in the session of the tests."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import re
-import signal
-import socket
-import subprocess
-import sys
-import sysconfig
-import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING
 
-import pyspark
 from pyarrow import parquet
 
-from tests.support.clients import Confluent, Message
+from tests.support.clients import Confluent, Message, Record
 from tidemill.cli.demo.shop_day import DemoLog
+from tidemill.core.clock import SystemClock
 from tidemill.core.rng import SeededRng
+from tidemill.spark.pipelines.catalogue import pipeline_kind
+from tidemill.spark.pipelines.framework.config_file import configure
+from tidemill.spark.pipelines.framework.progress import StageProgress
+from tidemill.spark.pipelines.framework.runner import Runner
+from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 
-DEADLINE_S = 400.0
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For a JVM that is too short-lived for Java's second compiler."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 STATUS = re.compile(rb'" (\d{3}) (\d+) "|"status": (\d+), "bytes": (\d+)')
 
 
@@ -96,129 +96,61 @@ def _finished_files(folder: Path) -> Iterator[Path]:
         yield from (Path(place, name) for name in visible if name.endswith(".parquet"))
 
 
-class PipelineProcess:
-    """`tidemill pipeline run` and its children, in their own process group."""
+class RunRecorder:
+    """A listener that records failures and the last progress."""
 
-    def __init__(self, folder: Path, *args: str, **environment: str) -> None:
-        self.log = folder / "pipeline.log"
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tidemill.cli.main", "pipeline", "run", *args],
-                cwd=folder,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, **environment},
-            )
+    def __init__(self) -> None:
+        self.failures: list[str] = []
+        self.stages: list[StageProgress] = []
 
-    def __enter__(self) -> Self:
-        return self
+    def started(self, stages) -> None: ...
 
-    def __exit__(self, *failure: object) -> None:
-        if self._process.poll() is None:
-            self.kill()
+    def progressed(self, stages) -> None:
+        self.stages = list(stages)
 
-    def wait_until(self, reached) -> None:
-        """Poll until `reached`; fails if the process ends first or the deadline passes."""
-        late = threading.Event()
-        timer = threading.Timer(DEADLINE_S, late.set)
-        timer.start()
-        try:
-            while not reached():
-                assert self._process.poll() is None, self.log.read_text()[-3000:]
-                assert not late.wait(0.2), self.log.read_text()[-3000:]
-        finally:
-            timer.cancel()
-
-    def kill(self) -> None:
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(DEADLINE_S)
-
-    def terminate(self) -> int:
-        self._process.send_signal(signal.SIGTERM)
-        return self.wait()
-
-    def wait(self) -> int:
-        return self._process.wait(DEADLINE_S)
+    def failed(self, reason, pause_s) -> None:
+        self.failures.append(reason)
 
 
-class Cluster:
-    """A standalone master and one worker, from the classes of the installed pyspark."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._started: list[subprocess.Popen[bytes]] = []
-        self.url = ""
-
-    def __enter__(self) -> Self:
-        port = free_port()
-        self.url = f"spark://127.0.0.1:{port}"
-        master = ("--host", "127.0.0.1", "--port", str(port), "--webui-port", "0")
-        self._start("org.apache.spark.deploy.master.Master", *master)
-        self._wait_log("Master", "I have been elected leader")
-        worker = ("--host", "127.0.0.1", "--cores", "2", "--memory", "1g", "--webui-port", "0")
-        work = ("--work-dir", str(self._folder / "work"))
-        self._start("org.apache.spark.deploy.worker.Worker", *worker, *work, self.url)
-        self._wait_log("Worker", "Successfully registered")
-        return self
-
-    def __exit__(self, *failure: object) -> None:
-        for process in reversed(self._started):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-    def _start(self, name: str, *args: str) -> None:
-        home = Path(pyspark.__file__).parent
-        options = SHORT_LIVED.split()
-        with self._log(name.rpartition(".")[2]).open("wb") as log:
-            self._started.append(
-                subprocess.Popen(
-                    ["java", "-Xmx256m", *options, "-cp", f"{home}/jars/*", name, *args],
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    env={
-                        **without_python_path(),
-                        "SPARK_HOME": str(home),
-                        "SPARK_LOCAL_IP": "127.0.0.1",
-                        "SPARK_SCALA_VERSION": "2.13",  # as Spark's own scripts set it
-                    },
-                )
-            )
-
-    def _log(self, name: str) -> Path:
-        return self._folder / f"{name}.log"
-
-    def _wait_log(self, name: str, words: str) -> None:
-        late = threading.Event()
-        timer = threading.Timer(DEADLINE_S, late.set)
-        timer.start()
-        try:
-            while words not in self._log(name).read_text():
-                assert not late.wait(0.1), self._log(name).read_text()[-3000:]
-        finally:
-            timer.cancel()
+def run_once(spark: SparkSession, name: str, values: dict[str, object]) -> list[StageProgress]:
+    """Process what is in the topic now; the stages after their last batches."""
+    configured = configure(pipeline_kind(name), {"restart.max": 0} | values)
+    prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
+    listener = RunRecorder()
+    Runner(configured, spark, listener, SystemClock(), once=True).run()
+    assert listener.failures == []
+    return listener.stages
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def log_values(bootstrap: str, topic: str, folder: Path) -> dict[str, object]:
+    return {
+        "bootstrap": bootstrap,
+        "input.topic": topic,
+        "minutes.topic": f"{topic}.minutes",
+        "dead.topic": f"{topic}.dead",
+        "output.dir": str(folder / "out"),
+        "checkpoint.dir": str(folder / "checkpoints"),
+        "window.late.s": 0,
+    }
 
 
-def python_without_tidemill(folder: Path) -> Path:
-    """An interpreter with the libraries of this environment, but without this project."""
-    libraries = sysconfig.get_paths()["purelib"]
-    script = folder / "python-without-tidemill"
-    script.write_text(
-        "#!/bin/sh\n"
-        f'PYTHONPATH="$PYTHONPATH:{libraries}" exec {sys.base_prefix}/bin/python3 -S "$@"\n'
-    )
-    script.chmod(0o755)
-    return script
+def written(path: Path, name: str, values: dict[str, object]) -> str:
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in values.items()]
+    path.write_text(f'pipeline = "{name}"\n' + "".join(lines))
+    return str(path)
 
 
-def without_python_path() -> dict[str, str]:
-    """The environment of a machine without this checkout."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def headers_of(record: Record) -> dict[str, str]:
+    return {key: (value or b"").decode() for key, value in record.headers}
+
+
+def enrich_values(bootstrap: str, topic: str, folder: Path) -> dict[str, object]:
+    return {
+        "bootstrap": bootstrap,
+        "input.topic": topic,
+        "input.key": "who.id",
+        "output.topic": f"{topic}.out",
+        "dead.topic": f"{topic}.dead",
+        "table.file": str(folder / "table.csv"),
+        "checkpoint.dir": str(folder / "checkpoints"),
+    }

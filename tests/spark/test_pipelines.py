@@ -6,32 +6,36 @@ import json
 import subprocess
 import threading
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from pyarrow import dataset
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from tests.spark.pipeline_runs import (
+from tests.spark.pipeline_processes import (
     SHORT_LIVED,
     Cluster,
     PipelineProcess,
-    offsets_in,
     python_without_tidemill,
+    without_python_path,
+)
+from tests.spark.pipeline_runs import (
+    enrich_values,
+    headers_of,
+    log_values,
+    offsets_in,
     rank,
+    run_once,
     send,
     traffic,
-    without_python_path,
+    written,
 )
 from tests.support.clients import Message
 from tests.support.spark_topics import create_topic, records_of
-from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError
 from tidemill.spark import session
 from tidemill.spark.pipelines.catalogue import pipeline_kind
 from tidemill.spark.pipelines.framework.config_file import configure
-from tidemill.spark.pipelines.framework.runner import Runner
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.pipelines.logs.line_parsing import parse_lines
 from tidemill.spark.pipelines.logs.settings import LogSettings
@@ -44,20 +48,6 @@ COMBINED = (
     '203.0.113.9 - ann [14/Nov/2023:22:13:20 +0000] "GET /a/b?c=d HTTP/1.1" 200 123 '
     '"https://x.example/" "Agent \\"quoted\\"" 0.250'
 )
-
-
-class FailureRecorder:
-    """A listener that records failures and ignores the rest."""
-
-    def __init__(self) -> None:
-        self.failures: list[str] = []
-
-    def started(self, stages) -> None: ...
-
-    def progressed(self, stages) -> None: ...
-
-    def failed(self, reason, pause_s) -> None:
-        self.failures.append(reason)
 
 
 class InputCounter(StreamingQueryListener):
@@ -76,36 +66,6 @@ class InputCounter(StreamingQueryListener):
 
     def onQueryTerminated(self, event) -> None:
         self.ended.set()
-
-
-def run_once(spark: SparkSession, name: str, values: dict[str, object]) -> None:
-    configured = configure(pipeline_kind(name), values)
-    prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
-    listener = FailureRecorder()
-    Runner(configured, spark, listener, SystemClock(), once=True).run()
-    assert listener.failures == []
-
-
-def log_values(bootstrap: str, topic: str, folder: Path) -> dict[str, object]:
-    return {
-        "bootstrap": bootstrap,
-        "input.topic": topic,
-        "minutes.topic": f"{topic}.minutes",
-        "dead.topic": f"{topic}.dead",
-        "output.dir": str(folder / "out"),
-        "checkpoint.dir": str(folder / "checkpoints"),
-        "window.late.s": 0,
-    }
-
-
-def written(path: Path, name: str, values: dict[str, object]) -> str:
-    lines = [f"{key} = {json.dumps(value)}\n" for key, value in values.items()]
-    path.write_text(f'pipeline = "{name}"\n' + "".join(lines))
-    return str(path)
-
-
-def headers_of(record) -> dict[str, str]:
-    return {key: (value or b"").decode() for key, value in record.headers}
 
 
 # --- lines ---------------------------------------------------------------------------------------
@@ -263,6 +223,32 @@ def test_every_line_is_read_and_parsed_once(spark, running, topic, tmp_path):
     assert counter.rows == 300
 
 
+def test_late_lines_are_counted_one_by_one_and_minutes_are_named_in_utc(
+    spark, running, topic, tmp_path
+):
+    create_topic(running.bootstrap, topic)
+    values = log_values(running.bootstrap, topic, tmp_path)
+    times_s = [START_MS // 1000 + second for second in (0, 400, 1, 2)]
+    first, far, late, unfinished = (
+        Message(b'{"time": %d, "status": 200, "path": "/"}' % time_s) for time_s in times_s
+    )
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Kolkata")
+    try:
+        send(running.bootstrap, topic, [first, far])
+        run_once(spark, "logs", values)
+        send(running.bootstrap, topic, [late, unfinished] * 800 + [far] * 3)
+        [stage] = run_once(spark, "logs", values)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+
+    assert stage.late == 1_600
+    [minute] = records_of(running.bootstrap, f"{topic}.minutes")
+    assert (minute.key, json.loads(minute.value)["requests"]) == (b"2023-11-14T22:13:00Z", 1)
+    [folder] = (tmp_path / "out/minutes").glob("date=*")
+    assert folder.name == "date=2023-11-14"
+    assert {path.name for path in (tmp_path / "out/events").glob("*/hour=*")} == {"hour=22"}
+
+
 def test_a_dead_letter_that_comes_back_counts_its_attempts(spark, running, topic, tmp_path):
     create_topic(running.bootstrap, topic)
     headers = (("tidemill.dead.attempt", b"2"), ("mine", b"kept"))
@@ -294,18 +280,6 @@ def test_queries_add_nothing_to_the_environment_that_they_share(spark, running, 
 # --- enrich --------------------------------------------------------------------------------------
 
 
-def enrich_values(bootstrap: str, topic: str, folder: Path) -> dict[str, object]:
-    return {
-        "bootstrap": bootstrap,
-        "input.topic": topic,
-        "input.key": "who.id",
-        "output.topic": f"{topic}.out",
-        "dead.topic": f"{topic}.dead",
-        "table.file": str(folder / "table.csv"),
-        "checkpoint.dir": str(folder / "checkpoints"),
-    }
-
-
 def test_enriched_records_keep_their_fields_and_get_the_row(spark, running, topic, tmp_path):
     (tmp_path / "table.csv").write_text("id,name,limit\n1,Ann,10\n2,Bob,20\n")
     create_topic(running.bootstrap, topic)
@@ -327,7 +301,7 @@ def test_enriched_records_keep_their_fields_and_get_the_row(spark, running, topi
         "who": {"id": 1},
         "n": 1.5,
         "list": [1, {"a": None}],
-        "customer": {"id": 1, "name": "Ann", "limit": 10},
+        "customer": {"id": "1", "name": "Ann", "limit": "10"},
     }
     assert out[1] == {"who": {"id": 3}, "customer": None}
     assert len(out) == 2
@@ -335,7 +309,7 @@ def test_enriched_records_keep_their_fields_and_get_the_row(spark, running, topi
     assert [(r.value, headers_of(r)["tidemill.dead.reason"]) for r in dead] == [
         (b"not json", "not JSON"),
         (b"[1]", "not a JSON object"),
-        (values[4], "not JSON"),
+        (values[4], "the field 'n' is there twice"),
     ]
 
 
@@ -392,6 +366,17 @@ def test_a_killed_pipeline_continues_without_a_gap_and_stops_cleanly_on_sigterm(
     assert dead == {(str(index % 2), str(index // 2)) for index in sent.broken}
 
 
+def test_a_sigterm_while_spark_starts_ends_the_run_cleanly(running, topic, tmp_path):
+    create_topic(running.bootstrap, topic)
+    config = written(tmp_path / "logs.toml", "logs", log_values(running.bootstrap, topic, tmp_path))
+
+    with PipelineProcess(tmp_path, config) as pipeline:
+        pipeline.wait_until(lambda: "starting Spark" in pipeline.log.read_text())
+        assert pipeline.terminate() == 0, pipeline.log.read_text()[-3000:]
+
+    assert pipeline.log.read_text().splitlines()[-1] == "logs: ended"
+
+
 @pytest.mark.timeout(300)
 def test_workers_of_a_cluster_get_the_package_with_the_job(running, topic, tmp_path):
     interpreter = python_without_tidemill(tmp_path)
@@ -422,4 +407,4 @@ def test_workers_of_a_cluster_get_the_package_with_the_job(running, topic, tmp_p
     out = [
         json.loads(record.value or b"") for record in records_of(running.bootstrap, f"{topic}.out")
     ]
-    assert out == [{"who": {"id": 1}, "customer": {"id": 1, "name": "Ann"}}] * 2
+    assert out == [{"who": {"id": 1}, "customer": {"id": "1", "name": "Ann"}}] * 2

@@ -145,7 +145,12 @@ def test_a_wrong_topic_and_a_record_that_is_too_large_name_the_reason(spark, run
 
     create_topic(running.bootstrap, topic, max_message_bytes="1000")
     with pytest.raises(PySparkException) as refused:
-        save(spark.range(1).selectExpr("repeat('x', 5000) value"), running.bootstrap, topic=topic)
+        save(
+            spark.range(1).selectExpr("repeat('x', 5000) value"),
+            running.bootstrap,
+            topic=topic,
+            kafka__compression__type="none",
+        )
     assert f"cannot write to topic {topic}, partition 0: MESSAGE_TOO_LARGE" in str(refused.value)
     assert "5070 bytes with one record" in str(refused.value)
 

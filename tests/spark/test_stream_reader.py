@@ -494,3 +494,28 @@ def test_a_log_that_ends_before_what_was_read_moves_nothing_back(reader, bootstr
 def test_a_stream_has_no_end(reader):
     with pytest.raises(UserError, match="endingOffsets is for batches"):
         reader(endingOffsets="latest")
+
+
+def test_a_backlog_is_read_in_the_order_of_time(reader, bootstrap, topic):
+    """Spark's watermark is that of the newest partition: the others would come too late."""
+    create_topic(bootstrap, topic, 2)
+    hours_ms = (1_700_000_000_000, 1_700_003_600_000)
+    Confluent().produce(
+        bootstrap,
+        topic,
+        [
+            Message(b"x", partition=partition, timestamp_ms=hour_ms + n * 10_000)
+            for n in range(300)
+            for partition, hour_ms in enumerate(hours_ms)
+        ],
+    )
+    made = reader(startingOffsets="earliest", maxOffsetsPerTrigger="100", alignTimestamps="true")
+    end, found = made.initialOffset(), []
+    for _ in range(6):
+        end = next_end(made, end)
+        found.append(end[topic])
+
+    assert found == [
+        *({"0": 100, "1": 0}, {"0": 200, "1": 0}, {"0": 300, "1": 0}),
+        *({"0": 300, "1": 100}, {"0": 300, "1": 200}, {"0": 300, "1": 300}),
+    ]

@@ -84,6 +84,8 @@ PURE = (
     "coordinators/group/offsets/",
     "coordinators/group/registry.py",
     "coordinators/group/shard.py",
+    "spark/pipelines/framework/failures.py",
+    "spark/pipelines/json_splicing.py",
     "spark/source/admission.py",
     "spark/source/planning.py",
     "spark/stream/lasting_signs.py",

@@ -19,6 +19,7 @@ from tidemill.core.errors import TidemillError, UserError
 from tidemill.spark.pipelines.catalogue import PIPELINES, pipeline_kind
 from tidemill.spark.pipelines.framework.config_file import (
     ConfiguredPipeline,
+    beside_file,
     configure,
     key_rows,
     parse_file,
@@ -176,7 +177,10 @@ def _configured(
     flags: dict[str, object] = dict(parse_assignments(settings))
     if master is not None:
         flags["master"] = master
-    return configure(pipeline_kind(name), values, flags)
+    kind = pipeline_kind(name)
+    if path is not None:
+        values = beside_file(kind, values, Path(path).parent)
+    return configure(kind, values, flags)
 
 
 def _read(path: str) -> dict[str, object]:

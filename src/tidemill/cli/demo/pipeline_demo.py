@@ -208,7 +208,7 @@ def _minute(value: bytes | memoryview | None) -> Minute:
 def _pipeline(broker: Endpoint, directory: Path, *, verbose: bool) -> Iterator[ChildProcess]:
     """`tidemill pipeline run`, as a user would start it; ended by SIGTERM."""
     config = directory / "logs.toml"
-    config.write_text(_config(broker, directory), encoding="utf-8")
+    config.write_text(_config(broker), encoding="utf-8")
     command = [*TIDEMILL, "pipeline", "run", str(config), *(["--verbose"] if verbose else [])]
     # In a session of its own: Ctrl-C reaches only this process, which ends the pipeline.
     process = ChildProcess(command, directory / "pipeline.log", new_session=True)
@@ -221,15 +221,16 @@ def _pipeline(broker: Endpoint, directory: Path, *, verbose: bool) -> Iterator[C
             process.stop(_SPARK_STOP_S)
 
 
-def _config(broker: Endpoint, directory: Path) -> str:
+def _config(broker: Endpoint) -> str:
+    """Its paths begin at the folder of the file."""
     values = {
         "pipeline": "logs",
         "bootstrap": str(broker),
         "input.topic": TOPIC,
         "minutes.topic": MINUTES_TOPIC,
         "dead.topic": DEAD_TOPIC,
-        "output.dir": str(directory / "logs-output"),
-        "checkpoint.dir": str(directory / "checkpoints"),
+        "output.dir": "./logs-output",
+        "checkpoint.dir": "./checkpoints",
     }
     # The run is too short to repay the work of Java's second compiler.
     values["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1"

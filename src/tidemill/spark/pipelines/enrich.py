@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.core.config.keys import option
+from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage, Table, Topics
 
 __all__ = ["Enrich", "EnrichSettings"]
@@ -72,6 +73,9 @@ class Enrich:
     def topics(self) -> Topics:
         settings = self._settings
         return Topics((settings.input_topic,), (settings.output_topic, settings.dead_topic))
+
+    def checkpoint_terms(self) -> CheckpointTerms:
+        return CheckpointTerms(settings={"input.topic": self._settings.input_topic})
 
     def table(self) -> Table | None:
         return None

@@ -1,19 +1,32 @@
 """The streaming query of the pipeline `enrich`.
 
-The record keeps all its fields, of any type: it becomes a map of variants, gets one more field with
-the row's columns, and is written as JSON again. The table is read when the pipeline starts and sent
-whole to every worker, so it should be small (up to some hundred thousand rows).
+A record stays byte for byte as it was, with one more member at its end (`json_splicing`). Python
+parses the values, because Spark's own functions understand more than JSON, and less: they take the
+first document of several, replace broken text and change long numbers. The join is Spark's. The
+table is read when the pipeline starts and sent whole to every worker, so it should be small (up to
+some hundred thousand rows).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, final
 
+import pyarrow as pa
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import arrow_udf
 
 from tidemill.core.errors import UserError
-from tidemill.spark.pipelines.framework.dead_letters import SOURCE_COLUMNS, dead_letter_columns
+from tidemill.spark.pipelines.framework.dead_letters import (
+    SOURCE_COLUMNS,
+    dead_letter_columns,
+    payload_bytes,
+    room_bytes,
+)
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage
+from tidemill.spark.pipelines.json_splicing import Unsplittable, member_prefix, split_object
+from tidemill.spark.sink.options import SinkOptions
+from tidemill.wire.compression import NONE, compress
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -21,6 +34,19 @@ if TYPE_CHECKING:
     from tidemill.spark.pipelines.enrich import EnrichSettings
 
 __all__ = ["EnrichQuery"]
+
+_SPLIT_TYPE: Final = pa.struct(
+    [
+        pa.field("head", pa.binary()),
+        pa.field("tail", pa.binary()),
+        pa.field("wanted", pa.string()),
+        pa.field("reason", pa.string()),
+        pa.field("saved", pa.int64()),
+    ]
+)
+_SPLIT_DDL: Final = (
+    "struct<head: binary, tail: binary, wanted: string, reason: string, saved: bigint>"
+)
 
 
 @final
@@ -34,20 +60,18 @@ class EnrichQuery:
         """The query, not started. UserError if the table does not fit the settings."""
         table = self._table(job)
         records = job.read(self._settings.input_topic, "records", columns=SOURCE_COLUMNS)
-        rows = self._routed(self._joined(records, table), job.name)
-        writer = (
-            rows.writeStream.format("tidemill")
-            .outputMode("append")
-            .option("kafka.bootstrap.servers", job.run.bootstrap)
-        )
-        return Stage("records", writer)
+        rows = self._routed(self._joined(records, table, job), job)
+        return Stage("records", job.write_stream(rows))
 
     def _table(self, job: Job) -> DataFrame:
-        """Columns `_key` and `_row`, held in memory."""
+        """Columns `_key` and `_row`, the row as JSON, held in memory.
+
+        The columns of a CSV file are text: 007 is not the number seven.
+        """
         settings = self._settings
         reader = job.spark.read.format(settings.table_format)
         if settings.table_format == "csv":
-            reader = reader.option("header", "true").option("inferSchema", "true")
+            reader = reader.option("header", "true")
         table = reader.load(settings.table_file)
         wanted = list(settings.table_columns) or table.columns
         for name in (settings.table_key, *wanted):
@@ -55,9 +79,10 @@ class EnrichQuery:
                 raise UserError(
                     f"{settings.table_file} has no column {name}, only {', '.join(table.columns)}"
                 )
+        row = F.struct(*(F.col(f"`{name}`") for name in wanted))
         rows = table.select(
             F.col(f"`{settings.table_key}`").cast("string").alias("_key"),
-            F.struct(*(F.col(f"`{name}`") for name in wanted)).alias("_row"),
+            F.to_json(F.to_variant_object(row)).alias("_row"),
         ).where(F.col("_key").isNotNull())
         kept = rows.cache()
         duplicate = kept.groupBy("_key").count().where("count > 1").head()
@@ -65,44 +90,91 @@ class EnrichQuery:
             raise UserError(f"{settings.table_file} has {settings.table_key}={duplicate[0]} twice")
         return kept
 
-    def _joined(self, records: DataFrame, table: DataFrame) -> DataFrame:
-        path = "$" + "".join(f"['{part}']" for part in self._settings.input_key.split("."))
-        parsed = records.withColumn("_text", F.col("value").cast("string"))
-        parsed = parsed.withColumn("_variant", F.try_parse_json("_text"))
-        looked_up = parsed.withColumn("_wanted", F.try_variant_get("_variant", path, "string"))
-        return looked_up.join(F.broadcast(table), F.col("_wanted") == F.col("_key"), "left")
+    def _joined(self, records: DataFrame, table: DataFrame, job: Job) -> DataFrame:
+        """The records with `_split` (`_SPLIT_TYPE`) and the row, if there is one."""
+        settings = self._settings
+        bytes_max = job.record_bytes_max(settings.output_topic)
+        splitter = _splitter(
+            tuple(settings.input_key.split(".")),
+            settings.output_field,
+            codec=job.kafka.writing.codec,
+            long_bytes=bytes_max // 2,
+        )
+        split = arrow_udf(splitter, _SPLIT_DDL)  # type: ignore[call-overload]  # kind: by its hints
+        parsed = records.withColumn("_split", split(F.col("value")))
+        looked_up = parsed.join(F.broadcast(table), F.col("_split.wanted") == F.col("_key"), "left")
+        too_large = self._too_large(bytes_max, job.kafka.writing)
+        return looked_up.withColumn("_reason", F.coalesce(self._reason(), too_large))
 
-    def _routed(self, rows: DataFrame, name: str) -> DataFrame:
+    def _routed(self, rows: DataFrame, job: Job) -> DataFrame:
         """Rows as records: key, value, headers, and the topic that each goes to."""
         settings = self._settings
-        reasoned = rows.withColumn("_reason", self._reason())
-        if settings.unmatched == "drop":
-            reasoned = reasoned.where(F.col("_reason").isNotNull() | F.col("_row").isNotNull())
         is_dead = F.col("_reason").isNotNull()
-        key, value, headers = dead_letter_columns(F.col("_reason"), name)
-        return reasoned.select(
-            key,
-            F.when(is_dead, value).otherwise(self._enriched().cast("binary")).alias("value"),
-            F.when(is_dead, headers).otherwise(F.col("headers")).alias("headers"),
-            F.when(is_dead, settings.dead_topic).otherwise(settings.output_topic).alias("topic"),
+        if settings.unmatched == "drop":
+            rows = rows.where(is_dead | F.col("_row").isNotNull())
+        letter = dead_letter_columns(
+            F.col("_reason"), job.name, job.record_bytes_max(settings.dead_topic)
         )
+        enriched = (F.col("key"), self._enriched(), F.col("headers"))
+        columns = [
+            F.when(is_dead, dead).otherwise(whole).alias(name)
+            for name, dead, whole in zip(("key", "value", "headers"), letter, enriched, strict=True)
+        ]
+        topic = F.when(is_dead, settings.dead_topic).otherwise(settings.output_topic)
+        return rows.select(*columns, topic.alias("topic"))
 
     def _enriched(self) -> Column:
-        field = F.lit(self._settings.output_field)
-        fields = F.from_json("_text", "map<string,variant>")
-        others = F.map_filter(fields, lambda name, _: name != field)
-        row = F.to_variant_object("_row")
-        return F.to_json(F.map_concat(others, F.create_map(field, row)))
+        prefix = F.lit(member_prefix(self._settings.output_field)).cast("binary")
+        row = F.coalesce("_row", F.lit("null")).cast("binary")
+        return F.concat(F.col("_split.head"), prefix, row, F.col("_split.tail"))
 
     def _reason(self) -> Column:
-        is_object = F.schema_of_variant("_variant").startswith("OBJECT")
-        reason = F.when(F.col("_variant").isNull(), "not JSON").when(
-            ~is_object, "not a JSON object"
+        reason = F.col("_split.reason")
+        if self._settings.unmatched != "dead":
+            return reason
+        missing = F.concat(
+            F.lit(f"no row of the table has {self._settings.table_key}="),
+            F.coalesce(F.substring("_split.wanted", 1, 60), F.lit("null")),
         )
-        if self._settings.unmatched == "dead":
-            missing = F.concat(
-                F.lit(f"no row of the table has {self._settings.table_key}="),
-                F.coalesce(F.substring("_wanted", 1, 60), F.lit("null")),
-            )
-            reason = reason.when(F.col("_key").isNull(), missing)
-        return reason
+        return F.coalesce(reason, F.when(F.col("_key").isNull(), missing))
+
+    def _too_large(self, bytes_max: int, options: SinkOptions) -> Column:
+        """Why the enriched record would stop the pipeline; null if its topic takes it."""
+        added = F.coalesce(F.octet_length("_row"), F.lit(0))
+        added += len(member_prefix(self._settings.output_field).encode()) + len("null,")
+        whole = payload_bytes() + added
+        is_too_large = (whole - F.col("_split.saved") > room_bytes(bytes_max)) | (
+            whole > room_bytes(options.request_bytes_max)
+        )
+        topic = self._settings.output_topic
+        sentence = F.concat(
+            F.lit("enriched it has "), whole, F.lit(f" bytes, too many for {topic}")
+        )
+        return F.when(is_too_large, sentence)
+
+
+def _splitter(
+    path: tuple[str, ...], name: str, *, codec: int, long_bytes: int
+) -> Callable[[pa.Array], pa.Array]:
+    """The function that workers run on the values of many records."""
+
+    def split(values: pa.Array) -> pa.Array:
+        rows = [_split(value.as_py(), path, name, codec, long_bytes) for value in values]
+        return pa.array(rows, type=_SPLIT_TYPE)
+
+    return split
+
+
+def _split(
+    value: bytes | None, path: tuple[str, ...], name: str, codec: int, long_bytes: int
+) -> tuple[bytes | None, bytes | None, str | None, str | None, int]:
+    try:
+        parts = split_object(value, path, name)
+    except Unsplittable as error:
+        return None, None, None, str(error), 0
+    head = parts.head + b"," if parts.has_members else parts.head
+    saved = 0
+    if len(head) > long_bytes and codec != NONE:
+        # Only its compressed size decides whether a topic takes such a record.
+        saved = max(0, len(head) - len(compress(codec, head)))
+    return head, parts.tail, parts.found, None, saved

@@ -18,7 +18,7 @@ from tidemill.spark.options.option_values import parse_bootstrap
 from tidemill.spark.sink.delivery import AT_LEAST_ONCE, delivery_of
 from tidemill.wire.compression import CODEC_IDS
 
-__all__ = ["SinkOptions", "sink_options"]
+__all__ = ["SINK_OPTIONS", "SinkOptions", "sink_options"]
 
 T = TypeVar("T")
 
@@ -49,7 +49,8 @@ class SinkOptions:
     delivery: str = AT_LEAST_ONCE
     client_id: str = "tidemill-spark"
     acks: int = -1
-    codec: int = 0
+    codec: int = CODEC_IDS["lz4"]
+    """A record that came compressed may be too large for its topic without."""
     batch_bytes: int = 256 * KIB
     linger_ms: int | None = None
     """None: a batch waits for more rows until it is full or its task ends."""
@@ -156,3 +157,4 @@ _KNOWN: dict[str, tuple[str | None, Callable[[str], object]]] = {
     "kafka.security.protocol": (None, _plaintext),
 }
 """By name in lower case: the field that it sets (None if it is only checked) and its parser."""
+SINK_OPTIONS = tuple(_KNOWN)

@@ -15,7 +15,7 @@ from typing import final
 import pyarrow as pa
 
 from tidemill.client.network.cluster_client import Backoff, ClusterClient
-from tidemill.client.network.errors import ClientError
+from tidemill.client.network.errors import BrokerUnreachable, ClientError
 from tidemill.client.producing.batch_producer import BatchProducer, Delivered
 from tidemill.client.producing.encoded_batch import EncodedBatch, compressed
 from tidemill.core.clock import Clock
@@ -27,6 +27,7 @@ from tidemill.hot.row_partitions import by_key, grouped, spread
 from tidemill.spark.bridge.column_batches import asked_partitions, by_topic, row_columns
 from tidemill.spark.sink.options import SinkOptions
 from tidemill.wire.batch import HEADER_BYTES
+from tidemill.wire.compression import NONE
 
 __all__ = ["SinkWriter"]
 
@@ -111,7 +112,8 @@ class SinkWriter:
             except ClientError as error:
                 pause_s = backoff.next_s()
                 if loop.time() + pause_s > deadline:
-                    raise UserError(f"cannot write to topic {name}: {error}") from error
+                    # An outage, and no mistake of the user: whoever restarts queries may go on.
+                    raise BrokerUnreachable(f"cannot write to topic {name}: {error}") from error
             else:
                 return len(info.partitions)
             await asyncio.sleep(pause_s)
@@ -174,9 +176,12 @@ class SinkWriter:
     def _close(self, topic: _Topic, partition: int) -> EncodedBatch:
         batch = topic.open.pop(partition)
         codec = self._options.codec
+        packed = compressed(batch.buffer, codec)
+        if len(packed) >= len(batch.buffer):  # a batch must not grow past what the topic takes
+            packed, codec = batch.buffer, NONE
         return EncodedBatch(
             TopicPartition(topic.name, partition),
-            compressed(batch.buffer, codec),
+            packed,
             codec,
             batch.record_count,
             batch.base_timestamp,

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 __all__ = ["check_schema", "source_schema"]
 
 
+_NULLABLE_COLUMNS = frozenset({"key", "value", HEADERS_COLUMN})
+
+
 def source_schema(options: SourceOptions) -> StructType:
     """The columns that the options ask for; all are nullable, as in Spark's Kafka source."""
     from pyspark.sql.types import StructType
@@ -25,7 +28,10 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 def check_schema(schema: StructType) -> None:
-    """A schema from the user may leave columns out; any other difference is a UserError."""
+    """A schema from the user may leave columns out; any other difference is a UserError.
+
+    Spark believes NOT NULL and answers `count(value)` without a look at the values.
+    """
     every = _every_column()
     for field in schema.fields:
         known = every[field.name] if field.name in every.fieldNames() else None
@@ -35,6 +41,11 @@ def check_schema(schema: StructType) -> None:
             raise UserError(
                 f"column {field.name} is {known.dataType.simpleString()}, not "
                 f"{field.dataType.simpleString()}: cast it in the query"
+            )
+        if not field.nullable and field.name in _NULLABLE_COLUMNS:
+            raise UserError(
+                f"column {field.name} must not be NOT NULL: records may be without (a tombstone "
+                "has no value)"
             )
 
 

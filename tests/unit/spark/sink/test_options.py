@@ -16,7 +16,7 @@ def options(**more: str):
 def test_the_brokers_are_all_that_must_be_given():
     checked = options()
     assert checked.bootstrap == (("one", 9092),)
-    assert (checked.topic, checked.acks, checked.codec) == (None, -1, compression.NONE)
+    assert (checked.topic, checked.acks, checked.codec) == (None, -1, compression.LZ4)
 
 
 def test_producer_settings_are_understood_in_any_case():

@@ -4,17 +4,20 @@
     input.topic = "web-logs"
 
 A key may also be in a table (`[input]`, then `topic = ...`): TOML treats both as the same key.
-Keys under `[spark]` go to Spark unchanged. An unknown key is refused.
+Keys under `[spark]` go to Spark unchanged, keys under `[kafka]` to the client. An unknown key is
+refused.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import final
+from pathlib import Path
+from typing import Final, final
 
 from tidemill.core.config.keys import (
     Option,
@@ -24,14 +27,29 @@ from tidemill.core.config.keys import (
     options_of,
 )
 from tidemill.core.errors import UserError
+from tidemill.spark.pipelines.framework.kafka_options import (
+    KAFKA_PREFIX,
+    KafkaOptions,
+    kafka_options,
+)
 from tidemill.spark.pipelines.framework.pipeline import Pipeline, PipelineKind
 from tidemill.spark.pipelines.framework.run_settings import RunSettings
 
-__all__ = ["ConfiguredPipeline", "configure", "key_rows", "parse_file", "template"]
+__all__ = [
+    "ConfiguredPipeline",
+    "beside_file",
+    "configure",
+    "key_rows",
+    "parse_file",
+    "template",
+]
 
 PIPELINE_KEY = "pipeline"
 SPARK_PREFIX = "spark."
 _WIDTH = 96
+_PATH_KEYS: Final = frozenset({"checkpoint.dir", "output.dir", "table.file"})
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z][\w+.-]+:")
+"""A path from the root, or an address of some storage."""
 
 
 @final
@@ -43,6 +61,7 @@ class ConfiguredPipeline:
     pipeline: Pipeline
     run: RunSettings
     spark: Mapping[str, str]
+    kafka: KafkaOptions
 
 
 def parse_file(text: str, *, source: str) -> dict[str, object]:
@@ -52,6 +71,21 @@ def parse_file(text: str, *, source: str) -> dict[str, object]:
     except tomllib.TOMLDecodeError as error:
         raise UserError(f"{source}: {error}") from None
     return dict(_flat(tables, ""))
+
+
+def beside_file(
+    kind: PipelineKind, values: Mapping[str, object], folder: Path
+) -> dict[str, object]:
+    """The values of a file in `folder`, whose relative paths are relative to it, defaults too.
+
+    A pipeline then finds its checkpoint from wherever it is started.
+    """
+    found = dict(values)
+    for made, _ in key_rows(kind):
+        path = found.get(made.key, made.default)
+        if made.key in _PATH_KEYS and isinstance(path, str) and not _ABSOLUTE.match(path):
+            found[made.key] = str(folder / path)
+    return found
 
 
 def _flat(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
@@ -70,21 +104,24 @@ def configure(kind: PipelineKind, *layers: Mapping[str, object]) -> ConfiguredPi
     for layer in layers:
         values.update(layer)
     _check_name(kind, values.pop(PIPELINE_KEY, kind.name))
-    spark = {
-        key: _spark_text(value) for key, value in values.items() if key.startswith(SPARK_PREFIX)
-    }
-    rest = {key: value for key, value in values.items() if key not in spark}
+    spark, kafka = (
+        {key: _plain_text(value) for key, value in values.items() if key.startswith(prefix)}
+        for prefix in (SPARK_PREFIX, KAFKA_PREFIX)
+    )
+    rest = {key: value for key, value in values.items() if key not in spark.keys() | kafka.keys()}
     run_keys = [made.key for made in options_of(RunSettings).values()]
     own_keys = [made.key for made in options_of(kind.settings_class).values()]
     for key in rest:
         if key not in run_keys and key not in own_keys:
             hint = nearest_key_hint(key, [*run_keys, *own_keys])
             raise UserError(f"pipeline {kind.name} has no key {key!a}{hint}")
+    run = build(RunSettings, {key: value for key, value in rest.items() if key in run_keys})
     return ConfiguredPipeline(
         kind=kind,
         pipeline=kind.make({key: value for key, value in rest.items() if key in own_keys}),
-        run=build(RunSettings, {key: value for key, value in rest.items() if key in run_keys}),
+        run=run,
         spark=spark,
+        kafka=kafka_options(kafka, run.bootstrap),
     )
 
 
@@ -93,8 +130,8 @@ def _check_name(kind: PipelineKind, name: object) -> None:
         raise UserError(f"the file is for pipeline {name}, not for {kind.name}")
 
 
-def _spark_text(value: object) -> str:
-    """A value in the spelling of Spark's settings."""
+def _plain_text(value: object) -> str:
+    """A value in the spelling of Spark's settings and Kafka's."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -117,6 +154,8 @@ def template(kind: PipelineKind) -> str:
     parts.append(
         "\n# Settings of Spark itself, as Spark names them, for example:\n"
         '# spark.executor.memory = "2g"\n'
+        "\n# Settings of the Kafka clients that read and write, for example:\n"
+        '# kafka.compression.type = "zstd"\n'
     )
     return "".join(parts)
 

@@ -1,17 +1,21 @@
-"""From settings to a finished run: first the topics, then the Spark session, then the runner."""
+"""From settings to a finished run: checkpoint, topics, Spark session, and then the runner."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships none
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, UserError
+from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms, PipelineCheckpoint
 from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.jvm_output import JvmOutput
 from tidemill.spark.pipelines.framework.runner import RunListener, Runner
+from tidemill.spark.pipelines.framework.stopping import StopRequest
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.session import session
 
@@ -28,6 +32,10 @@ _SPARK_SETTINGS: Final = {
 }
 """Defaults that the file may override. Dates and hours in folder names are in UTC."""
 _VERBOSE_SETTINGS: Final = {"spark.log.level": "WARN"}
+_CHATTY_LOGGERS: Final = (
+    *("py4j", "py4j.clientserver", "py4j.java_gateway"),
+    *("SQLQueryContextLogger", "DataFrameQueryContextLogger"),
+)
 _FAILURE_LINES: Final = 40
 """Lines of the JVM's output that a failed run shows."""
 
@@ -45,15 +53,30 @@ def execute(
 
     The JVM's output stays hidden unless `verbose`; after a failure its last lines are shown.
     """
-    created = prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
-    if created:
-        screen.show(f"made {', '.join(created)}")
-    screen.show(f"starting Spark on {configured.run.master}")
-    with contextlib.closing(JvmOutput()) as output:
+    checkpoint = PipelineCheckpoint(configured.run.checkpoint_dir, configured.kind.name)
+    stop = StopRequest()
+    with (
+        stop.signals(),
+        checkpoint.held(),
+        contextlib.closing(JvmOutput()) as output,
+        contextlib.nullcontext() if verbose else _quiet_loggers(),
+    ):
+        checkpoint.bind(_terms(configured))
         try:
-            spark = _session(configured, output, verbose=verbose)
+            spark = _started(configured, screen, output, stop, verbose=verbose)
+            if spark is None:
+                return
             try:
-                Runner(configured, spark, screen, clock, once=once, between_polls=output.trim).run()
+                runner = Runner(
+                    configured,
+                    spark,
+                    screen,
+                    clock,
+                    once=once,
+                    stop=stop,
+                    between_polls=output.trim,
+                )
+                runner.run()
             finally:
                 _stop(spark)
         except UserError:
@@ -62,6 +85,49 @@ def execute(
             for line in output.last_lines(_FAILURE_LINES):
                 screen.show(line)
             raise
+
+
+def _terms(configured: ConfiguredPipeline) -> CheckpointTerms:
+    """Of the pipeline, and of Spark: it never changes the number of partitions of a state."""
+    made = configured.pipeline.checkpoint_terms()
+    state = {"state.partitions": str(configured.run.state_partitions)}
+    return CheckpointTerms(made.version, {**made.settings, **state})
+
+
+def _started(
+    configured: ConfiguredPipeline,
+    screen: Screen,
+    output: JvmOutput,
+    stop: StopRequest,
+    *,
+    verbose: bool,
+) -> SparkSession | None:
+    """A session, and the topics; None if a stop was asked for meanwhile."""
+    with stop.interrupting():
+        created = prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
+        if created:
+            screen.show(f"made {', '.join(created)}")
+        screen.show(f"starting Spark on {configured.run.master}")
+        try:
+            return _session(configured, output, verbose=verbose)
+        except TidemillError:
+            if not stop.is_set:  # the JVM may have received the same signal
+                raise
+    return None
+
+
+@contextlib.contextmanager
+def _quiet_loggers() -> Iterator[None]:
+    """pyspark and py4j log every error that they also raise, some as a line of JSON."""
+    loggers = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
+    before = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
 
 
 def _session(configured: ConfiguredPipeline, output: JvmOutput, *, verbose: bool) -> SparkSession:

@@ -31,7 +31,10 @@ class JvmOutput:
     """Output of every process that was started inside `captured`."""
 
     def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - `close` ends it
+        with tempfile.TemporaryFile(buffering=0) as file:
+            # Not 0, 1 or 2: one of those may be closed, and would be free for this file.
+            number = fcntl.fcntl(file, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+        self._file = os.fdopen(number, "r+b", buffering=0)
         # Writers share the flag: after `trim` they write at the new end, not at their old position.
         fcntl.fcntl(self._file, fcntl.F_SETFL, os.O_APPEND)
 
@@ -41,17 +44,17 @@ class JvmOutput:
     @contextlib.contextmanager
     def captured(self) -> Iterator[None]:
         """Processes that start inside this block write to the file for the rest of their lives."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        originals = [(number, os.dup(number)) for number in (_STDOUT, _STDERR)]
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:  # Python has none for a number that was closed when it started
+                stream.flush()
+        originals = [(number, _try_duplicate(number)) for number in (_STDOUT, _STDERR)]
         try:
             for number, _ in originals:
                 os.dup2(self._file.fileno(), number)
             yield
         finally:
             for number, original in originals:
-                os.dup2(original, number)
-                os.close(original)
+                _restore(number, original)
 
     def trim(self) -> None:
         """Drop all but the newest output if the file has grown past its limit."""
@@ -70,3 +73,19 @@ class JvmOutput:
     def _tail(self) -> bytes:
         start = max(0, self._size_bytes() - _TAIL_BYTES)
         return os.pread(self._file.fileno(), _TAIL_BYTES, start)
+
+
+def _try_duplicate(number: int) -> int | None:
+    """None if the number is closed."""
+    try:
+        return fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1)
+    except OSError:
+        return None
+
+
+def _restore(number: int, original: int | None) -> None:
+    if original is None:
+        os.close(number)
+        return
+    os.dup2(original, number)
+    os.close(original)

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, final
 
+from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms
+from tidemill.spark.pipelines.framework.kafka_options import KafkaOptions
 from tidemill.spark.pipelines.framework.run_settings import RunSettings
+from tidemill.spark.pipelines.framework.topic_check import record_bytes_max
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,6 +38,8 @@ class Stage:
 
     name: str
     writer: DataStreamWriter
+    late: Callable[[], int] | None = None
+    """Records of this run that came too late; None: as Spark counts rows."""
 
 
 @final
@@ -45,15 +50,17 @@ class Job:
     name: str
     spark: SparkSession
     run: RunSettings
+    kafka: KafkaOptions
 
     def read(self, topic: str, stage: str, *, columns: str) -> DataFrame:
         """A stream of the records of `topic`; the stage's consumer group shows its progress."""
         return (
             self.spark.readStream.format("tidemill")
-            .option("kafka.bootstrap.servers", self.run.bootstrap)
+            .options(**self.kafka.source)
             .option("subscribe", topic)
             .option("startingOffsets", self.run.start)
             .option("maxOffsetsPerTrigger", self.run.batch_rows_max)
+            .option("alignTimestamps", "true")
             .option("kafka.group.id", f"{self.run.group or self.name}-{stage}")
             .option("columns", columns)
             .load()
@@ -61,13 +68,21 @@ class Job:
 
     def write(self, rows: DataFrame, topic: str) -> None:
         """Append the rows of a batch to `topic`; returns when all of them are acknowledged."""
-        (
-            rows.write.format("tidemill")
-            .mode("append")
-            .option("kafka.bootstrap.servers", self.run.bootstrap)
-            .option("topic", topic)
-            .save()
-        )
+        writer = rows.write.format("tidemill").mode("append").options(**self.kafka.sink)
+        writer.option("topic", topic).save()
+
+    def write_stream(self, rows: DataFrame) -> DataStreamWriter:
+        """A query, not started, that appends each row to the topic that its column names."""
+        writer = rows.writeStream.format("tidemill").outputMode("append")
+        return writer.options(**self.kafka.sink)
+
+    def checkpoint_of(self, stage: str) -> str:
+        """Where Spark keeps the checkpoint of a stage."""
+        return f"{self.run.checkpoint_dir}/{self.name}/{stage}"
+
+    def record_bytes_max(self, topic: str) -> int:
+        """How large a record of `topic` may be, as its configuration says now."""
+        return record_bytes_max(self.run.bootstrap, topic)
 
 
 @final
@@ -86,6 +101,10 @@ class Pipeline(Protocol):
 
     def build(self, job: Job) -> Sequence[Stage]:
         """The stages. UserError if the settings do not fit the data or the checkpoint."""
+        ...
+
+    def checkpoint_terms(self) -> CheckpointTerms:
+        """Which of its settings, and which version of its queries, a checkpoint is bound to."""
         ...
 
     def table(self) -> Table | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, final
 
 from tidemill.spark.options.offset_json import PRIVATE_KEY
@@ -30,16 +30,20 @@ class StageProgress:
     lag: int | None
     """Records that the topic had beyond the batch; None if Spark did not report it."""
     late: int
-    """Rows of the batch that arrived after their window had closed."""
+    """Records that came after their window had closed: those of the run if the stage counts them,
+    else the rows that Spark has dropped in this batch."""
 
 
-def stage_progress(name: str, query: StreamingQuery) -> StageProgress | None:
-    """None before the first batch."""
+def stage_progress(
+    name: str, query: StreamingQuery, late: Callable[[], int] | None = None
+) -> StageProgress | None:
+    """None before the first batch. `late` counts what came too late, if the stage does."""
     report = query.lastProgress
     if report is None:
         return None
     facts: Mapping[str, object] = json.loads(report.json)
-    return from_report(name, facts)
+    found = from_report(name, facts)
+    return found if late is None else replace(found, late=late())
 
 
 def is_batch_running(status: Mapping[str, object]) -> bool:

@@ -31,7 +31,8 @@ class RunSettings:
         "./checkpoints",
         key="checkpoint.dir",
         doc="Where the pipeline records what it has read, and its open windows. A restart "
-        "continues from here. Without it the pipeline starts from the beginning.",
+        "continues from here. Without it the pipeline starts from the beginning. A relative path "
+        "begins at the folder of this file, as all paths do here.",
     )
     start: str = option(
         "earliest",
@@ -69,8 +70,8 @@ class RunSettings:
     restart_max: int = option(
         8,
         key="restart.max",
-        doc="Restarts in a row after failures before the command gives up with exit code 1. A "
-        "successful batch resets the count.",
+        doc="Restarts in a row after failures of one stage before the command gives up with exit "
+        "code 1. A successful batch of the stage resets the count.",
         maximum=1_000,
     )
     restart_pause_max_s: float = option(

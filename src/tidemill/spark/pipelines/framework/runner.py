@@ -1,10 +1,10 @@
 """Runs a pipeline until it is told to stop, and restarts it after a failure.
 
 Theory of operation. All stages run in one Spark session as one unit: if one fails, the others stop
-and all restart from their checkpoints, after a pause that doubles each time. A successful batch
-resets the count of failures; too many in a row end the run. A restart loses nothing: a stage
-continues behind the last batch that its checkpoint records as done, so a batch that was running is
-repeated.
+and all restart from their checkpoints, after a pause that doubles each time. Failures are counted
+for each stage: only a batch of its own resets the count, and too many in a row end the run. A
+restart loses nothing: a stage continues behind the last batch that its checkpoint records as done,
+so a batch that was running is repeated.
 
 A stop (SIGTERM, SIGINT) waits a limited time for running batches; the next run repeats what was
 interrupted. The JVM may have received the same signal and ended already: that is not a failure.
@@ -14,27 +14,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-import signal
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from py4j.protocol import (  # type: ignore[import-untyped]  # ships none
-    Py4JError,
-    Py4JJavaError,
-)
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships none
 from pyspark.errors import AnalysisException, PySparkException
 
+from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import Clock
-from tidemill.core.errors import TidemillError, UserError
+from tidemill.core.errors import KafkaError, TidemillError, UserError
+from tidemill.spark.pipelines.framework.checkpoint import PipelineCheckpoint
 from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
+from tidemill.spark.pipelines.framework.failures import failure_of
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage
 from tidemill.spark.pipelines.framework.progress import (
     StageProgress,
     is_batch_running,
     stage_progress,
 )
+from tidemill.spark.pipelines.framework.stopping import StopRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,8 +43,8 @@ __all__ = ["RunListener", "Runner"]
 
 _POLL_S: Final = 1
 _FIRST_PAUSE_S: Final = 1.0
-_OUR_ERROR: Final = re.compile(r"^tidemill\.[\w.]+\.(\w+): (.+)$", re.MULTILINE)
-_REASON_CHARS_MAX: Final = 300
+_STARTING: Final = "start"
+"""Counts failures before any stage runs."""
 
 
 class RunListener(Protocol):
@@ -70,6 +69,7 @@ class Runner:
         clock: Clock,
         *,
         once: bool,
+        stop: StopRequest | None = None,
         between_polls: Callable[[], None] = lambda: None,
     ) -> None:
         self._configured = configured
@@ -78,26 +78,24 @@ class Runner:
         self._clock = clock
         self._once = once
         self._between_polls = between_polls
-        self._job = Job(configured.kind.name, spark, configured.run)
+        self._job = Job(configured.kind.name, spark, configured.run, configured.kafka)
         self._queries: dict[str, StreamingQuery] = {}
+        self._late: dict[str, Callable[[], int] | None] = {}
         self._seen: dict[str, int] = {}
         """The last batch of each stage that the listener knows."""
-        self._failures = 0
-        self._is_stopping = False
-
-    def stop(self) -> None:
-        """End soon; safe to call from a signal handler."""
-        self._is_stopping = True
+        self._failures: Counter[str] = Counter()
+        """In a row, by stage."""
+        self._checkpoint = PipelineCheckpoint(self._run.checkpoint_dir, configured.kind.name)
+        self._stop = stop or StopRequest()
 
     def run(self) -> None:
         """Run until stopped, or with `once` until the records that exist now are processed.
 
         TidemillError if it failed too often.
         """
-        with self._stop_signals():
-            while not self._attempt():
-                pass
-            self._stop_queries(wait_s=self._run.stop_wait_s)
+        while not self._attempt():
+            pass
+        self._stop_queries(wait_s=self._run.stop_wait_s)
 
     # --- one attempt -----------------------------------------------------------------------------
 
@@ -106,21 +104,22 @@ class Runner:
         try:
             self._start()
             self._follow()
-        except (PySparkException, Py4JError, OSError) as error:
-            if not self._is_stopping:
+        except (PySparkException, Py4JError, ClientError, KafkaError, OSError) as error:
+            if not self._stop.is_set:
                 self._recover(error)
-                return self._is_stopping
+                return self._stop.is_set
         return True
 
     def _start(self) -> None:
         for stage in self._configured.pipeline.build(self._job):
+            self._late[stage.name] = stage.late
             self._queries[stage.name] = self._started(stage)
         self._listener.started(list(self._queries))
 
     def _started(self, stage: Stage) -> StreamingQuery:
         run, name = self._run, self._configured.kind.name
         writer = stage.writer.queryName(f"{name}-{stage.name}").option(
-            "checkpointLocation", f"{run.checkpoint_dir}/{name}/{stage.name}"
+            "checkpointLocation", self._job.checkpoint_of(stage.name)
         )
         if self._once:
             return writer.trigger(availableNow=True).start()
@@ -128,7 +127,7 @@ class Runner:
 
     def _follow(self) -> None:
         """Watch the queries until they end or a stop is asked for; raises what a stage raised."""
-        while not self._is_stopping:
+        while not self._stop.is_set:
             active = [query for query in self._queries.values() if query.isActive]
             if len(active) < len(self._queries):
                 self._raise_failure()
@@ -146,30 +145,46 @@ class Runner:
                 raise error
 
     def _report_progress(self) -> None:
-        found = [stage_progress(name, query) for name, query in self._queries.items()]
+        found = [
+            stage_progress(name, query, self._late[name]) for name, query in self._queries.items()
+        ]
         stages = [stage for stage in found if stage is not None]
         fresh = {s.name: s.batch_id for s in stages if self._seen.get(s.name) != s.batch_id}
         if fresh:
             self._seen.update(fresh)
-            self._failures = 0
+            for name in (_STARTING, *fresh):
+                del self._failures[name]
             self._listener.progressed(stages)
 
     # --- failures --------------------------------------------------------------------------------
 
     def _recover(self, error: Exception) -> None:
         """Pause before the next attempt, or raise if there is none."""
-        reason = _reason(error)
-        self._failures += 1
-        if isinstance(error, AnalysisException) or "UserError: " in str(error):
-            raise UserError(reason) from None
+        stage = self._failed_stage()
+        text = str(error) or type(error).__name__
+        failure = failure_of(text)
+        if failure.is_users or (isinstance(error, AnalysisException) and not failure.is_ours):
+            raise UserError(failure.reason) from None
         if not self._is_spark_alive():
-            raise TidemillError(f"Spark has ended: {reason}") from None
-        if self._failures > self._run.restart_max:
-            raise TidemillError(f"gave up after {self._failures} failures: {reason}") from None
+            raise TidemillError(f"Spark has ended: {failure.reason}") from None
+        self._failures[stage] += 1
+        reason = f"{stage}: {failure.reason} ({self._checkpoint.keep_failure(text)})"
+        if self._failures[stage] > self._run.restart_max:
+            raise TidemillError(
+                f"gave up after {self._failures[stage]} failures: {reason}"
+            ) from None
         self._stop_queries(wait_s=0.0)
-        pause_s = min(_FIRST_PAUSE_S * 2.0 ** (self._failures - 1), self._run.restart_pause_max_s)
+        doubled_s = _FIRST_PAUSE_S * 2.0 ** (self._failures[stage] - 1)
+        pause_s = min(doubled_s, self._run.restart_pause_max_s)
         self._listener.failed(reason, pause_s)
         self._pause(pause_s)
+
+    def _failed_stage(self) -> str:
+        with contextlib.suppress(PySparkException, Py4JError, OSError):
+            for name, query in self._queries.items():
+                if not query.isActive and query.exception() is not None:
+                    return name
+        return _STARTING
 
     def _is_spark_alive(self) -> bool:
         try:
@@ -179,7 +194,7 @@ class Runner:
 
     def _pause(self, seconds: float) -> None:
         deadline = self._clock.monotonic() + seconds
-        while not self._is_stopping and self._clock.monotonic() < deadline:
+        while not self._stop.is_set and self._clock.monotonic() < deadline:
             asyncio.run(asyncio.sleep(_POLL_S / 10))
 
     # --- stopping --------------------------------------------------------------------------------
@@ -194,29 +209,3 @@ class Runner:
                     query.awaitTermination(_POLL_S)
                 query.stop()
         self._queries.clear()
-
-    @contextlib.contextmanager
-    def _stop_signals(self) -> Iterator[None]:
-        def on_signal(number: int, frame: FrameType | None) -> None:
-            self.stop()
-
-        numbers = (signal.SIGTERM, signal.SIGINT)
-        before = [signal.signal(number, on_signal) for number in numbers]
-        try:
-            yield
-        finally:
-            for number, handler in zip(numbers, before, strict=True):
-                signal.signal(number, handler)
-
-
-def _reason(error: Exception) -> str:
-    """One line; the message of our own code in a worker if it raised the error."""
-    text = str(error)
-    ours = _OUR_ERROR.findall(text)
-    if ours:
-        kind, sentence = ours[-1]
-        return f"{kind}: {sentence}"[:_REASON_CHARS_MAX]
-    lines = [line.lstrip(": ") for line in text.splitlines() if line.strip()]
-    if isinstance(error, Py4JJavaError) and len(lines) > 1:
-        lines = lines[1:]  # the first line only names the py4j call
-    return (lines[0] if lines else type(error).__name__)[:_REASON_CHARS_MAX]

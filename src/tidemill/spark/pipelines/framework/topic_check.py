@@ -3,32 +3,55 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
+from tidemill.core.limits import MIB
 from tidemill.core.net import AsyncioNet
 from tidemill.spark.options.option_values import parse_bootstrap
-from tidemill.spark.pipelines.framework.pipeline import Topics
 
-__all__ = ["prepare_topics"]
+if TYPE_CHECKING:
+    from tidemill.spark.pipelines.framework.pipeline import Topics
+
+__all__ = ["prepare_topics", "record_bytes_max"]
+
+T = TypeVar("T")
+
+_BYTES_MAX_KEY: Final = "max.message.bytes"
+_BYTES_MAX_DEFAULT: Final = MIB
 
 
 def prepare_topics(bootstrap: str, topics: Topics) -> list[str]:
     """Names of the topics that were created. UserError if an input is missing."""
-    return asyncio.run(_prepare(bootstrap, topics))
+    return asyncio.run(_asked(bootstrap, lambda admin: _prepare(admin, topics)))
 
 
-async def _prepare(bootstrap: str, topics: Topics) -> list[str]:
+def record_bytes_max(bootstrap: str, topic: str) -> int:
+    """How large a batch of `topic` may be, and so a record."""
+    return asyncio.run(_asked(bootstrap, lambda admin: _bytes_max(admin, topic)))
+
+
+async def _asked(bootstrap: str, ask: Callable[[Admin], Awaitable[T]]) -> T:
     endpoints = parse_bootstrap(bootstrap, "bootstrap")
     async with ClusterClient(AsyncioNet(), endpoints, client_id="tidemill-pipeline") as cluster:
-        admin = Admin(cluster)
-        existing = {info.name for info in await admin.list_topics()}
-        for name in topics.inputs:
-            if name not in existing:
-                raise UserError(f"there is no topic {name}: `tidemill topic create {name}`")
-        missing = [name for name in dict.fromkeys(topics.outputs) if name not in existing]
-        return [name for name in missing if await _create(admin, name)]
+        return await ask(Admin(cluster))
+
+
+async def _prepare(admin: Admin, topics: Topics) -> list[str]:
+    existing = {info.name for info in await admin.list_topics()}
+    for name in topics.inputs:
+        if name not in existing:
+            raise UserError(f"there is no topic {name}: `tidemill topic create {name}`")
+    missing = [name for name in dict.fromkeys(topics.outputs) if name not in existing]
+    return [name for name in missing if await _create(admin, name)]
+
+
+async def _bytes_max(admin: Admin, topic: str) -> int:
+    values = {entry.name: entry.value for entry in await admin.describe_configs(topic)}
+    return int(values.get(_BYTES_MAX_KEY) or _BYTES_MAX_DEFAULT)
 
 
 async def _create(admin: Admin, name: str) -> bool:

@@ -69,6 +69,11 @@ _MILLIS_FROM: Final = 100_000_000_000
 """A bare number from here on is milliseconds since 1970; a smaller one is seconds."""
 _MILLIS_MAX: Final = 100_000_000_000_000
 """More than three thousand years: not a time, and too large for a cast."""
+_FIRST_TIME: Final = "1970-01-01T00:00:00Z"
+_LAST_TIME: Final = "9999-12-31T00:00:00Z"
+"""Spark knows times in 292,000 years on both sides, and overflows when it makes windows of them."""
+_LATENCY_MS_MAX: Final = 1e12
+"""Thirty years. A larger latency counts as this one, so that all figures are finite."""
 
 
 def parse_lines(records: DataFrame, settings: LogSettings) -> DataFrame:
@@ -144,21 +149,31 @@ def _typed() -> list[Column]:
     columns = {name: raw[name] for name in EVENT_COLUMNS} | {
         "time": _time(raw["time"]),
         "status": raw["status"].try_cast("int"),
-        "bytes": F.coalesce(raw["bytes"].try_cast("bigint"), F.lit(0)),
-        "latency_ms": F.when(raw["latency_ms"] >= 0, raw["latency_ms"]),
+        "bytes": F.greatest(F.coalesce(raw["bytes"].try_cast("bigint"), F.lit(0)), F.lit(0)),
+        "latency_ms": _latency_ms(raw["latency_ms"]),
     }
     return [column.alias(name) for name, column in columns.items()]
 
 
+def _latency_ms(given: Column) -> Column:
+    """Null if it is negative or no number; Spark counts NaN as larger than everything else."""
+    return F.when((given >= 0) & ~F.isnan(given), F.least(given, F.lit(_LATENCY_MS_MAX)))
+
+
 def _time(text: Column) -> Column:
-    """The shape of the text selects the parser: a failed attempt is the most expensive step."""
+    """The shape of the text selects the parser: a failed attempt is the most expensive step.
+
+    A date begins with a year of four digits: Spark would put a time without one on today.
+    """
     number = text.try_cast("double")
     millis = F.when(number >= _MILLIS_FROM, number).otherwise(number * 1_000)
-    return (
+    parsed = (
         F.when(F.instr(text, "/") == 3, F.try_to_timestamp(text, F.lit(_CLF_TIME)))
-        .when(F.instr(text, ":") > 0, F.try_to_timestamp(text))
+        .when((F.instr(text, ":") > 0) & (F.instr(text, "-") == 5), F.try_to_timestamp(text))
         .when(F.abs(millis) < _MILLIS_MAX, F.timestamp_millis(millis.cast("bigint")))
     )
+    first, last = (F.lit(time).cast("timestamp") for time in (_FIRST_TIME, _LAST_TIME))
+    return F.when(parsed.between(first, last), parsed)
 
 
 def _reason(settings: LogSettings) -> Column:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import final
+from typing import TYPE_CHECKING, Final, final
 
+from tidemill.core.errors import TidemillError
+from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage, Table, Topics
 from tidemill.spark.pipelines.logs.minute_history import MinuteHistory
 from tidemill.spark.pipelines.logs.minute_table import minute_table
@@ -16,9 +18,15 @@ from tidemill.spark.pipelines.logs.minutes import Minute, read_minutes
 from tidemill.spark.pipelines.logs.report_page import write_page
 from tidemill.spark.pipelines.logs.settings import LogSettings
 
+if TYPE_CHECKING:
+    from tidemill.spark.pipelines.logs.late_lines import LateLines
+
 __all__ = ["LogPipeline"]
 
 _log = logging.getLogger(__name__)
+
+_STATE_VERSION: Final = 2
+"""Raised whenever the query or the figures of open windows change."""
 
 
 @final
@@ -28,16 +36,24 @@ class LogPipeline:
     def __init__(self, settings: LogSettings) -> None:
         self._settings = settings
         self._history = MinuteHistory(settings)
+        self._late_lines: LateLines | None = None
 
     def topics(self) -> Topics:
         settings = self._settings
         outputs = tuple(name for name in (settings.dead_topic, settings.minutes_topic) if name)
         return Topics((settings.input_topic,), outputs)
 
+    def checkpoint_terms(self) -> CheckpointTerms:
+        settings = self._settings
+        bound = {"input.topic": settings.input_topic, "window.s": str(settings.window_s)}
+        return CheckpointTerms(_STATE_VERSION, bound)
+
     def build(self, job: Job) -> Sequence[Stage]:
+        from tidemill.spark.pipelines.logs.late_lines import LateLines
         from tidemill.spark.pipelines.logs.log_stage import log_stage
 
-        return [log_stage(job, self._settings, self._refresh_report)]
+        self._late_lines = self._late_lines or LateLines()
+        return [log_stage(job, self._settings, self._late_lines, self._refresh_report)]
 
     def table(self) -> Table | None:
         found = self._stored_minutes()
@@ -52,7 +68,10 @@ class LogPipeline:
 
     def _stored_minutes(self) -> list[Minute]:
         settings = self._settings
-        return read_minutes(settings.minutes_dir, settings.report_minutes, settings.window_s)
+        try:
+            return read_minutes(settings.minutes_dir, settings.report_minutes, settings.window_s)
+        except (OSError, ValueError) as error:  # pyarrow raises ValueErrors
+            raise TidemillError(f"{settings.minutes_dir} cannot be read: {error}") from error
 
     def _refresh_report(self, finished: Sequence[Minute]) -> None:
         """The report is a convenience: neither a full disk, a damaged file nor a figure that

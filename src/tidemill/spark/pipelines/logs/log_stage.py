@@ -24,8 +24,10 @@ from pyspark.sql import functions as F
 
 from tidemill.spark.pipelines.framework.dead_letters import SOURCE_COLUMNS, dead_letters
 from tidemill.spark.pipelines.framework.pipeline import Job, Stage
+from tidemill.spark.pipelines.logs.late_lines import LateLines, is_late, watermark_before_ms
 from tidemill.spark.pipelines.logs.line_parsing import EVENT_COLUMNS, parse_lines
 from tidemill.spark.pipelines.logs.minutes import Minute, minute_from_row
+from tidemill.spark.pipelines.logs.utc_text import utc_date, utc_hour, utc_text
 from tidemill.spark.pipelines.logs.window_figures import FIGURE_INPUTS, window_figures
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["log_stage"]
 
+_STAGE: Final = "events"
 _ORIGIN_COLUMNS: Final = ("topic", "partition", "offset")
 _PAYLOAD_COLUMNS: Final = ("key", "value", "headers")
 """Of a record; only dead letters need them behind the parser."""
@@ -42,7 +45,10 @@ _FIELD_PRUNING: Final = "spark.sql.optimizer.nestedSchemaPruning.enabled"
 
 
 def log_stage(
-    job: Job, settings: LogSettings, on_windows: Callable[[Sequence[Minute]], None]
+    job: Job,
+    settings: LogSettings,
+    late_lines: LateLines,
+    on_windows: Callable[[Sequence[Minute]], None],
 ) -> Stage:
     """The query, not started. `on_windows` gets the newest windows that a batch has finished."""
     job.spark.conf.set(_FIELD_PRUNING, "false")
@@ -52,12 +58,13 @@ def log_stage(
         windows.select(_null_like(lines, "line"), "window")
     )
     writer = rows.writeStream.outputMode("append")
-    return Stage("events", writer.foreachBatch(_batch_writer(job, settings, on_windows)))
+    write = _batch_writer(job, settings, late_lines, on_windows)
+    return Stage(_STAGE, writer.foreachBatch(write), late=lambda: late_lines.total)
 
 
 def _lines(job: Job, settings: LogSettings) -> DataFrame:
     """One column, `line`: what was parsed, where it came from, and the record if it is dead."""
-    records = job.read(settings.input_topic, "events", columns=SOURCE_COLUMNS)
+    records = job.read(settings.input_topic, _STAGE, columns=SOURCE_COLUMNS)
     parsed = parse_lines(records, settings)
     is_dead = F.col("reason").isNotNull()
     fields = [
@@ -90,7 +97,10 @@ def _null_like(frame: DataFrame, name: str) -> Column:
 
 
 def _batch_writer(
-    job: Job, settings: LogSettings, on_windows: Callable[[Sequence[Minute]], None]
+    job: Job,
+    settings: LogSettings,
+    late_lines: LateLines,
+    on_windows: Callable[[Sequence[Minute]], None],
 ) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch_id: int) -> None:
         kept = rows.persist()
@@ -98,10 +108,13 @@ def _batch_writer(
             lines = kept.where(F.col("line").isNotNull()).select("line.*")
             windows = kept.where(F.col("window").isNotNull()).select("window.*")
             _write_events(lines, settings, batch_id)
-            _write_dead_letters(lines, job, settings)
+            dead, late = _dead_and_late(lines, job, settings, batch_id)
+            if dead:
+                _write_dead_letters(lines, job, settings)
             finished = _write_windows(windows, job, settings, batch_id)
         finally:
             kept.unpersist()
+        late_lines.add(batch_id, late)
         if finished:
             on_windows(finished)
 
@@ -110,14 +123,25 @@ def _batch_writer(
 
 def _write_events(lines: DataFrame, settings: LogSettings, batch_id: int) -> None:
     events = lines.where(F.col("reason").isNull()).select(*EVENT_COLUMNS, *_ORIGIN_COLUMNS)
-    dated = events.withColumn("hour", F.date_format("time", "HH"))
+    dated = events.withColumn("hour", utc_hour(F.col("time")))
     _write_parquet(dated, settings.events_dir, batch_id, by=("hour",))
 
 
+def _dead_and_late(
+    lines: DataFrame, job: Job, settings: LogSettings, batch_id: int
+) -> tuple[int, int]:
+    """How many lines of the batch are dead letters, and how many came too late for a window."""
+    watermark_ms = watermark_before_ms(job.spark, job.checkpoint_of(_STAGE), batch_id)
+    is_dead = F.col("reason").isNotNull()
+    late = ~is_dead & is_late(F.col("time"), settings.window_s, watermark_ms)
+    [row] = lines.agg(F.count_if(is_dead), F.count_if(late)).collect()
+    return row[0], row[1]
+
+
 def _write_dead_letters(lines: DataFrame, job: Job, settings: LogSettings) -> None:
+    bytes_max = job.record_bytes_max(settings.dead_topic)
     dead = lines.where(F.col("reason").isNotNull())
-    if not dead.isEmpty():
-        job.write(dead_letters(dead, F.col("reason"), job.name), settings.dead_topic)
+    job.write(dead_letters(dead, F.col("reason"), job.name, bytes_max), settings.dead_topic)
 
 
 def _write_windows(
@@ -132,7 +156,7 @@ def _write_windows(
     _write_parquet(dated, settings.minutes_dir, batch_id, by=())
     if settings.minutes_topic:
         record = [
-            F.date_format("start", "yyyy-MM-dd'T'HH:mm:ss'Z'").alias("key"),
+            utc_text(F.col("start")).alias("key"),
             F.to_json(F.struct("*")).alias("value"),
             F.col("end").alias("timestamp"),
         ]
@@ -144,7 +168,7 @@ def _write_parquet(rows: DataFrame, path: str, batch_id: int, *, by: Sequence[st
     """Into folders by date, `by` and batch; folders of the same batch are replaced."""
     query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "batch"
     (
-        rows.withColumn("date", F.date_format("time", "yyyy-MM-dd"))
+        rows.withColumn("date", utc_date(F.col("time")))
         .withColumn("batch", F.lit(f"{query_id[:8]}-{batch_id}"))
         .write.mode("overwrite")
         .option("partitionOverwriteMode", "dynamic")

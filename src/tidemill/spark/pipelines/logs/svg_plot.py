@@ -22,6 +22,7 @@ _TOP: Final = 12
 _BOTTOM: Final = 26
 _TICKS_X: Final = 6
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
+_SMALLEST_TOP: Final = 1e-9
 
 
 @final
@@ -51,8 +52,8 @@ def time_plot(title: str, times: Sequence[datetime], series: Sequence[Series], u
 
 def _nice_top(largest: float) -> float:
     """The next round number, so that the labels of the grid are round too."""
-    if largest <= 0:
-        return 1.0
+    if largest < _SMALLEST_TOP:
+        return _SMALLEST_TOP if largest > 0 else 1.0
     power = 10.0 ** floor(log10(largest))
     return next(step * power for step in _STEPS if step * power >= largest * 0.999)
 

@@ -7,7 +7,13 @@ import pytest
 
 from tidemill.core.errors import UserError
 from tidemill.spark.pipelines.catalogue import PIPELINES, pipeline_kind
-from tidemill.spark.pipelines.framework.config_file import configure, key_rows, parse_file, template
+from tidemill.spark.pipelines.framework.config_file import (
+    beside_file,
+    configure,
+    key_rows,
+    parse_file,
+    template,
+)
 
 EACH = pytest.mark.parametrize("kind", PIPELINES, ids=lambda kind: kind.name)
 
@@ -94,3 +100,52 @@ def test_the_example_is_what_init_writes(kind):
     example = Path(__file__).parents[5] / "examples" / "pipelines" / f"{kind.name}.toml"
 
     assert example.read_text() == template(kind)
+
+
+def test_relative_paths_of_a_file_begin_at_its_folder():
+    values = {"table.file": "t.csv", "bootstrap": "b:1"}
+
+    found = beside_file(pipeline_kind("enrich"), values, Path("/srv/jobs"))
+
+    assert found == values | {
+        "checkpoint.dir": "/srv/jobs/checkpoints",
+        "table.file": "/srv/jobs/t.csv",
+    }
+
+
+@pytest.mark.parametrize("path", ["/var/x", "hdfs://host/x", "s3a://bucket/x", "file:/x"])
+def test_other_paths_stay(path):
+    found = beside_file(pipeline_kind("logs"), {"output.dir": path}, Path("/srv"))
+
+    assert found["output.dir"] == path
+
+
+def test_kafka_options_go_to_the_side_that_knows_them():
+    table = parse_file(
+        "[kafka]\nisolation.level = 'read_committed'\ncompression.type = 'zstd'\n"
+        "security.protocol = 'PLAINTEXT'\nlinger.ms = 5\n",
+        source="f",
+    )
+
+    kafka = configure(pipeline_kind("logs"), table, {"bootstrap": "b:1"}).kafka
+
+    both = {"kafka.bootstrap.servers": "b:1", "kafka.security.protocol": "PLAINTEXT"}
+    assert kafka.source == both | {"kafka.isolation.level": "read_committed"}
+    assert kafka.sink == both | {"kafka.compression.type": "zstd", "kafka.linger.ms": "5"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("kafka.compression.typ", "zstd", "did you mean kafka.compression.type?"),
+        ("kafka.compression.type", "zip", "kafka.compression.type=zip: use one of"),
+        ("kafka.isolation.level", "none", "kafka.isolation.level=none"),
+        ("kafka.bootstrap.servers", "b:1", "use the key bootstrap"),
+        ("kafka.group.id", "g", "use the key group"),
+    ],
+)
+def test_a_kafka_option_that_is_wrong_is_refused_before_spark_starts(key, value, words):
+    with pytest.raises(UserError) as refused:
+        configure(pipeline_kind("logs"), {key: value})
+
+    assert words in str(refused.value)

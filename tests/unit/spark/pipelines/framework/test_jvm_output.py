@@ -62,3 +62,24 @@ def test_trimming_keeps_the_newest_output_of_a_process_that_goes_on_writing(
     lines = output.last_lines(1_000)
     assert lines[-2:] == ["first", "second"]
     assert sum(map(len, lines)) < 64 * 1024
+
+
+def test_closed_standard_streams_are_closed_again_after_the_start():
+    """As in `tidemill pipeline run ... >&- 2>&-`, where a new file would get the free numbers."""
+    program = (
+        "import os, subprocess, sys\n"
+        "os.dup2(1, 9); os.close(1); os.close(2); sys.stdout = None\n"
+        "from tidemill.spark.pipelines.framework.jvm_output import JvmOutput\n"
+        "output = JvmOutput()\n"
+        "with output.captured():\n"
+        "    subprocess.run([sys.executable, '-c', 'print(7)'], check=True)\n"
+        "lines = output.last_lines(1)\n"
+        "try:\n"
+        "    os.fstat(1)\n"
+        "except OSError:\n"
+        "    os.write(9, repr(lines).encode())\n"
+    )
+
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert found.stdout == b"['7']"

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from tidemill.core.errors import TidemillError
 from tidemill.spark.pipelines.logs.log_pipeline import LogPipeline
 from tidemill.spark.pipelines.logs.minute_history import MinuteHistory
 from tidemill.spark.pipelines.logs.minute_table import MINUTE_COLUMNS, minute_table
@@ -95,7 +96,9 @@ def test_a_page_is_replaced_as_a_whole(tmp_path):
     assert [file.name for file in path.parent.iterdir()] == ["report.html"]
 
 
-@pytest.mark.parametrize("values", [[], [None], [0.0], [5.0], [1.0, None, 3.0], [1e9, 2.0]])
+@pytest.mark.parametrize(
+    "values", [[], [None], [0.0], [5.0], [1.0, None, 3.0], [1e9, 2.0], [5e-324], [1e12]]
+)
 def test_a_plot_accepts_every_shape_of_series(values):
     times = [START + timedelta(minutes=n) for n in range(len(values))]
 
@@ -154,12 +157,14 @@ def test_a_window_in_the_topic_reads_like_one_in_a_file():
             "status_5xx": 1,
             "bytes": 9,
             "latency_p50_ms": 3,
+            "latency_p99_ms": float("inf"),
             "top_paths": [{"path": "/", "requests": 7}],
         }
     )
 
     assert (found.start, found.requests, found.errors) == (START, 7, 1)
     assert (found.latency_p50_ms, found.latency_p95_ms) == (3.0, None)
+    assert found.latency_p99_ms is None, "no plot has a place for it"
     assert found.top_paths == [("/", 7)]
 
 
@@ -187,3 +192,5 @@ def test_a_report_that_cannot_be_made_does_not_stop_the_pipeline(tmp_path, caplo
     (folder / "part-0.parquet").write_bytes(b"")
     LogPipeline(settings)._refresh_report([minute()])
     assert caplog.text.count("the report was not written") == 3
+    with pytest.raises(TidemillError, match="cannot be read"):
+        LogPipeline(settings).report()
