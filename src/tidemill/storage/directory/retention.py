@@ -43,7 +43,8 @@ class RetentionSlice:
         self._left = logs
         self._high_watermark_of = high_watermark_of
         self._now_ms = now_ms
-        self._ages: dict[FilePartitionLog, Ages] = {}
+        self._ages: dict[FilePartitionLog, tuple[int, Ages]] = {}
+        """With the number of cuts by then: a segment that is cut may grow again."""
         self._drops: list[tuple[FilePartitionLog, SegmentDrop]] = []
         self.is_last = is_last
         """The pass has seen every log after this slice."""
@@ -52,7 +53,8 @@ class RetentionSlice:
     def look(self) -> None:
         """Find out how old the oldest segments are: for `Disk.run`. Raises StorageFault."""
         for log in self._left.values():
-            self._ages[log] = log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP)
+            cuts = log.cuts
+            self._ages[log] = cuts, log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP)
 
     def plan(self) -> bool:
         """Decide what goes now; False if nothing more does."""
@@ -73,9 +75,12 @@ class RetentionSlice:
     ) -> SegmentDrop | None:
         if self._directory.get(partition) is not log:
             return None  # deleted meanwhile
+        cuts, ages = self._ages[log]
+        if cuts != log.cuts:
+            return None
         return self._directory.plan_drop(
             log,
-            self._ages.get(log, {}),
+            ages,
             now_ms=self._now_ms,
             high_watermark=self._high_watermark_of(partition),
             segments_max=segments_max,

@@ -24,19 +24,23 @@ from tidemill.storage.log.segment_swap import SegmentSwap
 
 __all__ = ["Ages", "SegmentDrop", "choose", "look_at_ages"]
 
-Ages = Mapping[Segment, int]
-"""The timestamp of each segment's newest record, or a later bound."""
+Ages = Mapping[tuple[Segment, int], int]
+"""The timestamp of each segment's newest record, or a later bound.
+
+Each with the offset at which the segment ended: one that has grown since is younger than it seems.
+"""
 
 
 def look_at_ages(
     segments: Iterable[Segment], config: LogConfig, *, now_ms: int, segments_max: int
 ) -> Ages:
     """The ages of up to this many of the oldest segments, as far as they matter: for `Disk.run`."""
-    ages: dict[Segment, int] = {}
+    ages: dict[tuple[Segment, int], int] = {}
     if config.deletes and config.retention_ms >= 0:
         for segment in segments:
-            ages[segment] = segment.newest_ms(now_ms)
-            if now_ms - ages[segment] <= config.retention_ms or len(ages) == segments_max:
+            next_offset = segment.next_offset  # before its age: it may grow meanwhile
+            newest_ms = ages[segment, next_offset] = segment.newest_ms(now_ms)
+            if now_ms - newest_ms <= config.retention_ms or len(ages) == segments_max:
                 break
     return ages
 
@@ -58,7 +62,8 @@ def choose(
         size_bytes -= segment.size_bytes
         by_start = segment.next_offset <= log_start_offset
         by_size = 0 <= config.retention_bytes <= size_bytes
-        by_time = segment in ages and 0 <= config.retention_ms < now_ms - ages[segment]
+        newest_ms = ages.get((segment, segment.next_offset), now_ms)
+        by_time = 0 <= config.retention_ms < now_ms - newest_ms
         may_go = by_start or (config.deletes and (by_size or by_time))
         is_held = not segment.size_bytes or segment.next_offset > end_offset
         if is_held or not may_go or len(chosen) == segments_max:

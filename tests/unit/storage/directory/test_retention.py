@@ -133,3 +133,21 @@ def test_deleted_logs_are_purged_in_slices(directory):
     outcomes = [directory.purge_slice(2) for _ in range(10)]
     assert outcomes[0] is False
     assert outcomes[-1] is True
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+def test_I1_a_record_that_came_after_the_look_at_the_ages_is_not_dropped(directory, rolls):
+    log = directory.create_log(ORDERS, TOPIC_ID, BY_TIME)
+    append(log, batch(0))
+    stored(directory)
+    part = RetentionPass(directory, no_limit).next_slice(LATER_MS, 10)
+    part.look()
+    append(log, batch(1, times=[LATER_MS]), now_ms=LATER_MS)
+    if rolls:
+        fill(log, 10)
+    stored(directory)
+    while part.plan():
+        part.drop()
+        part.finish()
+        part.look()
+    assert log.log_start_offset == 0
