@@ -8,7 +8,8 @@ Each log keeps its entries in the order of their last append, so the oldest entr
 first entry of some log. A heap has each log with the time of its first entry, as it was when the
 heap last looked. That time only rises while the log lives on, so a log on top of the heap whose
 time has risen is put back, and the first one whose time still holds has the oldest entry. Appends
-of known producers cost nothing here.
+of known producers cost nothing here. A new entry is counted before its log has it: it is not the
+one that goes, even if the clock went back.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import final
 from tidemill.storage.state.producer_state import ProducerStates
 
 __all__ = ["ProducerBound", "ProducerLimits"]
+
+HEAP_SLACK = 64
 
 
 @final
@@ -34,56 +37,76 @@ class ProducerLimits:
 
 
 @final
+class _Adopted:
+    """A log in the heap; without its entries once it is released, so that they take no memory."""
+
+    __slots__ = ("states",)
+
+    def __init__(self, states: ProducerStates) -> None:
+        self.states: ProducerStates | None = states
+
+
+@final
 class ProducerBound:
     """Counts the entries of the logs that it adopted. For the loop only."""
 
     def __init__(self, *, entries_max: int) -> None:
         self._entries_max = entries_max
         self.count = 0
-        self._adopted: set[ProducerStates] = set()
-        self._heap: list[tuple[int, int, ProducerStates]] = []
-        """Adopted logs: when the first entry appended, a number for equal times, the entries."""
-        self._in_heap: set[ProducerStates] = set()
+        self._adopted: dict[ProducerStates, _Adopted] = {}
+        self._heap: list[tuple[int, int, _Adopted]] = []
+        """Adopted logs: when the first entry appended, a number for equal times, the log."""
+        self._in_heap: set[_Adopted] = set()
         """Every adopted log with entries, and empty or released ones that it has not met yet."""
         self._sequence = 0
 
     def adopt(self, states: ProducerStates) -> None:
         """Count these entries from now on."""
-        self._adopted.add(states)
+        log = self._adopted[states] = _Adopted(states)
         states.watch(self._counted)
-        self._counted(states, len(states))
+        self.count += len(states)
+        self._push(log, states.try_oldest_ms())
+        self._shrink()
 
     def release(self, states: ProducerStates) -> None:
         """Their log is deleted."""
-        if states in self._adopted:
-            states.watch(None)
-            self._adopted.discard(states)
-            self.count -= len(states)
+        log = self._adopted.pop(states, None)
+        if log is None:
+            return
+        states.watch(None)
+        self.count -= len(states)
+        log.states = None
+        if len(self._heap) > 2 * len(self._adopted) + HEAP_SLACK:
+            self._heap = [entry for entry in self._heap if entry[2].states is not None]
+            self._in_heap = {entry[2] for entry in self._heap}
+            heapq.heapify(self._heap)
 
     def _counted(self, states: ProducerStates, difference: int) -> None:
         self.count += difference
         if difference <= 0:
             return
-        if states not in self._in_heap:
-            self._push(states)
-        while self.count > self._entries_max:
+        self._shrink()
+        log = self._adopted[states]
+        if log not in self._in_heap:
+            self._push(log, states.try_oldest_ms() or 0)
+
+    def _shrink(self) -> None:
+        while self.count > self._entries_max and self._heap:
             self._drop_oldest()
 
-    def _push(self, states: ProducerStates) -> None:
-        oldest_ms = states.try_oldest_ms()
+    def _push(self, log: _Adopted, oldest_ms: int | None) -> None:
         if oldest_ms is not None:
             self._sequence += 1
-            self._in_heap.add(states)
-            heapq.heappush(self._heap, (oldest_ms, self._sequence, states))
+            self._in_heap.add(log)
+            heapq.heappush(self._heap, (oldest_ms, self._sequence, log))
 
     def _drop_oldest(self) -> None:
-        while True:
-            known_ms, _, states = self._heap[0]
-            oldest_ms = states.try_oldest_ms()
-            if states in self._adopted and oldest_ms is not None and oldest_ms <= known_ms:
-                states.drop_oldest()
-                return
-            heapq.heappop(self._heap)
-            self._in_heap.discard(states)
-            if states in self._adopted:
-                self._push(states)
+        """Drop one entry, or bring the top of the heap up to date."""
+        known_ms, _, log = self._heap[0]
+        oldest_ms = log.states.try_oldest_ms() if log.states is not None else None
+        if log.states is not None and oldest_ms is not None and oldest_ms <= known_ms:
+            log.states.drop_oldest()
+            return
+        heapq.heappop(self._heap)
+        self._in_heap.discard(log)
+        self._push(log, oldest_ms)

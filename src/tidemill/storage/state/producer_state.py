@@ -217,12 +217,12 @@ class ProducerStates:
         if known is not None:
             producer = self._producers[producer_id] = known.copy(self._generation)
             return producer
-        producer = _Producer(header.producer_epoch, now_ms, self._generation)
-        self._producers[producer_id] = producer
-        if len(self._producers) > self.producer_ids_max:
+        if len(self._producers) >= self.producer_ids_max:
             self._producers.popitem(last=False)
         else:
             self._count(1)
+        producer = _Producer(header.producer_epoch, now_ms, self._generation)
+        self._producers[producer_id] = producer
         return producer
 
     def expire(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
+
 from tests.support.batches import header
 from tidemill.storage.state.producer_bound import ProducerBound
 from tidemill.storage.state.producer_state import ProducerStates
@@ -93,3 +97,34 @@ def test_entries_that_replace_others_are_counted_once():
     note(full, 7, 7)
     note(full, 8, 8)
     assert (remembered(full), bound.count) == ([8], 2)
+
+
+@pytest.mark.parametrize("was_used", [False, True])
+def test_I4_a_producer_is_remembered_although_the_clock_went_back(was_used):
+    bound = ProducerBound(entries_max=2)
+    first, second = bounded(bound, 2)
+    if was_used:
+        note(second, 9, 95)
+        second.clear()
+    note(first, 1, 100)
+    note(first, 2, 100)
+    note(second, 3, 90)
+    assert (remembered(first), remembered(second), bound.count) == ([2], [3], 2)
+
+
+def test_S38_a_released_log_takes_no_memory():
+    bound, sizes = ProducerBound(entries_max=1_000), []
+    tracemalloc.start()
+    try:
+        for _ in range(3):
+            for number in range(100):
+                states = ProducerStates()
+                bound.adopt(states)
+                for producer_id in range(10):
+                    note(states, producer_id, number)
+                bound.release(states)
+            del states
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert sizes[2] - sizes[0] < 20_000  # two hundred logs had 2 MB
