@@ -305,12 +305,13 @@ class LogDirectory:
 
         A segment is dropped only when everything that must outlive it is on disk: the name of the
         segment after it, and the producers that only it knew. For closed segments a flush after the
-        last roll has stored these, for the last segment a checkpoint; until then they stay.
+        last roll has stored these, unless the disk was full, for the last segment a checkpoint;
+        until then they stay.
         """
-        running, active_base = self.dirty.running, log.segments.active.base_offset
+        running = self.dirty.running
         if log.is_stored and (running is None or not running.covers(log)):
             return log.flushed_offset
-        return active_base if log.flushed_offset > active_base else -1
+        return log.stored_closed_end
 
     def purge_slice(self, files_max: int) -> bool:
         """Unlink up to this many files of removed logs: for `Disk.run`. True when none is left."""

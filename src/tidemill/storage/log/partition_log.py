@@ -458,6 +458,14 @@ class FilePartitionLog:
         """Whether producers and indexes are on disk up to the log's end."""
         return self._stored_end_offset == self.log_end_offset
 
+    @property
+    def stored_closed_end(self) -> int:
+        """Up to here segments are closed and flushed, and their producers are stored apart."""
+        active_base = self.segments.active.base_offset
+        if self.flushed_offset <= active_base:
+            return _NOWHERE
+        return self._snapshots.covered_end(active_base)
+
     def take_checkpoint(self) -> FlushPoint | None:
         """Like `take_flush_point`, plus everything that makes the next start short.
 

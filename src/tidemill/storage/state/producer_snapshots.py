@@ -61,6 +61,10 @@ class ProducerSnapshots:
             self._pending.pop(offset, None)
         self._stored = sorted({*self._stored, *offsets})[-_KEPT:]
 
+    def covered_end(self, offset: int) -> int:
+        """How far, up to `offset`, a start knows the producers without the batches."""
+        return min(offset, *self._stored[-1:] or (-1,)) if self._pending else offset
+
     def has_stored(self, offset: int) -> bool:
         """Whether the snapshot of this offset is on disk."""
         return offset in self._stored

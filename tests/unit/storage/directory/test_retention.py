@@ -151,3 +151,21 @@ def test_I1_a_record_that_came_after_the_look_at_the_ages_is_not_dropped(directo
         part.finish()
         part.look()
     assert log.log_start_offset == 0
+
+
+def test_I18_closed_segments_stay_while_a_full_disk_keeps_their_producers_from_being_stored():
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, BY_TIME)
+    fill(log, 5)
+    flushed(directory)
+    append(log, batch(5, producer=(5, 0, 0)))
+    fill(log, 5)
+    disk.set_capacity(0)
+    flushed(directory)
+    disk.set_capacity(None)
+    assert log.flushed_offset == 11
+    run_slice(RetentionPass(directory, no_limit), LATER_MS, 10)
+    assert log.log_start_offset == 4, "older segments make room"
+    repeated = log_of(opened(disk.restart())).producers.check(header(5, producer=(5, 0, 0)))
+    assert repeated is not None
