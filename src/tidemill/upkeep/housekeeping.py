@@ -93,16 +93,14 @@ class Housekeeping:
                 await self._disk.run(part.look, DiskWork.BACKGROUND)
                 async with self._log_changes:
                     more = await self._drop_segments(part)
+            for name, fault in part.faults.items():
+                log.error("retention of %s failed: %s", name, fault)
             is_done = part.is_last
 
     async def _drop_segments(self, part: RetentionSlice) -> bool:
         if not part.plan():
             return False
-        try:
-            await self._disk.run(part.drop, DiskWork.BACKGROUND)
-        except StorageFault:
-            part.finish()
-            raise
+        await self._disk.run(part.drop, DiskWork.BACKGROUND)
         part.finish()
         return True
 

@@ -9,14 +9,18 @@ next round. The decisions are made on the loop, everything that waits for the di
     slice.plan: False when the slice is done      on the loop
     slice.drop                                    in a thread
     slice.finish, then look again                 on the loop
+
+A log that fails is left to the next pass: on a full disk the others may make room for it.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import final
 
+from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -45,16 +49,26 @@ class RetentionSlice:
         self._now_ms = now_ms
         self._ages: dict[FilePartitionLog, tuple[int, Ages]] = {}
         """With the number of cuts by then: a segment that is cut may grow again."""
-        self._drops: list[tuple[FilePartitionLog, SegmentDrop]] = []
+        self._drops: dict[TopicPartition, tuple[FilePartitionLog, SegmentDrop]] = {}
         self.is_last = is_last
         """The pass has seen every log after this slice."""
         self.segments_dropped = 0
+        self.faults: dict[TopicPartition, StorageFault] = {}
+        """Logs that failed, and are left to the next pass; the others go on."""
 
     def look(self) -> None:
-        """Find out how old the oldest segments are: for `Disk.run`. Raises StorageFault."""
-        for log in self._left.values():
+        """Find out how old the oldest segments are: for `Disk.run`."""
+        for partition, log in self._left.items():
             cuts = log.cuts
-            self._ages[log] = cuts, log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP)
+            with self._noting_faults(partition):
+                self._ages[log] = cuts, log.look_at_ages(self._now_ms, SEGMENTS_PER_DROP)
+
+    @contextmanager
+    def _noting_faults(self, partition: TopicPartition) -> Iterator[None]:
+        try:
+            yield
+        except StorageFault as fault:
+            self.faults[partition] = fault
 
     def plan(self) -> bool:
         """Decide what goes now; False if nothing more does."""
@@ -62,19 +76,21 @@ class RetentionSlice:
         for partition, log in list(self._left.items()):
             if segments_left <= 0:
                 break
-            drop = self._try_plan(partition, log, segments_left)
+            drop = None
+            with self._noting_faults(partition):
+                drop = self._try_plan(partition, log, segments_left)
             if drop is None:
                 del self._left[partition]
             else:
-                self._drops.append((log, drop))
+                self._drops[partition] = log, drop
                 segments_left -= drop.cost
         return bool(self._drops)
 
     def _try_plan(
         self, partition: TopicPartition, log: FilePartitionLog, segments_max: int
     ) -> SegmentDrop | None:
-        if self._directory.get(partition) is not log:
-            return None  # deleted meanwhile
+        if self._directory.get(partition) is not log or partition in self.faults:
+            return None  # deleted meanwhile, or for the next pass
         cuts, ages = self._ages[log]
         if cuts != log.cuts:
             return None
@@ -87,15 +103,16 @@ class RetentionSlice:
         )
 
     def drop(self) -> None:
-        """Take the files out of the logs: for `Disk.run`. Raises StorageFault."""
-        for _, drop in self._drops:
-            drop.run()
+        """Take the files out of the logs: for `Disk.run`."""
+        for partition, (_, drop) in self._drops.items():
+            with self._noting_faults(partition):
+                drop.run()
 
     def finish(self) -> None:
         """`drop` has ended, well or not: readers no longer find what it took out."""
-        for log, drop in self._drops:
+        for log, drop in self._drops.values():
             self.segments_dropped += log.end_drop(drop, self._now_ms)
-        self._drops = []
+        self._drops = {}
 
 
 @final

@@ -317,7 +317,10 @@ class FilePartitionLog:
     def plan_drop(
         self, ages: Ages, *, now_ms: int, high_watermark: int, segments_max: int
     ) -> SegmentDrop | None:
-        """The segments that go now, and files that are due to be unlinked; None if none are."""
+        """The segments that go now, and files that are due to be unlinked; None if none are.
+
+        Raises StorageFault; then nothing changed.
+        """
         if self.is_being_cut:
             return None
         segments = choose(
@@ -330,13 +333,13 @@ class FilePartitionLog:
             size_bytes=self.size_bytes,
             segments_max=segments_max,
         )
+        rolls = len(segments) == len(self.segments)
+        if rolls:
+            self._roll()
         obsolete = [entry for entry in self._deleted if entry[0] <= now_ms]
         if not segments and not obsolete:
             return None
         self._deleted = [entry for entry in self._deleted if entry[0] > now_ms]
-        rolls = len(segments) == len(self.segments)
-        if rolls:
-            self._roll()
         self._unflushed.forget_indexes(segments)
         swap, self._swap = self._swap, None
         return SegmentDrop(
@@ -351,6 +354,7 @@ class FilePartitionLog:
     def end_drop(self, drop: SegmentDrop, now_ms: int) -> int:
         """`drop` ran, perhaps not to its end; the number of segments that are gone."""
         self._deleted += drop.obsolete
+        self._swap = drop.swap
         if not drop.renamed or self.is_closed:
             return 0
         for segment, path in drop.renamed:

@@ -95,7 +95,8 @@ class SegmentDrop:
         self._directory = directory
         self._segments = segments
         self._has_new_segment = has_new_segment
-        self._swap = swap
+        self.swap = swap
+        """None when it is settled."""
         self.obsolete = list(obsolete)
         """Those that are not unlinked yet."""
         self.renamed: list[tuple[Segment, str]] = []
@@ -107,15 +108,16 @@ class SegmentDrop:
         return len(self._segments) + len(self.obsolete)
 
     def run(self) -> None:
-        """For `Disk.run`. Raises StorageFault; `renamed` and `obsolete` say how far it came."""
-        if self._swap is not None:
-            self._swap.settle()
+        """For `Disk.run`. Raises StorageFault; `end_drop` looks how far it came."""
+        while self.obsolete:  # first: the rest may need the room
+            self._disk.unlink(self.obsolete[-1][1])
+            self.obsolete.pop()
+        if self.swap is not None:
+            self.swap.settle()
+            self.swap = None
         if self._has_new_segment:
             self._disk.sync_directory(self._directory)  # a log always has a segment
         for segment in self._segments:
             segment.pin_file()
             self.renamed.append((segment, segment.rename(DELETED_SUFFIX)))
             self._disk.sync_directory(self._directory)
-        while self.obsolete:
-            self._disk.unlink(self.obsolete[-1][1])
-            self.obsolete.pop()

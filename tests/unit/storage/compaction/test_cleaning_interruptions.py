@@ -93,3 +93,17 @@ def test_a_cleaning_that_is_abandoned_at_any_moment_leaves_a_whole_log(disk):
         assert pairs(reopened(here, log)) == pairs(log)
         steps += 1
     assert steps > 10
+
+
+def test_a_retention_that_did_not_run_leaves_an_unfinished_swap_to_the_next_cut(disk):
+    log = make_log(disk)
+    filled(log)
+    running = job_of(disk, log).steps()
+    while not [name for name in disk.list_names(PATH) if name.endswith(".swap")]:
+        next(running)()
+    running.close()
+    log.advance_start(log.segments.oldest.next_offset)
+    drop = log.plan_drop({}, now_ms=NOW_MS, high_watermark=1 << 40, segments_max=1)
+    log.end_drop(drop, NOW_MS)
+    log.truncate_to(log.log_start_offset + 2)
+    assert not [name for name in disk.list_names(PATH) if name.endswith(".swap")]

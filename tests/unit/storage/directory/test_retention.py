@@ -169,3 +169,51 @@ def test_I18_closed_segments_stay_while_a_full_disk_keeps_their_producers_from_b
     assert log.log_start_offset == 4, "older segments make room"
     repeated = log_of(opened(disk.restart())).producers.check(header(5, producer=(5, 0, 0)))
     assert repeated is not None
+
+
+@pytest.mark.parametrize(("call", "base_offset"), [("pread", 10), ("create", 15), ("rename", 10)])
+def test_a_log_that_fails_keeps_no_other_log_from_retention(call, base_offset):
+    disk = SimDisk()
+    directory = opened(disk)
+    partitions = [TopicPartition("t", number) for number in range(3)]
+    for partition in partitions:
+        log = directory.create_log(partition, TOPIC_ID, replace(BY_TIME, delete_delay_ms=1_000))
+        fill(log, 10)
+    stored(directory)
+    run_slice(RetentionPass(directory, no_limit), LATER_MS, 10)
+    for partition in partitions:
+        fill(log_of(directory, partition), 5)
+    stored(directory)
+    directory.close()
+    directory = opened(disk)
+    for log in directory.logs().values():
+        log.set_config(BY_TIME)
+    disk.fail(call, f"{partitions[1]}/{base_offset:020d}.log")
+    retention = RetentionPass(directory, no_limit)
+    part = retention.next_slice(LATER_MS + 2_000, 10)
+    part.look()
+    while part.plan():
+        part.drop()
+        part.finish()
+        part.look()
+    assert list(part.faults) == [partitions[1]]
+    starts = [log.log_start_offset for log in directory.logs().values()]
+    assert starts[::2] == [15, 15]
+    run_slice(retention, LATER_MS + 3_000, 10)
+    assert log_of(directory, partitions[1]).log_start_offset == 15
+
+
+def test_files_that_are_due_to_be_unlinked_are_not_forgotten_when_the_log_finds_no_room():
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, replace(BY_TIME, delete_delay_ms=1_000))
+    fill(log, 10)
+    stored(directory)
+    run_slice(RetentionPass(directory, no_limit), LATER_MS, 10)
+    fill(log, 1)
+    stored(directory)
+    disk.fail("create", str(ORDERS))
+    for minutes in (1, 2, 3):
+        run_slice(RetentionPass(directory, no_limit), LATER_MS + minutes * 60_000, 10)
+    names = disk.list_names(f"/data/{ORDERS}")
+    assert not [name for name in names if name.endswith(".deleted")]
