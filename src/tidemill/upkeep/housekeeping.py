@@ -75,14 +75,17 @@ class Housekeeping:
         """Drop segments that are past their age, size or start offset, forever."""
         while True:
             await self._retention_pause.wait()
-            try:
-                now_ms = self._clock.wall_ms()
-                await self._apply_retention(now_ms)
-                await self._purge_removed_logs()
-                await self._expire_producers(now_ms)
-                await self.purge_cut_files(now_ms)
-            except StorageFault as fault:
-                log.error("retention failed: %s", fault)
+            now_ms = self._clock.wall_ms()
+            for drop in (
+                self._apply_retention,
+                self._purge_removed_logs,
+                self._expire_producers,
+                self.purge_cut_files,
+            ):
+                try:
+                    await drop(now_ms)
+                except StorageFault as fault:
+                    log.error("retention failed: %s", fault)
 
     async def _apply_retention(self, now_ms: int) -> None:
         is_done = False
@@ -104,7 +107,7 @@ class Housekeeping:
         part.finish()
         return True
 
-    async def _purge_removed_logs(self) -> None:
+    async def _purge_removed_logs(self, _now_ms: int) -> None:
         purge = partial(self._directory.purge_slice, FILES_PER_SLICE)
         while not await self._disk.run(purge, DiskWork.BACKGROUND):
             pass

@@ -69,10 +69,28 @@ class RemovedLogs:
         return not self._leaving and not self._renamed
 
     def settle(self) -> None:
-        """Make all removals so far durable: for `Disk.run`. Raises StorageFault; call it again."""
-        while self._unnamed:
+        """Make all removals so far durable: for `Disk.run`.
+
+        Raises StorageFault after it has done what it can; call it again.
+        """
+        try:
+            self._rename_all()
+        finally:
+            self._sync_names()
+
+    def _rename_all(self) -> None:
+        faults = []
+        for _ in range(len(self._unnamed)):
             with suppress(IndexError):  # `close` may run while a thread does the same
-                self._rename(self._unnamed.popleft())
+                path = self._unnamed.popleft()
+                try:
+                    self._rename(path)
+                except StorageFault as fault:
+                    faults.append(fault)
+        for fault in faults:
+            raise fault
+
+    def _sync_names(self) -> None:
         settled = tuple(self._renamed)
         if settled:
             self._disk.sync_directory(self._root)
@@ -95,13 +113,14 @@ class RemovedLogs:
         """Unlink up to this many files: for `Disk.run`. True when none is left."""
         while self._purgeable and files_max > 0:
             path = self._purgeable[0]
+            self._purgeable.rotate(-1)  # after a fault the others come first
             names = self._disk.list_names(path) if self._disk.exists(path) else []
             for name in names[:files_max]:
                 self._disk.unlink(f"{path}/{name}")
             files_max -= max(1, len(names))
             if files_max >= 0:
                 self._disk.remove_directory(path)
-                self._purgeable.popleft()
+                self._purgeable.remove(path)
         return not self._purgeable
 
     def _unused_name(self) -> str:

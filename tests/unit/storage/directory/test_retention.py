@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.batches import NOW_MS, append, batch, fill, header
 from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened, stored
+from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -217,3 +218,22 @@ def test_files_that_are_due_to_be_unlinked_are_not_forgotten_when_the_log_finds_
         run_slice(RetentionPass(directory, no_limit), LATER_MS + minutes * 60_000, 10)
     names = disk.list_names(f"/data/{ORDERS}")
     assert not [name for name in names if name.endswith(".deleted")]
+
+
+def test_a_removed_log_that_cannot_be_renamed_or_unlinked_holds_up_no_other_one():
+    disk = SimDisk()
+    directory = opened(disk)
+    partitions = [TopicPartition("t", number) for number in range(3)]
+    for partition in partitions:
+        fill(directory.create_log(partition, TOPIC_ID, BY_TIME), 1)
+    directory.free_names(partitions)
+    disk.fail("rename", str(partitions[0]))
+    with pytest.raises(StorageFault):
+        directory.settle_removals()
+    stuck, *_ = [name for name in disk.list_names("/data") if name.endswith(".deleted")]
+    disk.fail("unlink", stuck, times=2)
+    for _ in range(2):
+        with pytest.raises(StorageFault):
+            directory.purge_slice(100)
+    left = [name for name in disk.list_names("/data") if name.endswith((".deleted", "-0"))]
+    assert left == [stuck, str(partitions[0])]
