@@ -163,8 +163,10 @@ class Cleaner:
                 await asyncio.sleep(max(spent_s, by_rate_s - spent_s))
                 spent_s = 0.0
         finally:
-            steps.close()
-            await self._hold_logs(False)
+            try:
+                steps.close()  # removes files, which may fail too
+            finally:
+                await self._hold_logs(False)
 
     async def _hold_logs(self, wanted: bool) -> None:
         """While a new segment is put in place, nothing else may change the files of logs."""

@@ -224,6 +224,17 @@ def test_nothing_else_changes_the_files_of_logs_while_a_new_segment_is_put_in_pl
     assert not place.log_changes.locked()
 
 
+def test_other_changes_of_files_go_on_after_a_cleaning_that_could_not_be_tidied_up():
+    place = Place()
+    place.log()
+    place.disk.fail("sync", ".cleaned")
+    place.disk.on_call = lambda disk, call, path: (
+        disk.fail("unlink", ".cleaned") if call == "sync" and path.endswith(".cleaned") else None
+    )
+    assert not place.clean()
+    assert not place.log_changes.locked()
+
+
 def test_I9_a_clean_restart_keeps_the_cleaned_log():
     place = Place()
     log = place.log()
