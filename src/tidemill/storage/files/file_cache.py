@@ -5,7 +5,9 @@ Dropping only removes the reference: a thread that still reads or syncs the file
 `disk`). The indexes of closed segments are handled the same way.
 
 Threads of `Disk.run` may call all of it: every step is one atomic operation, and two threads that
-open the same file at once merely open it twice.
+open the same file at once merely open it twice. A file that was opened to be read never takes the
+place of one that was put here meanwhile: a thread may have opened it before the path got a new
+file, and what is appended to the old one is lost.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class FileCache:
         file = self._files.get(path)
         if file is None:
             file = self._disk.open(path)
-            self.put(path, file)
+            self._files.setdefault(path, file)
+            self._drop_excess()
             return file
         with suppress(KeyError):
             self._files.move_to_end(path)
@@ -60,6 +63,9 @@ class FileCache:
     def put(self, path: str, file: DiskFile) -> None:
         """Take over a file that was just created."""
         self._files[path] = file
+        self._drop_excess()
+
+    def _drop_excess(self) -> None:
         if len(self._files) > self._files_max:
             with suppress(KeyError):
                 self._files.popitem(last=False)

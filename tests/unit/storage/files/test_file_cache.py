@@ -57,6 +57,23 @@ def test_a_dropped_path_is_opened_again(paths):
     assert files.get(paths[0]).pread(1000, 0) == paths[1].encode()
 
 
+def test_I1_a_thread_that_opened_the_old_file_of_a_path_does_not_hide_the_new_one(paths):
+    disk = OsDisk()
+    files = FileCache(disk)
+    old = disk.open(paths[0])
+    new = disk.open(paths[1])
+
+    class SlowDisk:
+        def open(self, path):
+            Path(paths[1]).rename(path)
+            files.put(path, new)
+            return old
+
+    files._disk = SlowDisk()
+    assert files.get(paths[0]) is old
+    assert files.get(paths[0]) is new
+
+
 def test_a_missing_file_is_a_fault_and_is_not_cached(tmp_path):
     files = FileCache(OsDisk())
     with pytest.raises(StorageFault):
