@@ -63,12 +63,12 @@ class FlushWork:
     def _store_contents(self) -> None:
         for path, encode in self.contents:
             self.disk.write_file_atomically(path, encode())
+        for path in self.obsolete:
+            self.disk.unlink(path)
         self.contents_stored = True
         for block in self.index_blocks:
             write_block(self.disk, block)
         self.blocks_written = True
-        for path in self.obsolete:
-            self.disk.unlink(path)
 
 
 @final

@@ -48,3 +48,21 @@ def test_R12_index_entries_that_found_no_room_are_written_by_a_later_flush():
     path = f"{ORDERS_PATH}/{0:020d}.index"
     index, _ = OffsetIndex.decode(disk.read_file(path), base_offset=0, name=path)
     assert list(index.offsets) == list(log.segments.active.load_index().offsets.offsets)
+
+
+def test_I18_a_snapshot_that_is_out_of_date_goes_although_the_index_finds_no_room():
+    """Nobody would remove it when the log is cut below it, and it would describe lost batches."""
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, replace(SMALL, segment_bytes=1 << 20))
+    for number in range(3):
+        append(log, batch(number, producer=(5, 0, number)))
+        stored(directory)
+    fill(log, 10)
+    disk.on_call = lambda disk, call, path: (
+        disk.set_capacity(0) if call == "pwrite" and path.endswith(".index") else None
+    )
+    stored(directory)
+    names = [name for name in disk.list_names(ORDERS_PATH) if name.endswith(".snapshot")]
+    assert names == [f"{3:020d}.snapshot", f"{13:020d}.snapshot"]
+    assert log.flushed_offset == 13
