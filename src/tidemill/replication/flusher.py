@@ -73,10 +73,15 @@ class Flusher:
         self._wanted.set()
 
     async def wait_flushed(self, logs: Sequence[PartitionLog]) -> None:
-        """Wait until everything that these logs hold now is durable; forever if the disk failed."""
+        """Wait until everything that these logs hold now is durable; forever if the disk failed.
+
+        A log that is deleted meanwhile is no longer waited for.
+        """
         targets = [(log_, log_.log_end_offset) for log_ in logs]
-        while open_logs := [one for one, end in targets if one.flushed_offset < end]:
-            for log_ in open_logs:
+        while behind := [
+            one for one, end in targets if one.flushed_offset < end and not one.is_closed
+        ]:
+            for log_ in behind:
                 self.request(log_)
             await self._round_ended.wait()
 

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
+from tests.support import directories
+from tests.support.batches import fill
+from tests.support.directories import ORDERS, opened
 from tests.support.memory_peer import simulated
 from tests.support.partitions import NAME, OWN, TOPIC_ID, append, image, settings
 from tidemill.core.errors import ErrorCode
@@ -75,3 +80,26 @@ async def test_a_wait_for_a_flush_ends_when_DeleteRecords_overtakes_it():
     flushed.log.advance_start(flushed.log.log_end_offset)
     await flushed.run_flusher()
     assert waiting.done()
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.5, 1.5])
+def test_a_wait_for_a_flush_ends_when_the_log_is_deleted(wait_s):
+    @simulated
+    async def story():
+        disk = SimDisk(run_delay_s=lambda: 2.0)
+        directory = opened(disk)
+        log = directory.create_log(ORDERS, directories.TOPIC_ID, LogConfig())
+        clock = SimClock(asyncio.get_running_loop().time)
+        flusher = Flusher(disk, directory.dirty, clock=clock, telemetry=Telemetry())
+        running = asyncio.ensure_future(flusher.run())
+        fill(log, 1)
+        waiting = asyncio.ensure_future(flusher.wait_flushed([log]))
+        await asyncio.sleep(wait_s)
+        directory.delete_log(ORDERS)
+        directory.settle_removals()
+        await asyncio.sleep(LONG_S)
+        running.cancel()
+        assert directory.failure is None
+        assert waiting.done()
+
+    story()

@@ -145,7 +145,7 @@ class DirtyLogs:
         self._by_time: list[tuple[int, int, _UnflushedTail]] = []
         self._sequence = 0
         self._already_flushed: list[PartitionLog] = []
-        """Logs that wanted a round when nothing of them was left to flush."""
+        """Logs that wanted a round when nothing of them was left to flush, or that were deleted."""
         self._round: FlushRound | None = None
         self._has_failed = False
         """No further round starts: a sync after a failed one proves nothing."""
@@ -203,7 +203,7 @@ class DirtyLogs:
         return self.begin_round(points)
 
     def take_already_flushed(self) -> list[PartitionLog]:
-        """Logs that `collect` left out because DeleteRecords or retention overtook their flush."""
+        """Logs whose flush was overtaken by DeleteRecords, retention or their own deletion."""
         logs, self._already_flushed = self._already_flushed, []
         return logs
 
@@ -235,6 +235,8 @@ class DirtyLogs:
 
     def forget(self, log: PartitionLog) -> None:
         """The log is being deleted or closed: no later round touches it."""
+        if log in self._wanted:
+            self._already_flushed.append(log)  # whoever waits for it need not any more
         self._discard_pending(log)
         if self._round is not None:
             self._round.forget(log)

@@ -124,6 +124,11 @@ class PartitionLog(Protocol):
         ...
 
     @property
+    def is_closed(self) -> bool:
+        """It was deleted, or the broker ends: nothing of it is flushed any more."""
+        ...
+
+    @property
     def size_bytes(self) -> int: ...
 
     @property

@@ -35,6 +35,7 @@ class MemoryPartitionLog:
         self.log_start_offset = base_offset
         self.log_end_offset = base_offset
         self._batches: list[_Stored] = []
+        self.is_closed = False
         self.size_bytes = 0
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
@@ -165,6 +166,7 @@ class MemoryPartitionLog:
         raise NotImplementedError("a log in memory gives out no flush points")
 
     def close(self) -> None:
+        self.is_closed = True
         self._batches.clear()
 
     def _index_of(self, offset: int) -> int:

@@ -453,7 +453,7 @@ class FilePartitionLog:
     # --- flushing --------------------------------------------------------------------------------
 
     def take_flush_point(self) -> FlushPoint | None:
-        if self.flushed_offset >= self.log_end_offset:
+        if self.is_closed or self.flushed_offset >= self.log_end_offset:
             return None
         return self._take_point()
 
