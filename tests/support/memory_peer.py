@@ -10,7 +10,7 @@ import inspect
 import struct
 from types import SimpleNamespace
 
-from tidemill.core.config.broker_config import broker_config
+from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
@@ -18,6 +18,7 @@ from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.server.connection.connection import Connection
+from tidemill.server.connection.listener import Listener
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
 from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.handlers import HANDLERS
@@ -322,6 +323,36 @@ class Client:
     @property
     def is_closed(self):
         return self.transport.closing
+
+
+class MemoryNet:
+    """Has no sockets; a test connects through the factory."""
+
+    def __init__(self, error=None):
+        self.error = error
+        self.closed = False
+
+    async def listen(self, factory, host, port):
+        if self.error is not None:
+            raise self.error
+        self.factory = factory
+        self.address = (host, port or 50000)
+        return self
+
+    async def start_serving(self):
+        pass
+
+    def close(self):
+        self.closed = True
+
+
+async def listening(server):
+    """A listener that serves `server`, and its net."""
+    net = MemoryNet()
+    listener = Listener(net)
+    await listener.bind(Endpoint("192.0.2.9", 0))
+    await listener.serve(server.resources)
+    return listener, net
 
 
 def simulated(test):

@@ -87,6 +87,7 @@ class Listener:
                 connection.close()
             else:
                 connection.abort()
+        resources.loop_slices.close()
         await self._wait_until(CLOSE_DEADLINE_S, lambda: not connections)
 
     async def _wait_until(self, deadline_s: float, is_met: Callable[[], bool]) -> None:

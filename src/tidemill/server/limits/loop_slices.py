@@ -35,7 +35,7 @@ class SliceUser(Protocol):
 class LoopSlices:
     """The slice of the current turn, and the queue for the next one."""
 
-    __slots__ = ("_clock", "_is_open", "_queue", "_slice_ends_at", "_turns_left")
+    __slots__ = ("_clock", "_is_closed", "_is_open", "_queue", "_slice_ends_at", "_turns_left")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -44,6 +44,7 @@ class LoopSlices:
         self._turns_left = TURNS_BETWEEN_SLICES
         """Turns of the loop until the next slice."""
         self._queue: deque[SliceUser] = deque()
+        self._is_closed = False
 
     def is_used_up(self, *, for_long: bool = False) -> bool:
         """Whether the slice is over; the first call in a turn begins it.
@@ -64,9 +65,16 @@ class LoopSlices:
 
     def enqueue(self, user: SliceUser) -> None:
         """Call `user.take_slice` in a later turn."""
+        if self._is_closed:
+            return
         self._queue.append(user)
         if not self._is_open:
             self.is_used_up()  # opens the slice, whose end begins the next one
+
+    def close(self) -> None:
+        """Give no more slices: the logs are about to be closed, and work may outlive its client."""
+        self._is_closed = True
+        self._queue.clear()
 
     def _begin_next(self) -> None:
         if self._queue and self._turns_left:

@@ -8,41 +8,12 @@ import struct
 
 import pytest
 
-from tests.support.memory_peer import Server, settle, simulated
+from tests.support.memory_peer import MemoryNet, Server, listening, settle, simulated
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import UserError
 from tidemill.core.limits import DRAIN_DEADLINE_S
 from tidemill.server.connection.listener import Listener
 from tidemill.wire.generated.heartbeat import HeartbeatResponse
-
-
-class MemoryNet:
-    """Has no sockets; a test connects through the factory."""
-
-    def __init__(self, error=None):
-        self.error = error
-        self.closed = False
-
-    async def listen(self, factory, host, port):
-        if self.error is not None:
-            raise self.error
-        self.factory = factory
-        self.address = (host, port or 50000)
-        return self
-
-    async def start_serving(self):
-        pass
-
-    def close(self):
-        self.closed = True
-
-
-async def listening(server):
-    net = MemoryNet()
-    listener = Listener(net)
-    await listener.bind(Endpoint("192.0.2.9", 0))
-    await listener.serve(server.resources)
-    return listener, net
 
 
 @simulated

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.support.memory_peer import Server, settle, simulated
+from tests.support.memory_peer import Server, listening, settle, simulated
 from tidemill.core.limits import TURN_S
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.connection.receive_buffer import KEPT_VIEW_BYTES, SCRATCH_BYTES
@@ -242,3 +242,37 @@ async def test_a_broker_that_stops_finishes_the_slices():
     await _turns()
     assert client.answers() == [1]
     assert client.connection.is_drained
+
+
+@simulated
+async def test_no_slice_runs_after_the_listener_has_stopped():
+    server = Server()
+    works = _sliced(server, *[MORE] * 1000)
+    listener, _ = await listening(server)
+    client = server.connect()
+    client.send(_produce(client))
+    client.transport.abort()
+    await _turns(20)
+    await listener.stop()
+    (work,) = works
+    assert work.steps
+    left = len(work.steps)
+    await _turns()
+    assert len(work.steps) == left  # the logs are closed by now
+
+
+@simulated
+async def test_a_step_that_ends_after_the_listener_has_stopped_is_the_last():
+    server = Server()
+    ready = asyncio.Event()
+    works = _sliced(server, AWAY, ready, DONE, reply=ProduceResponse())
+    listener, _ = await listening(server)
+    client = server.connect()
+    client.send(_produce(client))
+    client.transport.abort()
+    await _turns()
+    await listener.stop()
+    ready.set()
+    await _turns()
+    (work,) = works
+    assert work.steps == [DONE]
