@@ -82,7 +82,7 @@ AWAY: Final = Progress.AWAY
 class _PendingAcknowledgements:
     """The partitions of one acks=all request that are not acknowledged yet, and its answer."""
 
-    __slots__ = ("_answer", "_context", "_pending", "_response", "_timer", "_waiters")
+    __slots__ = ("_answer", "_context", "_pending", "_refused", "_response", "_timer", "_waiters")
 
     def __init__(self, context: DataContext, response: ProduceResponse) -> None:
         self._context = context
@@ -90,6 +90,7 @@ class _PendingAcknowledgements:
         self._waiters: list[AckWaiter] = []
         self._pending = 0
         """Partitions that have been neither acknowledged nor refused."""
+        self._refused = False
         self._answer: Deferred[ProduceResponse] | None = None
         self._timer: Timer | None = None
 
@@ -102,7 +103,7 @@ class _PendingAcknowledgements:
     def answer(self, timeout_ms: int) -> ProduceResponse | Deferred[ProduceResponse]:
         """The response if no partition is pending, else a deferred one with a deadline."""
         if self._pending == 0:
-            return self._response
+            return self._settled_response()
         self._answer = Deferred()
         self._timer = self._context.services.timers.add_after(
             max(0, timeout_ms) / 1000, self._time_out
@@ -114,12 +115,18 @@ class _PendingAcknowledgements:
     ) -> None:
         if code is not ErrorCode.NONE:
             _refuse(self._context, entry, partition.name.topic, KafkaError(code))
-            _add_endpoints(self._context, self._response)
+            self._refused = True
         self._pending -= 1
         if self._pending == 0 and self._answer is not None:
             if self._timer is not None:
                 self._timer.cancel()
-            self._answer.resolve(self._response)
+            self._answer.resolve(self._settled_response())
+
+    def _settled_response(self) -> ProduceResponse:
+        # Once, not for each refusal: it looks at every partition of the request.
+        if self._refused:
+            _add_endpoints(self._context, self._response)
+        return self._response
 
     def _time_out(self) -> None:
         for waiter in self._waiters:

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.server.one_broker import NOW_MS
 from tidemill.core.errors import DiskFull, ErrorCode
 from tidemill.core.loop.deferred import Deferred
+from tidemill.server.handlers.data import produce
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire import compression
 from tidemill.wire.batch import read_header
@@ -205,6 +206,25 @@ def test_F38_acks_all_waits_for_the_followers(broker):
         2, fetch_offset=1, flushed_offset=-1, now=broker.clock.monotonic()
     )
     assert heard[0].responses[0].partition_responses[0].error_code == ErrorCode.NONE
+
+
+def test_S11_refusals_of_many_partitions_look_for_their_leaders_once(broker, monkeypatch):
+    looked = []
+    monkeypatch.setattr(produce, "leader_endpoints", lambda *args: looked.append(args) or [])
+    broker.join_broker(2)
+    count = 50
+    replicas = {index: [1, 2] for index in range(count)}
+    broker.make_topic("orders", -1, assignments=replicas, overrides={"tidemill.flush": "os"})
+    data = [PartitionProduceData(index=index, records=_batch()) for index in range(count)]
+    topic = TopicProduceData(name="orders", partition_data=data)
+    heard = []
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[topic])
+    broker.start_deferred(request, 12).then(heard.append)
+    for index in range(count):
+        broker.partition("orders", index).fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    codes = {entry.error_code for entry in heard[0].responses[0].partition_responses}
+    assert codes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
+    assert len(looked) == 1
 
 
 def test_an_acknowledged_request_leaves_nothing_to_the_garbage_collector(broker):
