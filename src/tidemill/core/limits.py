@@ -71,6 +71,8 @@ LOOP_BATCH_BYTES_MIN = 64 * KIB
 """A batch that decompresses to no more than this is checked on the loop, however well it packs."""
 LOOP_BATCH_RATIO_MAX = 256
 """A batch that grows by more is checked in a thread: a bomb of a kilobyte is no small request."""
+LOOP_BLOCK_BYTES_MIN = KIB
+"""A batch whose compressed blocks hold less on average is checked in a thread: each takes 3 us."""
 LOOP_BATCH_RECORDS_MAX = 100_000
 """A batch of more records is checked in a thread: about 4 ms."""
 LOOP_RECOMPRESSED_WORK_MAX = 256 * KIB

@@ -5,7 +5,8 @@ terabyte, or hold one. Nothing here allocates what a header claims. gzip, lz4 an
 decompressed in slices of `DECOMPRESSION_SLICE_BYTES` until the stream ends or the cap is exceeded.
 snappy has no streaming form: its claimed length is compared with the cap and with what its ratio of
 64:3 can yield before the output is allocated. Costs per block or member rather than per byte (empty
-gzip members, tiny snappy blocks) have bounds of their own. Damage and excess are both
+gzip members, tiny snappy blocks) have bounds of their own, and a caller that must not take long
+refuses blocks that are small on average. Damage and excess are both
 INVALID_RECORD: the batch's checksum was right, so sending it again cannot help.
 
 Each library is imported when its codec is first used. ADR 0002 explains the choice, with numbers.
@@ -64,6 +65,8 @@ _XERIAL_BLOCK_BYTES = 32 * 1024  # what snappy-java writes
 _BLOCK_LENGTH = struct.Struct(">i")
 _SNAPPY_RATIO_MAX = 22
 """Snappy's best element copies 64 bytes for 3: no block yields more than this times its input."""
+_BLOCKS_FREE = 16
+"""So many blocks cost nothing to speak of, however small."""
 _IDLE_DECOMPRESSORS_MAX = 4
 _ZSTD_LEVEL = 3
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -71,7 +74,7 @@ _ZSTD_HEADER_BYTES_MAX = 18
 
 
 class DecompressedTooLarge(KafkaError):
-    """The data holds more bytes than the caller allows."""
+    """The data holds more bytes, or smaller blocks, than the caller allows."""
 
 
 def is_known(codec: int) -> bool:
@@ -80,13 +83,25 @@ def is_known(codec: int) -> bool:
 
 
 def decompress(
-    codec: int, data: bytes | memoryview, bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX
+    codec: int,
+    data: bytes | memoryview,
+    bytes_max: int = DECOMPRESSED_BATCH_BYTES_MAX,
+    block_bytes_min: int = 0,
 ) -> bytes | bytearray:
-    """`data` decompressed; KafkaError if it is damaged, DecompressedTooLarge beyond `bytes_max`."""
+    """`data` decompressed; KafkaError if it is damaged, DecompressedTooLarge beyond `bytes_max`.
+
+    The latter also if there are more blocks than a few, and they hold less than `block_bytes_min`
+    on average: each costs microseconds (snappy, zstd), however little it holds.
+    """
     opener = _DECOMPRESS.get(codec)
     if opener is None:
         raise _unknown(codec)
-    return opener(data, bytes_max)
+    return opener(data, bytes_max, block_bytes_min)
+
+
+def _blocks_max(most: int, size: int, block_bytes_min: int) -> int:
+    """How many blocks may hold `size` bytes."""
+    return min(most, _BLOCKS_FREE + size // block_bytes_min) if block_bytes_min else most
 
 
 def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes | bytearray | memoryview:
@@ -102,7 +117,7 @@ def compress(codec: int, data: bytes | bytearray | memoryview) -> bytes | bytear
 # --- gzip ----------------------------------------------------------------------------------------
 
 
-def _open_gzip(data: bytes | memoryview, bytes_max: int) -> bytes:
+def _open_gzip(data: bytes | memoryview, bytes_max: int, _block_bytes_min: int) -> bytes:
     """All members in turn: RFC 1952 allows several, and Java reads them (T62)."""
     slices: list[bytes] = []
     left = bytes_max
@@ -135,9 +150,10 @@ def _write_gzip(data: bytes | bytearray | memoryview) -> bytes:
 # --- snappy --------------------------------------------------------------------------------------
 
 
-def _open_snappy(data: bytes | memoryview, bytes_max: int) -> bytearray:
+def _open_snappy(data: bytes | memoryview, bytes_max: int, block_bytes_min: int) -> bytearray:
     if data[: len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
-        blocks = _xerial_blocks(memoryview(data))
+        blocks_max = _blocks_max(SNAPPY_BLOCKS_MAX, bytes_max, block_bytes_min)
+        blocks = _xerial_blocks(memoryview(data), blocks_max)
     else:
         blocks = [memoryview(data)]
     sizes: list[int] = []
@@ -148,10 +164,13 @@ def _open_snappy(data: bytes | memoryview, bytes_max: int) -> bytearray:
         if left < 0:
             raise _too_large("snappy", bytes_max)
         sizes.append(size)
+    blocks_max = _blocks_max(SNAPPY_BLOCKS_MAX, bytes_max - left, block_bytes_min)
+    if len(blocks) > blocks_max:
+        raise _too_many_blocks("snappy", blocks_max)
     return _snappy_blocks(blocks, sizes)
 
 
-def _xerial_blocks(data: memoryview) -> list[memoryview]:
+def _xerial_blocks(data: memoryview, blocks_max: int) -> list[memoryview]:
     """The raw blocks of snappy-java's framing: a 32-bit length before each."""
     blocks: list[memoryview] = []
     position = _XERIAL_HEADER.size
@@ -165,8 +184,8 @@ def _xerial_blocks(data: memoryview) -> list[memoryview]:
         position += _BLOCK_LENGTH.size
         if not 0 < size <= end - position:
             raise _damaged("snappy", "a block goes beyond the batch")
-        if len(blocks) == SNAPPY_BLOCKS_MAX:
-            raise _damaged("snappy", f"more than {SNAPPY_BLOCKS_MAX} blocks")
+        if len(blocks) == blocks_max:
+            raise _too_many_blocks("snappy", blocks_max)
         blocks.append(data[position : position + size])
         position += size
     return blocks
@@ -217,7 +236,7 @@ def _write_snappy(data: bytes | bytearray | memoryview) -> bytes:
 # --- lz4 -----------------------------------------------------------------------------------------
 
 
-def _open_lz4(data: bytes | memoryview, bytes_max: int) -> bytes:
+def _open_lz4(data: bytes | memoryview, bytes_max: int, _block_bytes_min: int) -> bytes:
     from lz4.frame import LZ4FrameDecompressor
 
     frame = LZ4FrameDecompressor()
@@ -257,7 +276,7 @@ def _write_lz4(data: bytes | bytearray | memoryview) -> bytes:
 _idle_decompressors: list[ZstdDecompressor] = []
 
 
-def _open_zstd(data: bytes | memoryview, bytes_max: int) -> bytes:
+def _open_zstd(data: bytes | memoryview, bytes_max: int, block_bytes_min: int) -> bytes:
     from zstandard import ZstdDecompressor, ZstdError
 
     try:
@@ -265,7 +284,7 @@ def _open_zstd(data: bytes | memoryview, bytes_max: int) -> bytes:
     except IndexError:
         context = ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX)
     try:
-        return _zstd_slices(context, data, bytes_max)
+        return _zstd_slices(context, data, bytes_max, block_bytes_min)
     except ZstdError as err:
         raise _damaged("zstd", err) from None
     finally:
@@ -273,25 +292,29 @@ def _open_zstd(data: bytes | memoryview, bytes_max: int) -> bytes:
             _idle_decompressors.append(context)
 
 
-def _check_zstd_frames(data: bytes | memoryview) -> None:
+def _check_zstd_frames(data: bytes | memoryview, blocks_max: int) -> int:
     """Check by the lengths of its blocks that every frame is complete: the reader does not.
 
-    Java's reader fails on a cut frame, so storing one would stop its consumers.
+    Java's reader fails on a cut frame, so storing one would stop its consumers. Returns the number
+    of blocks.
     """
     position = 0
     frames = 0
     blocks = 0
     while position < len(data) or not frames:
-        position, count = _zstd_frame_end(data, position)
+        position, count = _zstd_frame_end(data, position, blocks_max)
         frames += 1
         blocks += count
+        if blocks > blocks_max:
+            raise _too_many_blocks("zstd", blocks_max)
         if position > len(data):
             raise _damaged("zstd", "the frame is cut")
-        if frames > ZSTD_FRAMES_MAX or blocks > ZSTD_BLOCKS_MAX:
-            raise _damaged("zstd", "too many frames or blocks")
+        if frames > ZSTD_FRAMES_MAX:
+            raise _damaged("zstd", "too many frames")
+    return blocks
 
 
-def _zstd_frame_end(data: bytes | memoryview, start: int) -> tuple[int, int]:
+def _zstd_frame_end(data: bytes | memoryview, start: int, blocks_max: int) -> tuple[int, int]:
     """Where the frame at `start` ends (beyond `data` if cut), and its number of blocks (RFC 8878).
 
     A block header has 3 bytes, least significant first: last block (1 bit), kind (2), size (21).
@@ -304,7 +327,7 @@ def _zstd_frame_end(data: bytes | memoryview, start: int) -> tuple[int, int]:
     blocks = 0
     word = 0
     while not word & 1:
-        if position + 3 > len(data) or blocks > ZSTD_BLOCKS_MAX:
+        if position + 3 > len(data) or blocks > blocks_max:
             return len(data) + 1, blocks
         word = int.from_bytes(data[position : position + 3], "little")
         is_run = word >> 1 & 3 == 1  # one byte, `size` times
@@ -314,20 +337,26 @@ def _zstd_frame_end(data: bytes | memoryview, start: int) -> tuple[int, int]:
     return position + (4 if has_checksum else 0), blocks
 
 
-def _zstd_slices(context: ZstdDecompressor, data: bytes | memoryview, bytes_max: int) -> bytes:
+def _zstd_slices(
+    context: ZstdDecompressor, data: bytes | memoryview, bytes_max: int, block_bytes_min: int
+) -> bytes:
     """Uses a reader, not `decompress`, which allocates what the frame claims to hold (S20)."""
-    _check_zstd_frames(data)
+    blocks = _check_zstd_frames(data, _blocks_max(ZSTD_BLOCKS_MAX, bytes_max, block_bytes_min))
     reader = context.stream_reader(data, read_across_frames=True)
     slices: list[bytes] = []
     left = bytes_max
     while True:
         piece = reader.read(min(left + 1, DECOMPRESSION_SLICE_BYTES))
         if not piece:
-            return slices[0] if len(slices) == 1 else b"".join(slices)
+            break
         left -= len(piece)
         if left < 0:
             raise _too_large("zstd", bytes_max)
         slices.append(piece)
+    blocks_max = _blocks_max(ZSTD_BLOCKS_MAX, bytes_max - left, block_bytes_min)
+    if blocks > blocks_max:
+        raise _too_many_blocks("zstd", blocks_max)
+    return slices[0] if len(slices) == 1 else b"".join(slices)
 
 
 def _write_zstd(data: bytes | bytearray | memoryview) -> bytes:
@@ -348,11 +377,16 @@ def _too_large(name: str, bytes_max: int) -> DecompressedTooLarge:
     return DecompressedTooLarge(ErrorCode.INVALID_RECORD, detail)
 
 
+def _too_many_blocks(name: str, blocks_max: int) -> DecompressedTooLarge:
+    detail = f"damaged {name} data: more than {blocks_max} blocks"
+    return DecompressedTooLarge(ErrorCode.INVALID_RECORD, detail)
+
+
 def _unknown(codec: int) -> KafkaError:
     return KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"no codec has the number {codec}")
 
 
-_DECOMPRESS: dict[int, Callable[[bytes | memoryview, int], bytes | bytearray]] = {
+_DECOMPRESS: dict[int, Callable[[bytes | memoryview, int, int], bytes | bytearray]] = {
     GZIP: _open_gzip,
     SNAPPY: _open_snappy,
     LZ4: _open_lz4,

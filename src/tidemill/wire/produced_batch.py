@@ -24,6 +24,7 @@ from tidemill.core.limits import (
     LOOP_BATCH_BYTES_MIN,
     LOOP_BATCH_RATIO_MAX,
     LOOP_BATCH_RECORDS_MAX,
+    LOOP_BLOCK_BYTES_MIN,
     LOOP_RECOMPRESSED_WORK_MAX,
     RECOMPRESSION_FACTOR,
     RECORD_ERRORS_MAX,
@@ -228,7 +229,7 @@ def _decompressed(codec: int, packed: memoryview, work: BatchWork | None) -> byt
     left = work.left
     work.left = left - bytes_max  # stays so if the data is damaged: how much was read is unknown
     try:
-        section = compression.decompress(codec, packed, bytes_max)
+        section = compression.decompress(codec, packed, bytes_max, LOOP_BLOCK_BYTES_MIN)
     except compression.DecompressedTooLarge:
         raise LongBatch from None
     work.left = left

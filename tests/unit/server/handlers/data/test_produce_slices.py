@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import cramjam
 import pytest
 import zstandard
 
@@ -56,11 +57,11 @@ def _work_of_slices(broker, request, monkeypatch):
     read = [0]
     decompress = compression.decompress
 
-    def counted(codec, data, bytes_max=None):
+    def counted(codec, data, bytes_max=None, block_bytes_min=0):
         if bytes_max is None:  # in a thread
             return decompress(codec, data)
         try:
-            opened = decompress(codec, data, bytes_max)
+            opened = decompress(codec, data, bytes_max, block_bytes_min)
         except compression.DecompressedTooLarge:
             read[-1] += bytes_max
             raise
@@ -159,6 +160,40 @@ def test_S18_a_bomb_costs_the_loop_no_more_than_its_own_size_allows(broker, monk
     read = _work_of_slices(broker, _request(*[_zeros(20 * MIB)] * 8), monkeypatch)
     assert len([size for size in read if size]) == 8  # each bomb ends a slice
     assert max(read) < MIB
+
+
+def _tiny_blocks(codec, count):
+    """One record, compressed in `count` blocks; all but the last hold nothing."""
+    record = bytes(_batch()[HEADER_BYTES:])
+    if codec == compression.ZSTD:  # the last block: its flag, and its size
+        last = (1 | len(record) << 3).to_bytes(3, "little") + record
+        return b"\x28\xb5\x2f\xfd\0\0" + bytes(3) * (count - 1) + last
+    blocks = [cramjam.snappy.compress_raw(b"")] * (count - 1)
+    blocks.append(cramjam.snappy.compress_raw(record))
+    framed = (struct.pack(">i", len(block)) + bytes(block) for block in blocks)
+    return struct.pack(">8sii", b"\x82SNAPPY\0", 1, 1) + b"".join(framed)
+
+
+@pytest.mark.parametrize("codec", [compression.ZSTD, compression.SNAPPY])
+def test_S18_a_batch_of_very_many_small_blocks_is_read_in_a_thread(broker, codec):
+    broker.make_topic("orders", 1)
+    answer, _ = broker.start(_request(_with_payload(codec, _tiny_blocks(codec, 1_000))), 9)
+    assert isinstance(answer, Unfinished)
+    (entry,) = _entries(broker.run(finish_slices(answer)))
+    assert (entry.error_code, entry.base_offset) == (ErrorCode.NONE, 0)
+
+
+@pytest.mark.parametrize("codec", [compression.ZSTD, compression.SNAPPY])
+def test_a_batch_of_a_few_small_blocks_is_read_at_once(broker, codec):
+    broker.make_topic("orders", 1)
+    answer, _ = broker.start(_request(_with_payload(codec, _tiny_blocks(codec, 10))), 9)
+    assert not isinstance(answer, Unfinished)
+
+
+def test_a_batch_in_blocks_of_the_usual_size_is_read_at_once(broker):
+    broker.make_topic("orders", 1, overrides={"max.message.bytes": "4000000"})
+    answer, _ = broker.start(_request(_batch(1_000, size=3_000, codec=compression.SNAPPY)), 9)
+    assert not isinstance(answer, Unfinished)
 
 
 def test_a_long_batch_is_appended_once_it_is_checked(broker):
