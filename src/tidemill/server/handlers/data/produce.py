@@ -25,7 +25,11 @@ from functools import partial
 from typing import Any, Final, final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
-from tidemill.core.limits import PARTITION_WORK, PRODUCE_WORK_PER_SLICE
+from tidemill.core.limits import (
+    ANSWER_RECORD_ERRORS_MAX,
+    PARTITION_WORK,
+    PRODUCE_WORK_PER_SLICE,
+)
 from tidemill.core.logs import shown
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
@@ -153,6 +157,7 @@ class _Appends:
         "_long",
         "_now_ms",
         "_pending",
+        "_record_errors_left",
         "_refusal",
         "_request",
         "_response",
@@ -182,6 +187,7 @@ class _Appends:
         self._checked: tuple[memoryview, BatchHeader] | None = None
         self._refusal: KafkaError | None = None
         """What the thread made of it: one of the two."""
+        self._record_errors_left = ANSWER_RECORD_ERRORS_MAX
 
     # --- slices ----------------------------------------------------------------------------------
 
@@ -226,6 +232,7 @@ class _Appends:
             except (KafkaError, StorageFault) as error:
                 self._failed = True
                 _refuse(context, entry, name, error)
+                self._cut_record_errors(entry)
             except LongBatch:
                 return AWAY
             entries.append(entry)
@@ -306,6 +313,13 @@ class _Appends:
                 detail = "the request names this partition twice; only the first batch counts"
                 raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
         return partition
+
+    def _cut_record_errors(self, entry: PartitionProduceResponse) -> None:
+        """Clients treat a batch without them as refused as a whole, which it is."""
+        listed = entry.record_errors
+        if listed:
+            entry.record_errors = listed[: self._record_errors_left]
+            self._record_errors_left -= len(entry.record_errors)
 
     def _take_refusal(self) -> KafkaError:
         refusal, self._refusal = self._refusal, None

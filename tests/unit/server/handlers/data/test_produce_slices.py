@@ -11,11 +11,13 @@ import zstandard
 from tests.unit.server.one_broker import NOW_MS, finish_slices
 from tidemill.core.errors import ErrorCode
 from tidemill.core.limits import (
+    ANSWER_RECORD_ERRORS_MAX,
     BATCH_RECORDS_MAX,
     LOOP_BATCH_RECORDS_MAX,
     MIB,
     PARTITION_WORK,
     PRODUCE_WORK_PER_SLICE,
+    RECORD_ERRORS_MAX,
 )
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.handler import Unfinished
@@ -160,6 +162,16 @@ def test_S18_a_bomb_costs_the_loop_no_more_than_its_own_size_allows(broker, monk
     read = _work_of_slices(broker, _request(*[_zeros(20 * MIB)] * 8), monkeypatch)
     assert len([size for size in read if size]) == 8  # each bomb ends a slice
     assert max(read) < MIB
+
+
+def test_S11_the_refused_records_that_an_answer_lists_are_bounded(broker):
+    count = ANSWER_RECORD_ERRORS_MAX // RECORD_ERRORS_MAX + 5
+    broker.make_topic("orders", count)
+    late = build_batch([Record(b"", timestamp=NOW_MS + 10**9)] * (2 * RECORD_ERRORS_MAX))
+    entries = _entries(broker.call(_request(*[late] * count), 9))
+    assert {entry.error_code for entry in entries} == {ErrorCode.INVALID_TIMESTAMP}
+    listed = [len(entry.record_errors) for entry in entries]
+    assert listed == [RECORD_ERRORS_MAX] * (count - 5) + [0] * 5
 
 
 def _tiny_blocks(codec, count):
