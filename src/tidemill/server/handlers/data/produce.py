@@ -24,7 +24,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, final
 
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import DiskBusy, ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import (
     ANSWER_RECORD_ERRORS_MAX,
     PARTITION_WORK,
@@ -185,7 +185,7 @@ class _Appends:
         self._long: BatchPolicy | None = None
         """The next batch is checked in a thread, under this policy."""
         self._checked: tuple[memoryview, BatchHeader] | None = None
-        self._refusal: KafkaError | None = None
+        self._refusal: KafkaError | StorageFault | None = None
         """What the thread made of it: one of the two."""
         self._record_errors_left = ANSWER_RECORD_ERRORS_MAX
 
@@ -256,11 +256,15 @@ class _Appends:
         services = self._context.services
         async with services.long_batches:
             check = partial(_try_prepare, records, policy, self._now_ms)
-            prepared = await services.disk.run(check)
-        if isinstance(prepared, KafkaError):
-            self._refusal = prepared
-        else:
+            prepared: tuple[memoryview, BatchHeader] | KafkaError | StorageFault
+            try:
+                prepared = await services.disk.run(check)
+            except DiskBusy as busy:
+                prepared = busy
+        if isinstance(prepared, tuple):
             self._checked = prepared
+        else:
+            self._refusal = prepared
         self._long = None
 
     # --- one partition ---------------------------------------------------------------------------
@@ -321,7 +325,7 @@ class _Appends:
             entry.record_errors = listed[: self._record_errors_left]
             self._record_errors_left -= len(entry.record_errors)
 
-    def _take_refusal(self) -> KafkaError:
+    def _take_refusal(self) -> KafkaError | StorageFault:
         refusal, self._refusal = self._refusal, None
         assert refusal is not None
         return refusal

@@ -9,7 +9,7 @@ import pytest
 import zstandard
 
 from tests.unit.server.one_broker import NOW_MS, finish_slices
-from tidemill.core.errors import ErrorCode
+from tidemill.core.errors import DiskBusy, ErrorCode
 from tidemill.core.limits import (
     ANSWER_RECORD_ERRORS_MAX,
     BATCH_RECORDS_MAX,
@@ -214,6 +214,18 @@ def test_a_long_batch_is_appended_once_it_is_checked(broker):
     response = broker.call(_request(_batch(), long, _batch(), acks=-1), 9)
     assert [entry.base_offset for entry in _entries(response)] == [0, 0, 0]
     assert _ends(broker, 3) == [1, 2_000, 1]
+
+
+def test_a_long_batch_that_finds_no_thread_is_refused_by_itself(broker, monkeypatch):
+    broker.make_topic("orders", 3)
+
+    async def busy(_operation):
+        raise DiskBusy("too many reads wait for the disk")
+
+    monkeypatch.setattr(broker.disk, "run", busy)
+    response = broker.call(_request(_batch(), _zeros(20 * MIB), _batch()), 9)
+    codes = [entry.error_code for entry in _entries(response)]
+    assert codes == [ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NONE]
 
 
 @pytest.mark.slow
