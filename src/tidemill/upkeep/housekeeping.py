@@ -12,7 +12,7 @@ from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
-from tidemill.core.errors import StorageFault
+from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.live_pause import LivePause
 from tidemill.core.loop.pacing import run_slices
@@ -37,6 +37,7 @@ PRODUCERS_PER_SLICE = 2_000
 """Expired producers that are forgotten in one turn of the loop: about a millisecond."""
 CHECKPOINT_INTERVAL_S = 60.0
 SCRUB_INTERVAL_S = 1.0
+CLOSE_RETRY_S = 0.01
 
 
 @final
@@ -177,7 +178,11 @@ class Housekeeping:
     async def close(self) -> None:
         """Flush everything, write the last checkpoint and the marker of a clean shutdown."""
         marks = self._replicas.high_watermarks()
-        await self._disk.run(lambda: self._directory.close(marks))
+        while True:
+            try:
+                return await self._disk.run(lambda: self._directory.close(marks))
+            except DiskBusy:  # by reads whose callers have ended: they are skipped one by one
+                await asyncio.sleep(CLOSE_RETRY_S)
 
     def _monotonic_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

@@ -21,6 +21,7 @@ from tests.support.directories import (
 from tests.support.loop_watch import LoopWatch
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.live_config import LiveConfig
+from tidemill.core.errors import DiskBusy
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.core.telemetry import Telemetry
@@ -152,3 +153,28 @@ def test_retention_waits_while_something_else_changes_the_files_of_logs(run):
     assert run(beside_another_change()) == 0
     run(one_retention_pass(disk, directory, ManualClock(), high_watermark=10))
     assert log.log_start_offset == 10
+
+
+def test_a_flood_of_reads_does_not_keep_a_broker_from_stopping_cleanly(run):
+    disk = SimDisk()
+    directory = opened(disk)
+    refusals = [DiskBusy("too many reads wait for the disk")] * 2
+    run_in_thread = disk.run
+
+    async def busy_at_first(operation, work=DiskWork.READ):
+        if refusals:
+            raise refusals.pop()
+        return await run_in_thread(operation, work)
+
+    disk.run = busy_at_first
+    housekeeping = Housekeeping(
+        disk,
+        directory,
+        SimpleNamespace(pending_logs=PendingLogs(), high_watermarks=dict),
+        clock=ManualClock(),
+        flusher=None,
+        log_changes=asyncio.Lock(),
+        config=LiveConfig(BrokerConfig()),
+    )
+    run(housekeeping.close())
+    assert opened(disk).started_clean
