@@ -216,6 +216,8 @@ class LogDirectory:
         self._unloaded.check_replaceable(partition, topic_id)
         self.delete_log(partition)
         self._check_not_busy(f"{self.path}/{partition}")
+        # Now, not when it is made: from here on the path is that of the new log (I34).
+        self._unloaded.forget(partition)
 
     def adopt(self, creation: LogCreation) -> None:
         """Serve the new logs. KafkaError if the disk failed meanwhile: then none is served."""
@@ -223,7 +225,6 @@ class LogDirectory:
         self._removed.add_purgeable(creation.put_aside)
         for partition, log in creation.made.items():
             topic_id = creation.topic_id(partition)
-            self._unloaded.forget(partition)
             self._host(partition, _HostedLog(log, topic_id, log.directory, 0))
 
     def _host(self, partition: TopicPartition, hosted: _HostedLog) -> None:

@@ -61,7 +61,7 @@ class UnloadedLogs:
             )
 
     def forget(self, partition: TopicPartition) -> None:
-        """Another log has the name now."""
+        """A log of another topic takes the name; its creation puts these files aside."""
         self._logs.pop(partition, None)
 
     def try_release(self, partition: TopicPartition, topic_id: TopicId) -> bool:

@@ -23,6 +23,7 @@ from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory import log_directory
 from tidemill.storage.directory.checkpoint import CHECKPOINT_NAMES, CLEAN_NAME, read_newest
+from tidemill.storage.directory.log_creation import WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.testing.sim.disk import SimDisk
 
@@ -379,6 +380,24 @@ def test_the_deletion_of_another_topic_leaves_a_log_that_was_not_loaded(disk):
     assert disk.exists(ORDERS_PATH)
     directory.write_checkpoint()
     assert log_of(opened(disk.restart())).log_end_offset == 10
+
+
+def test_I34_a_log_that_is_being_made_is_not_taken_for_the_one_that_was_not_loaded(disk):
+    with_log(disk).write_checkpoint()
+    disk = disk.restart()
+    disk.fail("pread", "orders-0", times=1)
+    directory = opened(disk)
+    creation = directory.begin_creation([WantedLog(ORDERS, OTHER_ID, SMALL)])
+    creation.make()
+    directory.delete_unloaded(ORDERS, TOPIC_ID)
+    directory.adopt(creation)
+    fill(log_of(directory), 3)
+    flushed(directory)
+    directory.settle_removals()
+    while not directory.purge_slice(100):
+        pass
+    directory.write_checkpoint()
+    assert log_of(opened(disk.restart())).log_end_offset == 3
 
 
 def test_a_lost_partition_file_is_rebuilt_from_the_checkpoint(disk):
