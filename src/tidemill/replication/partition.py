@@ -25,7 +25,7 @@ from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
 from tidemill.replication.watermark import agreed_offset
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut, LogSlice, PartitionLog
-from tidemill.wire.batch import BatchHeader, assign_offsets, iter_headers, verify
+from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, iter_headers, verify
 from tidemill.wire.produced_batch import BatchPolicy, BatchWork, prepare_own, prepare_produced
 
 __all__ = ["Appended", "FlushRequests", "Partition", "PartitionSettings"]
@@ -250,8 +250,11 @@ class Partition:
         if self.replica_watchers:
             for watcher in self.replica_watchers:
                 watcher.wake()
-        is_append_time = self.settings.policy.timestamp_type == "append"
-        return Appended(base_offset, next_offset, now_ms if is_append_time else NO_TIMESTAMP)
+        # As stored: a long batch was stamped before now, perhaps under another configuration.
+        is_stamped = header.attributes & LOG_APPEND_TIME
+        return Appended(
+            base_offset, next_offset, header.max_timestamp if is_stamped else NO_TIMESTAMP
+        )
 
     def wait_acknowledged(self, next_offset: int, settle: Callable[[ErrorCode], None]) -> AckWaiter:
         """Call `settle` once acks=all holds for everything below `next_offset` (ADR 0003)."""

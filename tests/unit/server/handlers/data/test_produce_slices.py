@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 
 import cramjam
 import pytest
@@ -22,12 +23,13 @@ from tidemill.core.limits import (
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.handler import Unfinished
 from tidemill.wire import compression
-from tidemill.wire.batch import HEADER_BYTES, write_checksum
+from tidemill.wire.batch import HEADER_BYTES, read_header, write_checksum
 from tidemill.wire.generated.produce import (
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
 )
+from tidemill.wire.produced_batch import BatchPolicy
 from tidemill.wire.records import Record, build_batch
 
 BATCH_LENGTH_AT, ATTRIBUTES_AT, LAST_OFFSET_DELTA_AT, RECORD_COUNT_AT = 8, 21, 23, 57
@@ -214,6 +216,28 @@ def test_a_long_batch_is_appended_once_it_is_checked(broker):
     response = broker.call(_request(_batch(), long, _batch(), acks=-1), 9)
     assert [entry.base_offset for entry in _entries(response)] == [0, 0, 0]
     assert _ends(broker, 3) == [1, 2_000, 1]
+
+
+@pytest.mark.parametrize("meanwhile", ["LogAppendTime", "CreateTime"])
+def test_T24_the_append_time_of_a_long_batch_is_the_one_that_is_stored(broker, meanwhile):
+    overrides = {"max.message.bytes": "40000000", "message.timestamp.type": "LogAppendTime"}
+    broker.make_topic("orders", 1, overrides=overrides)
+    long = _batch(2_000, size=10_000, codec=compression.ZSTD)
+    answer, _ = broker.start(_request(long), 9)
+
+    def time_passes():
+        broker.clock.now_ms += 5
+        settings = broker.partition("orders").settings
+        kind = "append" if meanwhile == "LogAppendTime" else "create"
+        broker.partition("orders").set_settings(
+            replace(settings, policy=BatchPolicy(timestamp_type=kind))
+        )
+
+    (entry,) = _entries(broker.run(finish_slices(answer, time_passes)))
+    (chunk,) = (
+        broker.partition("orders").read(0, max_bytes=1, end_offset=2_000, at_least_one=True).chunks
+    )
+    assert entry.log_append_time_ms == read_header(chunk).max_timestamp
 
 
 def test_a_long_batch_that_finds_no_thread_is_refused_by_itself(broker, monkeypatch):
