@@ -158,18 +158,22 @@ class FetchSessions:
         return FetchPlan(targets, session, full=True)
 
     def _try_open(self, partitions: int, now: float) -> _Session | None:
-        if len(self._sessions) >= self._sessions_max:
+        while not self._has_room(partitions):
             oldest = next(iter(self._sessions.values()), None)
             if oldest is None or now - oldest.last_used < IDLE_BEFORE_EVICTION_S:
                 return None
             self._drop(oldest.session_id)
-        if self._partitions + partitions > SESSION_PARTITIONS_MAX:
-            return None
         session_id = 1 + self._rng.below(EPOCH_MAX)
         while session_id in self._sessions:
             session_id = 1 + self._rng.below(EPOCH_MAX)
         session = self._sessions[session_id] = _Session(session_id, now)
         return session
+
+    def _has_room(self, partitions: int) -> bool:
+        return (
+            len(self._sessions) < self._sessions_max
+            and self._partitions + partitions <= SESSION_PARTITIONS_MAX
+        )
 
     def _continue(self, request: FetchRequest, now: float) -> FetchPlan:
         session = self._sessions.get(request.session_id)

@@ -110,6 +110,15 @@ def test_S38_all_sessions_together_hold_only_so_many_partitions(monkeypatch):
     assert sessions.plan(_request(0, 0, 0), now=0.0).session_id != 0
 
 
+def test_S38_idle_sessions_make_room_for_the_partitions_of_a_new_one(monkeypatch):
+    monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 100)
+    sessions = _sessions(sessions_max=1000)
+    for _ in range(5):
+        sessions.plan(_request(0, 0, *range(20)), now=0.0)
+    assert sessions.plan(_request(0, 0, *range(30)), now=500.0).session_id != 0
+    assert len(sessions) == 4
+
+
 def test_S38_a_session_does_not_grow_beyond_what_all_may_hold(monkeypatch):
     monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 100)
     sessions = _sessions()
