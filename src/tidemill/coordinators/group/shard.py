@@ -29,6 +29,7 @@ from tidemill.coordinators.group.base.group import (
 from tidemill.coordinators.group.base.records import decode_value, is_offset_key, try_decode_key
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
+from tidemill.coordinators.group.consumer.heartbeat_request import check_heartbeat
 from tidemill.coordinators.group.migration import classic_requests
 from tidemill.coordinators.group.migration.upgrade import try_upgrade
 from tidemill.coordinators.group.offsets.committed_offsets import OffsetStore
@@ -287,11 +288,18 @@ class GroupShard:
             return group.heartbeat(request, caller, version=version, now=now)
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_REQUEST, "the group has no name")
-        if group is not None and not is_simple(group):
-            return self._take_over(group, now)
         if request.member_epoch != FIRST_HEARTBEAT_EPOCH:
             raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID, "there is no such group")
+        if group is not None and not is_simple(group):
+            self._check_join(request, version)
+            return self._take_over(group, now)
         return self._create_consumer_group(request, caller, version=version, now=now)
+
+    def _check_join(self, request: ConsumerGroupHeartbeatRequest, version: int) -> None:
+        """KafkaError if no group accepts the request: then it changes no group either."""
+        check_heartbeat(request, version, self._context.config.consumer_assignors)
+        if request.subscribed_topic_regex:
+            self._context.matcher.check(request.subscribed_topic_regex)
 
     def _take_over(self, group: ClassicGroup, now: Now) -> Result[ConsumerGroupHeartbeatResponse]:
         """End the classic group, or make a consumer group of it with its members."""

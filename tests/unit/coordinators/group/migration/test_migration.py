@@ -12,8 +12,17 @@ from tests.support.mixed_group import (
     NewConsumer,
     settle_all,
 )
-from tests.support.shard_desk import GROUP, commit_request, refusal, topic_image
+from tests.support.shard_desk import (
+    CHECK_INTERVAL_MS,
+    GROUP,
+    RETENTION_MS,
+    commit_request,
+    refusal,
+    topic_image,
+)
+from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.errors import ErrorCode
+from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tidemill.wire.generated.heartbeat import HeartbeatRequest
 
 ALL = {0, 1, 2, 3}
@@ -306,3 +315,39 @@ def test_I26_commits_of_classic_members_need_their_generation(desk):
 
     assert code(ana.generation) is ErrorCode.NONE
     assert code(old) is ErrorCode.ILLEGAL_GENERATION
+
+
+# --- what must not change a group's kind ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", [-1, 5])
+def test_only_a_consumer_that_joins_changes_a_classic_group(desk, classic, epoch):
+    pair(desk, classic)
+    late = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="gone", member_epoch=epoch)
+    code, _ = desk.ask(
+        lambda: desk.shard.consumer_heartbeat(late, desk.caller("gone"), version=1, now=desk.now)
+    )
+    assert code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert (desk.kind, desk.state) == ("classic", "Stable")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"subscribed_topic_regex": "("}, {"server_assignor": "none-such"}]
+)
+def test_a_join_that_is_not_valid_leaves_a_classic_group_as_it_is(desk, classic, wrong):
+    pair(desk, classic)
+    code = refusal(desk.heartbeat, **wrong)
+    assert code in (ErrorCode.INVALID_REGULAR_EXPRESSION, ErrorCode.UNSUPPORTED_ASSIGNOR)
+    assert (desk.kind, desk.state) == ("classic", "Stable")
+
+
+def test_I28_a_late_heartbeat_does_not_make_an_empty_group_lose_its_offsets(desk):
+    ana = ClassicConsumer(desk, "ana")
+    settle_all(ana)
+    desk.commit(7, member=ana.member_id, generation=ana.generation)
+    desk.now = Now(desk.now.monotonic_ms, desk.now.wall_ms + 2 * RETENTION_MS)
+    ana.leave()
+    refusal(desk.heartbeat, member_id="gone", epoch=-1)
+    desk.pass_time(CHECK_INTERVAL_MS)
+    desk.pass_time(CHECK_INTERVAL_MS)
+    assert desk.committed() == 7
