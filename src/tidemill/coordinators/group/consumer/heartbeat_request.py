@@ -81,7 +81,9 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
 def metadata_after(
     request: ConsumerGroupHeartbeatRequest, caller: Caller, before: MemberMetadata
 ) -> MemberMetadata:
-    """The member's metadata after this request."""
+    """The member's metadata after this request; one that joins keeps nothing of a former self."""
+    if request.member_epoch == JOIN_EPOCH:
+        before = MemberMetadata(instance_id=before.instance_id)
     names = request.subscribed_topic_names
     pattern = request.subscribed_topic_regex
     timeout_ms = request.rebalance_timeout_ms

@@ -141,6 +141,7 @@ def _heartbeat_of(
         rack_id=content.rack_id or None,
         rebalance_timeout_ms=asked.rebalance_timeout_ms,
         subscribed_topic_names=content.topics,
+        subscribed_topic_regex="",
         topic_partitions=[
             RequestTopicPartitions(topic_id=topic_id, partitions=list(numbers))
             for topic_id, numbers in (owned.items() if sender.is_known else ())

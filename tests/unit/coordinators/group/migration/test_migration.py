@@ -351,3 +351,28 @@ def test_I28_a_late_heartbeat_does_not_make_an_empty_group_lose_its_offsets(desk
     desk.pass_time(CHECK_INTERVAL_MS)
     desk.pass_time(CHECK_INTERVAL_MS)
     assert desk.committed() == 7
+
+
+# --- beside members with regular expressions -----------------------------------------------------
+
+
+def test_a_classic_member_does_not_inherit_a_regular_expression(desk):
+    desk.change_topics(topic_image("t", 1, 4), topic_image("u", 2, 1))
+    desk.heartbeat(topics=[], subscribed_topic_regex="u", instance_id="i")
+    desk.heartbeat(member_id="other", topics=["t"])
+    ana = ClassicConsumer(desk, "ana", "i")
+    ana.step()
+    (member,) = (
+        one
+        for one in desk.shard.describe_consumer_group(GROUP).members
+        if one.member_id == ana.member_id
+    )
+    assert (member.subscribed_topic_names, member.subscribed_topic_regex) == (["t"], None)
+
+
+def test_a_static_member_that_returns_without_its_regular_expression_has_none(desk):
+    desk.heartbeat(topics=[], subscribed_topic_regex="u", instance_id="i")
+    desk.heartbeat(epoch=-2, instance_id="i")
+    desk.heartbeat(member_id="n", instance_id="i")
+    (member,) = desk.shard.describe_consumer_group(GROUP).members
+    assert (member.subscribed_topic_names, member.subscribed_topic_regex) == (["t"], None)
