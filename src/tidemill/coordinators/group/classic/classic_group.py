@@ -296,7 +296,9 @@ class ClassicGroup:
             return rounds.joining_timed_out(now)
         if key.kind is DeadlineKind.TAKEOVER:
             return Result(None, replies=rounds.taken_over(now))
-        return rounds.sync_timed_out(now)
+        if key.kind is DeadlineKind.SYNC:
+            return rounds.sync_timed_out(now)
+        return Result(None)  # of the consumer group that had this name before
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """Do nothing: a classic consumer watches its topics itself and joins again."""

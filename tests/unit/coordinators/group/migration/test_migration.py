@@ -20,6 +20,7 @@ from tests.support.shard_desk import (
     refusal,
     topic_image,
 )
+from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.errors import ErrorCode
 from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -376,3 +377,17 @@ def test_a_static_member_that_returns_without_its_regular_expression_has_none(de
     desk.heartbeat(member_id="n", instance_id="i")
     (member,) = desk.shard.describe_consumer_group(GROUP).members
     assert (member.subscribed_topic_names, member.subscribed_topic_regex) == (["t"], None)
+
+
+def test_an_evaluation_that_is_due_after_a_downgrade_does_not_end_the_sync_phase(desk):
+    ana, new = ClassicConsumer(desk, "ana"), NewConsumer(desk, "new")
+    settle_all(ana)
+    settle_all(ana, new)
+    new.leave()
+    ana.step()
+    ana.step()
+    assert (desk.kind, ana.phase) == ("classic", "joined")
+    evaluation = DeadlineKey(GROUP, DeadlineKind.PATTERNS)
+    desk.shard._context.deadlines.set(evaluation, desk.now.monotonic_ms)
+    desk.settle()
+    assert desk.member_ids() == {ana.member_id}
