@@ -486,7 +486,7 @@ def _check_commit(group: AnyGroup, request: OffsetCommitRequest, version: int, n
         version < FIRST_COMMIT_WITH_MEMBER_EPOCH
         and generation > NO_GENERATION
         and isinstance(group, ConsumerGroup)
-        and not group.has_classic(request.member_id)
+        and group.has_new(request.member_id)
     ):
         detail = "members of the consumer protocol commit with version 9 or later"
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, detail)

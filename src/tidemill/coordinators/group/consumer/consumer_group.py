@@ -172,10 +172,10 @@ class ConsumerGroup:
     def epoch(self) -> int:
         return self._epoch
 
-    def has_classic(self, member_id: str) -> bool:
-        """Whether it is a member that uses the classic protocol."""
+    def has_new(self, member_id: str) -> bool:
+        """Whether it is a member that uses the consumer protocol."""
         member = self._members.get(member_id)
-        return member is not None and member.is_classic
+        return member is not None and not member.is_classic
 
     def has_newer_target(self, member: ConsumerMember, now: Now) -> bool:
         """Whether the member's next join would bring it further, or compute a new target."""

@@ -391,3 +391,11 @@ def test_an_evaluation_that_is_due_after_a_downgrade_does_not_end_the_sync_phase
     desk.shard._context.deadlines.set(evaluation, desk.now.monotonic_ms)
     desk.settle()
     assert desk.member_ids() == {ana.member_id}
+
+
+def test_a_classic_member_that_was_fenced_learns_it_from_an_old_commit_too(desk):
+    new = NewConsumer(desk, "new")
+    settle_all(new)
+    request = commit_request(5, member="fenced", generation=3)
+    code, _ = desk.ask(lambda: desk.shard.commit_offsets(request, version=2, now=desk.now))
+    assert code is ErrorCode.UNKNOWN_MEMBER_ID
