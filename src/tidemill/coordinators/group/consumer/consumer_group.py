@@ -157,6 +157,8 @@ class ConsumerGroup:
         """Hash of the subscribed topics at the time when the group epoch was set."""
         self._topics_may_have_changed = False
         """Soft state: the hash must be computed again."""
+        self._newest_hash: int | None = None
+        """Soft state: the hash over the newest topics, from a heartbeat that raised the epoch."""
 
     # --- for members that use the classic protocol (migration/) ----------------------------------
 
@@ -302,6 +304,7 @@ class ConsumerGroup:
         names = (*delta.topics_changed, *(one.name for one in delta.topics_deleted))
         if self._members.patterns or any(self._members.subscribes_to(name) for name in names):
             self._topics_may_have_changed = True
+            self._newest_hash = None
         return Result(None)
 
     def parked(self) -> list[Deferred[Any]]:
@@ -445,6 +448,7 @@ class ConsumerGroup:
         before = sender.member.metadata
         subscription = metadata.topics, metadata.pattern
         raises = self._epoch == 0 or subscription != (before.topics, before.pattern)
+        raises = raises or patterns != self._patterns.topics_of(patterns)
         if not raises and not self._topics_may_have_changed:
             return self._epoch
         topics = self._members.topics_if(without=[sender.former], with_topics=metadata.topics)
@@ -453,6 +457,7 @@ class ConsumerGroup:
             self._topics_may_have_changed = self._patterns.is_unfinished
             if not raises:
                 return self._epoch
+        self._newest_hash = new_hash
         return self._raise_epoch(new_hash, records)
 
     def _raise_epoch(self, new_hash: int, records: list[CoordinatorRecord]) -> int:
@@ -590,6 +595,8 @@ class ConsumerGroup:
     def replay_group_metadata(self, value: ConsumerGroupMetadataValue | None) -> None:
         self._epoch = 0 if value is None else value.epoch
         self._topics_hash = 0 if value is None else value.metadata_hash
+        if self._topics_hash == self._newest_hash:
+            self._topics_may_have_changed = self._patterns.is_unfinished
 
     def replay_member_metadata(
         self, member_id: str, value: ConsumerGroupMemberMetadataValue | None

@@ -156,6 +156,36 @@ def test_T48_an_unchanged_heartbeat_that_repeats_the_expression_writes_nothing(d
     assert len(desk.log) == before
 
 
+def beat_as(desk, member_id, sees_topic):
+    """A heartbeat of a member that may see only some topics."""
+    request = beat_request(member_id, desk.member(member_id).member_epoch)
+    caller = Caller("c", "/h", "fresh", sees_topic)
+    desk.apply(desk.group.heartbeat(request, caller, version=1, now=desk.now))
+
+
+def test_a_match_that_another_member_names_already_is_assigned_too(desk):
+    desk.put_topic("orders-eu", 4)
+    join(desk, "m", sees_topic=lambda name: name != "orders-eu")
+    beat_as(desk, "m", lambda name: name != "orders-eu")
+    desk.beat(join_request("n", "orders-eu"))
+    desk.put_topic("unrelated", 1)
+    beat_as(desk, "m", lambda _name: True)
+    target = desk.names(desk.member("m").target_assignment)
+    assert {topic for topic, _ in target} == {"orders-eu", "orders-us"}
+
+
+def test_members_that_see_different_topics_do_not_rebalance_for_ever(desk):
+    join(desk, "m")
+    join(desk, "n")
+    desk.put_topic("orders-asia", 1)
+    epochs = []
+    for _ in range(5):
+        beat_as(desk, "m", lambda _name: True)
+        beat_as(desk, "n", lambda name: name != "orders-asia")
+        epochs.append(desk.describe().group_epoch)
+    assert epochs[1] == epochs[-1]
+
+
 # --- the log -------------------------------------------------------------------------------------
 
 
