@@ -180,6 +180,8 @@ PATTERN_PAUSE_MS = 4
 """Between two slices of an evaluation, so that it takes a part of the loop's time only (S37)."""
 PATTERNS_KEPT_MAX = 64
 """Expressions of all groups whose results are remembered (S37)."""
+PATTERNS_EVALUATED_MAX = 64
+"""Further expressions that are being evaluated; other groups wait (S37): 16 MB of the engine."""
 CONSUMER_NAME_CHARS_MAX = 1 * KIB
 """A member's id, its instance id and its rack, each (S41)."""
 

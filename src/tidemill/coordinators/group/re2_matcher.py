@@ -8,6 +8,8 @@ bound is the factor, which is at worst the size of the compiled program, and the
   the longer they are and the larger the program is.
 - A result is kept, with the map of topics it was made from. The next call evaluates only the names
   that are new since then, and drops those that are gone.
+- Few results are kept after their use. An evaluation that is going on is kept by the group that
+  needs it, so that other groups cannot make it start again; beyond a number of them, groups wait.
 
 The engine is a native library. It is loaded with the first expression, so that a broker whose
 clients send none does not pay for it; without it, every expression is refused.
@@ -18,12 +20,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, final
+from weakref import WeakValueDictionary
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import (
     KIB,
     PATTERN_CHARS_MAX,
     PATTERN_PROGRAM_STEPS_MAX,
+    PATTERNS_EVALUATED_MAX,
     PATTERNS_KEPT_MAX,
 )
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
@@ -42,28 +46,27 @@ class Re2Matcher:
     """A `TopicMatcher` for all groups of a broker; it remembers the latest expressions."""
 
     def __init__(self) -> None:
-        self._searches: OrderedDict[str, _Search] = OrderedDict()
+        self._kept: OrderedDict[str, _Search] = OrderedDict()
         """The least recently used first; at most PATTERNS_KEPT_MAX."""
+        self._alive: WeakValueDictionary[str, _Search] = WeakValueDictionary()
+        """These, and those that groups hold."""
 
     def check(self, pattern: str) -> None:
         """INVALID_REGULAR_EXPRESSION, with the reason, if it cannot be used."""
-        self._search(pattern)
+        if self.try_search(pattern) is None:
+            _compile(pattern)
 
-    def try_match(self, pattern: str, topics: Mapping[str, object]) -> tuple[str, ...] | None:
-        """The matching topics, sorted; None after one slice of work, if more is left.
-
-        An expression must match the whole name. Internal topics never match.
-        """
-        return self._search(pattern).advance(topics)
-
-    def _search(self, pattern: str) -> _Search:
-        search = self._searches.get(pattern)
+    def try_search(self, pattern: str) -> _Search | None:
+        """The evaluation of this expression; None while too many others are going on."""
+        search = self._alive.get(pattern)
         if search is None:
-            search = self._searches[pattern] = _Search(_compile(pattern))
-            if len(self._searches) > PATTERNS_KEPT_MAX:
-                self._searches.popitem(last=False)
-        else:
-            self._searches.move_to_end(pattern)
+            if len(self._alive) >= PATTERNS_KEPT_MAX + PATTERNS_EVALUATED_MAX:
+                return None
+            search = self._alive[pattern] = _Search(_compile(pattern))
+        self._kept[pattern] = search
+        self._kept.move_to_end(pattern)
+        if len(self._kept) > PATTERNS_KEPT_MAX:
+            self._kept.popitem(last=False)
         return search
 
 
@@ -81,7 +84,11 @@ class _Search:
         self._result: tuple[str, ...] | None = ()
         """The names found, sorted; None while it has to be made."""
 
-    def advance(self, topics: Mapping[str, object]) -> tuple[str, ...] | None:
+    def try_match(self, topics: Mapping[str, object]) -> tuple[str, ...] | None:
+        """The matching topics, sorted; None after one slice of work, if more is left.
+
+        An expression must match the whole name. Internal topics never match.
+        """
         budget = SLICE_COST
         while True:
             budget = self._evaluate(budget)

@@ -11,13 +11,17 @@ import pytest
 from tidemill.coordinators.group import re2_matcher
 from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import PATTERN_CHARS_MAX, PATTERNS_KEPT_MAX
+from tidemill.core.limits import PATTERN_CHARS_MAX, PATTERNS_EVALUATED_MAX, PATTERNS_KEPT_MAX
 
 NOBODY = object()
 
 
 def topics(*names):
     return dict.fromkeys(names, NOBODY)
+
+
+def try_match(matcher, pattern, names):
+    return matcher.try_search(pattern).try_match(names)
 
 
 def reason(pattern):
@@ -41,12 +45,12 @@ def reason(pattern):
     ],
 )
 def test_T48_an_expression_in_the_syntax_of_re2_matches_whole_names(pattern, matching):
-    found = Re2Matcher().try_match(pattern, topics("payments", "orders-2", "orders-1"))
+    found = try_match(Re2Matcher(), pattern, topics("payments", "orders-2", "orders-1"))
     assert found == tuple(matching)
 
 
 def test_internal_topics_never_match():
-    assert Re2Matcher().try_match(".*", topics("__consumer_offsets", "__mine")) == ("__mine",)
+    assert try_match(Re2Matcher(), ".*", topics("__consumer_offsets", "__mine")) == ("__mine",)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +82,7 @@ def slices_of(pattern, names, matcher=None):
     """The calls that an evaluation takes."""
     matcher = matcher or Re2Matcher()
     count = 1
-    while matcher.try_match(pattern, names) is None:
+    while try_match(matcher, pattern, names) is None:
         count += 1
         assert count < 10_000, "it never ends"
     return count
@@ -109,7 +113,7 @@ def test_S37_an_expression_that_stops_a_backtracking_engine_is_evaluated():
     hostile = topics(*("a" * 200 + str(number) for number in range(100)))
     matcher = Re2Matcher()
     assert slices_of("(a+)+(b|c)", hostile, matcher) < 10
-    assert matcher.try_match("(a+)+(b|c)", hostile) == ()
+    assert try_match(matcher, "(a+)+(b|c)", hostile) == ()
 
 
 def test_a_new_map_costs_only_the_names_that_are_new():
@@ -117,7 +121,7 @@ def test_a_new_map_costs_only_the_names_that_are_new():
     slices_of("topic-\\d+", NAMES, matcher)
     after = {**NAMES, "topic-1000000": NOBODY, "other": NOBODY}
     del after["topic-7"]
-    found = matcher.try_match("topic-\\d+", after)  # one slice is enough
+    found = try_match(matcher, "topic-\\d+", after)  # one slice is enough
     assert "topic-1000000" in found
     assert "topic-7" not in found
     assert len(found) == len(NAMES)
@@ -129,7 +133,7 @@ def test_topics_that_change_during_an_evaluation_do_not_start_it_again():
     names = NAMES
     for number in range(needed + 1):
         names = {**names, f"late-{number}": NOBODY}
-        found = matcher.try_match(".*", names)
+        found = try_match(matcher, ".*", names)
         if found is not None:
             break
     assert found is not None
@@ -140,7 +144,20 @@ def test_S38_few_expressions_are_remembered():
     matcher = Re2Matcher()
     for number in range(PATTERNS_KEPT_MAX + 10):
         matcher.check(f"orders-{number}")
-    assert len(matcher._searches) == PATTERNS_KEPT_MAX
+    assert len(matcher._alive) == PATTERNS_KEPT_MAX
+
+
+def test_S37_few_expressions_are_evaluated_at_the_same_time():
+    matcher = Re2Matcher()
+    held = [matcher.try_search(f"orders-{number}") for number in range(PATTERNS_EVALUATED_MAX)]
+    for number in range(PATTERNS_KEPT_MAX):
+        matcher.try_search(f"payments-{number}")
+    assert matcher.try_search("one-more") is None
+    assert matcher.try_search("orders-0") is held[0]
+    matcher.check("one-more")
+    assert reason("one-more(")
+    held.pop()
+    assert matcher.try_search("one-more") is not None
 
 
 def test_without_the_engine_an_expression_is_refused_and_says_so(monkeypatch):

@@ -16,13 +16,13 @@ from tests.support.shard_desk import (
     refusal,
     topic_image,
 )
-from tidemill.coordinators.group.base.group import Caller
+from tidemill.coordinators.group.base.group import Caller, DeadlineKind
 from tidemill.coordinators.group.base.records import encode_tombstone
 from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.group.registry import GroupLimit
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.errors import ErrorCode
-from tidemill.core.limits import PATTERN_PAUSE_MS
+from tidemill.core.limits import PATTERN_PAUSE_MS, PATTERNS_KEPT_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import difference
 from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataKey
@@ -459,13 +459,13 @@ def test_rebalances_are_counted(desk):
 
 def test_S37_one_pass_over_deadlines_evaluates_one_slice_of_regular_expressions(monkeypatch):
     evaluated = []
-    try_match = Re2Matcher.try_match
+    try_search = Re2Matcher.try_search
 
-    def count(self, pattern, topics):
+    def count(self, pattern):
         evaluated.append(pattern)
-        return try_match(self, pattern, topics)
+        return try_search(self, pattern)
 
-    monkeypatch.setattr(Re2Matcher, "try_match", count)
+    monkeypatch.setattr(Re2Matcher, "try_search", count)
     desk = ShardDesk(*(topic_image(f"t{number}", number + 1) for number in range(2_500)))
     for number in range(3):
         pattern = f"t.*{number}"
@@ -477,6 +477,23 @@ def test_S37_one_pass_over_deadlines_evaluates_one_slice_of_regular_expressions(
     assert desk.shard.next_deadline_ms() <= desk.now.monotonic_ms
     desk.pass_time(1_000)
     assert set(evaluated) == {"t.*0", "t.*1", "t.*2"}
+
+
+@pytest.mark.parametrize(("groups", "patterns"), [(PATTERNS_KEPT_MAX + 70, 1), (12, 8)])
+def test_S37_more_expressions_than_are_remembered_are_evaluated_to_their_end(groups, patterns):
+    desk = ShardDesk(*(topic_image(f"topic-{number}", number + 1, 1) for number in range(1_500)))
+    for group in range(groups):
+        for number in range(patterns):
+            pattern = f"topic-.*{number}|{group}"
+            name = {"member_id": f"m{number}", "subscribed_topic_regex": pattern}
+            desk.heartbeat(f"g{group}", topics=(), **name)
+    for _ in range(300):
+        desk.pass_time(PATTERN_PAUSE_MS)
+        if DeadlineKind.PATTERNS not in {key.kind for key in desk.shard._context.deadlines._at}:
+            break
+    for name in range(groups):
+        group = desk.shard._groups.try_find(f"g{name}")
+        assert all(group.subscribes_to(f"topic-{number}") for number in range(patterns))
 
 
 def test_groups_are_told_of_new_partitions_in_slices():

@@ -30,6 +30,7 @@ __all__ = [
     "GroupType",
     "ShardContext",
     "TopicMatcher",
+    "TopicSearch",
 ]
 
 
@@ -92,6 +93,14 @@ class CommitIdentity(NamedTuple):
     instance_id: str | None = None
 
 
+class TopicSearch(Protocol):
+    """The evaluation of one regular expression; whoever holds it keeps how far it is."""
+
+    def try_match(self, topics: Mapping[str, object]) -> tuple[str, ...] | None:
+        """The matching topics, sorted; None after one slice of work, if more is left."""
+        ...
+
+
 class TopicMatcher(Protocol):
     """Evaluates regular expressions over topic names, in slices."""
 
@@ -99,8 +108,8 @@ class TopicMatcher(Protocol):
         """INVALID_REGULAR_EXPRESSION, with the reason, if it cannot be used."""
         ...
 
-    def try_match(self, pattern: str, topics: Mapping[str, object]) -> tuple[str, ...] | None:
-        """The matching topics, sorted; None after one slice of work, if more is left."""
+    def try_search(self, pattern: str) -> TopicSearch | None:
+        """The evaluation of this expression; None while too many others are going on."""
         ...
 
 

@@ -9,6 +9,9 @@ Evaluation is bounded work. The matcher does one slice per call. What a heartbea
 continued by a deadline of the group, milliseconds later, so that everything else gets its turn;
 until the end the members keep the topics of the last result.
 
+An evaluation that was begun ends, over the topics of that time, whatever other groups and later
+topics do; then the topics that came meanwhile follow.
+
 Topics that come and go make the results stale. The next heartbeat of any member evaluates them
 again, for the topics that its sender may see, as in Kafka. The matcher remembers its results, so
 this costs the evaluation of the new names, once for all groups with this expression.
@@ -20,7 +23,12 @@ from collections.abc import Callable, Collection, Mapping
 from itertools import chain
 from typing import final
 
-from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind, ShardContext
+from tidemill.coordinators.group.base.group import (
+    DeadlineKey,
+    DeadlineKind,
+    ShardContext,
+    TopicSearch,
+)
 from tidemill.coordinators.group.base.records import encode_record, encode_tombstone
 from tidemill.coordinators.group.consumer.records import VERSION, MemberMetadata
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now
@@ -45,6 +53,20 @@ SeesTopic = Callable[[str], bool]
 
 
 @final
+class _Evaluation:
+    """All patterns of a group over the topics of one image, as far as it is: soft state."""
+
+    __slots__ = ("matched", "search", "topics")
+
+    def __init__(self, topics: Mapping[str, object]) -> None:
+        self.topics = topics
+        self.matched: dict[str, tuple[str, ...]] = {}
+        """By pattern, whoever may see the topics."""
+        self.search: TopicSearch | None = None
+        """Of the pattern that is not evaluated to its end; held here so that it goes on."""
+
+
+@final
 class TopicPatterns:
     """The patterns of one group; only replay changes the topics that they stand for."""
 
@@ -57,6 +79,7 @@ class TopicPatterns:
         """All these topics; None: to be collected."""
         self._unfinished: SeesTopic | None = None
         """Soft state: an evaluation goes on after the heartbeat that began it, on whose behalf."""
+        self._evaluation: _Evaluation | None = None
 
     @property
     def is_unfinished(self) -> bool:
@@ -96,18 +119,22 @@ class TopicPatterns:
         sender's own matches too much: INVALID_REGULAR_EXPRESSION.
         """
         self._unfinished = None
+        newest = self._context.image.topics
+        evaluation = self._evaluation = self._evaluation or _Evaluation(newest)
         found = dict(self.topics_of(used))
         for pattern in found:
-            matched = self._try_match(pattern)
+            matched = self._try_match(pattern, evaluation)
             if matched is None:
-                self._unfinished = sees_topic
-                self.postpone(now)
-                break
+                self._go_on_later(sees_topic, now)
+                return found
             topics = tuple(filter(sees_topic, matched))
             if _fits(topics, refuse=pattern == own):
                 found[pattern] = topics
                 if topics != self._topics.get(pattern):
                     records.append(self._record(pattern, topics, now))
+        self._evaluation = None
+        if found and evaluation.topics is not newest:
+            self._go_on_later(sees_topic, now)
         return found
 
     def evaluate_more(
@@ -118,17 +145,30 @@ class TopicPatterns:
             return self.topics_of(used)
         return self.evaluate(used, self._unfinished, now=now, records=records)
 
+    def _go_on_later(self, sees_topic: SeesTopic, now: Now) -> None:
+        self._unfinished = sees_topic
+        self.postpone(now)
+
     def postpone(self, now: Now) -> None:
         """Continue the evaluation after a pause."""
         key = DeadlineKey(self._group_id, DeadlineKind.PATTERNS)
         self._context.deadlines.set(key, now.monotonic_ms + PATTERN_PAUSE_MS)
 
-    def _try_match(self, pattern: str) -> tuple[str, ...] | None:
+    def _try_match(self, pattern: str, evaluation: _Evaluation) -> tuple[str, ...] | None:
+        matched = evaluation.matched.get(pattern)
+        if matched is not None:
+            return matched
         try:
-            return self._context.matcher.try_match(pattern, self._context.image.topics)
+            search = self._context.matcher.try_search(pattern)
         except KafkaError:
             # The broker that accepted it had another engine: what the log has stays.
             return self._topics.get(pattern, ())
+        matched = None if search is None else search.try_match(evaluation.topics)
+        if matched is None:
+            evaluation.search = search or evaluation.search
+        else:
+            evaluation.matched[pattern] = matched
+        return matched
 
     # --- records ---------------------------------------------------------------------------------
 

@@ -222,7 +222,7 @@ def test_I28_an_expression_that_the_engine_no_longer_accepts_keeps_its_topics(de
         def check(self, pattern):
             raise KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, "no engine")
 
-        def try_match(self, pattern, topics):
+        def try_search(self, pattern):
             self.check(pattern)
 
     desk.matcher = Refuses()
