@@ -145,7 +145,8 @@ def try_decode_key(raw: bytes) -> Message | None:
 def decode_value(key: Message, raw: bytes) -> Message:
     """The value of a record with this key; ProtocolViolation if it is damaged or too new."""
     value_class = _VALUES[type(key)]
-    reader = Reader(raw)
+    # A broker wrote it: its length is limit enough, and what cannot be read is lost.
+    reader = Reader(raw, budget=len(raw))
     version = reader.int16()
     if not value_class.version_min <= version <= value_class.version_max:
         raise ProtocolViolation(f"{value_class.__name__} of version {version}")

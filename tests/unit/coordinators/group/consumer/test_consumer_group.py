@@ -506,3 +506,14 @@ def test_S41_join_of_five_hundred_rewrites_only_the_rows_that_changed():
     settle(*clients, rounds=3)
     assert desk.group.state_name == "Stable"
     assert all(len(client.reading) == 1 for client in clients)
+
+
+def test_a_member_may_have_more_partitions_than_a_request_may_have_elements():
+    """Its record must stay readable: a partition that cannot be loaded is lost for all groups."""
+    topics = {f"t{number}": 6_000 for number in range(10)}
+    desk = ConsumerDesk(topics)
+    desk.beat(join_request("m", *topics))
+    desk.load()
+    assert sum(len(one.partitions) for one in desk.member("m").assignment.topic_partitions) == sum(
+        topics.values()
+    )
