@@ -155,6 +155,8 @@ class ConsumerGroup:
         self._epoch = 0
         self._topics_hash = 0
         """Hash of the subscribed topics at the time when the group epoch was set."""
+        self.stays_in_epoch = 0
+        """Soft state: the last group epoch in which it could not become a classic group."""
         self._topics_may_have_changed = False
         """Soft state: the hash must be computed again."""
         self._newest_hash: int | None = None

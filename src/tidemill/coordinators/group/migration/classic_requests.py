@@ -234,11 +234,13 @@ def heartbeat(
         group, request.member_id, request.group_instance_id, request.generation_id
     )
     group.deadlines.extend_session(member.member_id, now)
-    if group.members.classic_count == len(group.members):
+    is_all_classic = group.members.classic_count == len(group.members)
+    if is_all_classic and group.stays_in_epoch != group.epoch:
         downgraded = try_downgrade(group, (), now)
         if downgraded is not None:
             response = HeartbeatResponse(error_code=int(ErrorCode.REBALANCE_IN_PROGRESS))
             return Result(response, downgraded)
+        group.stays_in_epoch = group.epoch
     if _must_join(group, member, now):
         timeout_ms = member.metadata.rebalance_timeout_ms
         group.deadlines.expect(DeadlineKind.PENDING_JOIN, member.member_id, timeout_ms, now)

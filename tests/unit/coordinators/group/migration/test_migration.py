@@ -21,6 +21,7 @@ from tests.support.shard_desk import (
     topic_image,
 )
 from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind
+from tidemill.coordinators.group.migration import downgrade
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.errors import ErrorCode
 from tidemill.wire.generated.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -316,6 +317,20 @@ def test_I26_commits_of_classic_members_need_their_generation(desk):
 
     assert code(ana.generation) is ErrorCode.NONE
     assert code(old) is ErrorCode.ILLEGAL_GENERATION
+
+
+def test_S41_heartbeats_do_not_try_a_downgrade_again_that_does_not_fit(desk, monkeypatch):
+    monkeypatch.setattr(downgrade, "GROUP_RECORD_BYTES_MAX", 10)
+    ana, new = ClassicConsumer(desk, "ana"), NewConsumer(desk, "new")
+    settle_all(new)
+    settle_all(ana, new)
+    new.leave()
+    settle_all(ana)
+    assert (desk.kind, ana.reading) == ("consumer", ALL)
+    tried = []
+    monkeypatch.setattr(downgrade, "group_metadata_record", lambda *args: tried.append(args))
+    settle_all(ana)
+    assert not tried
 
 
 # --- what must not change a group's kind ---------------------------------------------------------
