@@ -73,6 +73,12 @@ def test_S37_a_long_expression_is_refused():
     Re2Matcher().check("a" * (PATTERN_CHARS_MAX - 100))
 
 
+def test_S37_an_expression_of_many_unicode_classes_is_refused_before_it_is_parsed():
+    """A thousand characters of them would hold up the event loop for 200 ms."""
+    assert "9 Unicode classes" in reason("(?i)" + "\\PL" * 9)
+    Re2Matcher().check("orders-\\p{Greek}+")
+
+
 @pytest.mark.parametrize("pattern", ["\\pL{1,500}", "(.{1,30}){1,9}x", "(a{1,30}){1,30}b?"])
 def test_S37_a_short_expression_with_a_large_program_is_refused(pattern):
     assert "too large" in reason(pattern)
