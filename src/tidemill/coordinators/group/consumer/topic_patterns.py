@@ -116,7 +116,8 @@ class TopicPatterns:
         """The topics of these patterns among the newest, and records of those that changed.
 
         Patterns that need more than a slice, or that match too much, keep their topics. If the
-        sender's own matches too much: INVALID_REGULAR_EXPRESSION.
+        sender's own matches too much and has none yet: INVALID_REGULAR_EXPRESSION. Later it would
+        end all consumers with this pattern when a topic is created.
         """
         self._unfinished = None
         newest = self._context.image.topics
@@ -128,7 +129,7 @@ class TopicPatterns:
                 self._go_on_later(sees_topic, now)
                 return found
             topics = tuple(filter(sees_topic, matched))
-            if _fits(topics, refuse=pattern == own):
+            if _fits(topics, refuse=pattern == own and pattern not in self._topics):
                 found[pattern] = topics
                 if topics != self._topics.get(pattern):
                     records.append(self._record(pattern, topics, now))

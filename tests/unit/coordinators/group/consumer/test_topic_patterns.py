@@ -268,6 +268,21 @@ def test_S41_an_expression_that_matches_more_than_a_record_holds_is_refused():
     assert "too wide" in reason(desk, ".*")
 
 
+def test_S41_a_topic_too_many_does_not_end_the_consumers_that_are_there():
+    """The refusal is fatal for them: they keep what they have, also if they restart."""
+    names = [f"{number:04}-{'x' * 240}" for number in range(1_069)]
+    desk = ConsumerDesk(dict.fromkeys(names, 1))
+    desk.beat(join_request(subscribed_topic_names=[], subscribed_topic_regex=".*"))
+    desk.pass_ms(LONG_MS)
+    assert len(beat(desk)) == len(names)
+    for number in range(2):
+        desk.put_topic(f"{number}-more-{'x' * 240}", 1)
+    assert desk.refusal(beat_request("m", desk.member("m").member_epoch)) is ErrorCode.NONE
+    desk.pass_ms(LONG_MS)
+    assert len(pattern_records(desk)[".*"]) == len(names)
+    assert join(desk, "n", ".*") is not None
+
+
 def test_S11_a_long_evaluation_goes_on_in_slices_between_heartbeats():
     desk = ConsumerDesk({f"orders-{number}": 1 for number in range(2_500)})
     request = join_request(subscribed_topic_names=[], subscribed_topic_regex=ORDERS)
