@@ -87,8 +87,8 @@ class RemovedLogs:
                     self._rename(path)
                 except StorageFault as fault:
                     faults.append(fault)
-        for fault in faults:
-            raise fault
+        if faults:
+            raise faults[0]
 
     def _sync_names(self) -> None:
         settled = tuple(self._renamed)
