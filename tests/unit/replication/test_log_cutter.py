@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from tests.support.batches import append, batch, drain, fill
-from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened
+from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened, stored
 from tests.support.loop_watch import LoopWatch
 from tests.support.partitions import NOW_MS, OWN, SECOND, Flushes, image, settings
 from tidemill.core.errors import KafkaError, StorageFault
+from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
 from tidemill.metadata.image.topic_config import TopicConfig
@@ -317,3 +318,34 @@ def test_a_clean_mark_is_not_left_while_a_log_is_being_cut():
     assert not again.started_clean
     assert again.report.suspects == []
     append(log_of(again), batch(log_of(again).log_end_offset))
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("offset", [0, 7, 20, 100])
+def test_I12_a_power_loss_during_a_restart_leaves_a_log_that_has_what_it_says(
+    offset, is_checkpointed
+):
+    """It would be in sync without the records between its start and its first segment."""
+    stop, has_ended = 1, False
+    while not has_ended:
+        place = Place()
+        stored(place.directory)
+        cut = place.log.plan_restart(offset)
+        cut.read()
+        assert cut.begin()
+        place.disk.stop_at_call(place.disk.calls + stop)
+        with suppress(SimulatedCrash):
+            cut.perform()
+            has_ended = True
+        place.disk.on_call = None
+        if is_checkpointed:
+            place.directory.write_checkpoint()
+        for seed in range(3):
+            directory = opened(place.disk.crash_image(SeededRng(seed)))
+            log = log_of(directory)
+            start, end = log.log_start_offset, log.log_end_offset
+            assert drain(log) == b"".join(place.written[start:end])
+            assert end in (0, offset, 20)
+            assert start < end or end <= offset
+            assert directory.report.suspects == []
+        stop += 1

@@ -280,9 +280,13 @@ class FilePartitionLog:
         self._unflushed.keep_only(set(self.segments))
         self._active_since_ms = NO_TIMESTAMP
         self._stored_end_offset = _NOWHERE
-        after = [partial(self._disk.unlink, path) for path in snapshots]
-        after.append(self._unflushed.epochs_writer(self.epochs))
-        cut.begun(before=before, started=started, after=after)
+        unlinks = [partial(self._disk.unlink, path) for path in snapshots]
+        store_epochs = self._unflushed.epochs_writer(self.epochs)
+        if cut.restarts:  # a start that finds no segment looks at snapshots for the end of the log
+            sync = partial(self._disk.sync_directory, self.directory)
+            cut.begun(before=[*before, *unlinks, sync], started=started, after=[store_epochs])
+        else:
+            cut.begun(before=before, started=None, after=[*unlinks, store_epochs])
         return True
 
     def _steps_before_cut(self, cut: FileLogCut) -> list[Callable[[], None]]:
@@ -292,7 +296,8 @@ class FilePartitionLog:
             steps.append(self._swap.settle)
             self._swap = None
         steps.append(partial(self.clean_point.lower_to, cut.end_offset))
-        if cut.end_offset < self.flushed_offset and self._before_cut is not None:
+        lowers = cut.restarts or cut.end_offset < self.flushed_offset
+        if lowers and self._before_cut is not None:
             steps.append(self._before_cut(cut.kept_end))
         return steps
 

@@ -172,8 +172,7 @@ class _Recovery:
 
     def run(self) -> LoadedState:
         if not self._segments:
-            stored = offsets_in(self._names, SNAPSHOT_SUFFIX)
-            self._start_empty(max(self._recovery_point, self._log_start_offset, *stored[-1:]))
+            self._start_without_segments()
         self._recover_tail(*self._seek_recovery_point())
         snapshots = ProducerSnapshots(
             self._disk, self._directory, offsets_in(self._names, SNAPSHOT_SUFFIX)
@@ -456,6 +455,14 @@ class _Recovery:
             self._files.drop(segment.path)
         self._segments = []
         self._start_segment(offset)
+
+    def _start_without_segments(self) -> None:
+        """A restart of the log did not get to its new segment, or someone removed the segments."""
+        stored = offsets_in(self._names, SNAPSHOT_SUFFIX)
+        offset = max(self._recovery_point, self._log_start_offset, *stored[-1:])
+        self._start_empty(offset)
+        if not self.report.damage:
+            self._log_start_offset = offset
 
     def _leave_damaged_segment(self) -> None:
         """Appending needs an index of the whole segment, which damage may prevent: roll."""
