@@ -168,6 +168,8 @@ class _Recovery:
         """Leader epochs of the scanned batches, each with the offset of its first batch."""
         self._changed_ms: dict[str, int] = {}
         """When each segment last changed, as far as it is known: rewriting dates it anew."""
+        self._unappendable: set[str] = set()
+        """Segments with invalid bytes, also below the log start, where nobody misses them."""
         self.report = PartitionReport()
 
     def run(self) -> LoadedState:
@@ -184,7 +186,7 @@ class _Recovery:
         epochs = self._epochs()
         if self._log_end_offset < self._log_start_offset:
             self._start_empty(self._log_start_offset)
-        elif self.report.damage:
+        else:
             self._leave_damaged_segment()
         complete_index(
             self._disk,
@@ -232,6 +234,7 @@ class _Recovery:
             if segment.next_offset == target:
                 return place, position + header.size_bytes
         if not self._is_capped:
+            self._unappendable.add(segment.path)
             self._note_missing(segment)
             segment.next_offset = target
         return place, segment.size_bytes
@@ -394,6 +397,7 @@ class _Recovery:
                 return
             except CorruptBatch as error:
                 detail = error.detail
+            self._unappendable.add(segment.path)
             found = try_find_batch_after(
                 file, position=position, end=segment.size_bytes, next_offset=next_offset
             )
@@ -467,8 +471,7 @@ class _Recovery:
     def _leave_damaged_segment(self) -> None:
         """Appending needs an index of the whole segment, which damage may prevent: roll."""
         last = self._segments[-1]
-        is_damaged = any(damage.path == last.path for damage in self.report.damage)
-        if is_damaged and last.base_offset < self._log_end_offset:
+        if last.path in self._unappendable and last.base_offset < self._log_end_offset:
             self._start_segment(self._log_end_offset)
 
     def _start_segment(self, offset: int) -> None:

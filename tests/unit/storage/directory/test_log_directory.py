@@ -432,3 +432,20 @@ def test_the_report_has_one_line_for_each_finding(disk):
     disk.flip_bit(f"{ORDERS_PATH}/leader-epochs", 20)
     lines = opened(disk.restart()).report.lines()
     assert lines == ["orders-0: rebuilt leader-epochs"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_log_is_appended_to_after_power_was_lost_behind_DeleteRecords(seed):
+    """What it deleted was never flushed, and the crash left any part of it."""
+    disk = SimDisk()
+    directory = opened(disk)
+    log = directory.create_log(ORDERS, TOPIC_ID, SMALL)
+    fill(log, 2)
+    stored(directory)
+    fill(log, 1)
+    log.advance_start(3)
+    directory.write_checkpoint({ORDERS: 3})
+    log = log_of(opened(disk.crash(SeededRng(seed))))
+    assert (log.log_start_offset, log.log_end_offset) == (3, 3)
+    (written,) = fill(log, 1)
+    assert drain(log) == written
