@@ -35,6 +35,7 @@ class Upkeep:
         self.dirty(key_count)
         self.dirty(key_count)
         clock = ManualClock(wall_ms=NOW_MS)
+        log_changes = asyncio.Lock()
         self.cleaner = Cleaner(
             self.disk,
             self.directory,
@@ -43,9 +44,16 @@ class Upkeep:
             rng=SeededRng(1),
             telemetry=self.telemetry,
             config=self.live,
+            log_changes=log_changes,
         )
         self.housekeeping = Housekeeping(
-            self.disk, self.directory, self, clock=clock, flusher=None, config=self.live
+            self.disk,
+            self.directory,
+            self,
+            clock=clock,
+            flusher=None,
+            log_changes=log_changes,
+            config=self.live,
         )
 
     def find(self, topic, index):
