@@ -210,15 +210,15 @@ class ConsumerDesk:
 def replay_into(group: ConsumerGroup, key: Message, value: object) -> None:
     name = type(key).__name__
     if name == "ConsumerGroupMetadataKey":
-        group.replay_group_metadata(value)
+        group.plan.replay_epoch(value)
     elif name == "ConsumerGroupTargetAssignmentMetadataKey":
-        group.replay_target_metadata(value)
+        group.plan.targets.replay_epoch(value)
     elif name == "ConsumerGroupRegularExpressionKey":
-        group.replay_pattern(key.regular_expression, value)
+        group.plan.patterns.replay(key.regular_expression, value)
     else:
         replay = {
             "ConsumerGroupMemberMetadataKey": group.replay_member_metadata,
-            "ConsumerGroupTargetAssignmentMemberKey": group.replay_target_member,
+            "ConsumerGroupTargetAssignmentMemberKey": group.plan.targets.replay_member,
             "ConsumerGroupCurrentMemberAssignmentKey": group.replay_current_assignment,
         }[name]
         replay(key.member_id, value)

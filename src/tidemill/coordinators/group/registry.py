@@ -189,15 +189,15 @@ def _replay_into(group: ConsumerGroup, key: Message, value: Any) -> None:  # noq
     """`value` is None or of the class that belongs to the key; `decode_value` guarantees it."""
     match key:
         case ConsumerGroupMetadataKey():
-            group.replay_group_metadata(value)
+            group.plan.replay_epoch(value)
         case ConsumerGroupMemberMetadataKey():
             group.replay_member_metadata(key.member_id, value)
         case ConsumerGroupTargetAssignmentMetadataKey():
-            group.replay_target_metadata(value)
+            group.plan.targets.replay_epoch(value)
         case ConsumerGroupTargetAssignmentMemberKey():
-            group.replay_target_member(key.member_id, value)
+            group.plan.targets.replay_member(key.member_id, value)
         case ConsumerGroupRegularExpressionKey():
-            group.replay_pattern(key.regular_expression, value)
+            group.plan.patterns.replay(key.regular_expression, value)
         case _:
             assert isinstance(key, ConsumerGroupCurrentMemberAssignmentKey)
             group.replay_current_assignment(key.member_id, value)

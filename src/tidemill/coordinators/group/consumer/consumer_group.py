@@ -24,7 +24,7 @@ moves.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 from uuid import UUID
 
 from tidemill.coordinators.group.base.embedded_protocol import CONSUMER_PROTOCOL_TYPE
@@ -36,13 +36,13 @@ from tidemill.coordinators.group.base.group import (
     GroupType,
     ShardContext,
 )
-from tidemill.coordinators.group.base.rebalance_pace import RebalancePace
 from tidemill.coordinators.group.consumer.assignment_epochs import (
     NO_EPOCHS,
     check_older_epoch,
     date_partitions,
 )
 from tidemill.coordinators.group.consumer.assignors import NOTHING, Partitions
+from tidemill.coordinators.group.consumer.group_plan import GroupPlan, MemberTarget
 from tidemill.coordinators.group.consumer.heartbeat_request import (
     JOIN_EPOCH,
     UNCHANGED_TIMEOUT,
@@ -71,32 +71,18 @@ from tidemill.coordinators.group.consumer.reconciliation import (
 )
 from tidemill.coordinators.group.consumer.records import (
     ClassicProtocols,
-    MemberMetadata,
     current_of,
     current_record,
-    group_record,
     group_tombstones,
     member_record,
     member_tombstones,
     metadata_of,
-    target_epoch_record,
-    target_of,
-    target_record,
 )
 from tidemill.coordinators.group.consumer.targets import (
-    ConsumerTargets,
     preferred_assignor,
-    topics_hash,
-)
-from tidemill.coordinators.group.consumer.topic_patterns import (
-    PatternTopics,
-    TopicPatterns,
-    subscription_of,
-    with_matches,
 )
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import QUICK_HEARTBEAT_MS, QUICK_HEARTBEAT_MS_PER_MEMBER
 from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta
 from tidemill.wire.generated.consumer_group_current_member_assignment_record import (
@@ -110,16 +96,6 @@ from tidemill.wire.generated.consumer_group_heartbeat import (
 from tidemill.wire.generated.consumer_group_member_metadata_record import (
     ConsumerGroupMemberMetadataValue,
 )
-from tidemill.wire.generated.consumer_group_metadata_record import ConsumerGroupMetadataValue
-from tidemill.wire.generated.consumer_group_regular_expression_record import (
-    ConsumerGroupRegularExpressionValue,
-)
-from tidemill.wire.generated.consumer_group_target_assignment_member_record import (
-    ConsumerGroupTargetAssignmentMemberValue,
-)
-from tidemill.wire.generated.consumer_group_target_assignment_metadata_record import (
-    ConsumerGroupTargetAssignmentMetadataValue,
-)
 from tidemill.wire.generated.offset_commit import OffsetCommitRequestTopic
 
 __all__ = ["ConsumerGroup"]
@@ -128,13 +104,6 @@ Downgrade = Callable[
     ["ConsumerGroup", Sequence[ConsumerMember], Now], list[CoordinatorRecord] | None
 ]
 """Makes a classic group of those that stay if these members go; None if it stays as it is."""
-
-
-class _Target(NamedTuple):
-    """A member's target assignment and its epoch."""
-
-    epoch: int
-    partitions: Partitions
 
 
 @final
@@ -149,18 +118,9 @@ class ConsumerGroup:
         self._context = context
         self._members = ConsumerMembers()
         self.deadlines = MemberDeadlines(group_id, context, self._members)
-        self._targets = ConsumerTargets()
-        self._patterns = TopicPatterns(group_id, context)
-        self._pace = RebalancePace()
-        self._epoch = 0
-        self._topics_hash = 0
-        """Hash of the subscribed topics at the time when the group epoch was set."""
+        self.plan = GroupPlan(group_id, context, self._members)
         self.stays_in_epoch = 0
         """Soft state: the last group epoch in which it could not become a classic group."""
-        self._topics_may_have_changed = False
-        """Soft state: the hash must be computed again."""
-        self._newest_hash: int | None = None
-        """Soft state: the hash over the newest topics, from a heartbeat that raised the epoch."""
 
     # --- for members that use the classic protocol (migration/) ----------------------------------
 
@@ -174,43 +134,12 @@ class ConsumerGroup:
 
     @property
     def epoch(self) -> int:
-        return self._epoch
+        return self.plan.epoch
 
     def has_new(self, member_id: str) -> bool:
         """Whether it is a member that uses the consumer protocol."""
         member = self._members.get(member_id)
         return member is not None and not member.is_classic
-
-    def has_newer_target(self, member: ConsumerMember, now: Now) -> bool:
-        """Whether the member's next join would bring it further, or compute a new target."""
-        if member.current.member_epoch < self._targets.epoch:
-            return True
-        if self._topics_may_have_changed and self._members.classic_count == len(self._members):
-            return True  # no member of the new protocol is there to notice
-        return self._epoch > self._targets.epoch and not self._must_wait(now)
-
-    def waits_for_others(self, member: ConsumerMember) -> bool:
-        """Whether other members still have a part of the member's target."""
-        return any(
-            self._members.try_owner(topic_id, number) not in (None, member.member_id)
-            for topic_id, numbers in self._targets.of(member.member_id).items()
-            for number in numbers
-        )
-
-    def advance(
-        self,
-        request: ConsumerGroupHeartbeatRequest,
-        caller: Caller,
-        sender: HeartbeatSender,
-        classic: ClassicProtocols,
-        now: Now,
-    ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """A member that uses the classic protocol joins, perhaps again: one step of its own."""
-        return self._advance(request, caller, sender, now, classic=classic)
-
-    def fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
-        """Remove members that leave."""
-        return self._fence(members, now)
 
     # --- for the shard ---------------------------------------------------------------------------
 
@@ -230,9 +159,9 @@ class ConsumerGroup:
     def state_name(self) -> str:
         if not self._members:
             return "Empty"
-        if self._epoch > self._targets.epoch:
+        if not self.plan.is_made:
             return "Assigning"
-        if all(member.is_reconciled_to(self._targets.epoch) for member in self._members):
+        if all(member.is_reconciled_to(self.plan.targets.epoch) for member in self._members):
             return "Stable"
         return "Reconciling"
 
@@ -246,10 +175,10 @@ class ConsumerGroup:
 
     @property
     def empty_since_ms(self) -> int:
-        return self._targets.made_ms
+        return self.plan.targets.made_ms
 
     def subscribes_to(self, topic: str) -> bool:
-        return self._members.subscribes_to(topic) or self._patterns.match(topic)
+        return self._members.subscribes_to(topic) or self.plan.patterns.match(topic)
 
     def check_commit(
         self, who: CommitIdentity, topics: Sequence[OffsetCommitRequestTopic], now: Now
@@ -280,11 +209,11 @@ class ConsumerGroup:
             raise KafkaError(ErrorCode.STALE_MEMBER_EPOCH, detail)
 
     def tombstones(self) -> list[CoordinatorRecord]:
-        patterns = self._patterns.tombstones()
+        patterns = self.plan.patterns.tombstones()
         return [*patterns, *group_tombstones(self._group_id, self._members.ids())]
 
     def loaded(self, now: Now) -> None:
-        self._topics_may_have_changed = True
+        self.plan.topics_may_have_changed = True
         self.deadlines.loaded(now)
 
     def deadlines_passed(self, keys: Sequence[DeadlineKey], now: Now) -> Result[None]:
@@ -296,17 +225,16 @@ class ConsumerGroup:
         }
         evaluates = any(key.kind is DeadlineKind.PATTERNS for key in keys)
         if evaluates and not late:
-            return Result(None, self._evaluate_more(now))
+            return Result(None, self.plan.evaluate_more(now))
         if evaluates:
-            self._patterns.postpone(now)  # both raise the epoch: one decision at a time
-        return Result(None, self._fence(list(late.values()), now) if late else [])
+            self.plan.patterns.postpone(now)  # both raise the epoch: one decision at a time
+        return Result(None, self.fence(list(late.values()), now) if late else [])
 
     def metadata_changed(self, delta: Delta, now: Now) -> Result[None]:
         """The next heartbeat acts on it: until then no member can be told."""
-        names = (*delta.topics_changed, *(one.name for one in delta.topics_deleted))
-        if self._members.patterns or any(self._members.subscribes_to(name) for name in names):
-            self._topics_may_have_changed = True
-            self._newest_hash = None
+        self.plan.topics_changed(
+            (*delta.topics_changed, *(one.name for one in delta.topics_deleted))
+        )
         return Result(None)
 
     def parked(self) -> list[Deferred[Any]]:
@@ -317,14 +245,14 @@ class ConsumerGroup:
         return DescribedGroup(
             group_id=self._group_id,
             group_state=self.state_name,
-            group_epoch=self._epoch,
-            assignment_epoch=self._targets.epoch,
+            group_epoch=self.plan.epoch,
+            assignment_epoch=self.plan.targets.epoch,
             assignor_name=preferred_assignor(
                 (member.metadata for member in self._members),
                 self._context.config.consumer_assignors,
             ),
             members=[
-                described_member(member, self._targets.of(member.member_id), image)
+                described_member(member, self.plan.targets.of(member.member_id), image)
                 for member in self._members
             ],
         )
@@ -341,13 +269,13 @@ class ConsumerGroup:
             return Result(self._response(member.member_id, member.current.member_epoch, now=now))
         config = self._context.config
         check_heartbeat(request, version, config.consumer_assignors)
-        self._patterns.check(request.subscribed_topic_regex, self._members.patterns)
+        self.plan.patterns.check(request.subscribed_topic_regex, self._members.patterns)
         if request.member_epoch < JOIN_EPOCH:
             return self._leave(request, now)
         sender = identify_sender(
             self._members, request, caller.fresh_member_id, config.group_max_size
         )
-        return self._advance(request, caller, sender, now)
+        return self.advance(request, caller, sender, now)
 
     def _changes_nothing(
         self, request: ConsumerGroupHeartbeatRequest, caller: Caller, member: ConsumerMember
@@ -365,12 +293,12 @@ class ConsumerGroup:
             and request.instance_id == metadata.instance_id
             and caller.client_id == metadata.client_id
             and caller.client_host == metadata.client_host
-            and self._epoch == self._targets.epoch
-            and not self._topics_may_have_changed
-            and member.is_reconciled_to(self._targets.epoch)
+            and self.plan.is_made
+            and not self.plan.topics_may_have_changed
+            and member.is_reconciled_to(self.plan.targets.epoch)
         )
 
-    def _advance(
+    def advance(
         self,
         request: ConsumerGroupHeartbeatRequest,
         caller: Caller,
@@ -379,7 +307,10 @@ class ConsumerGroup:
         *,
         classic: ClassicProtocols | None = None,
     ) -> Result[ConsumerGroupHeartbeatResponse]:
-        """Apply the request, compute a target if one is due, move the member towards it."""
+        """Apply the request, compute a target if one is due, move the member towards it.
+
+        `classic`: of a member that uses the classic protocol, whose joins are such requests too.
+        """
         member = sender.member
         records: list[CoordinatorRecord] = []
         if sender.replaced is not None:
@@ -387,9 +318,7 @@ class ConsumerGroup:
         metadata = metadata_after(request, caller, member.metadata)._replace(classic=classic)
         if not sender.is_known or metadata != member.metadata:
             records.append(member_record(self._group_id, member.member_id, metadata))
-        patterns = self._next_patterns(sender, metadata, caller, records, now)
-        epoch = self._next_epoch(sender, metadata, patterns, records)
-        target = self._next_target(sender, metadata, patterns, epoch, records, now)
+        epoch, target = self.plan.advance(sender, metadata, caller, records, now)
         current = self._reconciled(sender, target, request)
         if not sender.is_known or current != member.current:
             records.append(current_record(self._group_id, member.member_id, current))
@@ -407,105 +336,12 @@ class ConsumerGroup:
             current.member_epoch,
             current.assigned if tells_all else None,
             now=now,
-            is_changing=epoch != self._targets.epoch or self._patterns.is_unfinished,
+            is_changing=epoch != self.plan.targets.epoch or self.plan.patterns.is_unfinished,
         )
         return Result(response, records)
 
-    def _next_patterns(
-        self,
-        sender: HeartbeatSender,
-        metadata: MemberMetadata,
-        caller: Caller,
-        records: list[CoordinatorRecord],
-        now: Now,
-    ) -> PatternTopics:
-        """The topics of all regular expressions, evaluated again if they may have changed."""
-        used = self._members.patterns_if(without=[sender.former], with_pattern=metadata.pattern)
-        records += self._patterns.tombstones(used=used)
-        is_new = metadata.pattern != sender.member.metadata.pattern
-        if not is_new and not self._topics_may_have_changed:
-            return self._patterns.topics_of(used)
-        return self._patterns.evaluate(
-            used, caller.sees_topic, own=metadata.pattern, now=now, records=records
-        )
-
-    def _evaluate_more(self, now: Now) -> list[CoordinatorRecord]:
-        self._topics_may_have_changed = True  # the next heartbeat looks at the outcome
-        records: list[CoordinatorRecord] = []
-        used = self._members.patterns
-        patterns = self._patterns.evaluate_more(used, now=now, records=records)
-        if records:
-            names = with_matches(self._members.topics(), patterns)
-            self._raise_epoch(topics_hash(names, self._context.image), records)
-        return records
-
-    def _next_epoch(
-        self,
-        sender: HeartbeatSender,
-        metadata: MemberMetadata,
-        patterns: PatternTopics,
-        records: list[CoordinatorRecord],
-    ) -> int:
-        """The group epoch, raised if the subscriptions or their topics have changed."""
-        before = sender.member.metadata
-        subscription = metadata.topics, metadata.pattern
-        raises = self._epoch == 0 or subscription != (before.topics, before.pattern)
-        raises = raises or patterns != self._patterns.topics_of(patterns)
-        if not raises and not self._topics_may_have_changed:
-            return self._epoch
-        topics = self._members.topics_if(without=[sender.former], with_topics=metadata.topics)
-        new_hash = topics_hash(with_matches(topics, patterns), self._context.image)
-        if new_hash == self._topics_hash:
-            self._topics_may_have_changed = self._patterns.is_unfinished
-            if not raises:
-                return self._epoch
-        self._newest_hash = new_hash
-        return self._raise_epoch(new_hash, records)
-
-    def _raise_epoch(self, new_hash: int, records: list[CoordinatorRecord]) -> int:
-        epoch = self._epoch + 1
-        records.append(group_record(self._group_id, epoch, new_hash))
-        self._context.rebalances += 1
-        return epoch
-
-    def _next_target(
-        self,
-        sender: HeartbeatSender,
-        metadata: MemberMetadata,
-        patterns: PatternTopics,
-        epoch: int,
-        records: list[CoordinatorRecord],
-        now: Now,
-    ) -> _Target:
-        """The member's target; recomputed for all members if the group epoch is ahead."""
-        member_id, former_id = sender.member.member_id, sender.former.member_id
-        if epoch == self._targets.epoch or self._must_wait(now):
-            target = self._targets.of(former_id)
-            if sender.replaced is not None:
-                records.append(target_record(self._group_id, member_id, target))
-            return _Target(self._targets.epoch, target)
-        members = {one.member_id: subscription_of(one.metadata, patterns) for one in self._members}
-        members.pop(former_id, None)
-        members[member_id] = subscription_of(metadata, patterns)
-        rows = self._targets.compute_for(
-            members,
-            assignors=self._context.config.consumer_assignors,
-            image=self._context.image,
-            heirs={member_id: former_id},
-        )
-        for one, row in rows.items():
-            if row is not self._targets.of(one):
-                records.append(target_record(self._group_id, one, row))
-        records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
-        self._pace.count(now.monotonic_ms)
-        return _Target(epoch, rows[member_id])
-
-    def _must_wait(self, now: Now) -> bool:
-        """Whether the group rebalances too often: the old target stays for now (S41)."""
-        return self._targets.epoch > 0 and self._pace.wait_ms(now.monotonic_ms) > 0
-
     def _reconciled(
-        self, sender: HeartbeatSender, target: _Target, request: ConsumerGroupHeartbeatRequest
+        self, sender: HeartbeatSender, target: MemberTarget, request: ConsumerGroupHeartbeatRequest
     ) -> CurrentAssignment:
         free_or_own = {None, sender.member.member_id, sender.former.member_id}
 
@@ -540,20 +376,11 @@ class ConsumerGroup:
         return ConsumerGroupHeartbeatResponse(
             member_id=member_id,
             member_epoch=member_epoch,
-            heartbeat_interval_ms=self._heartbeat_interval_ms(now, is_changing=is_changing),
+            heartbeat_interval_ms=self.deadlines.heartbeat_interval_ms(
+                now, is_changing=is_changing, planned_ms=self.plan.targets.made_ms
+            ),
             assignment=None if assigned is None else heartbeat_assignment(assigned),
         )
-
-    def _heartbeat_interval_ms(self, now: Now, *, is_changing: bool) -> int:
-        """When the member sends its next heartbeat: sooner for a while after a new target.
-
-        Only heartbeats tell a member to give up a partition, and another one that it is free.
-        """
-        usual_ms = self._context.consumer_timeouts(self._group_id).heartbeat_ms
-        if not is_changing and now.wall_ms - self._targets.made_ms >= usual_ms:
-            return usual_ms
-        quick_ms = max(QUICK_HEARTBEAT_MS, len(self._members) * QUICK_HEARTBEAT_MS_PER_MEMBER)
-        return min(usual_ms, quick_ms)
 
     # --- leaving ---------------------------------------------------------------------------------
 
@@ -562,7 +389,7 @@ class ConsumerGroup:
     ) -> Result[ConsumerGroupHeartbeatResponse]:
         member = identify_leaver(self._members, request)
         if request.member_epoch == LEAVE_EPOCH:
-            records = self._fence([member], now)
+            records = self.fence([member], now)
         else:
             away = member.current._replace(
                 member_epoch=STATIC_LEAVE_EPOCH, state=MemberState.STABLE, revoking=NOTHING
@@ -573,7 +400,7 @@ class ConsumerGroup:
         )
         return Result(response, records)
 
-    def _fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
+    def fence(self, members: Sequence[ConsumerMember], now: Now) -> list[CoordinatorRecord]:
         """Remove members: their partitions become free, the next heartbeat plans without them."""
         downgraded = self._downgrade and self._downgrade(self, members, now)
         if downgraded:
@@ -583,22 +410,11 @@ class ConsumerGroup:
             for member in members
             for record in member_tombstones(self._group_id, member.member_id)
         ]
-        used = self._members.patterns_if(without=members)
-        records += self._patterns.tombstones(used=used)
-        topics = self._members.topics_if(without=members)
-        topics = with_matches(topics, self._patterns.topics_of(used))
-        epoch = self._raise_epoch(topics_hash(topics, self._context.image), records)
-        if len(self._members) == len(members):
-            records.append(target_epoch_record(self._group_id, epoch, now.wall_ms))
+        self.plan.go_on_without(members, records, now)
         return records
 
     # --- replay ----------------------------------------------------------------------------------
-
-    def replay_group_metadata(self, value: ConsumerGroupMetadataValue | None) -> None:
-        self._epoch = 0 if value is None else value.epoch
-        self._topics_hash = 0 if value is None else value.metadata_hash
-        if self._topics_hash == self._newest_hash:
-            self._topics_may_have_changed = self._patterns.is_unfinished
+    # Records of the plan are replayed by its parts (`registry.py`).
 
     def replay_member_metadata(
         self, member_id: str, value: ConsumerGroupMemberMetadataValue | None
@@ -609,25 +425,6 @@ class ConsumerGroup:
             return
         self._members.drop(member_id)
         self.deadlines.member_dropped(member_id)
-
-    def replay_pattern(
-        self, pattern: str, value: ConsumerGroupRegularExpressionValue | None
-    ) -> None:
-        self._patterns.replay(pattern, value)
-
-    def replay_target_metadata(
-        self, value: ConsumerGroupTargetAssignmentMetadataValue | None
-    ) -> None:
-        self._targets.epoch = 0 if value is None else value.assignment_epoch
-        self._targets.made_ms = 0 if value is None else value.assignment_timestamp
-
-    def replay_target_member(
-        self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None
-    ) -> None:
-        if value is None:
-            self._targets.rows.pop(member_id, None)
-        else:
-            self._targets.rows[member_id] = target_of(value)
 
     def replay_current_assignment(
         self, member_id: str, value: ConsumerGroupCurrentMemberAssignmentValue | None

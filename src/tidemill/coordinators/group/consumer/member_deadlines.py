@@ -14,6 +14,7 @@ from tidemill.coordinators.group.base.group import DeadlineKey, DeadlineKind, Sh
 from tidemill.coordinators.group.consumer.members import ConsumerMember, ConsumerMembers
 from tidemill.coordinators.group.consumer.reconciliation import MemberState
 from tidemill.coordinators.runtime.shard import Now
+from tidemill.core.limits import QUICK_HEARTBEAT_MS, QUICK_HEARTBEAT_MS_PER_MEMBER
 
 __all__ = ["MemberDeadlines"]
 
@@ -43,6 +44,18 @@ class MemberDeadlines:
         if member is not None and member.metadata.classic is not None:
             timeout_ms = member.metadata.classic.session_timeout_ms
         self.set(DeadlineKind.SESSION, member_id, timeout_ms, now)
+
+    def heartbeat_interval_ms(self, now: Now, *, is_changing: bool, planned_ms: int) -> int:
+        """When a member sends its next heartbeat: sooner for a while after a new target.
+
+        Only heartbeats tell a member to give up a partition, and another one that it is free.
+        `planned_ms`: the wall time of the last target.
+        """
+        usual_ms = self._context.consumer_timeouts(self._group_id).heartbeat_ms
+        if not is_changing and now.wall_ms - planned_ms >= usual_ms:
+            return usual_ms
+        quick_ms = max(QUICK_HEARTBEAT_MS, len(self._members) * QUICK_HEARTBEAT_MS_PER_MEMBER)
+        return min(usual_ms, quick_ms)
 
     def set(self, kind: DeadlineKind, member_id: str, timeout_ms: int, now: Now) -> None:
         self._context.deadlines.set(self.key(kind, member_id), now.monotonic_ms + timeout_ms)

@@ -14,8 +14,14 @@ from tidemill.coordinators.group.consumer.assignors import (
     Subscriber,
     TopicShape,
 )
-from tidemill.coordinators.group.consumer.records import MemberMetadata
+from tidemill.coordinators.group.consumer.records import MemberMetadata, target_of
 from tidemill.metadata.image.metadata_image import MetadataImage
+from tidemill.wire.generated.consumer_group_target_assignment_member_record import (
+    ConsumerGroupTargetAssignmentMemberValue,
+)
+from tidemill.wire.generated.consumer_group_target_assignment_metadata_record import (
+    ConsumerGroupTargetAssignmentMetadataValue,
+)
 
 __all__ = ["ConsumerTargets", "preferred_assignor", "topics_hash"]
 
@@ -34,6 +40,22 @@ class ConsumerTargets:
 
     def of(self, member_id: str) -> Partitions:
         return self.rows.get(member_id, NOTHING)
+
+    # --- replay ----------------------------------------------------------------------------------
+
+    def replay_epoch(self, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
+        self.epoch = 0 if value is None else value.assignment_epoch
+        self.made_ms = 0 if value is None else value.assignment_timestamp
+
+    def replay_member(
+        self, member_id: str, value: ConsumerGroupTargetAssignmentMemberValue | None
+    ) -> None:
+        if value is None:
+            self.rows.pop(member_id, None)
+        else:
+            self.rows[member_id] = target_of(value)
+
+    # --- computing -------------------------------------------------------------------------------
 
     def compute_for(
         self,

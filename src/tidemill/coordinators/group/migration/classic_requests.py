@@ -77,7 +77,7 @@ def join(
     step = _heartbeat_of(group, asked, sender, subscription)
     check_heartbeat(step, FULL_HEARTBEAT_VERSION, group.context.config.consumer_assignors)
     classic = ClassicProtocols(request.session_timeout_ms, tuple(asked.protocols.items()))
-    result = group.advance(step, caller, sender, classic, now)
+    result = group.advance(step, caller, sender, now, classic=classic)
     _set_deadlines(group, asked, sender.member.member_id)
     assert isinstance(result.response, ConsumerGroupHeartbeatResponse)
     response = JoinGroupResponse(
@@ -205,7 +205,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, *, now: Now) -> Result
         if asked is not None and asked != actual:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"{asked!r}")
     is_revoking = member.current.state is MemberState.UNREVOKED_PARTITIONS
-    if not is_revoking and group.has_newer_target(member, now):
+    if not is_revoking and group.plan.has_newer_target(member, now):
         raise KafkaError(ErrorCode.REBALANCE_IN_PROGRESS)
     group.deadlines.met(DeadlineKind.SYNC, request.member_id)
     group.deadlines.extend_session(request.member_id, now)
@@ -250,10 +250,10 @@ def heartbeat(
 
 def _must_join(group: ConsumerGroup, member: ConsumerMember, now: Now) -> bool:
     state = member.current.state
-    if state is MemberState.UNREVOKED_PARTITIONS or group.has_newer_target(member, now):
+    if state is MemberState.UNREVOKED_PARTITIONS or group.plan.has_newer_target(member, now):
         return True
     waits = state is MemberState.UNRELEASED_PARTITIONS
-    return waits and not group.waits_for_others(member)
+    return waits and not group.plan.waits_for_others(member)
 
 
 # --- LeaveGroup ----------------------------------------------------------------------------------
