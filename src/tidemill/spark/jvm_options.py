@@ -20,7 +20,7 @@ __all__ = ["OPTIONS_KEY", "class_archive", "driver_options"]
 
 OPTIONS_KEY: Final = "spark.driver.defaultJavaOptions"
 _FIRST_COMPILER: Final = "-XX:TieredStopAtLevel=1"
-"""Without Java's second compiler, whose faster code repays its work after minutes only."""
+"""Without Java's second compiler, whose faster code does not repay its work in a short run."""
 _SILENT_WITHOUT: Final = "-Xlog:cds*=off"
 """Else the JVM prints a warning about an archive that it cannot use."""
 _OTHER_INSTALLATION: Final = ("SPARK_HOME", "SPARK_CONF_DIR")
