@@ -85,12 +85,18 @@ fresh: $(STAMPS)/hot
 		$(MAKE) --silent plain; fi
 
 # Spark comes as a source archive of 456 MB without a wheel; it is packed on the pinned build tools.
-setup-spark: setup $(STAMPS)/spark
+setup-spark: setup $(STAMPS)/spark $(STAMPS)/spark-classes
 
 $(STAMPS)/spark: $(STAMPS)/packages requirements/spark.txt
 	@PYTHON=$(PYTHON) tools/setup_env java
 	@echo 'setup: installing Spark'
 	@$(PIP) $(LOCKED) --no-build-isolation -r requirements/spark.txt
+	@touch $@
+
+# Not again when the package changes: the archive has the classes of Spark only.
+$(STAMPS)/spark-classes: $(STAMPS)/spark tools/spark_classes.py | $(STAMPS)/hot
+	@echo 'setup: writing the class archive for Spark, about a minute'
+	@$(BIN)/python tools/spark_classes.py
 	@touch $@
 
 $(STAMPS)/bench: $(STAMPS)/packages requirements/bench.txt

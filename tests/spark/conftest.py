@@ -45,11 +45,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "tests",
         master="local[2]",
         quiet=True,
+        brief=True,
         settings={
             "spark.ui.enabled": "false",
             "spark.driver.memory": "1g",
-            # The tests are too short to repay the work of Java's second compiler.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.host": "127.0.0.1",
             "spark.sql.shuffle.partitions": "2",

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from tidemill.spark.jvm_options import class_archive, driver_options
 from tidemill.spark.package_archive import archive_settings, package_root
 
 if TYPE_CHECKING:
@@ -52,9 +53,11 @@ def session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
     quiet: bool = False,
+    brief: bool = False,
 ) -> SparkSession:
     """The session of this process, created if there is none; `settings` override ours.
 
+    `brief` is for a program that runs for a minute or two: Java compiles quickly rather than well.
     On a cluster, workers get this package as an archive. Prints the settings on standard error,
     unless `quiet`.
     """
@@ -70,6 +73,7 @@ def session(
         # The driver plans queries in a Python like the workers', which may lack this package.
         paths = [str(package_root()), os.environ.get("PYTHONPATH", "")]
         os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    given |= driver_options(given, os.environ, class_archive(), brief=brief)
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)

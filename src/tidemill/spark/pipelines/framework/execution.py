@@ -63,7 +63,7 @@ def execute(
     ):
         checkpoint.bind(_terms(configured))
         try:
-            spark = _started(configured, screen, output, stop, verbose=verbose)
+            spark = _started(configured, screen, output, stop, once=once, verbose=verbose)
             if spark is None:
                 return
             try:
@@ -100,6 +100,7 @@ def _started(
     output: JvmOutput,
     stop: StopRequest,
     *,
+    once: bool,
     verbose: bool,
 ) -> SparkSession | None:
     """A session, and the topics; None if a stop was asked for meanwhile."""
@@ -109,7 +110,7 @@ def _started(
             screen.show(f"made {', '.join(created)}")
         screen.show(f"starting Spark on {configured.run.master}")
         try:
-            return _session(configured, output, verbose=verbose)
+            return _session(configured, output, once=once, verbose=verbose)
         except TidemillError:
             if not stop.is_set:  # the JVM may have received the same signal
                 raise
@@ -130,7 +131,9 @@ def _quiet_loggers() -> Iterator[None]:
             logger.disabled = disabled
 
 
-def _session(configured: ConfiguredPipeline, output: JvmOutput, *, verbose: bool) -> SparkSession:
+def _session(
+    configured: ConfiguredPipeline, output: JvmOutput, *, once: bool, verbose: bool
+) -> SparkSession:
     run = configured.run
     settings = {
         **_SPARK_SETTINGS,
@@ -145,7 +148,7 @@ def _session(configured: ConfiguredPipeline, output: JvmOutput, *, verbose: bool
     name = f"tidemill {configured.kind.name}"
     try:
         with contextlib.nullcontext() if verbose else output.captured():
-            return session(name, master=run.master, settings=settings, quiet=True)
+            return session(name, master=run.master, settings=settings, quiet=True, brief=once)
     except Exception as error:
         raise TidemillError(f"Spark did not start on {run.master}: {error}") from error
 

@@ -5,12 +5,13 @@ Nothing here needs Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from pathlib import Path
-from typing import final
+from typing import Final, final
 
 __all__ = [
     "Minute",
@@ -20,6 +21,9 @@ __all__ = [
     "newest_minutes",
     "read_minutes",
 ]
+
+_BATCH_FOLDER: Final = re.compile(r"batch=(.+)-(\d+)")
+"""Query and number, as `log_stage` writes them."""
 
 
 @final
@@ -49,13 +53,21 @@ class Minute:
 
 
 def read_minutes(directory: str, minutes: int, window_s: int) -> list[Minute]:
-    """The stored windows of the last `minutes` before the newest one ends, oldest first."""
-    folders = _newest_folders(Path(directory), days=minutes // 1_440 + 2)
+    """The stored windows of the last `minutes` before the newest one ends, oldest first.
+
+    Later batches of a query have later windows. So each query is read from its newest batch back
+    to the first one with a window that is too old, and no other file is opened.
+    """
+    queries = _batches_by_query(Path(directory), days=minutes // 1_440 + 2)
     found: dict[datetime, Minute] = {}
-    for folder in folders:
-        for row in _rows(folder):
-            minute = _minute(row, row["time"])
-            found[minute.start] = minute
+    for batches in queries:
+        found |= _windows(batches.pop())
+    for batches in queries:
+        while batches:
+            windows = _windows(batches.pop())
+            found = windows | found
+            if windows and min(windows) < _covered_since(found, minutes, window_s):
+                break
     return newest_minutes(found, minutes, window_s)
 
 
@@ -63,19 +75,32 @@ def newest_minutes(found: Mapping[datetime, Minute], minutes: int, window_s: int
     """The windows of the last `minutes` before the newest one ends, oldest first."""
     if not found:
         return []
-    since = max(found) + timedelta(seconds=window_s) - timedelta(minutes=minutes)
+    since = _covered_since(found, minutes, window_s)
     return [found[start] for start in sorted(found) if start >= since]
 
 
-def _newest_folders(directory: Path, days: int) -> list[Path]:
-    return sorted(directory.glob("date=*"))[-days:]
+def _covered_since(found: Iterable[datetime], minutes: int, window_s: int) -> datetime:
+    return max(found) + timedelta(seconds=window_s) - timedelta(minutes=minutes)
 
 
-def _rows(folder: Path) -> list[dict[str, object]]:
+def _batches_by_query(directory: Path, days: int) -> list[list[list[Path]]]:
+    """For each query the files of its batches, the newest batch last, from the newest days."""
+    queries: dict[str, dict[int, list[Path]]] = {}
+    for folder in sorted(directory.glob("date=*"))[-days:]:
+        for file in folder.rglob("*.parquet"):
+            named = _BATCH_FOLDER.fullmatch(file.parent.name)
+            # Files that something else has put there have no order among each other.
+            query, number = (named[1], int(named[2])) if named else (str(file), 0)
+            queries.setdefault(query, {}).setdefault(number, []).append(file)
+    return [[files for _, files in sorted(made.items())] for _, made in sorted(queries.items())]
+
+
+def _windows(files: Sequence[Path]) -> dict[datetime, Minute]:
     from pyarrow import dataset
 
-    rows: list[dict[str, object]] = dataset.dataset(folder, format="parquet").to_table().to_pylist()
-    return rows
+    rows = dataset.dataset([str(file) for file in files], format="parquet").to_table().to_pylist()
+    found = (_minute(row, row["time"]) for row in rows)
+    return {minute.start: minute for minute in found}
 
 
 def count_events(directory: str) -> int:

@@ -129,8 +129,10 @@ def test_sizes_are_short(size, text):
     assert size_text(size) == text
 
 
-def store(folder: Path, batch: str, rows: list[dict[str, object]]) -> None:
-    by_date = folder / "date=2026-05-01" / f"batch={batch}"
+def store(
+    folder: Path, batch: str, rows: list[dict[str, object]], date: str = "2026-05-01"
+) -> None:
+    by_date = folder / f"date={date}" / f"batch={batch}"
     by_date.mkdir(parents=True)
     parquet.write_table(pa.Table.from_pylist(rows), by_date / "part-0.parquet")
 
@@ -147,6 +149,35 @@ def test_the_last_hour_counts_back_from_the_newest_window_and_has_each_once(tmp_
 
     assert [m.requests for m in found] == list(range(30, 90))
     assert read_minutes(str(tmp_path / "nothing"), 60, 60) == []
+
+
+def window_rows(*numbers: int) -> list[dict[str, object]]:
+    return [{"time": START + timedelta(minutes=n), "requests": n} for n in numbers]
+
+
+def test_a_report_opens_no_file_of_windows_that_it_does_not_cover(tmp_path):
+    for number in range(12):
+        store(tmp_path, f"q-{number}", window_rows(number))
+    for number in range(8):  # 8 is opened too: the first one that is too old
+        [file] = tmp_path.glob(f"date=*/batch=q-{number}/*")
+        file.write_bytes(b"not Parquet")
+
+    found = read_minutes(str(tmp_path), minutes=3, window_s=60)
+
+    assert [m.requests for m in found] == [9, 10, 11]
+
+
+def test_a_report_covers_windows_of_several_queries_and_dates(tmp_path):
+    store(tmp_path, "old-7", window_rows(1))
+    store(tmp_path, "old-40", window_rows(4))
+    store(tmp_path, "old-40", window_rows(3), date="2026-04-30")
+    store(tmp_path, "old-9", window_rows(2))
+    store(tmp_path, "new-0", window_rows(5), date="2026-05-02")
+    store(tmp_path, "merged-by-hand", window_rows(0, 6))
+
+    assert [m.requests for m in read_minutes(str(tmp_path), minutes=1_440, window_s=60)] == [
+        *(0, 1, 2, 3, 4, 5, 6),
+    ]
 
 
 def test_a_window_in_the_topic_reads_like_one_in_a_file():
