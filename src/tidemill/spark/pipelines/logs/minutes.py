@@ -87,7 +87,7 @@ def _batches_by_query(directory: Path, days: int) -> list[list[list[Path]]]:
     """For each query the files of its batches, the newest batch last, from the newest days."""
     queries: dict[str, dict[int, list[Path]]] = {}
     for folder in sorted(directory.glob("date=*"))[-days:]:
-        for file in folder.rglob("*.parquet"):
+        for file in sorted(folder.rglob("*.parquet")):
             named = _BATCH_FOLDER.fullmatch(file.parent.name)
             # Files that something else has put there have no order among each other.
             query, number = (named[1], int(named[2])) if named else (str(file), 0)
