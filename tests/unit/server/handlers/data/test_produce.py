@@ -10,11 +10,11 @@ import pytest
 from tests.unit.server.one_broker import NOW_MS
 from tidemill.core.errors import DiskFull, ErrorCode
 from tidemill.core.loop.deferred import Deferred
-from tidemill.server.handlers.data import produce
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire import compression
 from tidemill.wire.batch import read_header
 from tidemill.wire.generated.produce import (
+    NodeEndpoint,
     PartitionProduceData,
     ProduceRequest,
     TopicProduceData,
@@ -209,8 +209,14 @@ def test_F38_acks_all_waits_for_the_followers(broker):
 
 
 def test_S11_refusals_of_many_partitions_look_for_their_leaders_once(broker, monkeypatch):
-    looked = []
-    monkeypatch.setattr(produce, "leader_endpoints", lambda *args: looked.append(args) or [])
+    named = []
+    make = NodeEndpoint.__init__
+
+    def counted(endpoint, **fields):
+        named.append(fields["node_id"])
+        make(endpoint, **fields)
+
+    monkeypatch.setattr(NodeEndpoint, "__init__", counted)
     broker.join_broker(2)
     count = 50
     replicas = {index: [1, 2] for index in range(count)}
@@ -224,7 +230,7 @@ def test_S11_refusals_of_many_partitions_look_for_their_leaders_once(broker, mon
         broker.partition("orders", index).fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     codes = {entry.error_code for entry in heard[0].responses[0].partition_responses}
     assert codes == {ErrorCode.NOT_LEADER_OR_FOLLOWER}
-    assert len(looked) == 1
+    assert named == [1]
 
 
 def test_an_acknowledged_request_leaves_nothing_to_the_garbage_collector(broker):
