@@ -166,7 +166,8 @@ class Baseline:
         wait_until(
             lambda: victim.gauges() == self.gauges, "memory is given back", BACK_TO_BASELINE_S
         )
-        assert victim.memory_bytes() <= victim.memory_bytes_at_start + MEMORY_KEPT_BYTES
+        kept = victim.memory_bytes() - victim.memory_bytes_at_start
+        assert kept <= MEMORY_KEPT_BYTES
         for line in victim.log_lines()[self.lines :]:
             assert _FINE.search(line), line
         self._assert_one_line_per_peer()

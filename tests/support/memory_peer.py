@@ -37,6 +37,7 @@ from tidemill.wire.generated.describe_groups import (
 )
 from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidemill.wire.generated.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidemill.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidemill.wire.generated.produce import ProduceResponse
 from tidemill.wire.generated.sasl_authenticate import (
     SaslAuthenticateRequest,
@@ -129,8 +130,8 @@ class Server:
 
     Heartbeat waits until the test answers it, or is parked among `watchers` if there are any;
     ListGroups runs in steps until the test lets it end;
-    DescribeGroups answers at once, with as many bytes as the test wants, and Produce with nothing
-    or with what the test wants;
+    DescribeGroups answers at once, with as many bytes as the test wants, Produce with nothing or
+    with what the test wants, and OffsetCommit with nothing;
     SaslAuthenticate is refused.
     """
 
@@ -193,6 +194,12 @@ class Server:
                 handle=self._produce,
                 refuse=lambda request, error: ProduceResponse(),
             ),
+            Handler(
+                api_key=ApiKey.OFFSET_COMMIT,
+                versions=(2, 10),
+                handle=self._offset_commit,
+                refuse=lambda request, error: OffsetCommitResponse(),
+            ),
             _handler(ApiKey.SASL_AUTHENTICATE, self._refuse, SaslAuthenticateResponse),
         )
 
@@ -233,6 +240,10 @@ class Server:
         self._note(context, request)
         self.loop._now += self.handler_cost_s
         return self.produce_answer(request)
+
+    def _offset_commit(self, context, request):
+        self._note(context, request)
+        return OffsetCommitResponse()
 
     def _refuse(self, context, request):
         raise KafkaError(ErrorCode.UNSUPPORTED_SASL_MECHANISM)
@@ -302,6 +313,9 @@ class Client:
 
     def quick(self):
         return self.frame(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=["g"]))
+
+    def commit(self):
+        return self.frame(ApiKey.OFFSET_COMMIT, OffsetCommitRequest(group_id="g"), 8)
 
     def refused(self):
         return self.frame(ApiKey.SASL_AUTHENTICATE, SaslAuthenticateRequest())

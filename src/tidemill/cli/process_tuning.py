@@ -5,9 +5,10 @@ it is collected, and objects made at start-up are never examined again (`gc.free
 
 Memory: the C library returns blocks of more than 128 KiB to the kernel at once and gets new ones
 for the next request; these cost a page fault per 4 KiB. Measured: decompressing a batch of 1 MB
-takes 0.57 ms into new pages and 0.09 ms into kept ones. So blocks of up to 32 MiB come from the
-heap, and the process keeps up to 64 MiB of free heap. All threads share one heap: otherwise each
-would keep its own, and decompression in four threads could leave 256 MiB behind.
+takes 0.57 ms into new pages and 0.09 ms into kept ones. So blocks of up to 8 MiB come from the
+heap, and the process keeps up to 64 MiB of free heap. Larger ones, such as a batch that
+decompresses to 32 MiB, return to the kernel at once: in the heap, one small block above them could
+keep them for good. All threads share one heap: otherwise each would keep its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ DESCRIPTORS_WANTED = 1_048_576
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
-_HEAP_BLOCK_BYTES_MAX = 32 * 1024 * 1024
+_HEAP_BLOCK_BYTES_MAX = 8 * 1024 * 1024
 _HEAP_KEPT_BYTES = 64 * 1024 * 1024
 
 

@@ -216,7 +216,8 @@ class Connection(asyncio.BufferedProtocol):
     def _start_last_commits(self) -> None:
         """The client is gone; the commits that it sent behind a slow request still count (T46).
 
-        Only these: it has done its work, and nobody repeats it if the commit is lost.
+        Only these: it has done its work, and nobody repeats it if the commit is lost. One behind a
+        Produce is not started: it may say that what the Produce brings is done.
         """
         data = self._receive.received(0)
         position = 0
@@ -226,7 +227,10 @@ class Connection(asyncio.BufferedProtocol):
                 if not end:
                     return
                 frame = data[position + LENGTH_BYTES : end]
-                if parse_request_header(frame).api_key == ApiKey.OFFSET_COMMIT:
+                api_key = parse_request_header(frame).api_key
+                if api_key == ApiKey.PRODUCE:
+                    return
+                if api_key == ApiKey.OFFSET_COMMIT:
                     self._start(frame)
                 position = end
         except ProtocolViolation as violation:

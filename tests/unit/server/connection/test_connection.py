@@ -11,7 +11,9 @@ import pytest
 from tests.support.memory_peer import Server, settle, simulated
 from tidemill.core.errors import InvariantViolation
 from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.heartbeat import HeartbeatResponse
+from tidemill.wire.generated.produce import ProduceRequest
 
 MIB = 1 << 20
 HUGE = 1 << 40
@@ -63,6 +65,21 @@ async def test_T8_a_request_in_several_steps_behind_a_waiting_one_lets_later_one
     assert client.answers() == []
     server.waiting[0].resolve(HeartbeatResponse())
     assert client.answers() == [1, 2, 3]
+
+
+@simulated
+async def test_T46_a_commit_behind_a_produce_does_not_count_without_it():
+    server = Server()
+    sent_all, sent_none = server.connect(), server.connect()
+    for client, produce in (
+        (sent_all, b""),
+        (sent_none, sent_none.frame(ApiKey.PRODUCE, ProduceRequest(acks=1), 9)),
+    ):
+        client.send(client.slow() + produce + client.commit())
+        await settle()
+        client.connection.connection_lost(None)
+    assert server.started.count("OffsetCommitRequest") == 1
+    assert "ProduceRequest" not in server.started
 
 
 @simulated

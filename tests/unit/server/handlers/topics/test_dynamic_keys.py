@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.unit.server.group_requests import (
     heartbeat,
     settled_heartbeat,
 )
-from tests.unit.server.one_broker import NOW_MS
+from tests.unit.server.one_broker import NOW_MS, value_of
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import options_of
@@ -232,14 +231,21 @@ def _(broker, change):
 
 @changes("offsets.commit.timeout.ms")
 def _(broker, change):
-    coordinate(broker)
-    partition = broker.partition(OFFSETS_TOPIC)
+    broker.join_broker(2)
+    broker.make_topic(OFFSETS_TOPIC, -1, assignments={0: [1, 2]})
+    broker.make_topic("t", -1, assignments={0: [1]})
     change(250)
-    added = []
-    broker.timers.add_after = lambda delay_s, action: added.append(delay_s)
-    partition.wait_acknowledged = lambda offset, settle: SimpleNamespace(settled=False)
-    broker.start(commit_request(broker), 9)
-    assert 0.25 in added
+
+    async def committed():
+        """Nobody copies the records, so the answer comes when the time is up."""
+        answer = broker.start_deferred(commit_request(broker), 9)
+        await asyncio.sleep(0)
+        broker.clock.now_ms += 260
+        broker.timers._turn()
+        return answer
+
+    (topic,) = value_of(broker.run(committed())).topics
+    assert topic.partitions[0].error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @changes("offset.metadata.max.bytes")
