@@ -194,7 +194,7 @@ def test_a_byte_rate_slows_cleaning_down(monkeypatch):
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr(cleaner_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(cleaner_module, "asyncio", SimpleNamespace(sleep=sleep))
     place = Place("log.cleaner.io.max.bytes.per.second=1024")
     place.log()
     place.clean()
@@ -209,7 +209,7 @@ def test_nothing_else_changes_the_files_of_logs_while_a_new_segment_is_put_in_pl
     async def sleep(_seconds: float) -> None:
         held_in_pauses.append(place.log_changes.locked())
 
-    monkeypatch.setattr(cleaner_module.asyncio, "sleep", sleep)
+    monkeypatch.setattr(cleaner_module, "asyncio", SimpleNamespace(sleep=sleep))
     log = place.log()
     place.disk.on_call = lambda _disk, call, path: (
         renamed_alone.append(place.log_changes.locked())
