@@ -23,6 +23,8 @@ FOLDER: Final = "tidemill_package"
 """The folder that the archive becomes in the working directory of an executor."""
 _PACKAGES: Final = ("tidemill", "pyspark_tidemill")
 _SUFFIXES: Final = frozenset({".py", ".so"})
+_SHARED_LIBRARY: Final = "tidemill__mypyc*.so"
+"""Beside the packages: the code of all modules of the compiled request path."""
 
 
 def archive_settings(given: Mapping[str, str]) -> dict[str, str]:
@@ -42,7 +44,7 @@ def archive_settings(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_archive(path: Path) -> None:
-    """Write a zip file with both packages at its root."""
+    """Write a zip file with both packages, and the library that they share, at its root."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file, name in _files():
             archive.write(file, name)
@@ -60,3 +62,5 @@ def _files() -> Iterator[tuple[Path, str]]:
         for file in sorted((root / package).rglob("*")):
             if file.suffix in _SUFFIXES:
                 yield file, str(file.relative_to(root))
+    for file in sorted(root.glob(_SHARED_LIBRARY)):
+        yield file, file.name

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import zipfile
 
+from tidemill.spark import package_archive
 from tidemill.spark.package_archive import archive_settings, write_archive
 from tidemill.spark.pipelines.framework.progress import (
     StageProgress,
@@ -61,6 +62,17 @@ def test_the_archive_holds_both_packages_and_no_bytecode(tmp_path):
     names = zipfile.ZipFile(tmp_path / "a.zip").namelist()
     assert {"tidemill/spark/data_source.py", "pyspark_tidemill/__init__.py"} <= set(names)
     assert not [name for name in names if name.endswith(".pyc")]
+
+
+def test_the_archive_holds_the_library_that_compiled_modules_share(tmp_path, monkeypatch):
+    root = tmp_path / "root"
+    (root / "tidemill").mkdir(parents=True)
+    library = "tidemill__mypyc.cpython-311-x86_64-linux-gnu.so"
+    (root / library).touch()
+    monkeypatch.setattr(package_archive, "package_root", lambda: root)
+    write_archive(tmp_path / "a.zip")
+
+    assert zipfile.ZipFile(tmp_path / "a.zip").namelist() == [library]
 
 
 def test_archives_of_the_user_are_kept():
