@@ -34,17 +34,10 @@ BUDGET = {
     DiskUse.WRITE_BYTES: 32 * MIB,
 }
 
-KNOWN: dict[str, dict[DiskUse, str]] = {}
-"""What still goes over the budget, and who mends it. An entry that is mended fails the test."""
-
 
 def test_every_api_is_asked_for_something():
     driven = {key for _, keys in DRIVES.values() for key in keys}
     assert driven == {handler.api_key for handler in HANDLERS}
-
-
-def test_nothing_is_known_of_a_drive_that_does_not_exist():
-    assert KNOWN.keys() <= DRIVES.keys() | BACKGROUND.keys()
 
 
 @pytest.mark.slow
@@ -75,23 +68,9 @@ def test_S11_no_callback_of_a_background_loop_goes_over_its_budget_of_the_disk(n
 
 
 def check(name, ledger):
-    """The offences are those that are known, no more and no less."""
     assert ledger.calls_in_threads, "nothing was counted"
-    known = KNOWN.get(name, {})
-    first = {offence.use: offence for offence in reversed(ledger.offences)}
-    new = [str(offence) for use, offence in first.items() if use not in known]
-    assert not new, f"{name}:\n\n" + "\n".join(new)
-    mended = [f"{use.value} ({line})" for use, line in known.items() if use not in first]
-    assert not mended, f"{name}: within the budget now, so remove from KNOWN: {', '.join(mended)}"
-
-
-def test_a_known_offence_that_was_mended_must_leave_the_table(monkeypatch):
-    monkeypatch.setitem(KNOWN, "a drive", {DiskUse.SYNC: "line 0"})
-    ledger = CallbackLedger(BUDGET)
-    with ledger.in_thread():
-        ledger.note(DiskUse.SYNC)
-    with pytest.raises(AssertionError, match="remove from KNOWN: syncs"):
-        check("a drive", ledger)
+    first = {offence.use: str(offence) for offence in reversed(ledger.offences)}
+    assert not first, f"{name}:\n\n" + "\n".join(first.values())
 
 
 # --- the ledger itself ---------------------------------------------------------------------------
