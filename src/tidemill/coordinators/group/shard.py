@@ -33,6 +33,7 @@ from tidemill.coordinators.group.consumer.heartbeat_request import check_heartbe
 from tidemill.coordinators.group.migration import classic_requests
 from tidemill.coordinators.group.migration.upgrade import try_upgrade
 from tidemill.coordinators.group.offsets.committed_offsets import OffsetStore
+from tidemill.coordinators.group.offsets.deletion import delete_offsets
 from tidemill.coordinators.group.offsets.expiry import OffsetExpiry
 from tidemill.coordinators.group.offsets.reading import OffsetReading
 from tidemill.coordinators.group.registry import AnyGroup, GroupLimit, GroupRegistry, is_simple
@@ -54,13 +55,7 @@ from tidemill.wire.generated.join_group import JoinGroupRequest, JoinGroupRespon
 from tidemill.wire.generated.leave_group import LeaveGroupRequest, LeaveGroupResponse
 from tidemill.wire.generated.list_groups import ListedGroup
 from tidemill.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
-from tidemill.wire.generated.offset_delete import (
-    OffsetDeleteRequest,
-    OffsetDeleteRequestTopic,
-    OffsetDeleteResponse,
-    OffsetDeleteResponsePartition,
-    OffsetDeleteResponseTopic,
-)
+from tidemill.wire.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from tidemill.wire.generated.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
 
@@ -385,34 +380,8 @@ class GroupShard:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty and group.protocol_type != "consumer":
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        records: list[CoordinatorRecord] = []
-        topics = [self._delete_topic_offsets(group, one, records) for one in request.topics]
-        return Result(OffsetDeleteResponse(topics=topics), records)
-
-    def _delete_topic_offsets(
-        self,
-        group: AnyGroup,
-        wanted: OffsetDeleteRequestTopic,
-        records: list[CoordinatorRecord],
-    ) -> OffsetDeleteResponseTopic:
-        code = ErrorCode.NONE
-        if self._context.image.topic(wanted.name) is None:
-            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif group.subscribes_to(wanted.name):
-            code = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        else:
-            committed = self._offsets.of(group.group_id).get(wanted.name, {})
-            found = (committed.get(one.partition_index) for one in wanted.partitions)
-            records.extend(entry.tombstone() for entry in found if entry is not None)
-        return OffsetDeleteResponseTopic(
-            name=wanted.name,
-            partitions=[
-                OffsetDeleteResponsePartition(
-                    partition_index=one.partition_index, error_code=int(code)
-                )
-                for one in wanted.partitions
-            ],
-        )
+        committed = self._offsets.of(request.group_id)
+        return delete_offsets(request, group, committed, self._context.image)
 
     def _expire_offsets(self, work: BatchSizedWork, now: Now) -> None:
         """Begin or continue the sweep that is due, as far as one batch holds."""

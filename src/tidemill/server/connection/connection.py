@@ -22,10 +22,11 @@ from typing import Any, cast, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, InvariantViolation, ProtocolViolation
-from tidemill.core.limits import KIB, REQUEST_OBJECTS_MAX, REQUESTS_IN_FLIGHT_MAX
+from tidemill.core.limits import KIB, REQUEST_OBJECTS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.server.connection.answer_queue import JOIN_BYTES_MAX, AnswerQueue, AnswerSlot
+from tidemill.server.connection.last_commits import last_commits
 from tidemill.server.connection.listener_resources import ListenerResources
 from tidemill.server.connection.read_stall import ReadStall
 from tidemill.server.connection.receive_buffer import LENGTH_BYTES, ReceiveBuffer
@@ -214,25 +215,13 @@ class Connection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _start_last_commits(self) -> None:
-        """The client is gone; the commits that it sent behind a slow request still count (T46).
-
-        Only these: it has done its work, and nobody repeats it if the commit is lost. One behind a
-        Produce is not started: it may say that what the Produce brings is done.
-        """
-        data = self._receive.received(0)
-        position = 0
+        if self._holds & CLOSED:
+            return
         try:
-            for _ in range(REQUESTS_IN_FLIGHT_MAX):
-                end = 0 if self._holds & CLOSED else self._receive.next_request_end(data, position)
-                if not end:
+            for frame in last_commits(self._receive):
+                self._start(frame)
+                if self._holds & CLOSED:
                     return
-                frame = data[position + LENGTH_BYTES : end]
-                api_key = parse_request_header(frame).api_key
-                if api_key == ApiKey.PRODUCE:
-                    return
-                if api_key == ApiKey.OFFSET_COMMIT:
-                    self._start(frame)
-                position = end
         except ProtocolViolation as violation:
             self._note_fault(str(violation))
 
