@@ -14,7 +14,7 @@ STAMPS := .venv/stamps
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 LOCKED := install --require-hashes --no-deps
 
-HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd)
+HOT_SOURCES := $(wildcard src/tidemill/hot/*.py src/tidemill/hot/*.pxd src/tidemill/hot/*.pyx)
 # As setup.py reads it: the file runs alone, without the package.
 PATH_LIST := src/tidemill/core/compiled.py
 PATH_MODULES := $(shell $(PYTHON) -c 'import runpy; print(*runpy.run_path("$(PATH_LIST)")["REQUEST_PATH"])')

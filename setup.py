@@ -2,7 +2,8 @@
 
 Two kinds of modules are compiled, both ordinary Python (ADR 0005):
 
-- `tidemill.hot`, the loops over records, by Cython with the C types of their `.pxd` files;
+- `tidemill.hot`, the loops over records, by Cython with the C types of their `.pxd` files, and the
+  threads that sync without the interpreter's lock, which have a `.pyx` beside their `.py`;
 - the request path that `tidemill.core.compiled` lists, by mypyc from its annotations.
 
 Both are an optimisation: without these tools, or with a C compiler that is missing or fails, the
@@ -76,13 +77,15 @@ def _hot_loops() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    sources = sorted(path.with_suffix(".py") for path in HOT.glob("*.pxd"))
+    typed = [path.with_suffix(".py") for path in HOT.glob("*.pxd")]
+    sources = sorted([*typed, *HOT.glob("*.pyx")])
     extensions = [
         Extension(
             f"tidemill.hot.{source.stem}",
             [str(source)],
-            depends=[str(source.with_suffix(".pxd"))],
-            extra_compile_args=["-O3"],
+            depends=[str(path) for path in HOT.glob(f"{source.stem}.pxd")],
+            extra_compile_args=["-O3", "-pthread"],
+            extra_link_args=["-pthread"],
         )
         for source in sources
     ]

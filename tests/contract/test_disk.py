@@ -15,10 +15,12 @@ from tidemill.testing.sim.disk import SimDisk
 
 @pytest.fixture(params=["os", "sim"])
 def disk(request: pytest.FixtureRequest) -> Iterator[Disk]:
-    if request.param == "os":
-        yield OsDisk()
-    else:
+    if request.param == "sim":
         yield SimDisk()
+        return
+    made = OsDisk()
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, final
 
 from tests.loop.callback_ledger import CallbackLedger, DiskUse
+from tidemill.core.errors import StorageFault
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile, DiskSpace
 from tidemill.storage.files.disk_work import DiskLoad, DiskWork
 
@@ -131,5 +132,27 @@ class CountedDisk:
 
         return await self._disk.run(in_thread, work)
 
+    async def sync_files(
+        self, files: Sequence[DiskFile], work: DiskWork = DiskWork.FLUSH
+    ) -> list[StorageFault | None]:
+        return await self._disk.sync_files([_passed_on(file) for file in files], work)
+
+    async def write_gathered(
+        self,
+        target: DiskFile,
+        position: int,
+        head: Buffer,
+        ranges: Sequence[tuple[DiskFile, int, int]],
+        work: DiskWork = DiskWork.FLUSH,
+    ) -> None:
+        own = [(_passed_on(file), start, size) for file, start, size in ranges]
+        await self._disk.write_gathered(_passed_on(target), position, head, own, work)
+
     def load_of(self, work: DiskWork) -> DiskLoad:
         return self._disk.load_of(work)
+
+
+def _passed_on(file: DiskFile) -> DiskFile:
+    """Its calls are made by a thread: none of them is the event loop's."""
+    assert isinstance(file, CountedFile)
+    return file._file

@@ -31,6 +31,7 @@ TABLES = {
     "MAY_IMPORT": [f"{row}.py" if row == "__init__" else f"{row}/" for row in layers.MAY_IMPORT],
     "EXCEPTIONS": layers.EXCEPTIONS,
     "PURE": layers.PURE,
+    "IMPURE_BETWEEN_PURE": layers.IMPURE_BETWEEN_PURE,
     "ASYNC_SHELLS": layers.ASYNC_SHELLS,
     "LAZY_LIBRARIES": [home for homes in layers.LAZY_LIBRARIES.values() for home in homes],
     "ENTRY_POINTS": ENTRY_POINTS,

@@ -2,8 +2,9 @@
 
 Both lists name ordinary Python. Cython compiles the loops over records, with C types from the
 `.pxd` files beside them; mypyc compiles the request path as it is. Without one of these or a C
-compiler, the same files run interpreted. `setup.py` runs this file alone to read the second list,
-so it imports nothing of Tidemill.
+compiler, the same files run interpreted. One module, `hot.disk_worker`, is written twice: its
+threads must not need the interpreter, which no type says, so Cython compiles a `.pyx`. `setup.py`
+runs this file alone to read the second list, so it imports nothing of Tidemill.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ HOT_LOOPS = (
     "tidemill.hot.arrow_cells",
     "tidemill.hot.byte_copy",
     "tidemill.hot.column_encode",
+    "tidemill.hot.disk_worker",
     "tidemill.hot.key_offsets",
     "tidemill.hot.murmur2",
     "tidemill.hot.record_columns",
@@ -26,7 +28,7 @@ HOT_LOOPS = (
     "tidemill.hot.row_partitions",
     "tidemill.hot.varint",
 )
-"""The loops that touch every record."""
+"""The loops that touch every record, and the threads of flushes."""
 
 REQUEST_PATH = (
     "tidemill.core.loop.deferred",

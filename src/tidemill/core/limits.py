@@ -128,6 +128,12 @@ DISK_BACKGROUND_THREADS = 2
 """Threads for what no client waits for; two, so that a slow scrub does not stop the cleaner."""
 DISK_BACKGROUND_WAITING_MAX = 64
 """Background operations that wait for a thread; there are about ten loops with one each."""
+DISK_BACKGROUND_SYNC_THREADS = 1
+"""Native threads for the syncs that no acknowledgement waits for; rounds have their own four."""
+GATHERED_BYTES_MAX = 1 << 20
+"""The bytes of the ranges of one gathered write, and of its head: what a thread holds for it."""
+GATHERED_RANGES_MAX = 8_192
+"""The ranges of one gathered write: about a millisecond of the loop to hand them over."""
 
 # --- data directories ----------------------------------------------------------------------------
 UNFLUSHED_TAIL_BYTES_MAX = 64 * MIB

@@ -29,11 +29,13 @@ def built_files(module):
     return [path for path in built if path.exists()]
 
 
-def test_every_hot_module_is_listed_and_has_its_types():
+def test_every_hot_module_is_listed_and_has_its_types_or_a_native_twin():
     folder = PACKAGE / "hot"
     sources = {f"tidemill.hot.{path.stem}" for path in folder.glob("*.py")}
     typed = {f"tidemill.hot.{path.stem}" for path in folder.glob("*.pxd")}
-    assert set(HOT_LOOPS) == sources - {"tidemill.hot.__init__"} == typed
+    native = {f"tidemill.hot.{path.stem}" for path in folder.glob("*.pyx")}
+    assert set(HOT_LOOPS) == sources - {"tidemill.hot.__init__"} == typed | native
+    assert not typed & native
 
 
 @pytest.mark.parametrize("module", REQUEST_PATH)
@@ -45,7 +47,7 @@ def test_the_request_path_is_listed_once_and_exists(module):
 @pytest.mark.parametrize("module", [*HOT_LOOPS, *REQUEST_PATH])
 def test_a_built_extension_is_not_older_than_its_source(module):
     source = source_of(module)
-    sources = [source, *source.parent.glob(f"{source.stem}.pxd")]
+    sources = [source, *source.parent.glob(f"{source.stem}.p[xy][dx]")]
     for built in built_files(module):
         assert all(built.stat().st_mtime >= path.stat().st_mtime for path in sources), (
             f"{built.name} is stale: `make setup` builds it again, `make plain` removes it"

@@ -68,6 +68,14 @@ class DiskLoad:
     refused: int = 0
     """Operations so far that found the queue full."""
 
+    def __add__(self, other: DiskLoad) -> DiskLoad:
+        return DiskLoad(
+            self.running + other.running,
+            self.waiting + other.waiting,
+            self.waited + other.waited,
+            self.refused + other.refused,
+        )
+
 
 _THREADS = {
     DiskWork.FLUSH: DISK_FLUSH_THREADS,

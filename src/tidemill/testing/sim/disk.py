@@ -26,6 +26,7 @@ from tidemill.core.errors import DiskFull, StorageFault, UserError, invariant
 from tidemill.core.rng import Rng
 from tidemill.storage.files.disk import Buffer, DiskFile, DiskSpace
 from tidemill.storage.files.disk_work import DiskLoad, DiskWork
+from tidemill.storage.files.gathered_write import write_gathered_now
 from tidemill.testing.sim.media import (
     Fate,
     Media,
@@ -284,6 +285,21 @@ class SimDisk:
         await asyncio.sleep(delay_s / 2)
         return outcome
 
+    async def sync_files(
+        self, files: Sequence[DiskFile], work: DiskWork = DiskWork.FLUSH
+    ) -> list[StorageFault | None]:
+        return await self.run(lambda: [_try_sync(file) for file in files], work)
+
+    async def write_gathered(
+        self,
+        target: DiskFile,
+        position: int,
+        head: Buffer,
+        ranges: Sequence[tuple[DiskFile, int, int]],
+        work: DiskWork = DiskWork.FLUSH,
+    ) -> None:
+        await self.run(lambda: write_gathered_now(target, position, head, ranges), work)
+
     def load_of(self, work: DiskWork) -> DiskLoad:
         return DiskLoad()
 
@@ -421,3 +437,11 @@ class _SimFile:
         self._disk._check_alive()
         if self._closed:
             raise StorageFault(f"{self._path}: file is closed")
+
+
+def _try_sync(file: DiskFile) -> StorageFault | None:
+    try:
+        file.sync()
+    except StorageFault as fault:
+        return fault
+    return None

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from types import NoneType
+from zlib import crc32
 
 import pytest
 
@@ -290,3 +293,48 @@ def test_a_rename_updates_the_date_of_a_file():
     now_ms[0] = 2_000
     disk.rename("/a", "/b")
     assert disk.changed_ms("/b") == 2_000
+
+
+@pytest.mark.parametrize(
+    ("calls", "survives"), [(0, {"nothing"}), (1, {"nothing", "all", "part"}), (2, {"all"})]
+)
+def test_a_crash_may_come_before_between_or_after_the_two_calls_of_a_gathered_write(
+    run, calls, survives
+):
+    disk = SimDisk()
+    written(disk, "/s", b"n" * PAGE_BYTES, sync=True)
+    written(disk, "/t", b"", sync=True)
+    disk.stop_at_call(disk.calls + calls + 1)
+    with suppress(SimulatedCrash):
+        run(disk.write_gathered(disk.open("/t"), 0, b"head", [(disk.open("/s"), 0, PAGE_BYTES)]))
+    whole = crc32(b"head" + b"n" * PAGE_BYTES).to_bytes(4, "big") + b"head" + b"n" * PAGE_BYTES
+    images = [disk.crash_image(SeededRng(seed)).read_file("/t") for seed in SEEDS]
+    kinds = {whole: "all", b"": "nothing"}
+    assert {kinds.get(image, "part") for image in images} == survives
+
+
+def test_a_planted_fault_hits_one_of_the_files_that_are_synced_together(run):
+    disk = SimDisk()
+    files = [disk.open(f"/{name}", create=True) for name in "abc"]
+    calls = disk.calls
+    disk.fail("sync", "/b")
+    outcomes = run(disk.sync_files(files))
+    assert [type(outcome) for outcome in outcomes] == [NoneType, StorageFault, NoneType]
+    assert disk.calls == calls + 3
+
+
+@pytest.mark.parametrize(("call", "path"), [("pread", "/s"), ("pwrite", "/t"), ("sync", "/t")])
+def test_a_planted_fault_fails_a_gathered_write(run, call, path):
+    disk = SimDisk()
+    source, target = disk.open("/s", create=True), disk.open("/t", create=True)
+    source.pwrite([b"12345"], 0)
+    disk.fail(call, path)
+    with pytest.raises(StorageFault, match=call):
+        run(disk.write_gathered(target, 0, b"head", [(source, 0, 5)]))
+
+
+def test_a_delayed_sync_happens_between_two_waits(run):
+    disk = SimDisk(run_delay_s=lambda: 0.0001)
+    file = disk.open("/a", create=True)
+    file.pwrite([b"x"], 0)
+    assert run(disk.sync_files([file])) == [None]
