@@ -16,6 +16,7 @@ from tidemill.storage.log.segment import Segment
 from tidemill.storage.recovery import segment_files
 from tidemill.testing.crash.compaction_states import (
     CompactingBroker,
+    JournaledCompactingBroker,
     KeyPromises,
     check_keys,
     compaction_workload,
@@ -25,6 +26,7 @@ from tidemill.testing.crash.crash_states import CrashExplorer
 from tidemill.testing.crash.mini_broker import MiniBroker
 from tidemill.testing.crash.promises import BrokenPromise
 from tidemill.testing.sim.disk import SimDisk
+from tidemill.wire.batch import CorruptBatch
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +40,9 @@ def by_chance(seed: int) -> Workload:
     return partial(compaction_workload, rng=SeededRng(seed), rounds=5)
 
 
-def explore(chosen: Workload, seed: int = 0) -> CrashExplorer:
+def explore(
+    chosen: Workload, seed: int = 0, broker_class: type[CompactingBroker] = CompactingBroker
+) -> CrashExplorer:
     keyed = KeyPromises()
 
     def workload(broker: MiniBroker, disk: SimDisk) -> None:
@@ -49,17 +53,19 @@ def explore(chosen: Workload, seed: int = 0) -> CrashExplorer:
         workload,
         fates=2,
         seed=seed,
-        broker_class=partial(CompactingBroker, keyed=keyed),
+        broker_class=partial(broker_class, keyed=keyed),
         check=partial(check_keys, keyed=keyed),
     )
     explorer.run()
     return explorer
 
 
-def finds(chosen: Workload, seed: int = 0) -> bool:
+def finds(
+    chosen: Workload, seed: int = 0, broker_class: type[CompactingBroker] = CompactingBroker
+) -> bool:
     try:
-        explore(chosen, seed)
-    except BrokenPromise:
+        explore(chosen, seed, broker_class)
+    except (BrokenPromise, CorruptBatch):
         return True
     return False
 
@@ -68,8 +74,9 @@ def is_found() -> bool:
     return any(finds(by_chance(seed), seed) for seed in range(SEEDS_MAX))
 
 
-def test_I35_I1_I18_hold_in_every_crash_state_of_a_compaction(crash_seed):
-    explorer = explore(by_chance(crash_seed), crash_seed)
+@pytest.mark.parametrize("broker_class", [CompactingBroker, JournaledCompactingBroker])
+def test_I35_I1_I18_hold_in_every_crash_state_of_a_compaction(crash_seed, broker_class):
+    explorer = explore(by_chance(crash_seed), crash_seed, broker_class)
     assert explorer.states > explorer.calls > 100
 
 
@@ -134,3 +141,10 @@ def test_mutant_dropping_the_last_batch_of_a_segment_is_found(
 ):
     monkeypatch.setattr(SegmentRewriter, "_keep_last_batch", lambda *_arguments: None)
     assert is_found()
+
+
+def test_mutant_cleaning_a_segment_whose_bytes_are_in_the_journal_is_found(monkeypatch):
+    monkeypatch.setattr(FilePartitionLog, "_is_in_journal", lambda _log, _segment: False)
+    assert any(
+        finds(by_chance(seed), seed, JournaledCompactingBroker) for seed in range(SEEDS_MAX)
+    )

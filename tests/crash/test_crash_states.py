@@ -12,45 +12,62 @@ from tidemill.testing.crash.crash_workloads import (
     creation_workload,
     damage_workload,
     failing_disk_workload,
+    journal_workload,
     kill_workload,
     mixed_workload,
     truncation_workload,
 )
-from tidemill.testing.crash.mini_broker import MiniBroker
+from tidemill.testing.crash.mini_broker import JournaledBroker, MiniBroker
 from tidemill.testing.sim.disk import SimDisk
 
 pytestmark = pytest.mark.slow
 
+both_brokers = pytest.mark.parametrize("broker_class", [MiniBroker, JournaledBroker])
 
-def test_F22_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed):
+
+@both_brokers
+def test_F22_I1_I10_I18_hold_in_every_crash_state_of_a_mixed_workload(crash_seed, broker_class):
     def workload(broker: MiniBroker, disk: SimDisk) -> None:
         mixed_workload(broker, disk, rng=SeededRng(crash_seed), steps=16)
 
-    explorer = CrashExplorer(workload, fates=2, seed=crash_seed)
+    explorer = CrashExplorer(workload, fates=2, seed=crash_seed, broker_class=broker_class)
     explorer.run()
     assert explorer.states > 2 * explorer.calls > 200
 
 
-def test_I1_nothing_is_acknowledged_after_a_failed_sync_and_nothing_before_it_is_lost():
-    CrashExplorer(failing_disk_workload, fates=3).run()
+@both_brokers
+def test_I1_nothing_is_acknowledged_after_a_failed_sync_and_nothing_before_it_is_lost(broker_class):
+    CrashExplorer(failing_disk_workload, fates=3, broker_class=broker_class).run()
 
 
-def test_I17_damage_in_flushed_data_costs_only_the_damaged_batch():
-    CrashExplorer(damage_workload, fates=3).run()
+@both_brokers
+def test_I17_damage_in_flushed_data_costs_only_the_damaged_batch(broker_class):
+    CrashExplorer(damage_workload, fates=3, broker_class=broker_class).run()
 
 
-def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_counts():
-    CrashExplorer(kill_workload, fates=3).run()
+@both_brokers
+def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_counts(broker_class):
+    CrashExplorer(kill_workload, fates=3, broker_class=broker_class).run()
 
 
-def test_I10_I18_no_truncated_batch_reappears():
-    CrashExplorer(truncation_workload, fates=3).run()
+@both_brokers
+def test_I10_I18_no_truncated_batch_reappears(broker_class):
+    CrashExplorer(truncation_workload, fates=3, broker_class=broker_class).run()
 
 
-def test_I1_I34_logs_created_together_all_exist_once_that_was_promised(crash_seed):
-    explorer = CrashExplorer(creation_workload, fates=6, seed=crash_seed)
+@both_brokers
+def test_I1_I34_logs_created_together_all_exist_once_that_was_promised(crash_seed, broker_class):
+    explorer = CrashExplorer(creation_workload, fates=6, seed=crash_seed, broker_class=broker_class)
     explorer.run()
     assert explorer.calls > 60
+
+
+def test_I1_I10_I34_hold_over_laps_cuts_and_new_topics_while_bytes_are_in_the_journal(crash_seed):
+    explorer = CrashExplorer(
+        journal_workload, fates=3, seed=crash_seed, broker_class=JournaledBroker
+    )
+    explorer.run()
+    assert explorer.calls > 100
 
 
 def test_the_same_seed_explores_the_same_states():

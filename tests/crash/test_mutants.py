@@ -125,16 +125,14 @@ def test_mutant_retry_after_a_failed_sync_is_found():
 
 
 def test_mutant_no_directory_sync_after_a_roll_is_found(monkeypatch):
-    def run(work: FlushWork) -> None:
-        for file in work.files:
-            file.sync()
+    def finish(work: FlushWork) -> None:
         for path, encode in work.contents:
             work.disk.unlink(path)
             file = work.disk.open(path, create=True)
             file.pwrite([encode()], 0)
             file.sync()
 
-    monkeypatch.setattr(FlushWork, "run", run)
+    monkeypatch.setattr(FlushWork, "finish", finish)
     assert finds_by_chance()
 
 

@@ -20,11 +20,13 @@ from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.follower import Followers
 from tidemill.replication.isr_keeper import IsrKeeper
+from tidemill.replication.journal_settler import JournalSettler
 from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
+from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.state.producer_bound import ProducerLimits
 from tidemill.upkeep.cleaner import Cleaner
 from tidemill.upkeep.housekeeping import Housekeeping
@@ -46,6 +48,7 @@ class DataPlane:
 
     directory: LogDirectory
     flusher: Flusher
+    settler: JournalSettler
     replicas: ReplicaManager
     isr_keeper: IsrKeeper
     housekeeping: Housekeeping
@@ -54,6 +57,7 @@ class DataPlane:
 
     def loops(self) -> Loops:
         yield "flusher", self.flusher.run()
+        yield "journal", self.settler.run()
         yield "in-sync sets", self.isr_keeper.run()
         yield "retention", self.housekeeping.run_retention()
         yield "openings", self.housekeeping.run_openings()
@@ -92,12 +96,14 @@ async def open_logs(
                 expiration_ms=config.producer_id_expiration_ms,
                 entries_max=config.producer_ids_max,
             ),
+            journal=JournalLimits(bytes_max=config.flush_journal_bytes),
         )
     )
     report = directory.report
     if not report.was_clean and report.logs_loaded:
         scanned = f"{report.logs_loaded} logs, {report.scanned_bytes} bytes scanned"
-        log.warning("the last end was not clean: recovered %s", scanned)
+        replayed = f"{report.replayed.written_bytes} bytes restored from the journal"
+        log.warning("the last end was not clean: recovered %s, %s", scanned, replayed)
     for line in report.lines():
         log.error("%s", line)
     return directory
@@ -117,12 +123,16 @@ def build_data_plane(
     disk, clock = seams.disk, seams.clock
     log_changes = asyncio.Lock()
     flusher = Flusher(disk, directory.dirty, clock=clock, telemetry=telemetry)
+    settler = JournalSettler(disk, directory, flusher, clock=clock)
+    cutter = LogCutter(
+        disk, flusher, settler=settler, log_changes=log_changes, fail=directory.fail
+    )
     followers = Followers(
         config.node_id,
         seams.net,
         clock=clock,
         flusher=flusher,
-        cutter=LogCutter(disk, flusher, log_changes=log_changes, fail=directory.fail),
+        cutter=cutter,
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
     )
@@ -139,6 +149,7 @@ def build_data_plane(
     return DataPlane(
         directory=directory,
         flusher=flusher,
+        settler=settler,
         replicas=replicas,
         isr_keeper=IsrKeeper(replicas, _isr_proposal(cluster), clock=clock),
         housekeeping=Housekeeping(

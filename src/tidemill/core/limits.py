@@ -138,6 +138,22 @@ GATHERED_RANGES_MAX = 8_192
 # --- data directories ----------------------------------------------------------------------------
 UNFLUSHED_TAIL_BYTES_MAX = 64 * MIB
 """Unflushed bytes of one log that start a flush: bounds what recovery has to scan (R11)."""
+JOURNAL_BYTES_MAX = 64 * MIB
+"""Both files of the round journal; the default of `flush.journal.bytes` (ADR 0008)."""
+JOURNAL_FILE_BYTES_MIN = MIB
+"""The first size of each of them; it doubles while a file is full before it is due."""
+JOURNAL_LOGS_MIN = 2
+"""Logs that a round must cover with few bytes each to write them to the journal."""
+JOURNAL_TAIL_BYTES_MAX = 32 * KIB
+"""Bytes of one log in a block of the journal; longer tails are synced in their own file."""
+JOURNAL_BLOCK_BYTES_MAX = 4 * MIB
+"""Bytes of one block; a round with more syncs its files."""
+JOURNAL_BLOCK_ENTRIES_MAX = 8_192
+"""Logs in one block."""
+JOURNAL_SETTLE_AFTER_MS = 5_000
+"""How long bytes stay in the journal alone before their segments are synced."""
+JOURNAL_SETTLE_LOGS = 8
+"""Logs per round that settles a file: an acknowledgement waits for one such round at most."""
 CHECKPOINT_PRODUCERS_PER_SLICE = 20_000
 """Producers that one round of a checkpoint captures on the loop: about 1 ms."""
 SCRUB_EVENTS_MAX = 100

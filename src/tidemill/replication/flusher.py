@@ -1,4 +1,4 @@
-"""Drives the flush rounds of one data directory: one at a time, never on the event loop (ADR 0003).
+"""Drives the flush rounds of one data directory: one at a time, never on the event loop (ADR 0008).
 
 While a round syncs in its threads, appends continue and gather for the next round: the more
 producers wait, the more of them one fdatasync serves. A failed round takes the directory offline
@@ -127,11 +127,7 @@ class Flusher:
         started = self._clock.monotonic()
         logs = round_.logs
         try:
-            parts = round_.sync_parts(DISK_FLUSH_THREADS)
-            if len(parts) == 1:
-                await self._disk.run(parts[0], DiskWork.FLUSH)
-            else:
-                await asyncio.gather(*[self._disk.run(part, DiskWork.FLUSH) for part in parts])
+            await self._make_durable(round_)
             round_.synced()
         except StorageFault as fault:
             self._failed = True
@@ -143,6 +139,23 @@ class Flusher:
         self._telemetry.flush_rounds += 1
         self._telemetry.flush_latency.observe(self._clock.monotonic() - started)
         self._tell_flushed(logs)
+
+    async def _make_durable(self, round_: FlushRound) -> None:
+        """Raises StorageFault."""
+        disk, block, files = self._disk, round_.block, round_.files
+        outcomes: list[StorageFault | None] = []
+        if block is None:
+            outcomes = await disk.sync_files(files)
+        else:
+            written = disk.write_gathered(block.file, block.position, block.head, block.ranges)
+            if files:
+                outcomes, _ = await asyncio.gather(disk.sync_files(files), written)
+            else:
+                await written
+        round_.check_synced(outcomes)
+        parts = round_.finish_parts(DISK_FLUSH_THREADS)
+        if parts:
+            await asyncio.gather(*[disk.run(part, DiskWork.FLUSH) for part in parts])
 
     def _tell_flushed(self, logs: Sequence[PartitionLog]) -> None:
         """Everything that these logs held when the round was collected is durable."""

@@ -1,7 +1,7 @@
 """Cuts the log of a partition that follows: in threads, with nothing else beside it.
 
-A cut waits for other changes of files (`log_changes`) and for the running flush round, which must
-not see it. From the moment it begins, the files are longer than the log says, so it has to end: a
+A cut waits for other changes of files (`log_changes`), until the journal has nothing of the log, and
+for the running flush round, which must not see it. From the moment it begins, the files are longer than the log says, so it has to end: a
 full disk makes it wait, any other fault takes the data directory offline. A partition that becomes
 leader meanwhile leads when the cut has ended.
 """
@@ -15,6 +15,7 @@ from typing import final
 
 from tidemill.core.errors import DiskFull, StorageFault
 from tidemill.replication.flusher import Flusher
+from tidemill.replication.journal_settler import JournalSettler
 from tidemill.replication.partition import Partition
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
@@ -36,12 +37,14 @@ class LogCutter:
         disk: Disk,
         flusher: Flusher,
         *,
+        settler: JournalSettler,
         log_changes: asyncio.Lock,
         fail: Callable[[StorageFault], None],
     ) -> None:
         """`fail` takes the data directory offline."""
         self._disk = disk
         self._flusher = flusher
+        self._settler = settler
         self._log_changes = log_changes
         self._fail = fail
 
@@ -65,6 +68,7 @@ class LogCutter:
                     return
                 partition.is_being_cut = True
                 await self._disk.run(cut.read, DiskWork.BACKGROUND)
+                await self._settler.settle(cut.is_in_journal)
                 async with self._flusher.between_rounds():
                     if not is_wanted():
                         return

@@ -29,7 +29,7 @@ from tidemill.core.config.memory_parts import (
 )
 from tidemill.core.config.topic_defaults import TopicDefaults
 from tidemill.core.errors import UserError
-from tidemill.core.limits import KIB, MIB
+from tidemill.core.limits import JOURNAL_BYTES_MAX, KIB, MIB
 
 __all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse_endpoint"]
 
@@ -227,6 +227,16 @@ class BrokerConfig:
         doc="Log and index files that are kept open; lower if the process has too few descriptors.",
         minimum=64,
         maximum=1_000_000,
+    )
+
+    flush_journal_bytes: int = option(
+        JOURNAL_BYTES_MAX,
+        key="tidemill.flush.journal.bytes",
+        doc="The most disk space for the journal that makes small flushes of many partitions "
+        "durable by one write; 0: every flush syncs the files of its partitions.",
+        unit="bytes",
+        minimum=0,
+        maximum=1 << 30,
     )
 
     # --- background work -------------------------------------------------------------------------

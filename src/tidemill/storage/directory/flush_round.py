@@ -1,11 +1,12 @@
-"""Group commit (ADR 0003): which logs a flush round covers, and what its outcome does.
+"""Group commit (ADR 0008): which logs a flush round covers, and what its outcome does.
 
 Theory of operation. A data directory runs one round at a time. `DirtyLogs` knows every log of the
 directory with bytes that may not be on disk, and which of them want a flush *now*: because an
 acknowledgement waits (`request`), or by the log's own rules: `flush.messages`, `flush.ms`, and a
 bound on the unflushed tail, which recovery would have to scan. `collect` freezes one round: for
-each wanted log the point up to which it was written at that moment. The round is synced off the
-event loop; appends that arrive meanwhile belong to the next round.
+each wanted log the point up to which it was written at that moment. The round is made durable off
+the event loop; appends that arrive meanwhile belong to the next round. Logs with few new bytes may
+share one block of the journal (`round_journal`); the files of all others are synced.
 
 The outcome is applied on the loop, all or nothing. If one sync failed, no log of the round moves,
 the directory goes offline, and no further sync is tried: the kernel has already marked the lost
@@ -24,6 +25,8 @@ from typing import final
 
 from tidemill.core.errors import StorageFault, invariant
 from tidemill.core.limits import UNFLUSHED_TAIL_BYTES_MAX
+from tidemill.storage.files.disk import DiskFile
+from tidemill.storage.journal.round_journal import JournalBlock, RoundJournal
 from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, PartitionLog
 
 __all__ = ["DirtyLogs", "FlushRound", "is_due_by_size"]
@@ -57,9 +60,11 @@ class _CoveredLog:
     point: FlushPoint
     is_forgotten: bool = False
 
-    def sync(self) -> None:
+    def try_finish(self) -> None:
+        """Do what follows the syncs of its files."""
         try:
-            self.point.sync()
+            if self.point.finish is not None:
+                self.point.finish()
         except StorageFault:
             if not self.is_forgotten:
                 raise
@@ -67,13 +72,27 @@ class _CoveredLog:
 
 @final
 class FlushRound:
-    """What one round covers. `sync` in a thread, then `apply` or `fail` on the loop, once."""
+    """What one round covers. Made durable off the loop, then `apply` or `fail` on the loop, once.
+
+    Durable means: `block` is written, all `files` are synced, and then all of `finish_parts` ran.
+    """
 
     def __init__(
-        self, covered: Sequence[_CoveredLog], on_end: Callable[[StorageFault | None], None]
+        self,
+        covered: Sequence[_CoveredLog],
+        on_end: Callable[[StorageFault | None], None],
+        block: JournalBlock | None = None,
     ) -> None:
         self._covered = covered
         self._on_end = on_end
+        self.block = block
+        """Has the bytes of the logs whose points have a lap of the journal."""
+        self._synced = [
+            (covered, tail.file)
+            for covered in self._covered
+            if not covered.point.journal_lap
+            for tail in covered.point.tails
+        ]
         self._is_synced = False
         self._has_ended = False
 
@@ -81,19 +100,34 @@ class FlushRound:
     def logs(self) -> list[PartitionLog]:
         return [covered.log for covered in self._covered if not covered.is_forgotten]
 
+    @property
+    def files(self) -> list[DiskFile]:
+        """The files to sync."""
+        return [file for _, file in self._synced]
+
+    def check_synced(self, outcomes: Sequence[StorageFault | None]) -> None:
+        """Raises the first fault of `files` that counts."""
+        for (covered, _), fault in zip(self._synced, outcomes, strict=True):
+            if fault is not None and not covered.is_forgotten:
+                raise fault
+
+    def finish_parts(self, ways: int) -> list[Callable[[], None]]:
+        """What follows the syncs, for up to `ways` threads."""
+        rest = [covered for covered in self._covered if covered.point.finish is not None]
+        shares = [rest[start::ways] for start in range(min(ways, len(rest)))]
+        return [_finish_of(share) for share in shares]
+
     def sync(self) -> None:
-        """Sync everything, one file after the other. Raises StorageFault; never call it again."""
-        for covered in self._covered:
-            covered.sync()
+        """Make everything durable here and now. Raises StorageFault; never call it again."""
+        if self.block is not None:
+            self.block.write_now()
+        self.check_synced([_try_sync(file) for file in self.files])
+        for part in self.finish_parts(1):
+            part()
         self._is_synced = True
 
-    def sync_parts(self, ways: int) -> list[Callable[[], None]]:
-        """The same work for up to `ways` threads; call `synced` when all of them succeeded."""
-        shares = [self._covered[start::ways] for start in range(min(ways, len(self._covered)))]
-        return [_sync_of(share) for share in shares]
-
     def synced(self) -> None:
-        """All parts succeeded."""
+        """Everything is durable."""
         self._is_synced = True
 
     def apply(self) -> None:
@@ -123,12 +157,20 @@ class FlushRound:
         self._on_end(error)
 
 
-def _sync_of(share: Sequence[_CoveredLog]) -> Callable[[], None]:
-    def sync() -> None:
+def _finish_of(share: Sequence[_CoveredLog]) -> Callable[[], None]:
+    def finish() -> None:
         for covered in share:
-            covered.sync()
+            covered.try_finish()
 
-    return sync
+    return finish
+
+
+def _try_sync(file: DiskFile) -> StorageFault | None:
+    try:
+        file.sync()
+    except StorageFault as fault:
+        return fault
+    return None
 
 
 @final
@@ -138,8 +180,14 @@ class DirtyLogs:
     `now_ms` is monotonic time throughout: a jump of the wall clock must not delay a flush.
     """
 
-    def __init__(self, *, on_failure: Callable[[StorageFault], None]) -> None:
+    def __init__(
+        self,
+        *,
+        on_failure: Callable[[StorageFault], None],
+        journal: RoundJournal | None = None,
+    ) -> None:
         self._on_failure = on_failure
+        self._journal = journal
         self._tails: dict[PartitionLog, _UnflushedTail] = {}
         self._wanted: dict[PartitionLog, None] = {}
         self._by_time: list[tuple[int, int, _UnflushedTail]] = []
@@ -200,21 +248,27 @@ class DirtyLogs:
             else:
                 self._discard_pending(log)
                 self._already_flushed.append(log)
-        return self.begin_round(points)
+        block = None if self._journal is None else self._journal.try_place(points, now_ms)
+        return self.begin_round(points, block)
 
     def take_already_flushed(self) -> list[PartitionLog]:
         """Logs whose flush was overtaken by DeleteRecords, retention or their own deletion."""
         logs, self._already_flushed = self._already_flushed, []
         return logs
 
-    def begin_round(self, points: Sequence[tuple[PartitionLog, FlushPoint]]) -> FlushRound | None:
+    def begin_round(
+        self,
+        points: Sequence[tuple[PartitionLog, FlushPoint]],
+        block: JournalBlock | None = None,
+    ) -> FlushRound | None:
         """A round of these points, taken just now; None if there are none."""
         invariant(self._round is None, "flush rounds run one at a time")
         invariant(not self._has_failed, "no flush is tried after a failed one")
         for log, _ in points:
             self._discard_pending(log)
         if points:
-            self._round = FlushRound([_CoveredLog(*point) for point in points], self._round_ended)
+            covered = [_CoveredLog(*point) for point in points]
+            self._round = FlushRound(covered, self._round_ended, block)
         return self._round
 
     @property

@@ -4,6 +4,7 @@
     meta              cluster, broker and directory id
     checkpoint.0, .1  recovery point, log start and high watermark of every log
     clean-shutdown    exists between a clean shutdown and the next start
+    round-journal.*   flushed bytes whose segments are not synced yet
     TOPIC-PARTITION/  one log; its file `partition` names the topic id
     UUID.deleted/     a removed log whose files wait to be unlinked
 
@@ -29,7 +30,11 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, UserError, invariant
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.core.limits import CHECKPOINT_PRODUCERS_PER_SLICE, OPEN_FILES_MAX
+from tidemill.core.limits import (
+    CHECKPOINT_PRODUCERS_PER_SLICE,
+    JOURNAL_SETTLE_LOGS,
+    OPEN_FILES_MAX,
+)
 from tidemill.core.rng import Rng
 from tidemill.storage.directory.checkpoint import (
     Checkpoint,
@@ -54,6 +59,9 @@ from tidemill.storage.directory.unloaded_logs import UnloadedLogs
 from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import DELETED_SUFFIX
+from tidemill.storage.journal.journal_block import encode_log_name
+from tidemill.storage.journal.journal_replay import remove_journal, replay_journal
+from tidemill.storage.journal.round_journal import JournalLimits, RoundJournal
 from tidemill.storage.log.interface import FlushPoint, LogConfig, PartitionLog
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment_drop import Ages, SegmentDrop
@@ -65,6 +73,7 @@ __all__ = ["LOCK_NAME", "LogDirectory"]
 LOCK_NAME = ".lock"
 
 DEFAULT_PRODUCERS = ProducerLimits()
+DEFAULT_JOURNAL = JournalLimits()
 
 ConfigOf = Callable[[TopicPartition], LogConfig]
 
@@ -115,7 +124,8 @@ class LogDirectory:
         self.meta: DirectoryMeta
         self.producer_expiration_ms = producers.expiration_ms
         self._producer_bound = ProducerBound(entries_max=producers.entries_max)
-        self.dirty = DirtyLogs(on_failure=self.fail)
+        self.dirty: DirtyLogs
+        self.journal: RoundJournal
         self.report = RecoveryReport()
         self.started_clean = False
         """False: unflushed records may be lost, and leaders must take new epochs."""
@@ -136,6 +146,7 @@ class LogDirectory:
         config_of: ConfigOf = _default_config,
         files_max: int = OPEN_FILES_MAX,
         producers: ProducerLimits = DEFAULT_PRODUCERS,
+        journal: JournalLimits = DEFAULT_JOURNAL,
     ) -> LogDirectory:
         """Lock the directory, check whose it is, and load every log in it.
 
@@ -151,6 +162,7 @@ class LogDirectory:
             directory.meta = claim_directory(
                 disk, path, cluster_id=cluster_id, broker_id=broker_id, rng=rng
             )
+            directory._use_journal(journal)
             directory._load(config_of, now_ms)
         except BaseException:
             lock.close()
@@ -215,7 +227,7 @@ class LogDirectory:
         self._check_online()
         self._unloaded.check_replaceable(partition, topic_id)
         self.delete_log(partition)
-        self._check_not_busy(f"{self.path}/{partition}")
+        self._check_not_busy(f"{self.path}/{partition}", encode_log_name(str(partition), topic_id))
         # Now, not when it is made: from here on the path is that of the new log (I34).
         self._unloaded.forget(partition)
 
@@ -229,6 +241,8 @@ class LogDirectory:
 
     def _host(self, partition: TopicPartition, hosted: _HostedLog) -> None:
         self._hosted[partition] = hosted
+        journal_name = encode_log_name(str(partition), hosted.topic_id)
+        hosted.log.use_journal(journal_name, self.journal.live_laps)
         self._producer_bound.adopt(hosted.log.producers)
 
     def create_log(
@@ -344,10 +358,19 @@ class LogDirectory:
                 producers += len(log.producers)
         return self.dirty.begin_round(points)
 
+    def collect_settling(self) -> FlushRound | None:
+        """A round for the next logs whose bytes are in the journal file that is being settled.
+
+        Run it like any other round. None if all are done, or the disk failed.
+        """
+        if self.dirty.running is not None or self.failure is not None:
+            return None
+        return self.dirty.begin_round(self.journal.take_unsettled(JOURNAL_SETTLE_LOGS))
+
     def take_checkpoint(
         self, high_watermarks: Mapping[TopicPartition, int] | None = None
     ) -> Callable[[], None]:
-        """Capture what is flushed now; returns its writer: for `Disk.run`, one at a time."""
+        """Capture what is synced now; returns its writer: for `Disk.run`, one at a time."""
         self._check_online()
         self._sequence += 1
         entries = self._unloaded.entries()
@@ -359,7 +382,7 @@ class LogDirectory:
             entries[partition] = CheckpointEntry(
                 hosted.topic_id,
                 # The files of a log that is being cut hold something else: nothing is promised.
-                0 if log.is_being_cut else log.flushed_offset,
+                0 if log.is_being_cut else log.synced_offset,
                 0 if log.is_being_cut else log.log_start_offset,
                 hosted.high_watermark,
                 log.size_bytes,
@@ -406,23 +429,29 @@ class LogDirectory:
         while (last := self.collect_checkpoint(changed, len(self._hosted))) is not None:
             last.sync()
             last.apply()
-        self.dirty.request_all()
-        rest = self.dirty.collect(now_ms=0)
+        logs = [hosted.log for hosted in self._hosted.values()]
+        points = [(log, point) for log in logs if (point := log.take_sync_point()) is not None]
+        rest = self.dirty.begin_round(points)
         if rest is not None:
             rest.sync()
             rest.apply()
         self.write_checkpoint(high_watermarks)
-        logs = [hosted.log for hosted in self._hosted.values()]
-        if all(log.flushed_offset == log.log_end_offset and not log.is_being_cut for log in logs):
+        if all(log.synced_offset == log.log_end_offset and not log.is_being_cut for log in logs):
             mark_clean(self._disk, self.path, self._sequence)
 
     # --- loading ----------------------------------------------------------------------------------
+
+    def _use_journal(self, limits: JournalLimits) -> None:
+        directory_id = self.meta.directory_id
+        self.journal = RoundJournal(self._disk, self.path, directory_id, limits)
+        self.dirty = DirtyLogs(on_failure=self.fail, journal=self.journal)
 
     def _load(self, config_of: ConfigOf, now_ms: int) -> None:
         self._checkpoint = read_newest(self._disk, self.path)
         self._sequence = self._checkpoint.sequence
         mark = try_take_clean_mark(self._disk, self.path)
         self.started_clean = self.report.was_clean = mark is not None and mark == self._sequence
+        self._end_journal()
         loader = LogLoader(
             self._disk,
             self._files,
@@ -440,6 +469,18 @@ class LogDirectory:
         if not self.started_clean:
             self._disk.sync_directory(self.path)
         self.settle_removals()
+
+    def _end_journal(self) -> None:
+        """Give the segments what only the journal has; a clean shutdown has synced them."""
+        if not self.started_clean:
+            self.report.replayed = replay_journal(
+                self._disk, self.path, self.meta.directory_id, self._topic_id_of
+            )
+        remove_journal(self._disk, self.path)
+
+    def _topic_id_of(self, name: str) -> TopicId | None:
+        is_log = try_parse_partition(name) is not None
+        return try_read_topic_id(self._disk, f"{self.path}/{name}") if is_log else None
 
     def _load_one(self, loader: LogLoader, partition: TopicPartition, config: LogConfig) -> None:
         path = f"{self.path}/{partition}"
@@ -478,13 +519,15 @@ class LogDirectory:
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{self.path} is offline: {self.failure}"
             )
 
-    def _check_not_busy(self, path: str) -> None:
+    def _check_not_busy(self, path: str, journal_name: bytes) -> None:
         self._busy = {
             busy_path: flush_round
             for busy_path, flush_round in self._busy.items()
             if flush_round is self.dirty.running
         }
-        if path in self._busy or self._removed.is_leaving(path):
+        is_leaving = path in self._busy or self._removed.is_leaving(path)
+        # A replica that left and returns has the same topic: a replay must not meet its new files.
+        if is_leaving or self.journal.has(journal_name):
             raise KafkaError(
                 ErrorCode.KAFKA_STORAGE_ERROR, f"{path} is still being deleted; try again"
             )

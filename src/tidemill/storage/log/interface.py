@@ -15,12 +15,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from tidemill.storage.files.disk import Buffer
+from tidemill.storage.files.disk import Buffer, DiskFile
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import BatchHeader
 
-__all__ = ["FlushPoint", "LogConfig", "LogCut", "LogSlice", "PartitionLog", "TimedOffset"]
+__all__ = [
+    "FlushPoint",
+    "LogConfig",
+    "LogCut",
+    "LogSlice",
+    "PartitionLog",
+    "TimedOffset",
+    "UnsyncedTail",
+]
 
 FOREVER = -1
 """In retention, lag and flush settings: no limit."""
@@ -76,15 +84,44 @@ class TimedOffset:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class UnsyncedTail:
+    """The end of one segment's file that a flush covers: the file holds unsynced bytes."""
+
+    file: DiskFile
+    base_offset: int
+    """Of the segment."""
+    start: int
+    """Everything before this position is durable: synced, or in the journal."""
+    end: int
+
+
+@final
 @dataclass(slots=True)
 class FlushPoint:
-    """What one flush of one log covers. Taken on the loop, synced in a thread, then reported."""
+    """What one flush of one log covers. Taken on the loop, made durable, then reported.
+
+    It is durable when all files of `tails` are synced and then `finish` was called, or, if it has a
+    `journal_name`, when the bytes of `tails` are in the journal.
+    """
 
     log_end_offset: int
-    sync: Callable[[], None]
-    """Sync every dirty file, and the directory if it has a new file. Raises StorageFault."""
+    tails: Sequence[UnsyncedTail] = ()
+    finish: Callable[[], None] | None = None
+    """What follows the syncs, in a thread: new names, small files. Raises StorageFault."""
     token: object = None
     """The log's own record of what this point covers."""
+    journal_name: bytes = b""
+    """How the journal calls the log; empty: its files must be synced."""
+    journal_lap: int = 0
+    """The lap of the journal that the bytes went to; 0: the files were synced."""
+
+    def sync(self) -> None:
+        """Sync the files and finish; blocks. Raises StorageFault."""
+        for tail in self.tails:
+            tail.file.sync()
+        if self.finish is not None:
+            self.finish()
 
 
 class LogCut(Protocol):
@@ -92,6 +129,10 @@ class LogCut(Protocol):
 
     def read(self) -> None:
         """Find out what is left: for `Disk.run`. Changes nothing; may be repeated."""
+        ...
+
+    def is_in_journal(self) -> bool:
+        """Whether the journal has bytes of the log: it must be settled before `begin`."""
         ...
 
     def begin(self) -> bool:
@@ -120,7 +161,7 @@ class PartitionLog(Protocol):
 
     @property
     def flushed_offset(self) -> int:
-        """Everything below it is on disk."""
+        """Everything below it is on disk: in its own file, or in the journal."""
         ...
 
     @property
@@ -211,8 +252,12 @@ class PartitionLog(Protocol):
         """What must be synced to make everything appended so far durable; None if it is."""
         ...
 
+    def take_sync_point(self) -> FlushPoint | None:
+        """Like `take_flush_point`, for a flush that syncs the files of what is in the journal."""
+        ...
+
     def flushed(self, point: FlushPoint) -> None:
-        """`point.sync` succeeded: raise `flushed_offset` to what it covered."""
+        """The point is durable: raise `flushed_offset` to what it covered."""
         ...
 
     def close(self) -> None: ...

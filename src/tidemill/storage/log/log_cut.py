@@ -54,6 +54,7 @@ class FileLogCut:
         begin: Callable[[FileLogCut], bool],
         end: Callable[[], None],
         is_closed: Callable[[], bool],
+        is_in_journal: Callable[[], bool],
     ) -> None:
         """`segments`, `producers` and `snapshots` are copies: a thread reads them."""
         self._disk = disk
@@ -63,6 +64,7 @@ class FileLogCut:
         self._begin = begin
         self._end = end
         self._is_closed = is_closed
+        self.is_in_journal = is_in_journal
         self._steps: deque[Step] = deque()
         self.offset = offset
         self.restarts = restarts

@@ -162,6 +162,9 @@ class MemoryPartitionLog:
     def take_flush_point(self) -> FlushPoint | None:
         return None
 
+    def take_sync_point(self) -> FlushPoint | None:
+        return None
+
     def flushed(self, point: FlushPoint) -> None:
         raise NotImplementedError("a log in memory gives out no flush points")
 
@@ -188,6 +191,9 @@ class _MemoryCut:
 
     def read(self) -> None:
         return
+
+    def is_in_journal(self) -> bool:
+        return False
 
     def begin(self) -> bool:
         self._cut(self._offset)

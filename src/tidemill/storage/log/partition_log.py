@@ -29,6 +29,7 @@ from tidemill.core.errors import invariant
 from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, LogSlice, TimedOffset
 from tidemill.storage.log.log_checks import check_order, check_readable, check_start, cut_now
@@ -91,6 +92,11 @@ class FilePartitionLog:
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self.segments.active.next_offset
         self.flushed_offset = state.flushed_offset
+        self.synced_offset = state.flushed_offset
+        """Everything below it is in synced files; flushed bytes above it are in the journal."""
+        self.journal_name = b""
+        """How the journal calls this log; empty: it is not journaled."""
+        self._live_laps: LiveLaps | None = None
         self.size_bytes = self.segments.size_bytes()
         self.epochs = state.epochs
         self._unflushed = UnflushedChanges(disk, directory, epochs_version=state.epochs.version)
@@ -145,6 +151,11 @@ class FilePartitionLog:
 
     def set_config(self, config: LogConfig) -> None:
         self.config = config
+
+    def use_journal(self, name: bytes, live_laps: LiveLaps) -> None:
+        """From now on flushes of this log may go to the journal."""
+        self.journal_name = name
+        self._live_laps = live_laps
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -252,12 +263,17 @@ class FilePartitionLog:
             begin=self._begin_cut,
             end=self._end_cut,
             is_closed=lambda: self.is_closed,
+            is_in_journal=lambda: not self.is_closed and self.is_in_journal,
         )
 
     def _begin_cut(self, cut: FileLogCut) -> bool:
         if cut.head is not None and not cut.head.begin():
             return False
         end = cut.end_offset
+        invariant(
+            not self.is_in_journal or end >= self.flushed_offset,
+            "a cut would leave bytes in the journal that are cut from their segment",
+        )
         before = self._steps_before_cut(cut)
         self.is_being_cut = True
         self.cuts += 1
@@ -270,6 +286,7 @@ class FilePartitionLog:
         self.log_end_offset = end
         self.log_start_offset = end if cut.restarts else min(self.log_start_offset, end)
         self.flushed_offset = end if cut.restarts else min(self.flushed_offset, end)
+        self.synced_offset = end if cut.restarts else min(self.synced_offset, end)
         self.size_bytes = self.segments.size_bytes()
         self.epochs.truncate_from_end(end)
         if cut.restarts:
@@ -309,6 +326,7 @@ class FilePartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.flushed_offset = max(self.flushed_offset, offset)
+            self.synced_offset = max(self.synced_offset, offset)
             self.epochs.truncate_from_start(offset)
 
     # --- dropping segments from the front ---------------------------------------------------------
@@ -394,12 +412,13 @@ class FilePartitionLog:
     def compactable_segments(self, end_offset: int) -> list[Segment]:
         """The closed segments, oldest first, that end at or before `end_offset` and are flushed.
 
-        A flush that covered bytes after a segment has also written the last of its index.
+        A flush that covered bytes after a segment has also written the last of its index. A segment
+        in the journal stays as it is: after a crash the journal's bytes are written to its file.
         """
         segments = []
         for segment in self.segments:
             is_at_rest = segment.is_closed and segment.next_offset < self.flushed_offset
-            if not is_at_rest or segment.next_offset > end_offset:
+            if not is_at_rest or self._is_in_journal(segment) or segment.next_offset > end_offset:
                 break
             segments.append(segment)
         return segments
@@ -460,7 +479,20 @@ class FilePartitionLog:
     def take_flush_point(self) -> FlushPoint | None:
         if self.is_closed or self.flushed_offset >= self.log_end_offset:
             return None
+        return self._take_point(self.journal_name)
+
+    def take_sync_point(self) -> FlushPoint | None:
+        if self.is_closed or self.synced_offset >= self.log_end_offset:
+            return None
         return self._take_point()
+
+    @property
+    def is_in_journal(self) -> bool:
+        """Whether a crash would write bytes from the journal over a file of this log."""
+        return any(map(self._is_in_journal, self.segments))
+
+    def _is_in_journal(self, segment: Segment) -> bool:
+        return self._live_laps is not None and segment.journal_lap >= self._live_laps.oldest
 
     @property
     def is_stored(self) -> bool:
@@ -485,20 +517,28 @@ class FilePartitionLog:
             self._snapshots.take(self.producers, self.log_end_offset)
             self._unflushed.want_indexed(self.segments.active)
         is_behind = self._snapshots.pending_offsets() or self._unflushed.has_unindexed
-        if not is_behind and self.flushed_offset >= self.log_end_offset:
+        if not is_behind and self.synced_offset >= self.log_end_offset:
             self._stored_end_offset = self.log_end_offset
             return None
         return self._take_point()
 
-    def _take_point(self) -> FlushPoint:
+    def _take_point(self, journal_name: bytes = b"") -> FlushPoint:
         work = self._unflushed.take(self.epochs, self._snapshots)
-        return FlushPoint(self.log_end_offset, work.run, work)
+        if work.has_rest:
+            return FlushPoint(self.log_end_offset, work.tails, work.finish, work)
+        return FlushPoint(
+            self.log_end_offset, work.tails, token=work, journal_name=journal_name
+        )
 
     def flushed(self, point: FlushPoint) -> None:
         work = point.token
         assert isinstance(work, FlushWork)
-        if self._unflushed.complete(work, point.log_end_offset):
+        if point.journal_lap:
+            if self._unflushed.complete_in_journal(work, point.journal_lap):
+                self.flushed_offset = max(self.flushed_offset, point.log_end_offset)
+        elif self._unflushed.complete(work, point.log_end_offset):
             self.flushed_offset = max(self.flushed_offset, point.log_end_offset)
+            self.synced_offset = max(self.synced_offset, point.log_end_offset)
             if work.contents_stored:
                 self._snapshots.written(work.snapshot_offsets)
                 if self._snapshots.has_stored(point.log_end_offset):

@@ -40,7 +40,7 @@ from tidemill.storage.index.segment_index import (
     unlink_index_files,
 )
 from tidemill.storage.log.batch_finder import BatchFinder
-from tidemill.storage.log.interface import LogSlice
+from tidemill.storage.log.interface import LogSlice, UnsyncedTail
 from tidemill.wire.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,
@@ -85,9 +85,11 @@ class Segment:
         "dirty_file",
         "fallback_timestamp_ms",
         "is_closed",
+        "journal_lap",
         "may_have_views",
         "next_offset",
         "path",
+        "promised_bytes",
         "size_bytes",
     )
 
@@ -126,6 +128,10 @@ class Segment:
         """This process wrote the bytes from here on."""
         self.dirty_file: DiskFile | None = None
         """The open file, while it has unsynced bytes."""
+        self.promised_bytes = size_bytes
+        """This much of the file is durable: synced, or in the journal."""
+        self.journal_lap = 0
+        """The last lap of the journal that has bytes of this file; 0: none has."""
         self._has_partial_write = False
         """A failed write may have left bytes after the segment's end."""
         self.may_have_views = False
@@ -270,6 +276,12 @@ class Segment:
         self.next_offset = headers[-1].next_offset
         if len(positions) > TAIL_BATCHES_MAX:
             self._tail_positions = dict(list(positions.items())[-TAIL_BATCHES_MAX // 2 :])
+
+    def unsynced_tail(self) -> UnsyncedTail:
+        """What a flush that is taken now covers of this dirty segment."""
+        file = self.dirty_file
+        assert file is not None, "a dirty segment keeps its file open"
+        return UnsyncedTail(file, self.base_offset, self.promised_bytes, self.size_bytes)
 
     def _cut_partial_write(self, file: DiskFile) -> None:
         """Cut off what a failed write left; no view of it was given out."""
@@ -450,6 +462,7 @@ class Segment:
         self._tail_positions = {}
         self._written_from = min(self._written_from, size_bytes)
         self.size_bytes = size_bytes
+        self.promised_bytes = min(self.promised_bytes, size_bytes)
         self.next_offset = next_offset
 
     def head_is_durable(self, copy: DiskFile | None) -> None:

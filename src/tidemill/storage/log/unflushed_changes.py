@@ -1,9 +1,12 @@
 """What one log has not yet written to disk, and the flush that writes it.
 
 `FlushWork` is one flush, captured as plain files and bytes: the loop builds it and a thread runs
-it, so it knows no log. The order matters. First the batches, then the names of new files. What
-follows describes batches that are durable by then: leader epochs and producer snapshots, which are
+it, so it knows no log. The order matters. First the batches (`tails`), then (`finish`) the names of
+new files. What follows describes batches that are durable by then: leader epochs and producer snapshots, which are
 replaced whole, and blocks for the index files, which are not synced because they are never needed.
+
+A flush that covers nothing but batches may write them to the journal instead of syncing their
+files. The files stay dirty, and what the next flush has to cover begins after what was promised.
 
 A flush that was overtaken by a truncation proves nothing about the bytes written since. Each flush
 carries the generation of the log it was taken from, and counts only in that generation.
@@ -18,9 +21,10 @@ from functools import partial
 from typing import final
 
 from tidemill.core.errors import DiskFull
-from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.log_file_names import LEADER_EPOCHS_NAME
 from tidemill.storage.index.segment_index import IndexBlock, write_block
+from tidemill.storage.log.interface import UnsyncedTail
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
@@ -35,8 +39,9 @@ class FlushWork:
 
     disk: Disk
     generation: int
-    files: Sequence[DiskFile]
-    """Segments with unsynced bytes."""
+    tails: Sequence[UnsyncedTail]
+    """Of the segments with unsynced bytes, in the order of `segments`."""
+    segments: Sequence[Segment]
     directories: Sequence[str]
     """Directories with unsynced names."""
     contents: Sequence[tuple[str, Callable[[], bytes]]]
@@ -51,10 +56,16 @@ class FlushWork:
     blocks_written: bool = False
     """The same for the index blocks."""
 
-    def run(self) -> None:
-        """Raises StorageFault; then nothing that was captured counts as durable."""
-        for file in self.files:
-            file.sync()
+    @property
+    def has_rest(self) -> bool:
+        """Whether there is more to do than to sync segments."""
+        return bool(self.directories or self.contents or self.index_blocks or self.obsolete)
+
+    def finish(self) -> None:
+        """The segments are synced: do the rest.
+
+        Raises StorageFault; then nothing that was captured counts as durable.
+        """
         for directory in self.directories:
             self.disk.sync_directory(directory)
         with suppress(DiskFull):  # recovery rebuilds the small files from the batches (R12)
@@ -145,10 +156,13 @@ class UnflushedChanges:
         unindexed, self._unindexed = self._unindexed, []
         late_blocks, self._late_blocks = self._late_blocks, []
         new_blocks = [block for segment in unindexed for block in segment.take_index_blocks()]
-        return FlushWork(
+        # One without an open file was cut durably, or is leaving the log.
+        segments = [segment for segment in self.dirty if segment.dirty_file is not None]
+        work = FlushWork(
             disk=self._disk,
             generation=self._generation,
-            files=[segment.dirty_file for segment in self.dirty if segment.dirty_file is not None],
+            tails=[segment.unsynced_tail() for segment in segments],
+            segments=segments,
             directories=self._directories,
             contents=contents,
             index_blocks=[*late_blocks, *new_blocks],
@@ -156,11 +170,24 @@ class UnflushedChanges:
             epochs_version=epochs.version,
             snapshot_offsets=snapshots.pending_offsets(),
         )
+        work.contents_stored = work.blocks_written = not work.has_rest
+        return work
+
+    def complete_in_journal(self, work: FlushWork, lap: int) -> bool:
+        """The journal has the bytes of `work`, the segments stay dirty; False: it does not count."""
+        if work.generation != self._generation:
+            return False
+        for segment, tail in zip(work.segments, work.tails, strict=True):
+            segment.promised_bytes = tail.end
+            segment.journal_lap = lap
+        return True
 
     def complete(self, work: FlushWork, log_end_offset: int) -> bool:
         """`work` succeeded and covered all below `log_end_offset`; False if it does not count."""
         if work.generation != self._generation:
             return False
+        for segment, tail in zip(work.segments, work.tails, strict=True):
+            segment.promised_bytes = tail.end
         for segment in list(self.dirty):
             if segment.next_offset <= log_end_offset:
                 segment.dirty_file = None  # the cache may close it

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import final
 
 from tidemill.core.ids import TopicPartition
+from tidemill.storage.journal.journal_replay import Replayed
 
 __all__ = ["CutTail", "Damage", "PartitionReport", "RecoveryReport"]
 
@@ -61,6 +62,8 @@ class RecoveryReport:
     """The recovery of all logs of a directory. Logs in good order are only counted."""
 
     was_clean: bool = False
+    replayed: Replayed = field(default_factory=Replayed)
+    """What the journal had for the logs."""
     logs_loaded: int = 0
     scanned_bytes: int = 0
     cut_bytes: int = 0

@@ -26,7 +26,7 @@ from tidemill.storage.log.interface import PartitionLog
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.crash.crash_states import try_find_repetition
 from tidemill.testing.crash.crash_workloads import A
-from tidemill.testing.crash.mini_broker import SMALL, MiniBroker
+from tidemill.testing.crash.mini_broker import SMALL, SMALL_JOURNAL, MiniBroker
 from tidemill.testing.crash.promises import BrokenPromise, Promises, SentBatch
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import iter_headers
@@ -34,6 +34,7 @@ from tidemill.wire.records import Record, iter_records
 
 __all__ = [
     "CompactingBroker",
+    "JournaledCompactingBroker",
     "KeyPromises",
     "check_keys",
     "compaction_workload",
@@ -146,6 +147,12 @@ class CompactingBroker(MiniBroker):
                 first_ms = keyed.cleaned_ms.setdefault(offset, self._now_ms)
                 if first_ms + DELETE_RETENTION_MS <= self._now_ms:
                     keyed.may_go.add(offset)
+
+
+class JournaledCompactingBroker(CompactingBroker):
+    """The same; its flushes go to a small journal whenever they can."""
+
+    journal = SMALL_JOURNAL
 
 
 def check_keys(directory: LogDirectory, keyed: KeyPromises) -> None:

@@ -18,6 +18,7 @@ __all__ = [
     "creation_workload",
     "damage_workload",
     "failing_disk_workload",
+    "journal_workload",
     "kill_workload",
     "mixed_workload",
     "truncation_workload",
@@ -91,6 +92,50 @@ def truncation_workload(broker: MiniBroker, _disk: SimDisk) -> None:
         broker.produce(A, size=400, producer_id=2)
     broker.flush()
     broker.produce(A, size=400, producer_id=1)
+    broker.flush()
+
+
+def journal_workload(broker: MiniBroker, disk: SimDisk) -> None:
+    """Laps of the journal end, and logs are cut, deleted and created again between them."""
+    broker.create(A, 1)
+    broker.create(B, 2)
+    _fill_journal(broker, rounds=6)
+    broker.settle()
+    _fill_journal(broker, rounds=2)
+    _cut_in_journal(broker, A)
+    broker.settle()
+    _fill_journal(broker, rounds=1)
+    _cut_in_journal(broker, B)
+    broker.checkpoint()
+    broker.delete(A)
+    broker.create(A, 3)
+    _fill_journal(broker, rounds=2)
+    broker.delete(A)
+    broker.create(A, 4)
+    _fill_journal(broker, rounds=1)
+    broker.purge()
+    broker.reopen(disk.restart())
+    _cut_in_journal(broker, B)
+    _fill_journal(broker, rounds=2)
+
+
+def _fill_journal(broker: MiniBroker, *, rounds: int) -> None:
+    """Rounds of one log and of two; the first of a log stores its epochs besides."""
+    for _ in range(rounds):
+        broker.produce(A, size=90, producer_id=1)
+        broker.flush()
+        broker.produce(A, size=90)
+        broker.produce(B, size=60, producer_id=2)
+        broker.flush()
+
+
+def _cut_in_journal(broker: MiniBroker, partition: TopicPartition) -> None:
+    """Cut what was flushed last, and write something else in its place."""
+    broker.truncate(partition, broker.log(partition).log_end_offset - 1)
+    broker.new_leader_epoch()
+    broker.produce(partition, size=70)
+    broker.flush()
+    broker.produce(partition, size=70)
     broker.flush()
 
 

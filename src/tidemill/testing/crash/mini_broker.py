@@ -19,6 +19,7 @@ from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_creation import WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment_drop import SegmentDrop
@@ -27,19 +28,27 @@ from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import assign_offsets, read_header
 from tidemill.wire.records import Record, build_batch
 
-__all__ = ["SMALL", "MiniBroker", "open_directory"]
+__all__ = ["SMALL", "SMALL_JOURNAL", "JournaledBroker", "MiniBroker", "open_directory"]
 
 ROOT = "/data"
 SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=300, delete_delay_ms=0)
 """Segments and index intervals of a few batches, so that a short workload has many of them."""
 
+NO_JOURNAL = JournalLimits(bytes_max=0)
+SMALL_JOURNAL = JournalLimits(
+    bytes_max=16_384, file_bytes_min=4_096, logs_min=1, settle_after_ms=300
+)
+"""Full after a few rounds, and used by every round that can."""
+
 
 class MiniBroker:
     """A leader and its logs in one data directory."""
 
+    journal = NO_JOURNAL
+
     def __init__(self, disk: SimDisk, promises: dict[TopicPartition, Promises]) -> None:
         self.promises = promises
-        self.directory = open_directory(disk)
+        self.directory = open_directory(disk, self.journal)
         self._now_ms = 1_000
         self._epoch = 0
         self._sequences: dict[tuple[TopicPartition, int], int] = {}
@@ -126,6 +135,7 @@ class MiniBroker:
                 return
             flush_round.apply()
         self.acknowledge()
+        self._tend_journal()
 
     def sync(self, sync: Callable[[], None]) -> None:
         """A planted bug retries after a failure here."""
@@ -172,6 +182,37 @@ class MiniBroker:
             flush_round.apply()
         self.directory.write_checkpoint(self._high_watermarks())
 
+    def _tend_journal(self) -> None:
+        journal = self.directory.journal
+        if journal.is_wanted:
+            journal.use(journal.make())
+        elif journal.wants_settling(self._now_ms):
+            self.settle()
+
+    def settle(self) -> None:
+        """Sync what is in the journal, and end its lap."""
+        if not self.directory.journal.try_begin_settling():
+            return
+        self.flush_settling()
+        self.end_lap()
+
+    def flush_settling(self) -> None:
+        """A planted bug leaves it out."""
+        while (flush_round := self.directory.collect_settling()) is not None:
+            flush_round.sync()
+            flush_round.apply()
+
+    def end_lap(self) -> None:
+        journal = self.directory.journal
+        journal.free().write_now()
+        journal.grow()
+        journal.freed()
+
+    def before_cut(self, log: FilePartitionLog) -> None:
+        """A planted bug leaves it out."""
+        if log.is_in_journal:
+            self.settle()
+
     def apply_retention(self, partition: TopicPartition, *, keep_bytes: int) -> None:
         promises, log = self.promises[partition], self.log(partition)
         promises.start_allowed = max(promises.start_allowed, log.flushed_offset)
@@ -199,6 +240,7 @@ class MiniBroker:
         for producer_id, batch in list(promises.last_acked.items()):
             if batch.header.base_offset < log.log_start_offset:
                 del promises.last_acked[producer_id]  # only snapshots knew it; they may be dropped
+        self.before_cut(log)
         log.truncate_to(offset)
         for at in [at for at in promises.possible if at >= log.log_end_offset]:
             del promises.possible[at]
@@ -212,6 +254,7 @@ class MiniBroker:
         promises.start_promised = 0
         promises.start_allowed = max(promises.start_allowed, log.log_end_offset, offset)
         promises.is_restarting = True
+        self.before_cut(log)
         log.restart_at(offset)
         promises.is_restarting = False
         promises.start_promised = promises.start_allowed = offset
@@ -244,7 +287,7 @@ class MiniBroker:
     def reopen(self, disk: SimDisk) -> None:
         """A new process on the same directory. Unanswered batches stay unanswered."""
         self._waiting.clear()
-        self.directory = open_directory(disk)
+        self.directory = open_directory(disk, self.journal)
         self.new_leader_epoch()
         for partition in self.promises:
             self._resume_sequences(partition)
@@ -275,7 +318,13 @@ class MiniBroker:
             self._sequences[key] = next_sequence(log, key[1]) if log is not None else 0
 
 
-def open_directory(disk: SimDisk) -> LogDirectory:
+class JournaledBroker(MiniBroker):
+    """The same; its flushes go to a small journal whenever they can."""
+
+    journal = SMALL_JOURNAL
+
+
+def open_directory(disk: SimDisk, journal: JournalLimits = NO_JOURNAL) -> LogDirectory:
     return LogDirectory.open(
         disk,
         ROOT,
@@ -284,6 +333,7 @@ def open_directory(disk: SimDisk) -> LogDirectory:
         rng=SeededRng(_seed_of(disk)),
         now_ms=1_000_000,
         config_of=lambda _partition: SMALL,
+        journal=journal,
     )
 
 

@@ -35,7 +35,7 @@ class FakeLog:
     def take_flush_point(self) -> FlushPoint | None:
         if self.flushed_offset == self.log_end_offset:
             return None
-        return FlushPoint(self.log_end_offset, self._sync)
+        return FlushPoint(self.log_end_offset, finish=self._sync)
 
     def flushed(self, point: FlushPoint) -> None:
         self.flushed_offset = point.log_end_offset
@@ -145,12 +145,12 @@ def test_a_round_ends_once(dirty):
         flush_round.fail(StorageFault("EIO"))
 
 
-def test_parts_sync_every_log_once(dirty):
+def test_parts_finish_every_log_once(dirty):
     logs = [FakeLog() for _ in range(10)]
     for log in logs:
         dirty.request(log.grow())
     flush_round = collected(dirty)
-    parts = flush_round.sync_parts(4)
+    parts = flush_round.finish_parts(4)
     for part in parts:
         part()
     flush_round.synced()
@@ -162,7 +162,7 @@ def test_parts_sync_every_log_once(dirty):
 
 def test_there_are_no_more_parts_than_logs(dirty):
     dirty.request(FakeLog().grow())
-    assert len(collected(dirty).sync_parts(4)) == 1
+    assert len(collected(dirty).finish_parts(4)) == 1
 
 
 def test_a_log_forgotten_during_its_round_neither_fails_it_nor_moves(dirty):

@@ -1,0 +1,136 @@
+"""Writes what the journal holds over the segments: the first step of a start after a crash.
+
+A lap is read from the first block of a file up to the first place without a whole block of that
+lap. The older lap comes first, although the order does not matter: segments only grow, so two
+entries for one place have the same bytes.
+
+An entry is skipped if its directory now belongs to another topic, or the segment is gone: the log
+was deleted, or retention dropped the segment. A name that is missing for any other reason cannot
+be: it was durable before its first entry.
+
+When all segments are synced the journal's files are removed. A crash before that repeats the whole
+replay, and nothing else has changed the segments in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import final
+from uuid import UUID
+
+from tidemill.core.ids import TopicId
+from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
+from tidemill.storage.journal.journal_block import (
+    BlockPlace,
+    JournalEntry,
+    iter_entries,
+    next_sector,
+    try_read_head,
+)
+from tidemill.storage.journal.round_journal import JOURNAL_NAMES
+
+__all__ = ["Replayed", "TopicIdOf", "remove_journal", "replay_journal"]
+
+TopicIdOf = Callable[[str], TopicId | None]
+"""The topic that a log's directory, by its name, belongs to; None if it is none."""
+
+_OPEN_FILES_MAX = 256
+"""Segments that a replay keeps open at a time."""
+
+
+@final
+@dataclass(slots=True)
+class Replayed:
+    """What a replay did."""
+
+    entries: int = 0
+    written_bytes: int = 0
+    """Bytes that the segments did not have."""
+    skipped: int = 0
+    """Entries of logs and segments that are gone."""
+
+
+def replay_journal(
+    disk: Disk, directory: str, directory_id: UUID, topic_id_of: TopicIdOf
+) -> Replayed:
+    """Lay the journal's bytes over the segments, durably. Raises StorageFault."""
+    replay = _Replay(disk, directory, topic_id_of)
+    laps = [_try_read_lap(disk, f"{directory}/{name}", directory_id) for name in JOURNAL_NAMES]
+    for _, data in sorted(filter(None, laps), key=lambda lap: lap[0]):
+        for entry in _entries(data):
+            replay.apply(entry)
+    replay.sync()
+    return replay.done
+
+
+def remove_journal(disk: Disk, directory: str) -> None:
+    """Its bytes are in the segments: no later crash may replay them."""
+    paths = [f"{directory}/{name}" for name in JOURNAL_NAMES]
+    if any(map(disk.exists, paths)):
+        for path in paths:
+            disk.unlink(path)
+        disk.sync_directory(directory)
+
+
+def _try_read_lap(disk: Disk, path: str, directory_id: UUID) -> tuple[int, bytes] | None:
+    """The number of the lap in this file, and the file; None if it has none of ours."""
+    if not disk.exists(path):
+        return None
+    data = disk.read_file(path)
+    found = try_read_head(data, 0)
+    if found is None or found[0].directory_id != directory_id or found[0].number:
+        return None
+    return found[0].lap, data
+
+
+def _entries(data: bytes) -> Iterator[JournalEntry]:
+    """All entries of the lap that begins the file."""
+    position = 0
+    expected: BlockPlace | None = None
+    while (found := try_read_head(data, position)) is not None:
+        place, size = found
+        if expected is not None and place != expected:
+            return
+        yield from iter_entries(data, position)
+        expected = BlockPlace(place.directory_id, place.lap, place.number + 1)
+        position = next_sector(position + size)
+
+
+@final
+class _Replay:
+    def __init__(self, disk: Disk, directory: str, topic_id_of: TopicIdOf) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._topic_id_of = lru_cache(maxsize=None)(topic_id_of)
+        self._files: dict[str, DiskFile] = {}
+        """Segments that were written to and are not synced yet."""
+        self.done = Replayed()
+
+    def apply(self, entry: JournalEntry) -> None:
+        self.done.entries += 1
+        file = self._try_open(entry)
+        if file is None:
+            self.done.skipped += 1
+        elif file.pread(len(entry.data), entry.position) != entry.data:
+            file.pwrite([entry.data], entry.position)
+            self.done.written_bytes += len(entry.data)
+
+    def sync(self) -> None:
+        for file in self._files.values():
+            file.sync()
+            file.close()
+        self._files = {}
+
+    def _try_open(self, entry: JournalEntry) -> DiskFile | None:
+        if self._topic_id_of(entry.directory) != entry.topic_id:
+            return None
+        path = offset_path(f"{self._directory}/{entry.directory}", entry.base_offset, LOG_SUFFIX)
+        file = self._files.get(path)
+        if file is None and self._disk.exists(path):
+            if len(self._files) >= _OPEN_FILES_MAX:
+                self.sync()
+            file = self._files[path] = self._disk.open(path)
+        return file

@@ -1,0 +1,142 @@
+"""Planted bugs of the round journal: each must be found by the exploration of crash states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidemill.core.rng import SeededRng
+from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.files.disk import DiskFile
+from tidemill.storage.journal import journal_replay
+from tidemill.storage.journal.journal_block import iter_entries, next_sector, try_read_head
+from tidemill.storage.journal.round_journal import RoundJournal
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.testing.crash.crash_states import CrashExplorer
+from tidemill.testing.crash.crash_workloads import journal_workload, mixed_workload
+from tidemill.testing.crash.mini_broker import JournaledBroker, MiniBroker
+from tidemill.testing.crash.promises import BrokenPromise
+from tidemill.testing.sim.disk import SimDisk
+
+pytestmark = pytest.mark.slow
+
+SEEDS_MAX = 12
+STEPS = 24
+
+
+def finds(broker_class: type[MiniBroker] = JournaledBroker) -> bool:
+    """Whether the exploration of the journal's workload, or of mixed ones, finds a mutant."""
+    workloads = [journal_workload, *map(_mixed, range(SEEDS_MAX))]
+    return any(_breaks(workload, broker_class, seed) for seed, workload in enumerate(workloads))
+
+
+def _mixed(seed: int) -> Callable[[MiniBroker, SimDisk], None]:
+    def workload(broker: MiniBroker, disk: SimDisk) -> None:
+        mixed_workload(broker, disk, rng=SeededRng(seed), steps=STEPS)
+
+    return workload
+
+
+def _breaks(
+    workload: Callable[[MiniBroker, SimDisk], None], broker_class: type[MiniBroker], seed: int
+) -> bool:
+    try:
+        CrashExplorer(workload, fates=3, seed=seed, broker_class=broker_class).run()
+    except BrokenPromise:
+        return True
+    return False
+
+
+class AcksBeforeTheSync(JournaledBroker):
+    """Acknowledges what is in the journal's page cache."""
+
+    def sync(self, sync: Callable[[], None]) -> None:
+        for partition, batch in self._waiting:
+            self.ack(partition, batch)
+        sync()
+
+
+class FreesUnsynced(JournaledBroker):
+    """Fills a file again before the segments of its last lap are synced."""
+
+    def flush_settling(self) -> None:
+        self.directory.journal._unsettled.clear()
+
+
+class CutsUnsettled(JournaledBroker):
+    """Cuts a log while the journal still has the bytes that are cut."""
+
+    def before_cut(self, log: FilePartitionLog) -> None:
+        return
+
+
+def test_mutant_ack_before_the_sync_of_the_journal_is_found():
+    assert finds(AcksBeforeTheSync)
+
+
+def test_mutant_reuse_before_the_sync_of_the_segments_is_found():
+    assert finds(FreesUnsynced)
+
+
+def test_mutant_replay_over_a_cut_tail_is_found(monkeypatch):
+    monkeypatch.setattr(FilePartitionLog, "is_in_journal", False)
+    assert finds(CutsUnsettled)
+
+
+def test_mutant_replay_of_an_old_lap_is_found(monkeypatch):
+    def entries(data: bytes) -> Any:
+        position = 0
+        while (found := try_read_head(data, position)) is not None:
+            yield from iter_entries(data, position)
+            position = next_sector(position + found[1])
+
+    monkeypatch.setattr(journal_replay, "_entries", entries)
+    assert finds()
+
+
+def test_mutant_replay_into_a_topic_of_the_same_name_is_found(monkeypatch):
+    def topic_id_of(directory: LogDirectory, _name: str) -> Any:
+        return _AnyTopic()
+
+    monkeypatch.setattr(LogDirectory, "_topic_id_of", topic_id_of)
+    assert finds()
+
+
+def test_mutant_no_replay_is_found(monkeypatch):
+    monkeypatch.setattr(LogDirectory, "_end_journal", lambda _directory: None)
+    assert finds()
+
+
+def test_mutant_a_journal_that_outlives_its_replay_is_found(monkeypatch):
+    monkeypatch.setattr("tidemill.storage.directory.log_directory.remove_journal", _keep)
+    make = RoundJournal.make
+    monkeypatch.setattr(RoundJournal, "make", lambda journal: _left_files(journal) or make(journal))
+    assert finds()
+
+
+def test_mutant_recovery_point_in_the_journal_is_found(monkeypatch):
+    """A checkpoint that promises synced segments where only the journal has the bytes."""
+    synced_offset = property(lambda log: log.flushed_offset, _ignore)
+    monkeypatch.setattr(FilePartitionLog, "synced_offset", synced_offset, raising=False)
+    assert finds()
+
+
+class _AnyTopic:
+    def __ne__(self, other: object) -> bool:
+        return False
+
+
+def _ignore(_log: FilePartitionLog, _offset: int) -> None:
+    return
+
+
+def _keep(_disk: SimDisk, _directory: str) -> None:
+    return
+
+
+def _left_files(journal: RoundJournal) -> list[DiskFile]:
+    """The files that a replay left."""
+    paths = [f"{journal._directory}/{name}" for name in journal_replay.JOURNAL_NAMES]
+    return [journal._disk.open(path) for path in paths if journal._disk.exists(path)]
