@@ -145,6 +145,4 @@ def test_mutant_dropping_the_last_batch_of_a_segment_is_found(
 
 def test_mutant_cleaning_a_segment_whose_bytes_are_in_the_journal_is_found(monkeypatch):
     monkeypatch.setattr(FilePartitionLog, "_is_in_journal", lambda _log, _segment: False)
-    assert any(
-        finds(by_chance(seed), seed, JournaledCompactingBroker) for seed in range(SEEDS_MAX)
-    )
+    assert any(finds(by_chance(seed), seed, JournaledCompactingBroker) for seed in range(SEEDS_MAX))

@@ -121,6 +121,7 @@ ASYNC_SHELLS = (
     "replication/flusher.py",
     "upkeep/housekeeping.py",
     "replication/isr_keeper.py",
+    "replication/journal_settler.py",
     "replication/log_cutter.py",
     "upkeep/log_opener.py",
     "upkeep/stray_logs.py",

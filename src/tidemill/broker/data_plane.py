@@ -124,9 +124,7 @@ def build_data_plane(
     log_changes = asyncio.Lock()
     flusher = Flusher(disk, directory.dirty, clock=clock, telemetry=telemetry)
     settler = JournalSettler(disk, directory, flusher, clock=clock)
-    cutter = LogCutter(
-        disk, flusher, settler=settler, log_changes=log_changes, fail=directory.fail
-    )
+    cutter = LogCutter(disk, flusher, settler=settler, log_changes=log_changes, fail=directory.fail)
     followers = Followers(
         config.node_id,
         seams.net,

@@ -130,7 +130,7 @@ DISK_BACKGROUND_WAITING_MAX = 64
 """Background operations that wait for a thread; there are about ten loops with one each."""
 DISK_BACKGROUND_SYNC_THREADS = 1
 """Native threads for the syncs that no acknowledgement waits for; rounds have their own four."""
-GATHERED_BYTES_MAX = 1 << 20
+GATHERED_BYTES_MAX = 4 * MIB
 """The bytes of the ranges of one gathered write, and of its head: what a thread holds for it."""
 GATHERED_RANGES_MAX = 8_192
 """The ranges of one gathered write: about a millisecond of the loop to hand them over."""
@@ -139,17 +139,13 @@ GATHERED_RANGES_MAX = 8_192
 UNFLUSHED_TAIL_BYTES_MAX = 64 * MIB
 """Unflushed bytes of one log that start a flush: bounds what recovery has to scan (R11)."""
 JOURNAL_BYTES_MAX = 64 * MIB
-"""Both files of the round journal; the default of `flush.journal.bytes` (ADR 0008)."""
+"""Both files of the round journal; the default of `tidemill.flush.journal.bytes` (ADR 0008)."""
 JOURNAL_FILE_BYTES_MIN = MIB
 """The first size of each of them; it doubles while a file is full before it is due."""
 JOURNAL_LOGS_MIN = 2
 """Logs that a round must cover with few bytes each to write them to the journal."""
 JOURNAL_TAIL_BYTES_MAX = 32 * KIB
 """Bytes of one log in a block of the journal; longer tails are synced in their own file."""
-JOURNAL_BLOCK_BYTES_MAX = 4 * MIB
-"""Bytes of one block; a round with more syncs its files."""
-JOURNAL_BLOCK_ENTRIES_MAX = 8_192
-"""Logs in one block."""
 JOURNAL_SETTLE_AFTER_MS = 5_000
 """How long bytes stay in the journal alone before their segments are synced."""
 JOURNAL_SETTLE_LOGS = 8

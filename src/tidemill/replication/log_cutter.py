@@ -1,9 +1,10 @@
 """Cuts the log of a partition that follows: in threads, with nothing else beside it.
 
-A cut waits for other changes of files (`log_changes`), until the journal has nothing of the log, and
-for the running flush round, which must not see it. From the moment it begins, the files are longer than the log says, so it has to end: a
-full disk makes it wait, any other fault takes the data directory offline. A partition that becomes
-leader meanwhile leads when the cut has ended.
+A cut waits for other changes of files (`log_changes`), until the journal has nothing of the log
+(`journal_settler`), and for the running flush round, which must not see it. From the moment it
+begins, the files are longer than the log says, so it has to end: a full disk makes it wait, any
+other fault takes the data directory offline. A partition that becomes leader meanwhile leads when
+the cut has ended.
 """
 
 from __future__ import annotations

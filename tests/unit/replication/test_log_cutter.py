@@ -19,6 +19,7 @@ from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, To
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication import log_cutter
 from tidemill.replication.flusher import Flusher
+from tidemill.replication.journal_settler import JournalSettler
 from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
@@ -55,8 +56,13 @@ class Place:
             self.disk, self.directory.dirty, clock=ManualClock(), telemetry=Telemetry()
         )
         self.log_changes = asyncio.Lock()
+        self.settler = JournalSettler(self.disk, self.directory, self.flusher, clock=ManualClock())
         self.cutter = LogCutter(
-            self.disk, self.flusher, log_changes=self.log_changes, fail=self.directory.fail
+            self.disk,
+            self.flusher,
+            settler=self.settler,
+            log_changes=self.log_changes,
+            fail=self.directory.fail,
         )
         self.is_wanted = True
 

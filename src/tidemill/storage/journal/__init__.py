@@ -1,1 +1,1 @@
-"""The round journal: small flushes of many logs become durable by one write to one file (ADR 0008)."""
+"""The round journal: small flushes of many logs become durable by one write (ADR 0008)."""

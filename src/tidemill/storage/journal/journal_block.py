@@ -98,9 +98,7 @@ def encode_head(place: BlockPlace, entries: Sequence[bytes], content_bytes: int)
     """Everything between the checksum and the `content_bytes` bytes that follow the entries."""
     table = b"".join(entries)
     size = CRC_BYTES + _HEAD.size + len(table) + content_bytes
-    head = _HEAD.pack(
-        _MAGIC, place.directory_id.bytes, place.lap, place.number, size, len(entries)
-    )
+    head = _HEAD.pack(_MAGIC, place.directory_id.bytes, place.lap, place.number, size, len(entries))
     return head + table
 
 

@@ -9,7 +9,8 @@ log can.
 
 There are two files. One fills; when it is nearly full, or its oldest bytes wait too long, the other
 one takes over, and the first is *settled*: every log that it has bytes of is flushed by ordinary
-rounds, then the file's first block is overwritten, which ends its lap. Only then is it filled again.
+rounds, then the file's first block is overwritten, which ends its lap. Only then it is filled
+again.
 
     free ──try_place──> filling ──try_begin_settling──> settling ──free, freed──> free
 
@@ -34,10 +35,10 @@ from enum import Enum, auto
 from typing import final
 from uuid import UUID
 
-from tidemill.core.errors import invariant
+from tidemill.core.errors import DiskFull, invariant
 from tidemill.core.limits import (
-    JOURNAL_BLOCK_BYTES_MAX,
-    JOURNAL_BLOCK_ENTRIES_MAX,
+    GATHERED_BYTES_MAX,
+    GATHERED_RANGES_MAX,
     JOURNAL_BYTES_MAX,
     JOURNAL_FILE_BYTES_MIN,
     JOURNAL_LOGS_MIN,
@@ -45,6 +46,7 @@ from tidemill.core.limits import (
     JOURNAL_TAIL_BYTES_MAX,
 )
 from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.gathered_write import write_gathered_now
 from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.journal.journal_block import (
     CRC_BYTES,
@@ -61,6 +63,8 @@ __all__ = ["JOURNAL_NAMES", "JournalBlock", "JournalLimits", "RoundJournal"]
 JOURNAL_NAMES = ("round-journal.0", "round-journal.1")
 
 _ZEROS = bytes(1 << 20)
+_ROOM_FACTOR = 8
+"""The journal takes room only where this many times as much is free."""
 
 Covered = tuple[PartitionLog, FlushPoint]
 
@@ -84,7 +88,6 @@ class JournalLimits:
 class JournalBlock:
     """One block, ready to be written and synced: for `Disk.write_gathered`."""
 
-    disk: Disk
     file: DiskFile
     position: int
     head: bytes
@@ -92,7 +95,7 @@ class JournalBlock:
 
     def write_now(self) -> None:
         """Write and sync it; blocks. Raises StorageFault."""
-        self.disk.write_gathered_now(self.file, self.position, self.head, self.ranges)
+        write_gathered_now(self.file, self.position, self.head, self.ranges)
 
 
 class _Phase(Enum):
@@ -170,7 +173,7 @@ class RoundJournal:
         if not self.limits.bytes_max:
             return None
         suited = [one for one in covered if _is_suited(one[1])]
-        if not self.limits.logs_min <= len(suited) <= JOURNAL_BLOCK_ENTRIES_MAX:
+        if len(suited) < self.limits.logs_min:
             return None
         target = self._filling or self._try_start_lap(now_ms)
         if target is None:
@@ -204,13 +207,13 @@ class RoundJournal:
         place = BlockPlace(self._directory_id, target.lap, target.blocks)
         head = encode_head(place, entries, content_bytes)
         size_bytes = CRC_BYTES + len(head) + content_bytes
-        if size_bytes > JOURNAL_BLOCK_BYTES_MAX:
+        if len(ranges) > GATHERED_RANGES_MAX or size_bytes > GATHERED_BYTES_MAX:
             return None
         if target.end + size_bytes > target.size_bytes:
             self._overflowed = True
             self.on_due()
             return None
-        block = JournalBlock(self._disk, target.file, target.end, head, ranges)
+        block = JournalBlock(target.file, target.end, head, ranges)
         target.end = next_sector(target.end + size_bytes)
         target.blocks += 1
         self.blocks += 1
@@ -276,7 +279,7 @@ class RoundJournal:
             "a journal file is freed before its segments are synced",
         )
         assert settling is not None
-        return JournalBlock(self._disk, settling.file, 0, DEAD_HEAD, ())
+        return JournalBlock(settling.file, 0, DEAD_HEAD, ())
 
     def freed(self) -> None:
         """The end of the lap is durable. Its file may have grown meanwhile."""
@@ -297,16 +300,31 @@ class RoundJournal:
         return self._is_missed and not self._files
 
     def make(self) -> list[DiskFile]:
-        """Both files, filled with zeros and durable: for `Disk.run`, then `use` them."""
-        files = []
-        for name in JOURNAL_NAMES:
-            path = f"{self._directory}/{name}"
-            self._disk.unlink(path)
-            file = self._disk.open(path, create=True)
-            _fill_with_zeros(file, 0, self._first_size)
-            files.append(file)
-        self._disk.sync_directory(self._directory)
+        """Both files, filled with zeros and durable: for `Disk.run`, then `use` them.
+
+        Raises StorageFault, and DiskFull also where little room would be left for the logs.
+        """
+        paths = [f"{self._directory}/{name}" for name in JOURNAL_NAMES]
+        try:
+            files = [self._make_file(path) for path in paths]
+            self._disk.sync_directory(self._directory)
+        except DiskFull:
+            for path in paths:
+                self._disk.unlink(path)
+            raise
         return files
+
+    def _make_file(self, path: str) -> DiskFile:
+        self._disk.unlink(path)
+        self._check_room(self._first_size)
+        file = self._disk.open(path, create=True)
+        _fill_with_zeros(file, 0, self._first_size)
+        return file
+
+    def _check_room(self, size_bytes: int) -> None:
+        usable_bytes = self._disk.space(self._directory).usable_bytes
+        if usable_bytes < _ROOM_FACTOR * size_bytes:
+            raise DiskFull(f"{self._directory}: {usable_bytes} bytes are left for logs")
 
     def use(self, files: Sequence[DiskFile]) -> None:
         self._files = [_JournalFile(file, self._first_size) for file in files]
@@ -316,12 +334,22 @@ class RoundJournal:
         return min(self.limits.file_bytes_min, self.limits.bytes_max // 2)
 
     def grow(self) -> None:
-        """Make the file that is being settled larger if it was full: for `Disk.run`."""
+        """Make the file that is being settled larger if it was full: for `Disk.run`.
+
+        Raises as `make`; then it stays as it was.
+        """
         settling = self._settling
         assert settling is not None
-        if self._grown_size > settling.size_bytes:
-            _fill_with_zeros(settling.file, settling.size_bytes, self._grown_size)
-            settling.size_bytes = self._grown_size
+        size_bytes, grown_bytes = settling.size_bytes, self._grown_size
+        if grown_bytes <= size_bytes:
+            return
+        self._check_room(grown_bytes - size_bytes)
+        try:
+            _fill_with_zeros(settling.file, size_bytes, grown_bytes)
+        except DiskFull:
+            settling.file.truncate(size_bytes)
+            raise
+        settling.size_bytes = grown_bytes
 
 
 def _nothing() -> None:

@@ -526,9 +526,7 @@ class FilePartitionLog:
         work = self._unflushed.take(self.epochs, self._snapshots)
         if work.has_rest:
             return FlushPoint(self.log_end_offset, work.tails, work.finish, work)
-        return FlushPoint(
-            self.log_end_offset, work.tails, token=work, journal_name=journal_name
-        )
+        return FlushPoint(self.log_end_offset, work.tails, token=work, journal_name=journal_name)
 
     def flushed(self, point: FlushPoint) -> None:
         work = point.token

@@ -2,8 +2,9 @@
 
 `FlushWork` is one flush, captured as plain files and bytes: the loop builds it and a thread runs
 it, so it knows no log. The order matters. First the batches (`tails`), then (`finish`) the names of
-new files. What follows describes batches that are durable by then: leader epochs and producer snapshots, which are
-replaced whole, and blocks for the index files, which are not synced because they are never needed.
+new files. What follows describes batches that are durable by then: leader epochs and producer
+snapshots, which are replaced whole, and blocks for the index files, which are not synced because
+they are never needed.
 
 A flush that covers nothing but batches may write them to the journal instead of syncing their
 files. The files stay dirty, and what the next flush has to cover begins after what was promised.
@@ -174,7 +175,7 @@ class UnflushedChanges:
         return work
 
     def complete_in_journal(self, work: FlushWork, lap: int) -> bool:
-        """The journal has the bytes of `work`, the segments stay dirty; False: it does not count."""
+        """The journal has the bytes of `work`, the segments stay dirty. False: as `complete`."""
         if work.generation != self._generation:
             return False
         for segment, tail in zip(work.segments, work.tails, strict=True):

@@ -6,11 +6,10 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.journaled_directory import JournaledDirectory
 from tidemill.core.errors import StorageFault
 from tidemill.storage.directory.directory_meta import DirectoryMeta
 from tidemill.storage.journal.journal_replay import replay_journal
-
-from .conftest import JournaledDirectory
 
 FILES = ("/data/round-journal.0", "/data/round-journal.1")
 

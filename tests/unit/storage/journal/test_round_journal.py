@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tidemill.core.errors import InvariantViolation, KafkaError
+from tests.support.journaled_directory import JournaledDirectory
+from tidemill.core.errors import DiskFull, InvariantViolation, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import JOURNAL_TAIL_BYTES_MAX
 from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.log.interface import LogConfig
 from tidemill.testing.sim.disk import SimDisk
-
-from .conftest import JournaledDirectory
 
 
 def test_rounds_sync_their_files_until_the_journal_is_made(journaled):
@@ -27,7 +26,9 @@ def test_a_round_of_the_journal_syncs_one_file(journaled):
     logs = journaled.create(20)
     journaled.make_journal()
     syncs: list[str] = []
-    journaled.disk.on_call = lambda _disk, call, path: syncs.append(path) if call == "sync" else None
+    journaled.disk.on_call = lambda _disk, call, path: (
+        syncs.append(path) if call == "sync" else None
+    )
     assert journaled.flush(logs)
     assert syncs == ["/data/round-journal.0"]
     assert all(log.flushed_offset == log.log_end_offset for log in logs)
@@ -137,7 +138,10 @@ def test_I34_a_log_of_the_same_topic_comes_back_only_when_the_journal_has_nothin
     logs = journaled.create(2)
     journaled.make_journal()
     journaled.flush(logs)
-    partition, topic_id = TopicPartition("t", 0), journaled.directory.topic_id(TopicPartition("t", 0))
+    partition, topic_id = (
+        TopicPartition("t", 0),
+        journaled.directory.topic_id(TopicPartition("t", 0)),
+    )
     journaled.directory.delete_log(partition)
     with pytest.raises(KafkaError, match="still being deleted"):
         journaled.directory.create_log(partition, topic_id, LogConfig())
@@ -164,3 +168,23 @@ def test_a_clean_shutdown_syncs_what_only_the_journal_has(journaled):
     assert again.directory.started_clean
     assert again.log(0).log_end_offset == 2
     assert not again.disk.exists("/data/round-journal.0")
+
+
+def test_R12_a_journal_that_finds_no_room_takes_none(journaled):
+    journaled.disk.set_capacity(70_000)
+    with pytest.raises(DiskFull):
+        journaled.make_journal()
+    assert journaled.disk.list_names("/data") == [".lock", "meta"]
+
+
+def test_R12_a_file_that_finds_no_room_to_grow_stays_as_it_was(journaled):
+    logs = journaled.create(2)
+    journaled.make_journal()
+    while not journaled.journal.wants_settling(0):
+        journaled.flush(logs)
+    journaled.disk.set_capacity(40_000)
+    with pytest.raises(DiskFull):
+        journaled.settle()
+    journaled.journal.freed()
+    assert journaled.disk.size("/data/round-journal.0") == 8_192
+    assert journaled.flush(logs)

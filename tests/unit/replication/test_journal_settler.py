@@ -1,0 +1,136 @@
+"""The settler makes the journal, syncs what is only in it, and lets its files be filled again."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from tests.support.journaled_directory import JournaledDirectory
+from tests.support.memory_peer import simulated
+from tidemill.core.telemetry import Telemetry
+from tidemill.replication.flusher import Flusher
+from tidemill.replication.journal_settler import JournalSettler
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.testing.manual_clock import SimClock
+from tidemill.testing.sim.disk import SimDisk
+
+LOGS = 20
+
+
+class Settled:
+    """Logs whose rounds go to the journal, with their flusher and settler."""
+
+    def __init__(self) -> None:
+        self.place = JournaledDirectory(SimDisk())
+        self.logs = self.place.create(LOGS)
+        self.journal = self.place.journal
+        clock = SimClock(asyncio.get_running_loop().time)
+        self.flusher = Flusher(
+            self.place.disk, self.place.directory.dirty, clock=clock, telemetry=Telemetry()
+        )
+        self.settler = JournalSettler(
+            self.place.disk, self.place.directory, self.flusher, clock=clock
+        )
+        self._tasks = [
+            asyncio.ensure_future(self.flusher.run()),
+            asyncio.ensure_future(self.settler.run()),
+        ]
+
+    async def flush(self, size: int = 50) -> None:
+        for log in self.logs:
+            self.place.append(log, size)
+            self.flusher.appended(log, size, ack_waits=True)
+        await self.flusher.wait_flushed(self.logs)
+
+    async def flush_in_journal(self) -> FilePartitionLog:
+        """The first log, with bytes in the journal only."""
+        while not self.logs[0].is_in_journal:
+            await self.flush()
+            await asyncio.sleep(0)
+        return self.logs[0]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+@simulated
+async def test_the_journal_is_made_when_a_round_has_use_for_it():
+    settled = Settled()
+    log = await settled.flush_in_journal()
+    assert log.synced_offset < log.flushed_offset == log.log_end_offset
+    await settled.stop()
+
+
+@simulated
+async def test_bytes_stay_in_the_journal_alone_for_a_limited_time():
+    settled = Settled()
+    log = await settled.flush_in_journal()
+    await asyncio.sleep(60.0)
+    assert log.synced_offset == log.log_end_offset
+    assert not log.is_in_journal
+    await settled.stop()
+
+
+@simulated
+async def test_acknowledgements_go_on_while_files_fill_and_are_settled():
+    settled = Settled()
+    for _ in range(300):
+        await settled.flush(size=100)
+    assert settled.journal.blocks > 100
+    assert [log.flushed_offset for log in settled.logs] == [
+        log.log_end_offset for log in settled.logs
+    ]
+    await settled.stop()
+
+
+@simulated
+async def test_a_log_that_must_be_cut_is_out_of_the_journal_first():
+    settled = Settled()
+    log = await settled.flush_in_journal()
+    await settled.settler.settle(lambda: log.is_in_journal)
+    log.truncate_to(1)
+    assert log.log_end_offset == 1
+    await settled.stop()
+
+
+@simulated
+async def test_I1_a_segment_that_cannot_be_synced_keeps_its_bytes_in_the_journal():
+    settled = Settled()
+    await settled.flush_in_journal()
+    ends = [log.flushed_offset for log in settled.logs]
+    settled.place.disk.fail("sync", "t-3/")
+    await asyncio.sleep(60.0)
+    assert settled.place.directory.failure is not None
+    await settled.stop()
+    after = settled.place.crash()
+    assert [log.log_end_offset for log in after.directory.logs().values()] == ends
+
+
+@simulated
+async def test_R12_the_journal_leaves_a_nearly_full_disk_to_the_logs():
+    settled = Settled()
+    disk = settled.place.disk
+    used = disk.space("/data").total_bytes - disk.space("/data").usable_bytes
+    disk.set_capacity(used + 30_000)
+    for _ in range(3):
+        await settled.flush(size=1)
+        await asyncio.sleep(2.0)
+    assert settled.place.directory.failure is None
+    assert not disk.exists("/data/round-journal.0")
+    await settled.stop()
+
+
+@simulated
+async def test_a_broker_that_ends_while_a_file_is_settled_leaves_it_for_the_next_start():
+    settled = Settled()
+    log = await settled.flush_in_journal()
+    await settled.flusher.finish()
+    await settled.settler._settle()
+    assert log.is_in_journal
+    await settled.stop()
+    settled.place.directory.close()
+    again = JournaledDirectory(settled.place.disk.restart())
+    assert again.directory.started_clean
