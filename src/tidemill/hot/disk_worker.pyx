@@ -503,16 +503,17 @@ cdef Job *_new_job(Py_ssize_t parts) except NULL:
 
 cdef int _take_ranges(Job *job, list ranges) except -1:
     cdef Py_ssize_t index
+    cdef int64_t position, size
     cdef Range *one
     job.ranges = <Range *>malloc((len(ranges) + 1) * sizeof(Range))
     if job.ranges == NULL:
         raise MemoryError
     for index in range(len(ranges)):
-        descriptor, position, size = ranges[index]
+        one = &job.ranges[index]
+        one.descriptor, position, size = ranges[index]
         if position < 0 or size < 0:
             raise ValueError("a position or size below zero")
-        one = &job.ranges[index]
-        one.descriptor, one.position, one.size = descriptor, position, size
+        one.position, one.size = position, size
         job.gathered_bytes += one.size
     job.ranges_count = len(ranges)
     return 0

@@ -93,7 +93,8 @@ def test_a_build_without_a_working_compiler_succeeds_and_leaves_plain_python(tmp
     # Given the build file, some sources of either kind, and a compiler
     for folder in ("core/loop", "hot"):
         (tmp_path / "src/tidemill" / folder).mkdir(parents=True)
-    loops = ["hot/varint.py", "hot/varint.pxd"] if compiler == FAILING_COMPILER else []
+    hot = ["hot/varint.py", "hot/varint.pxd", "hot/disk_worker.py", "hot/disk_worker.pyx"]
+    loops = hot if compiler == FAILING_COMPILER else []
     for name in ("core/loop/timers.py", "core/loop/deferred.py", "core/clock.py", *loops):
         shutil.copy(PACKAGE / name, tmp_path / "src/tidemill" / name)
     few = 'REQUEST_PATH = ("tidemill.core.loop.deferred", "tidemill.core.loop.timers")\n'

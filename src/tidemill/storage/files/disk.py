@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, final
+from typing import Protocol, TypeVar, cast, final
 
 from tidemill.core.errors import StorageFault, UserError
 from tidemill.storage.files.disk_jobs import DiskJobs
@@ -254,7 +254,7 @@ class OsDisk:
     async def sync_files(
         self, files: Sequence[DiskFile], work: DiskWork = DiskWork.FLUSH
     ) -> list[StorageFault | None]:
-        return await self._jobs[work].sync([_own(file) for file in files])
+        return await self._jobs[work].sync(cast("Sequence[OsFile]", files))
 
     async def write_gathered(
         self,
@@ -264,8 +264,8 @@ class OsDisk:
         ranges: Sequence[tuple[DiskFile, int, int]],
         work: DiskWork = DiskWork.FLUSH,
     ) -> None:
-        own = [(_own(file), start, size) for file, start, size in ranges]
-        await self._jobs[work].write_gathered(_own(target), position, head, own)
+        own = cast("Sequence[tuple[OsFile, int, int]]", ranges)
+        await self._jobs[work].write_gathered(cast("OsFile", target), position, head, own)
 
     def load_of(self, work: DiskWork) -> DiskLoad:
         return self._threads[work].load + self._jobs[work].load
@@ -279,8 +279,3 @@ class OsDisk:
     def _open(self, path: str, flags: int) -> OsFile:
         with faults_of(path):
             return OsFile(path, os.open(path, flags, _FILE_MODE))
-
-
-def _own(file: DiskFile) -> OsFile:
-    assert isinstance(file, OsFile), f"{file.path} is not a file of this disk"
-    return file

@@ -55,8 +55,8 @@ class _Ticket:
     """What the worker holds while a job is not settled."""
 
     ended: asyncio.Future[list[Failure]]
-    files: Sequence[OsFile]
-    """Held, so that none of their descriptors is closed."""
+    holds: object
+    """The files of the job: while they are held, none of their descriptors is closed."""
 
 
 @final
@@ -85,7 +85,7 @@ class DiskJobs:
         outcomes: list[StorageFault | None] = [None] * len(files)
         if not files:
             return outcomes
-        worker, ticket = self._begin(files)
+        worker, ticket = self._begin(tuple(files))
         worker.submit_sync(ticket, [file.descriptor for file in files])
         for index, code in await ticket.ended:
             outcomes[index] = _fault(code, files[index].path)
@@ -100,7 +100,7 @@ class DiskJobs:
     ) -> None:
         """Raises StorageFault."""
         check_gathered(head, ranges)
-        worker, ticket = self._begin([target, *(file for file, _, _ in ranges)])
+        worker, ticket = self._begin((target, tuple(ranges)))
         parts = [(file.descriptor, start, size) for file, start, size in ranges]
         worker.submit_gathered(ticket, target.descriptor, position, bytes(head), parts)
         for index, code in await ticket.ended:
@@ -124,7 +124,7 @@ class DiskJobs:
         worker.close()
         self._settle(worker)
 
-    def _begin(self, files: Sequence[OsFile]) -> tuple[DiskWorker, _Ticket]:
+    def _begin(self, holds: object) -> tuple[DiskWorker, _Ticket]:
         """Count a job, and get ready to hear of its end."""
         loop = asyncio.get_running_loop()
         if self._worker is None or self._process != os.getpid():
@@ -139,7 +139,7 @@ class DiskJobs:
         )
         self._waited += self._in_flight >= self._threads
         self._in_flight += 1
-        return worker, _Ticket(loop.create_future(), files)
+        return worker, _Ticket(loop.create_future(), holds)
 
     def _start(self) -> None:
         """In a process that was forked off, too: the threads stayed behind."""

@@ -43,10 +43,11 @@ F = TypeVar("F")
 
 def check_gathered(head: Buffer, ranges: Sequence[tuple[F, int, int]]) -> None:
     """Refuse what no caller may ask for: a thread must hold all of it in memory."""
-    gathered_bytes = 0
-    for _, position, size in ranges:
-        invariant(position >= 0 and size >= 0, "a gathered range begins before its file")
-        gathered_bytes += size
+    gathered_bytes = sum(size for _, _, size in ranges)
+    invariant(
+        not any(position < 0 or size < 0 for _, position, size in ranges),
+        "a gathered range begins before its file, or ends before it begins",
+    )
     invariant(
         len(ranges) <= GATHERED_RANGES_MAX
         and gathered_bytes <= GATHERED_BYTES_MAX

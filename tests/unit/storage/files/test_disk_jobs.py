@@ -172,7 +172,7 @@ def test_R12_a_full_disk_is_distinguished_from_a_broken_one(run, disk):
         run(disk.write_gathered(full, 0, b"head", []))
 
 
-@pytest.mark.parametrize("turns", [30, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("turns", [15, pytest.param(100, marks=pytest.mark.slow)])
 def test_many_jobs_with_cancelled_callers_and_closed_files_leave_no_trace(
     run, disk, tmp_path, turns
 ):
