@@ -55,6 +55,7 @@ LOAD_SECONDS_MAX = 60.0
 JOIN_SECONDS_MAX = 60.0
 JOINS = 9
 """A member learns of a rebalance with its next heartbeat: each join varies by up to 100 ms."""
+FLUSHED_BAR = Bar(">=", 0.6)
 STABLE_BAR = Bar("<=", 5, Held.VALUE)
 IDLE_BAR = Bar("<=", 20, Held.VALUE)
 LOAD_BAR = Bar("<=", 2, Held.VALUE)
@@ -73,10 +74,16 @@ def offset_commits(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]
     ours, theirs = lab.compare(
         measuring("tidemill", "os"), measuring("kafka", "os") if lab.has_kafka else None
     )
-    flushed, _ = lab.compare(measuring("tidemill", "group"), None)
+    flushed, unflushed = lab.compare(measuring("tidemill", "group"), measuring("tidemill", "os"))
     return [
         _commits(row, f"{title}, {CLIENTS} clients, flush=os", (ours, theirs), "kafka", bar),
-        _commits(row, f"{title}, {CLIENTS} clients, flush=group", (flushed, []), "", None),
+        _commits(
+            row,
+            f"{title}, {CLIENTS} clients, flush=group",
+            (flushed, unflushed),
+            "flush=os",
+            FLUSHED_BAR,
+        ),
     ]
 
 

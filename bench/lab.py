@@ -143,8 +143,12 @@ class Lab:
             delete_topic(broker.address, name)
             os.sync()
 
+    def unused_name(self) -> str:
+        """A name for a topic."""
+        return f"bench-{next(self._numbers)}"
+
     def new_topic(self, broker: MeasuredBroker, *, flush: str = "os") -> str:
-        name = f"bench-{next(self._numbers)}"
+        name = self.unused_name()
         config = broker.subject.topic_config(flush=flush)
         create_topics(broker.address, [name], partitions=PARTITIONS, config=config)
         return name

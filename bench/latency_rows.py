@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from bench.judgement import Bar, Held, Outcome, Sample, column
 from bench.lab import Lab
 
-__all__ = ["ack_latency", "end_to_end", "fdatasync_p50_us", "flush_latency"]
+__all__ = ["ack_latency", "end_to_end", "fdatasync_us", "flush_latency"]
 
 SIZE = 100
 RATE = 1_000
@@ -33,7 +34,7 @@ def flush_latency(lab: Lab, row: str, title: str) -> list[Outcome]:
     """acks=all on disk, against a bare fdatasync of the same file system between the samples."""
     ours, theirs = lab.compare(
         lambda: _ack_sample(lab, "tidemill", acks="all", flush="group"),
-        lambda: {"p50_us": fdatasync_p50_us(lab.directory / "probe")},
+        lambda: {"p50_us": statistics.median(fdatasync_us(lab.directory / "probe"))},
     )
     return [
         Outcome(
@@ -65,7 +66,7 @@ def end_to_end(lab: Lab, row: str, title: str, *, p50: Bar, p99: Bar) -> list[Ou
     return _percentiles(row, title, samples, p50=p50, p99=p99)
 
 
-def fdatasync_p50_us(path: Path) -> float:
+def fdatasync_us(path: Path) -> list[float]:
     """Append the size of a small batch and flush it, as the broker must before it answers."""
     took = []
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -78,7 +79,7 @@ def fdatasync_p50_us(path: Path) -> float:
     finally:
         os.close(descriptor)
         path.unlink()
-    return sorted(took)[len(took) // 2] * 1e6
+    return [seconds * 1e6 for seconds in took]
 
 
 def _ack_sample(lab: Lab, name: str, *, acks: str, flush: str) -> Sample:

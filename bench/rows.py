@@ -13,6 +13,7 @@ from typing import final
 
 from bench import (
     backlog_rows,
+    durability_rows,
     group_rows,
     latency_rows,
     life_rows,
@@ -143,6 +144,28 @@ ROWS = (
         quick=True,
     ),
     Row(
+        key="durable-ack",
+        title="durable ack",
+        measure=durability_rows.durable_ack,
+        quick=True,
+    ),
+    Row(
+        key="loaded-ack",
+        title="durable ack beside load",
+        measure=durability_rows.loaded_ack,
+        quick=True,
+    ),
+    Row(
+        key="dirty-partitions",
+        title="durable ack",
+        measure=durability_rows.dirty_partitions,
+    ),
+    Row(
+        key="transform",
+        title="consume, transform, produce",
+        measure=durability_rows.transform,
+    ),
+    Row(
         key="one-record",
         title="one-record requests",
         measure=lambda lab, row, title: throughput_rows.one_record_requests(
@@ -174,6 +197,11 @@ ROWS = (
     Row(key="start", title="port open after start", measure=life_rows.start_up, quick=True),
     Row(key="memory", title="memory", measure=life_rows.memory, quick=True),
     _recovery("recovery-1g", gigabytes=1),
+    Row(
+        key="journal-recovery",
+        title="serving again after kill -9 with a journal",
+        measure=durability_rows.journal_recovery,
+    ),
     _recovery("recovery-10g", gigabytes=10, large=True),
     Row(key="backlog", title="a backlog", measure=backlog_rows.backlog, large=True),
     Row(

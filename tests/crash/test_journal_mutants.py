@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import DiskFile
+from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.journal import journal_replay
 from tidemill.storage.journal.journal_block import iter_entries, next_sector, try_read_head
 from tidemill.storage.journal.round_journal import RoundJournal
@@ -24,6 +26,8 @@ pytestmark = pytest.mark.slow
 
 SEEDS_MAX = 12
 STEPS = 24
+NO_LAP = property(lambda _laps: 1 << 60, lambda _laps, _oldest: None)
+"""In place of `LiveLaps.oldest`: logs believe that the journal has nothing of them."""
 
 
 def finds(broker_class: type[MiniBroker] = JournaledBroker) -> bool:
@@ -81,7 +85,7 @@ def test_mutant_reuse_before_the_sync_of_the_segments_is_found():
 
 
 def test_mutant_replay_over_a_cut_tail_is_found(monkeypatch):
-    monkeypatch.setattr(FilePartitionLog, "is_in_journal", False)
+    monkeypatch.setattr(LiveLaps, "oldest", NO_LAP)
     assert finds(CutsUnsettled)
 
 
@@ -118,18 +122,23 @@ def test_mutant_a_journal_that_outlives_its_replay_is_found(monkeypatch):
 
 def test_mutant_recovery_point_in_the_journal_is_found(monkeypatch):
     """A checkpoint that promises synced segments where only the journal has the bytes."""
-    synced_offset = property(lambda log: log.flushed_offset, _ignore)
-    monkeypatch.setattr(FilePartitionLog, "synced_offset", synced_offset, raising=False)
+    take = LogDirectory.take_checkpoint
+
+    def take_checkpoint(directory: LogDirectory, marks: Any = None) -> Callable[[], None]:
+        write = take(directory, marks)
+        entries = directory._checkpoint.entries
+        for partition, log in directory.logs().items():
+            entry = entries[partition]
+            entries[partition] = replace(entry, recovery_point=log.flushed_offset)
+        return write
+
+    monkeypatch.setattr(LogDirectory, "take_checkpoint", take_checkpoint)
     assert finds()
 
 
 class _AnyTopic:
     def __ne__(self, other: object) -> bool:
         return False
-
-
-def _ignore(_log: FilePartitionLog, _offset: int) -> None:
-    return
 
 
 def _keep(_disk: SimDisk, _directory: str) -> None:
