@@ -3,9 +3,10 @@
     python -m bench.disk_worker DIRECTORY        under a minute; the machine should be quiet
 
 Each sample writes 200 bytes to a file and then makes them durable; the time is that of the second
-part, until the coroutine that waits for it goes on. The loop is uvloop. While it is "busy", another
-task computes in slices of 0.3 ms, with a turn of the loop between two of them. The last rows are
-rounds of 64 files: each synced by itself, and their bytes gathered into one journal.
+part, until the coroutine that waits for it goes on. The ways to do it take turns, so that whatever
+else the machine does touches all alike. The loop is uvloop. While it is "busy", another task
+computes in slices of 0.3 ms, with a turn of the loop between two of them. The last rows are rounds
+of 64 files: each synced by itself, and their bytes gathered into one journal.
 """
 
 from __future__ import annotations
@@ -26,12 +27,14 @@ from tidemill.storage.files.disk_work import DiskWork
 WRITE_BYTES = 200
 ROUND_FILES = 64
 BUSY_SLICE_S = 0.0003
-SAMPLE_S = 2.0
+SAMPLE_S = 8.0
 WARM_UP = 20
 HEAD = bytes(16 * ROUND_FILES)
 JOURNAL_BYTES = 1 << 26
 
 Flush = Callable[[], Awaitable[object]]
+Way = tuple[str, Flush, int]
+"""Its name, what it does, and how many files it is about."""
 
 
 class Bench:
@@ -94,23 +97,25 @@ async def compute() -> None:
         await asyncio.sleep(0)
 
 
-async def samples(bench: Bench, flush: Flush, files: list[DiskFile]) -> list[float]:
-    costs_us: list[float] = []
-    end = time.monotonic() + SAMPLE_S
-    while time.monotonic() < end or len(costs_us) < WARM_UP + 3:
-        bench.write(files)
-        started = time.perf_counter()
-        await flush()
-        costs_us.append((time.perf_counter() - started) * 1e6)
-        await asyncio.sleep(0)
-    return sorted(costs_us[WARM_UP:])
-
-
-async def measure(bench: Bench, flush: Flush, files: list[DiskFile], *, busy: bool) -> str:
+async def measure(bench: Bench, ways: list[Way], *, busy: bool) -> list[str]:
+    """p50 and p99 of each way."""
     beside = asyncio.create_task(compute()) if busy else None
-    costs_us = await samples(bench, flush, files)
+    costs_us: list[list[float]] = [[] for _ in ways]
+    end = time.monotonic() + SAMPLE_S
+    while time.monotonic() < end or len(costs_us[0]) < WARM_UP + 3:
+        for (_, flush, count), costs in zip(ways, costs_us, strict=True):
+            bench.write(bench.files[:count])
+            started = time.perf_counter()
+            await flush()
+            costs.append((time.perf_counter() - started) * 1e6)
+            await asyncio.sleep(0)
     if beside is not None:
         beside.cancel()
+    return [_quantiles(costs[WARM_UP:]) for costs in costs_us]
+
+
+def _quantiles(costs_us: list[float]) -> str:
+    costs_us.sort()
     p50, p99 = costs_us[len(costs_us) // 2], costs_us[int(len(costs_us) * 0.99)]
     return f"{p50:9,.0f} / {p99:9,.0f}"
 
@@ -118,10 +123,12 @@ async def measure(bench: Bench, flush: Flush, files: list[DiskFile], *, busy: bo
 async def table(directory: str) -> None:
     disk = OsDisk()
     bench = Bench(disk, directory)
-    rows: list[tuple[str, Flush, int]] = [
+    one_file: list[Way] = [
         ("bare fdatasync", bench.bare, 1),
         ("Disk.run, Python's threads", bench.executor, 1),
         ("Disk.sync_files", bench.worker, 1),
+    ]
+    rounds: list[Way] = [
         ("64 files, Disk.run", bench.round_in_executor, ROUND_FILES),
         ("64 files, Disk.sync_files", bench.round_in_worker, ROUND_FILES),
         ("64 files, Disk.write_gathered", bench.round_gathered, ROUND_FILES),
@@ -129,11 +136,11 @@ async def table(directory: str) -> None:
     native = "native" if is_compiled("tidemill.hot.disk_worker") else "plain Python"
     print(f"microseconds, p50 / p99; the worker is {native}")
     print(f"{'':32}{'loop idle':>21}   {'loop busy':>21}")
-    for name, flush, count in rows:
-        files = bench.files[:count]
-        idle = await measure(bench, flush, files, busy=False)
-        busy = await measure(bench, flush, files, busy=True)
-        print(f"{name:32}{idle}   {busy}", flush=True)
+    for ways in (one_file, rounds):
+        idle = await measure(bench, ways, busy=False)
+        busy = await measure(bench, ways, busy=True)
+        for (name, _, _), quiet, loaded in zip(ways, idle, busy, strict=True):
+            print(f"{name:32}{quiet}   {loaded}", flush=True)
     disk.close()
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
 import select
+import struct
 import sys
 from zlib import crc32
 
@@ -181,6 +183,21 @@ def test_the_load_counts_jobs_and_never_more_than_were_submitted(worker, files):
         assert running + waiting <= number + 1
     wait(worker, 50)
     assert worker.load() == (0, 0)
+
+
+def test_jobs_end_while_this_thread_never_lets_go_of_the_interpreter(files):
+    worker = load("compiled", "disk_worker").DiskWorker(2, "disk-test")
+    # A call through PyDLL keeps the interpreter's lock, here until outcomes wait.
+    poll = ctypes.PyDLL(None).poll
+    watched = ctypes.create_string_buffer(struct.pack("ihh", worker.fileno(), select.POLLIN, 0))
+    os.pwrite(files[0], b"12345", 0)
+    worker.submit_sync("sync", files)
+    assert poll(watched, 1, DEADLINE_MS) == 1
+    assert worker.take_outcomes() == [("sync", [])]
+    worker.submit_gathered("write", files[1], 0, b"head", [(files[0], 0, 5)])
+    assert poll(watched, 1, DEADLINE_MS) == 1
+    assert worker.take_outcomes() == [("write", [])]
+    worker.close()
 
 
 def test_jobs_of_every_kind_and_outcome_are_all_told_apart(worker, files):

@@ -87,7 +87,7 @@ class DiskJobs:
             return outcomes
         worker, ticket = self._begin(tuple(files))
         worker.submit_sync(ticket, [file.descriptor for file in files])
-        for index, code in await ticket.ended:
+        for index, code in await self._outcome(ticket):
             outcomes[index] = _fault(code, files[index].path)
         return outcomes
 
@@ -103,7 +103,7 @@ class DiskJobs:
         worker, ticket = self._begin((target, tuple(ranges)))
         parts = [(file.descriptor, start, size) for file, start, size in ranges]
         worker.submit_gathered(ticket, target.descriptor, position, bytes(head), parts)
-        for index, code in await ticket.ended:
+        for index, code in await self._outcome(ticket):
             if index == TARGET:
                 raise _fault(code, target.path)
             file, start, size = ranges[index]
@@ -125,7 +125,7 @@ class DiskJobs:
         self._settle(worker)
 
     def _begin(self, holds: object) -> tuple[DiskWorker, _Ticket]:
-        """Count a job, and get ready to hear of its end."""
+        """Get ready for a job, and to hear of its end."""
         loop = asyncio.get_running_loop()
         if self._worker is None or self._process != os.getpid():
             self._start()
@@ -137,9 +137,13 @@ class DiskJobs:
             self._in_flight < self._in_flight_max,
             f"disk work without a bound: {self._work.value}",
         )
+        return worker, _Ticket(loop.create_future(), holds)
+
+    async def _outcome(self, ticket: _Ticket) -> list[Failure]:
+        """Count a job that was submitted, and wait for its end."""
         self._waited += self._in_flight >= self._threads
         self._in_flight += 1
-        return worker, _Ticket(loop.create_future(), holds)
+        return await ticket.ended
 
     def _start(self) -> None:
         """In a process that was forked off, too: the threads stayed behind."""

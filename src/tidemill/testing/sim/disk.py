@@ -22,11 +22,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, final
 
-from tidemill.core.errors import DiskFull, StorageFault, UserError, invariant
+from tidemill.core.errors import StorageFault, UserError, invariant
 from tidemill.core.rng import Rng
 from tidemill.storage.files.disk import Buffer, DiskFile, DiskSpace
 from tidemill.storage.files.disk_work import DiskLoad, DiskWork
 from tidemill.storage.files.gathered_write import write_gathered_now
+from tidemill.testing.sim.disk_file import SimFile
 from tidemill.testing.sim.media import (
     Fate,
     Media,
@@ -156,30 +157,30 @@ class SimDisk:
     # --- Disk -------------------------------------------------------------------------------------
 
     def open(self, path: str, *, create: bool = False) -> DiskFile:
-        self._check_alive()
+        self.check_alive()
         path = normal_path(path)
         if create:
-            return _SimFile(self, path, self._create(path))
-        return _SimFile(self, path, self._media.file(path))
+            return SimFile(self, path, self._create(path))
+        return SimFile(self, path, self._media.file(path))
 
     def exists(self, path: str) -> bool:
-        self._check_alive()
+        self.check_alive()
         return self._media.try_find(path) is not None
 
     def size(self, path: str) -> int:
-        self._check_alive()
+        self.check_alive()
         return len(self._media.file(path).current)
 
     def changed_ms(self, path: str) -> int:
-        self._check_alive()
+        self.check_alive()
         return self._media.file(path).changed_ms
 
     def list_names(self, path: str) -> list[str]:
-        self._check_alive()
+        self.check_alive()
         return sorted(self._media.directory(path).names)
 
     def make_directories(self, path: str) -> None:
-        self._check_alive()
+        self.check_alive()
         parent, walked = self._media.root, ""
         for name in path_parts(path):
             walked = f"{walked}/{name}"
@@ -193,7 +194,7 @@ class SimDisk:
             parent = child
 
     def read_file(self, path: str) -> bytes:
-        self._check_alive()
+        self.check_alive()
         self.maybe_fail("pread", path)
         return bytes(self._media.file(path).current)
 
@@ -228,7 +229,7 @@ class SimDisk:
 
     def unlink(self, path: str) -> None:
         path = normal_path(path)
-        self._check_alive()
+        self.check_alive()
         node = self._media.try_find(path)
         if node is None:
             return
@@ -240,7 +241,7 @@ class SimDisk:
 
     def remove_directory(self, path: str) -> None:
         path = normal_path(path)
-        self._check_alive()
+        self.check_alive()
         if self._media.try_find(path) is None:
             return
         if self._media.directory(path).names:
@@ -254,21 +255,21 @@ class SimDisk:
         directory.sync()
 
     def space(self, path: str) -> DiskSpace:
-        self._check_alive()
+        self.check_alive()
         self._media.directory(path)
         capacity = self._media.capacity_bytes
         total = BOUNDLESS_BYTES if capacity is None else capacity
         return DiskSpace(total, max(0, total - self._media.used_bytes))
 
     def lock(self, path: str) -> DiskFile:
-        self._check_alive()
+        self.check_alive()
         path = normal_path(path)
         if path in self._media.locks:
             raise UserError(f"{path} is locked: another broker uses this directory")
         file = self._media.try_find(path) or self._create(path)
         if not isinstance(file, MediaFile):
             raise StorageFault(f"{path}: not a file")
-        handle = _SimFile(self, path, file)
+        handle = SimFile(self, path, file)
         self._media.locks[path] = handle
         return handle
 
@@ -305,9 +306,13 @@ class SimDisk:
 
     # --- for the files opened here ----------------------------------------------------------------
 
+    def check_alive(self) -> None:
+        if self._dead:
+            raise SimulatedCrash
+
     def before_change(self, call: str, path: str) -> None:
         """Count a changing call; the hook or a planted fault may stop it."""
-        self._check_alive()
+        self.check_alive()
         self.calls += 1
         if self.on_call is not None:
             self.on_call(self, call, path)
@@ -338,13 +343,9 @@ class SimDisk:
             size >= self._mapped.get(file, 0), f"{path}: mapped bytes were cut in place (SIGBUS)"
         )
 
-    def unlock(self, file: _SimFile) -> None:
+    def unlock(self, file: SimFile) -> None:
         if self._media.locks.get(file.path) is file:
             del self._media.locks[file.path]
-
-    def _check_alive(self) -> None:
-        if self._dead:
-            raise SimulatedCrash
 
     def _create(self, path: str) -> MediaFile:
         parent = self._parent(path)
@@ -363,80 +364,6 @@ class SimDisk:
     def _release(self, node: Node | None) -> None:
         if isinstance(node, MediaFile):
             self._media.used_bytes -= len(node.current)
-
-
-@final
-class _SimFile:
-    """An open file of one process."""
-
-    def __init__(self, disk: SimDisk, path: str, file: MediaFile) -> None:
-        self._disk = disk
-        self._path = path
-        self._file = file
-        self._closed = False
-
-    @property
-    def path(self) -> str:
-        return self._path
-
-    def pread(self, size: int, position: int) -> bytes:
-        self._check_open()
-        self._disk.maybe_fail("pread", self._path)
-        return bytes(self._file.current[position : position + size])
-
-    def pwrite(self, chunks: Sequence[Buffer], position: int) -> int:
-        self._check_open()
-        self._disk.before_change("pwrite", self._path)
-        data = b"".join(chunks)
-        growth = max(0, position + len(data) - len(self._file.current))
-        missing = growth - self._disk.take_space(growth)
-        self._file.write(data[: len(data) - missing], position)
-        self._disk.note_changed(self._file)
-        if missing:
-            raise DiskFull(f"{self._path}: no space left (simulated)")
-        return len(data)
-
-    def size(self) -> int:
-        self._check_open()
-        return len(self._file.current)
-
-    def truncate(self, size: int) -> None:
-        self._check_open()
-        self._disk.check_cut(self._file, size, self._path)
-        self._disk.before_change("truncate", self._path)
-        self._disk.take_space(size - len(self._file.current))
-        self._file.resize(size)
-        self._disk.note_changed(self._file)
-
-    def sync(self) -> None:
-        self._check_open()
-        try:
-            self._disk.before_change("sync", self._path)
-        except StorageFault:
-            self._file.forget_pending()
-            raise
-        self._file.sync()
-
-    def try_resident_view(self, position: int, size: int) -> memoryview | None:
-        self._check_open()
-        is_inside = position >= 0 and 0 < size <= len(self._file.current) - position
-        if not is_inside or not self._disk.is_resident:
-            return None
-        self._disk.note_mapped(self._file)
-        return memoryview(bytes(self._file.current[position : position + size]))
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._disk.unlock(self)
-
-    def belongs_to(self, disk: object) -> bool:
-        return self._disk is disk
-
-    def _check_open(self) -> None:
-        self._disk._check_alive()
-        if self._closed:
-            raise StorageFault(f"{self._path}: file is closed")
 
 
 def _try_sync(file: DiskFile) -> StorageFault | None:

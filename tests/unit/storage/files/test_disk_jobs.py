@@ -166,6 +166,32 @@ def test_a_loop_that_ends_before_its_jobs_leaves_the_disk_usable(run, disk, tmp_
         assert run(disk.sync_files([target])) == [None]
 
 
+def test_a_job_that_could_not_be_submitted_does_not_count(run, disk, tmp_path):
+    file = new_file(disk, tmp_path / "f")
+
+    async def scenario():
+        for _ in range(DISK_FLUSH_THREADS + 1):
+            with pytest.raises(TypeError):
+                await disk.write_gathered(file, "here", b"", [])
+        return await disk.sync_files([file])
+
+    assert run(scenario()) == [None]
+
+
+@pytest.mark.filterwarnings("ignore:This process")  # of threads: that is what is tried
+def test_a_forked_process_has_threads_of_its_own(run, disk, tmp_path):
+    file = new_file(disk, tmp_path / "f")
+    assert run(disk.sync_files([file])) == [None]
+    child = os.fork()
+    if child == 0:
+        synced = run(disk.sync_files([file])) == [None]
+        disk.close()
+        os._exit(7 if synced else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+    assert run(disk.sync_files([file])) == [None]
+
+
 def test_R12_a_full_disk_is_distinguished_from_a_broken_one(run, disk):
     full = disk.open("/dev/full")
     with pytest.raises(DiskFull):
