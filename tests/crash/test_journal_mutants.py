@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import DiskFile
 from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.journal import journal_replay
-from tidemill.storage.journal.journal_block import iter_entries, next_sector, try_read_head
 from tidemill.storage.journal.round_journal import RoundJournal
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.crash.crash_states import CrashExplorer
@@ -90,13 +88,7 @@ def test_mutant_replay_over_a_cut_tail_is_found(monkeypatch):
 
 
 def test_mutant_replay_of_an_old_lap_is_found(monkeypatch):
-    def entries(data: bytes) -> Any:
-        position = 0
-        while (found := try_read_head(data, position)) is not None:
-            yield from iter_entries(data, position)
-            position = next_sector(position + found[1])
-
-    monkeypatch.setattr(journal_replay, "_entries", entries)
+    monkeypatch.setattr(journal_replay, "_is_later", lambda _found, _place: True)
     assert finds()
 
 
@@ -117,22 +109,6 @@ def test_mutant_a_journal_that_outlives_its_replay_is_found(monkeypatch):
     monkeypatch.setattr("tidemill.storage.directory.log_directory.remove_journal", _keep)
     make = RoundJournal.make
     monkeypatch.setattr(RoundJournal, "make", lambda journal: _left_files(journal) or make(journal))
-    assert finds()
-
-
-def test_mutant_recovery_point_in_the_journal_is_found(monkeypatch):
-    """A checkpoint that promises synced segments where only the journal has the bytes."""
-    take = LogDirectory.take_checkpoint
-
-    def take_checkpoint(directory: LogDirectory, marks: Any = None) -> Callable[[], None]:
-        write = take(directory, marks)
-        entries = directory._checkpoint.entries
-        for partition, log in directory.logs().items():
-            entry = entries[partition]
-            entries[partition] = replace(entry, recovery_point=log.flushed_offset)
-        return write
-
-    monkeypatch.setattr(LogDirectory, "take_checkpoint", take_checkpoint)
     assert finds()
 
 

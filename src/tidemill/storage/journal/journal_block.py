@@ -42,6 +42,7 @@ __all__ = [
     "encode_entry",
     "encode_head",
     "encode_log_name",
+    "iter_candidates",
     "iter_entries",
     "next_sector",
     "try_read_head",
@@ -105,6 +106,15 @@ def encode_head(place: BlockPlace, entries: Sequence[bytes], content_bytes: int)
 def next_sector(position: int) -> int:
     """The first place at or after `position` where a block may begin."""
     return -(-position // SECTOR_BYTES) * SECTOR_BYTES
+
+
+def iter_candidates(data: bytes, position: int) -> Iterator[int]:
+    """Where blocks may begin, from `position` on: `try_read_head` decides."""
+    at = data.find(_MAGIC, position)
+    while at >= 0:
+        if (at - CRC_BYTES) % SECTOR_BYTES == 0:
+            yield at - CRC_BYTES
+        at = data.find(_MAGIC, at + 1)
 
 
 def try_read_head(data: Buffer, position: int) -> tuple[BlockPlace, int] | None:

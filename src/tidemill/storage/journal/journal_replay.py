@@ -1,8 +1,9 @@
 """Writes what the journal holds over the segments: the first step of a start after a crash.
 
-A lap is read from the first block of a file up to the first place without a whole block of that
-lap. The older lap comes first, although the order does not matter: segments only grow, so two
-entries for one place have the same bytes.
+A lap is read from the first block of a file up to the last whole block of that lap. The last one of
+all may be torn: it was not acknowledged. One that is not whole and has others of its lap behind it
+is damage, which is counted and reported. The older lap comes first, although the order does not
+matter: segments only grow, so two entries for one place have the same bytes.
 
 An entry is skipped if its directory now belongs to another topic, or the segment is gone: the log
 was deleted, or retention dropped the segment. A name that is missing for any other reason cannot
@@ -26,6 +27,7 @@ from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
 from tidemill.storage.journal.journal_block import (
     BlockPlace,
     JournalEntry,
+    iter_candidates,
     iter_entries,
     next_sector,
     try_read_head,
@@ -51,6 +53,8 @@ class Replayed:
     """Bytes that the segments did not have."""
     skipped: int = 0
     """Entries of logs and segments that are gone."""
+    lost_blocks: int = 0
+    """Damaged blocks: what they acknowledged may be missing from the segments."""
 
 
 def replay_journal(
@@ -60,8 +64,10 @@ def replay_journal(
     replay = _Replay(disk, directory, topic_id_of)
     laps = [_try_read_lap(disk, f"{directory}/{name}", directory_id) for name in JOURNAL_NAMES]
     for _, data in sorted(filter(None, laps), key=lambda lap: lap[0]):
-        for entry in _entries(data):
+        reader = _LapReader(data)
+        for entry in reader.entries():
             replay.apply(entry)
+        replay.done.lost_blocks += reader.lost_blocks
     replay.sync()
     return replay.done
 
@@ -86,17 +92,37 @@ def _try_read_lap(disk: Disk, path: str, directory_id: UUID) -> tuple[int, bytes
     return found[0].lap, data
 
 
-def _entries(data: bytes) -> Iterator[JournalEntry]:
-    """All entries of the lap that begins the file."""
-    position = 0
-    expected: BlockPlace | None = None
-    while (found := try_read_head(data, position)) is not None:
-        place, size = found
-        if expected is not None and place != expected:
-            return
-        yield from iter_entries(data, position)
-        expected = BlockPlace(place.directory_id, place.lap, place.number + 1)
-        position = next_sector(position + size)
+@final
+class _LapReader:
+    """The blocks of the lap that begins a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.lost_blocks = 0
+        """Blocks that were there and are not whole any more."""
+
+    def entries(self) -> Iterator[JournalEntry]:
+        position, expected = 0, try_read_head(self._data, 0)
+        place = expected[0] if expected is not None else None
+        while place is not None and (found := self._next_block(position, place)) is not None:
+            at, number, size = found
+            self.lost_blocks += number - place.number
+            yield from iter_entries(self._data, at)
+            place = BlockPlace(place.directory_id, place.lap, number + 1)
+            position = next_sector(at + size)
+
+    def _next_block(self, position: int, place: BlockPlace) -> tuple[int, int, int] | None:
+        """Position, number and size of the first block of the lap that is not before `place`."""
+        for at in iter_candidates(self._data, position):
+            found = try_read_head(self._data, at)
+            if found is not None and _is_later(found[0], place):
+                return at, found[0].number, found[1]
+        return None
+
+
+def _is_later(found: BlockPlace, place: BlockPlace) -> bool:
+    is_same_lap = (found.directory_id, found.lap) == (place.directory_id, place.lap)
+    return is_same_lap and found.number >= place.number
 
 
 @final

@@ -85,6 +85,11 @@ class RecoveryReport:
     def lines(self) -> list[str]:
         """One line for each thing an operator should know."""
         lines = [f"{partition}: not loaded: {why}" for partition, why in self.failed.items()]
+        if self.replayed.lost_blocks:
+            lines.append(
+                f"the flush journal was damaged, {self.replayed.lost_blocks} of its blocks are "
+                "lost: the newest acknowledged records may be missing, compare with replicas"
+            )
         for partition, report in self.partitions.items():
             if report.cut is not None:
                 kept = ", ".join(report.cut.kept_in) or "nowhere: only zeros"

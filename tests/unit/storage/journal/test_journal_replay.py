@@ -48,10 +48,21 @@ def test_bytes_that_the_page_cache_kept_are_not_written_again(filled):
     assert ends(after.crash()) == [3, 3, 3]
 
 
-def test_I17_a_damaged_block_ends_the_replay_and_is_not_believed(filled):
-    filled.disk.flip_bit(FILES[0], 1_100)  # in the second block
+def test_a_last_block_that_is_not_whole_was_not_acknowledged(filled):
+    filled.disk.flip_bit(FILES[0], 1_100)  # in the second of two blocks
     replayed = replay_journal(filled.disk, "/data", _id(filled), _topic_of(filled))
-    assert replayed.entries == 3
+    assert (replayed.entries, replayed.lost_blocks) == (3, 0)
+
+
+def test_I17_a_damaged_block_is_reported_and_the_others_count(filled):
+    logs = list(filled.directory.logs().values())
+    filled.flush(logs)
+    filled.flush(logs)
+    filled.disk.flip_bit(FILES[0], 1_100)  # in the second of four blocks
+    after = JournaledDirectory(filled.disk.restart())
+    replayed = after.directory.report.replayed
+    assert (replayed.entries, replayed.lost_blocks) == (9, 1)
+    assert "damaged" in after.directory.report.lines()[0]
 
 
 def test_the_journal_of_another_directory_is_ignored(filled):
