@@ -123,7 +123,7 @@ def build_data_plane(
     disk, clock = seams.disk, seams.clock
     log_changes = asyncio.Lock()
     flusher = Flusher(disk, directory.dirty, clock=clock, telemetry=telemetry)
-    settler = JournalSettler(disk, directory, flusher, clock=clock)
+    settler = JournalSettler(disk, directory, flusher, clock=clock, telemetry=telemetry)
     cutter = LogCutter(disk, flusher, settler=settler, log_changes=log_changes, fail=directory.fail)
     followers = Followers(
         config.node_id,

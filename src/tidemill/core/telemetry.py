@@ -72,6 +72,9 @@ class Telemetry:
         self.flush_rounds = 0
         self.flush_failures = 0
         self.flush_latency = Histogram()
+        self.journal_rounds = 0
+        self.journal_bytes = 0
+        self.journal_laps = 0
         self.cleanings = 0
         self.cleaning_failures = 0
         self.cleaned_bytes = 0

@@ -136,9 +136,16 @@ class Flusher:
             round_.fail(fault)
             return
         round_.apply()
-        self._telemetry.flush_rounds += 1
-        self._telemetry.flush_latency.observe(self._clock.monotonic() - started)
+        self._count(round_, self._clock.monotonic() - started)
         self._tell_flushed(logs)
+
+    def _count(self, round_: FlushRound, seconds: float) -> None:
+        telemetry = self._telemetry
+        telemetry.flush_rounds += 1
+        telemetry.flush_latency.observe(seconds)
+        if round_.block is not None:
+            telemetry.journal_rounds += 1
+            telemetry.journal_bytes += round_.block.size_bytes
 
     async def _make_durable(self, round_: FlushRound) -> None:
         """Raises StorageFault."""

@@ -14,6 +14,7 @@ from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import DiskFull, StorageFault
+from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk
@@ -34,13 +35,20 @@ class JournalSettler:
     """The loop over the journal of one data directory."""
 
     def __init__(
-        self, disk: Disk, directory: LogDirectory, flusher: Flusher, *, clock: Clock
+        self,
+        disk: Disk,
+        directory: LogDirectory,
+        flusher: Flusher,
+        *,
+        clock: Clock,
+        telemetry: Telemetry,
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._journal = directory.journal
         self._flusher = flusher
         self._clock = clock
+        self._telemetry = telemetry
         self._one_at_a_time = asyncio.Lock()
         self._due = asyncio.Event()
         self._journal.on_due = self._due.set
@@ -100,6 +108,7 @@ class JournalSettler:
         except DiskFull as full:
             log.warning("no room for a larger flush journal: %s", full)
         self._journal.freed()
+        self._telemetry.journal_laps += 1
 
     def _now_ms(self) -> int:
         return int(self._clock.monotonic() * 1000)

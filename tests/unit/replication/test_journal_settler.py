@@ -25,11 +25,16 @@ class Settled:
         self.logs = self.place.create(LOGS)
         self.journal = self.place.journal
         clock = SimClock(asyncio.get_running_loop().time)
+        self.telemetry = Telemetry()
         self.flusher = Flusher(
-            self.place.disk, self.place.directory.dirty, clock=clock, telemetry=Telemetry()
+            self.place.disk, self.place.directory.dirty, clock=clock, telemetry=self.telemetry
         )
         self.settler = JournalSettler(
-            self.place.disk, self.place.directory, self.flusher, clock=clock
+            self.place.disk,
+            self.place.directory,
+            self.flusher,
+            clock=clock,
+            telemetry=self.telemetry,
         )
         self._tasks = [
             asyncio.ensure_future(self.flusher.run()),
@@ -79,7 +84,8 @@ async def test_acknowledgements_go_on_while_files_fill_and_are_settled():
     settled = Settled()
     for _ in range(300):
         await settled.flush(size=100)
-    assert settled.journal.blocks > 100
+    assert settled.telemetry.journal_rounds > 100
+    assert settled.telemetry.journal_laps > 10
     assert [log.flushed_offset for log in settled.logs] == [
         log.log_end_offset for log in settled.logs
     ]

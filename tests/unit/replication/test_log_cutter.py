@@ -56,7 +56,13 @@ class Place:
             self.disk, self.directory.dirty, clock=ManualClock(), telemetry=Telemetry()
         )
         self.log_changes = asyncio.Lock()
-        self.settler = JournalSettler(self.disk, self.directory, self.flusher, clock=ManualClock())
+        self.settler = JournalSettler(
+            self.disk,
+            self.directory,
+            self.flusher,
+            clock=ManualClock(),
+            telemetry=Telemetry(),
+        )
         self.cutter = LogCutter(
             self.disk,
             self.flusher,

@@ -249,6 +249,24 @@ METRICS: tuple[Metric, ...] = (
         lambda s: _buckets(s.services.telemetry.flush_latency),
     ),
     Metric(
+        "tidemill_flush_journal_rounds_total",
+        "counter",
+        "Flush rounds that wrote to the journal.",
+        _one(lambda s: s.services.telemetry.journal_rounds),
+    ),
+    Metric(
+        "tidemill_flush_journal_bytes_total",
+        "counter",
+        "Bytes that flush rounds wrote to the journal.",
+        _one(lambda s: s.services.telemetry.journal_bytes),
+    ),
+    Metric(
+        "tidemill_flush_journal_laps_total",
+        "counter",
+        "Fillings of a journal file whose segments were synced.",
+        _one(lambda s: s.services.telemetry.journal_laps),
+    ),
+    Metric(
         "tidemill_disk_running",
         "gauge",
         "Disk operations in their threads, by kind of work.",

@@ -27,7 +27,8 @@ from tidemill.core.errors import StorageFault, invariant
 from tidemill.core.limits import UNFLUSHED_TAIL_BYTES_MAX
 from tidemill.storage.files.disk import DiskFile
 from tidemill.storage.journal.round_journal import JournalBlock, RoundJournal
-from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, PartitionLog
+from tidemill.storage.log.flush_point import FlushPoint
+from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
 
 __all__ = ["DirtyLogs", "FlushRound", "is_due_by_size"]
 

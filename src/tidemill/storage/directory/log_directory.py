@@ -62,7 +62,8 @@ from tidemill.storage.files.log_file_names import DELETED_SUFFIX
 from tidemill.storage.journal.journal_block import encode_log_name
 from tidemill.storage.journal.journal_replay import remove_journal, replay_journal
 from tidemill.storage.journal.round_journal import JournalLimits, RoundJournal
-from tidemill.storage.log.interface import FlushPoint, LogConfig, PartitionLog
+from tidemill.storage.log.flush_point import FlushPoint
+from tidemill.storage.log.interface import LogConfig, PartitionLog
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment_drop import Ages, SegmentDrop
 from tidemill.storage.recovery.recovery_report import RecoveryReport

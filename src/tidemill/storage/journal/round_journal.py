@@ -56,7 +56,8 @@ from tidemill.storage.journal.journal_block import (
     encode_head,
     next_sector,
 )
-from tidemill.storage.log.interface import FlushPoint, PartitionLog, UnsyncedTail
+from tidemill.storage.log.flush_point import FlushPoint, UnsyncedTail
+from tidemill.storage.log.interface import PartitionLog
 
 __all__ = ["JOURNAL_NAMES", "JournalBlock", "JournalLimits", "RoundJournal"]
 
@@ -92,6 +93,7 @@ class JournalBlock:
     position: int
     head: bytes
     ranges: Sequence[tuple[DiskFile, int, int]]
+    size_bytes: int
 
     def write_now(self) -> None:
         """Write and sync it; blocks. Raises StorageFault."""
@@ -160,8 +162,6 @@ class RoundJournal:
         """A block found no room in the file that fills."""
         self._grown_size = 0
         """The size that the file which is being settled gets."""
-        self.blocks = 0
-        self.bytes_written = 0
 
     # --- placing blocks ---------------------------------------------------------------------------
 
@@ -213,11 +213,9 @@ class RoundJournal:
             self._overflowed = True
             self.on_due()
             return None
-        block = JournalBlock(target.file, target.end, head, ranges)
+        block = JournalBlock(target.file, target.end, head, ranges, size_bytes)
         target.end = next_sector(target.end + size_bytes)
         target.blocks += 1
-        self.blocks += 1
-        self.bytes_written += size_bytes
         for log, point in suited:
             point.journal_lap = target.lap
             target.logs[point.journal_name] = log
@@ -279,7 +277,7 @@ class RoundJournal:
             "a journal file is freed before its segments are synced",
         )
         assert settling is not None
-        return JournalBlock(settling.file, 0, DEAD_HEAD, ())
+        return JournalBlock(settling.file, 0, DEAD_HEAD, (), CRC_BYTES + len(DEAD_HEAD))
 
     def freed(self) -> None:
         """The end of the lap is durable. Its file may have grown meanwhile."""

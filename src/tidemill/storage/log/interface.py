@@ -15,20 +15,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, final
 
-from tidemill.storage.files.disk import Buffer, DiskFile
+from tidemill.storage.files.disk import Buffer
+from tidemill.storage.log.flush_point import FlushPoint
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import BatchHeader
 
-__all__ = [
-    "FlushPoint",
-    "LogConfig",
-    "LogCut",
-    "LogSlice",
-    "PartitionLog",
-    "TimedOffset",
-    "UnsyncedTail",
-]
+__all__ = ["LogConfig", "LogCut", "LogSlice", "PartitionLog", "TimedOffset"]
 
 FOREVER = -1
 """In retention, lag and flush settings: no limit."""
@@ -81,47 +74,6 @@ class TimedOffset:
     offset: int
     timestamp_ms: int
     leader_epoch: int
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class UnsyncedTail:
-    """The end of one segment's file that a flush covers: the file holds unsynced bytes."""
-
-    file: DiskFile
-    base_offset: int
-    """Of the segment."""
-    start: int
-    """Everything before this position is durable: synced, or in the journal."""
-    end: int
-
-
-@final
-@dataclass(slots=True)
-class FlushPoint:
-    """What one flush of one log covers. Taken on the loop, made durable, then reported.
-
-    It is durable when all files of `tails` are synced and then `finish` was called, or, if it has a
-    `journal_name`, when the bytes of `tails` are in the journal.
-    """
-
-    log_end_offset: int
-    tails: Sequence[UnsyncedTail] = ()
-    finish: Callable[[], None] | None = None
-    """What follows the syncs, in a thread: new names, small files. Raises StorageFault."""
-    token: object = None
-    """The log's own record of what this point covers."""
-    journal_name: bytes = b""
-    """How the journal calls the log; empty: its files must be synced."""
-    journal_lap: int = 0
-    """The lap of the journal that the bytes went to; 0: the files were synced."""
-
-    def sync(self) -> None:
-        """Sync the files and finish; blocks. Raises StorageFault."""
-        for tail in self.tails:
-            tail.file.sync()
-        if self.finish is not None:
-            self.finish()
 
 
 class LogCut(Protocol):

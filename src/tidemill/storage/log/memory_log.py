@@ -14,7 +14,8 @@ from typing import final
 from tidemill.core.errors import invariant
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.batch_finder import first_record_at_time
-from tidemill.storage.log.interface import FlushPoint, LogConfig, LogCut, LogSlice, TimedOffset
+from tidemill.storage.log.flush_point import FlushPoint
+from tidemill.storage.log.interface import LogConfig, LogCut, LogSlice, TimedOffset
 from tidemill.storage.log.log_checks import check_order, check_readable, check_start
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates

@@ -31,7 +31,8 @@ from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.index.segment_index import SegmentIndex
-from tidemill.storage.log.interface import FOREVER, FlushPoint, LogConfig, LogSlice, TimedOffset
+from tidemill.storage.log.flush_point import FlushPoint
+from tidemill.storage.log.interface import FOREVER, LogConfig, LogSlice, TimedOffset
 from tidemill.storage.log.log_checks import check_order, check_readable, check_start, cut_now
 from tidemill.storage.log.log_cut import FileLogCut
 from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment

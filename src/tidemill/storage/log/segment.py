@@ -40,7 +40,8 @@ from tidemill.storage.index.segment_index import (
     unlink_index_files,
 )
 from tidemill.storage.log.batch_finder import BatchFinder
-from tidemill.storage.log.interface import LogSlice, UnsyncedTail
+from tidemill.storage.log.flush_point import UnsyncedTail
+from tidemill.storage.log.interface import LogSlice
 from tidemill.wire.batch import (
     HEADER_BYTES,
     LOG_OVERHEAD_BYTES,

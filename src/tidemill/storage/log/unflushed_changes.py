@@ -25,7 +25,7 @@ from tidemill.core.errors import DiskFull
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.log_file_names import LEADER_EPOCHS_NAME
 from tidemill.storage.index.segment_index import IndexBlock, write_block
-from tidemill.storage.log.interface import UnsyncedTail
+from tidemill.storage.log.flush_point import UnsyncedTail
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
@@ -151,7 +151,8 @@ class UnflushedChanges:
 
     def take(self, epochs: LeaderEpochs, snapshots: ProducerSnapshots) -> FlushWork:
         """Everything that is out of date, as it is now."""
-        contents = snapshots.contents()
+        has_snapshots = snapshots.has_pending
+        contents = snapshots.contents() if has_snapshots else []
         if epochs.version != self._epochs_version:
             contents.append((self._epochs_path, LeaderEpochs(epochs.entries()).encode))
         unindexed, self._unindexed = self._unindexed, []
@@ -167,9 +168,9 @@ class UnflushedChanges:
             directories=self._directories,
             contents=contents,
             index_blocks=[*late_blocks, *new_blocks],
-            obsolete=snapshots.obsolete(),
+            obsolete=snapshots.obsolete() if has_snapshots else [],
             epochs_version=epochs.version,
-            snapshot_offsets=snapshots.pending_offsets(),
+            snapshot_offsets=snapshots.pending_offsets() if has_snapshots else [],
         )
         work.contents_stored = work.blocks_written = not work.has_rest
         return work

@@ -43,6 +43,11 @@ class ProducerSnapshots:
         for old in list(self._pending)[:-_KEPT]:
             del self._pending[old]
 
+    @property
+    def has_pending(self) -> bool:
+        """Whether a snapshot waits to be written."""
+        return bool(self._pending)
+
     def contents(self) -> list[tuple[str, Callable[[], bytes]]]:
         """The snapshots to write: path and content."""
         return [(self._path(offset), taken.encode) for offset, taken in self._pending.items()]

@@ -19,6 +19,7 @@ from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.log_creation import WantedLog
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.files.disk import DiskFile
 from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.partition_log import FilePartitionLog
@@ -185,9 +186,13 @@ class MiniBroker:
     def _tend_journal(self) -> None:
         journal = self.directory.journal
         if journal.is_wanted:
-            journal.use(journal.make())
+            journal.use(self.make_journal())
         elif journal.wants_settling(self._now_ms):
             self.settle()
+
+    def make_journal(self) -> list[DiskFile]:
+        """A planted bug takes what a replay left."""
+        return self.directory.journal.make()
 
     def settle(self) -> None:
         """Sync what is in the journal, and end its lap."""

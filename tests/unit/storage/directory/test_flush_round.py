@@ -10,7 +10,8 @@ import pytest
 from tidemill.core.errors import InvariantViolation, StorageFault
 from tidemill.core.limits import UNFLUSHED_TAIL_BYTES_MAX
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound, is_due_by_size
-from tidemill.storage.log.interface import FlushPoint, LogConfig, PartitionLog
+from tidemill.storage.log.flush_point import FlushPoint
+from tidemill.storage.log.interface import LogConfig, PartitionLog
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.support.batches import NOW_MS, fill
-from tidemill.storage.log.interface import FlushPoint, LogConfig
+from tidemill.storage.log.flush_point import FlushPoint
+from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 
 
