@@ -40,6 +40,8 @@ class Stage:
     writer: DataStreamWriter
     late: Callable[[], int] | None = None
     """Records of this run that came too late; None: as Spark counts rows."""
+    upkeep: Callable[[], bool] | None = None
+    """A short step of work beside the batches, for the runner's thread; False: none is left."""
 
 
 @final
