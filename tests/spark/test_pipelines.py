@@ -322,10 +322,11 @@ def test_a_table_with_a_duplicate_key_is_refused(spark, running, topic, tmp_path
 
 
 def test_a_missing_input_topic_is_refused_before_spark_starts(running):
-    topics = configure(pipeline_kind("logs"), {"input.topic": "nowhere"}).pipeline.topics()
+    values = {"input.topic": "nowhere", "bootstrap": running.bootstrap}
+    configured = configure(pipeline_kind("logs"), values)
 
     with pytest.raises(UserError, match="there is no topic nowhere"):
-        prepare_topics(running.bootstrap, topics)
+        prepare_topics(configured.kafka.address, configured.pipeline.topics())
 
 
 # --- processes -----------------------------------------------------------------------------------

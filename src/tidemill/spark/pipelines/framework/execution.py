@@ -105,7 +105,7 @@ def _started(
 ) -> SparkSession | None:
     """A session, and the topics; None if a stop was asked for meanwhile."""
     with stop.interrupting():
-        created = prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
+        created = prepare_topics(configured.kafka.address, configured.pipeline.topics())
         if created:
             screen.show(f"made {', '.join(created)}")
         screen.show(f"starting Spark on {configured.run.master}")

@@ -84,7 +84,7 @@ class Job:
 
     def record_bytes_max(self, topic: str) -> int:
         """How large a record of `topic` may be, as its configuration says now."""
-        return record_bytes_max(self.run.bootstrap, topic)
+        return record_bytes_max(self.kafka.address, topic)
 
 
 @final
