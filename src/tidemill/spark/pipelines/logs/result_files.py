@@ -58,14 +58,14 @@ class ResultFiles:
     def _write(self, rows: DataFrame, tree: str, batch: BatchFolder, *by: str) -> None:
         """Into folders by date, `by` and batch."""
         dated = rows.withColumn("date", utc_date(F.col("time")))
-        merged = self._merging.merged_labels(tree, batch)
-        if merged:
-            dated = dated.where(~F.concat_ws("/", "date", *by).isin(merged))
-        writer = (
-            dated.withColumn("batch", F.lit(batch.value))
-            .write.mode("overwrite")
-            .option("partitionOverwriteMode", "dynamic")
-            .partitionBy("date", *by, "batch")
-        )
         with self._merging.writing():
-            writer.parquet(self._paths[tree])
+            merged = self._merging.merged_labels(tree, batch)
+            if merged:
+                dated = dated.where(~F.concat_ws("/", "date", *by).isin(merged))
+            (
+                dated.withColumn("batch", F.lit(batch.value))
+                .write.mode("overwrite")
+                .option("partitionOverwriteMode", "dynamic")
+                .partitionBy("date", *by, "batch")
+                .parquet(self._paths[tree])
+            )

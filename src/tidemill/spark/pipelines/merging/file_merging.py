@@ -8,7 +8,7 @@ merged (`prepared_folder`). Late lines may still come: they make the folder one 
     output.dir/.merge/lock          held by writers of batches, and for a swap
     output.dir/.merge/QUERY         staging area of a query: never seen, removed at any time
 
-The batch thread calls `writing`, `merged_labels` and `batch_written`; one other thread calls
+The batch thread calls `writing`, in it `merged_labels`, and `batch_written`; one other thread calls
 `step`. The file system must be able to swap two folders in one step; elsewhere nothing is merged.
 """
 
@@ -38,7 +38,6 @@ _log = logging.getLogger(__name__)
 _HOUR_MS: Final = 3_600_000
 _AREA: Final = ".merge"
 _READY_MAX: Final = 8
-"""Folders that wait for a moment in which no batch is written."""
 
 
 @final
@@ -79,6 +78,9 @@ class FileMerging:
         """The hour of the watermark of the last pass."""
         self._pass: Iterator[None] | None = None
         self._ready: list[PreparedFolder] = []
+        """At most `_READY_MAX`, which wait for a moment in which no batch is written."""
+        self._replaced: list[PreparedFolder] = []
+        """What is to be removed of those that were published, or had changed."""
         self._left_alone: set[Path] = set()
         """Folders that cannot be merged, for the rest of the run."""
 
@@ -117,10 +119,12 @@ class FileMerging:
             return False
         try:
             self._publish(self._area)
+            if self._replaced:
+                self._replaced.pop().discard()
+                return True
             return self._advance(self._area)
         except OSError as error:
             self._pass, self._is_active = None, False
-            self._ready.clear()
             self._tell(str(error))
             return False
 
@@ -179,8 +183,8 @@ class FileMerging:
                 if merged is not None and prepared.publish():
                     newest = _last_merged(area, merged.query, self._last_merged)
                     self._last_merged[merged.query] = max(newest, merged.last)
-        while self._ready:
-            self._ready.pop().discard()
+        self._replaced += self._ready
+        self._ready = []
 
     # --- where it works --------------------------------------------------------------------------
 

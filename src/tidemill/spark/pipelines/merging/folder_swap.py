@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -29,12 +30,12 @@ def swap_folders(first: Path, second: Path) -> None:
 
 def check_swap(folder: Path) -> None:
     """OSError if folders cannot change places inside `folder`."""
-    first, second = folder / "first", folder / "second"
-    first.mkdir(parents=True, exist_ok=True)
-    second.mkdir(exist_ok=True)
-    swap_folders(first, second)
-    first.rmdir()
-    second.rmdir()
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        first, second = Path(place, "first"), Path(place, "second")
+        first.mkdir()
+        second.mkdir()
+        swap_folders(first, second)
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,7 +8,6 @@ Names that are not like this belong to someone else and are left alone.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -37,11 +36,10 @@ class ResultFolder:
 
     def batches(self) -> Iterator[BatchFolder]:
         """Empty ones are left out: a merge that did not come to its end leaves one."""
-        with os.scandir(self.path) as entries:
-            for entry in entries:
-                found = BatchFolder.try_parse(entry.name)
-                if found is not None and entry.is_dir() and any(Path(entry.path).iterdir()):
-                    yield found
+        for path in _children(self.path, "batch="):
+            found = BatchFolder.try_parse(path.name)
+            if found is not None and _children(path, ""):
+                yield found
 
 
 @final
