@@ -90,7 +90,8 @@ class PreparedFolder:
             with contextlib.suppress(OSError):  # it is not empty if it was published
                 self._announced.rmdir()
         if self._staged.exists():
-            sync_folder(self._folder.parent)
+            with contextlib.suppress(FileNotFoundError):  # a user has removed more than the folder
+                sync_folder(self._folder.parent)
             sync_folder(self._staged.parent)
             shutil.rmtree(self._staged)
 

@@ -297,14 +297,17 @@ def test_a_disk_without_room_for_copies_is_left_to_the_results(output, monkeypat
     assert len(folders_in(output)) == 5
 
 
-def test_results_that_a_user_removes_meanwhile_stay_removed(output):
+@pytest.mark.parametrize("removed", ["events", "events/date=2026-05-01", f"events/{HOUR}"])
+def test_results_that_a_user_removes_meanwhile_stay_removed(output, removed, caplog):
     merging = merging_of(output, done=4)
     with merging_of(output).writing():
         finish(merging)
-        shutil.rmtree(output / "events" / HOUR)
+        shutil.rmtree(output / removed)
     finish(merging)
 
     assert numbers_in(output) == []
+    assert files_in(output / ".merge") == [output / ".merge/lock"]
+    assert caplog.records == []
 
 
 def test_merging_can_be_turned_off(output):
