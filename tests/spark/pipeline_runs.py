@@ -115,7 +115,7 @@ class RunRecorder:
 def run_once(spark: SparkSession, name: str, values: dict[str, object]) -> list[StageProgress]:
     """Process what is in the topic now; the stages after their last batches."""
     configured = configure(pipeline_kind(name), {"restart.max": 0} | values)
-    prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
+    prepare_topics(configured.kafka.address, configured.pipeline.topics())
     listener = RunRecorder()
     Runner(configured, spark, listener, SystemClock(), once=True).run()
     assert listener.failures == []

@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyarrow import dataset
@@ -39,6 +40,7 @@ from tidemill.spark.pipelines.framework.config_file import configure
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.pipelines.logs.line_parsing import parse_lines
 from tidemill.spark.pipelines.logs.settings import LogSettings
+from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 from tidemill.testing.broker_process import BrokerProcess
 
 MINUTE_MS = 60_000
@@ -322,22 +324,29 @@ def test_a_table_with_a_duplicate_key_is_refused(spark, running, topic, tmp_path
 
 
 def test_a_missing_input_topic_is_refused_before_spark_starts(running):
-    topics = configure(pipeline_kind("logs"), {"input.topic": "nowhere"}).pipeline.topics()
+    values = {"input.topic": "nowhere", "bootstrap": running.bootstrap}
+    configured = configure(pipeline_kind("logs"), values)
 
     with pytest.raises(UserError, match="there is no topic nowhere"):
-        prepare_topics(running.bootstrap, topics)
+        prepare_topics(configured.kafka.address, configured.pipeline.topics())
+
+
+def has_merged(folder: Path) -> bool:
+    """Whether one merged folder is all that is in it."""
+    names = [path.name for path in folder.iterdir()]
+    return len(names) == 1 and BatchFolder.try_parse(names[0]).is_merged
 
 
 # --- processes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_pipeline_continues_without_a_gap_and_stops_cleanly_on_sigterm(
+def test_a_killed_pipeline_continues_without_a_gap_merges_and_stops_cleanly_on_sigterm(
     new_broker, topic, tmp_path
 ):
     broker: BrokerProcess = new_broker("num.partitions=1")
     create_topic(broker.bootstrap, topic, 2)
-    sent = traffic(6_000, START_MS, 100, partitions=2)
+    sent = traffic(6_000, START_MS, 2_000, partitions=2)  # three hours, in batches of 50 minutes
     send(broker.bootstrap, topic, sent.messages)
     values = log_values(broker.bootstrap, topic, tmp_path) | {
         "trigger.s": 0.1,
@@ -355,6 +364,7 @@ def test_a_killed_pipeline_continues_without_a_gap_and_stops_cleanly_on_sigterm(
 
     with PipelineProcess(tmp_path, config) as second:
         second.wait_until(lambda: len(set(offsets_in(events))) == sent.good)
+        second.wait_until(lambda: has_merged(events / "date=2023-11-14/hour=23"))
         assert second.terminate() == 0, second.log.read_text()[-3000:]
 
     found = offsets_in(events)

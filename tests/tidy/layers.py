@@ -86,6 +86,7 @@ PURE = (
     "coordinators/group/shard.py",
     "spark/pipelines/framework/failures.py",
     "spark/pipelines/json_splicing.py",
+    "spark/pipelines/merging/batch_folders.py",
     "spark/source/admission.py",
     "spark/source/planning.py",
     "spark/stream/lasting_signs.py",

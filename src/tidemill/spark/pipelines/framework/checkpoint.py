@@ -15,18 +15,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, final
 
 from tidemill.core.errors import UserError
+from tidemill.spark.pipelines.framework.local_path import try_local_path
 
 __all__ = ["CheckpointTerms", "PipelineCheckpoint"]
 
-_SCHEME: Final = re.compile(r"[A-Za-z][\w+.-]+:")
-_LOCAL: Final = re.compile(r"file:(?://)?(?=/)")
 _UNRECORDED_VERSION: Final = 1
 """Of folders that have no file of settings."""
 
@@ -48,7 +46,7 @@ class PipelineCheckpoint:
 
     def __init__(self, checkpoint_dir: str, pipeline: str) -> None:
         self.location = f"{checkpoint_dir}/{pipeline}"
-        self._folder = _local_path(self.location)
+        self._folder = try_local_path(self.location)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -101,11 +99,6 @@ class PipelineCheckpoint:
                     f"the checkpoint {self.location} was made with {key}={before}, and {key} is "
                     f"{value} now: set it back, or {advice}"
                 )
-
-
-def _local_path(location: str) -> Path | None:
-    bare = _LOCAL.sub("", location, count=1) if _LOCAL.match(location) else location
-    return None if _SCHEME.match(bare) else Path(bare)
 
 
 def _recorded(path: Path) -> CheckpointTerms:

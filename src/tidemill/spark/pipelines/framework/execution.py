@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # ships none
+from pyspark.logger import PySparkLogger
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, UserError
@@ -22,7 +23,7 @@ from tidemill.spark.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Screen", "execute"]
+__all__ = ["Screen", "execute", "quiet_loggers"]
 
 _SPARK_SETTINGS: Final = {
     "spark.ui.enabled": "false",
@@ -32,10 +33,8 @@ _SPARK_SETTINGS: Final = {
 }
 """Defaults that the file may override. Dates and hours in folder names are in UTC."""
 _VERBOSE_SETTINGS: Final = {"spark.log.level": "WARN"}
-_CHATTY_LOGGERS: Final = (
-    *("py4j", "py4j.clientserver", "py4j.java_gateway"),
-    *("SQLQueryContextLogger", "DataFrameQueryContextLogger"),
-)
+_PY4J_LOGGERS: Final = ("py4j", "py4j.clientserver", "py4j.java_gateway")
+_PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 _FAILURE_LINES: Final = 40
 """Lines of the JVM's output that a failed run shows."""
 
@@ -59,7 +58,7 @@ def execute(
         stop.signals(),
         checkpoint.held(),
         contextlib.closing(JvmOutput()) as output,
-        contextlib.nullcontext() if verbose else _quiet_loggers(),
+        contextlib.nullcontext() if verbose else quiet_loggers(),
     ):
         checkpoint.bind(_terms(configured))
         try:
@@ -105,7 +104,7 @@ def _started(
 ) -> SparkSession | None:
     """A session, and the topics; None if a stop was asked for meanwhile."""
     with stop.interrupting():
-        created = prepare_topics(configured.run.bootstrap, configured.pipeline.topics())
+        created = prepare_topics(configured.kafka.address, configured.pipeline.topics())
         if created:
             screen.show(f"made {', '.join(created)}")
         screen.show(f"starting Spark on {configured.run.master}")
@@ -118,9 +117,13 @@ def _started(
 
 
 @contextlib.contextmanager
-def _quiet_loggers() -> Iterator[None]:
+def quiet_loggers() -> Iterator[None]:
     """pyspark and py4j log every error that they also raise, some as a line of JSON."""
-    loggers = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
+    # Whoever asks for a logger first decides its class, and pyspark needs its own.
+    loggers: list[logging.Logger] = [
+        *(logging.getLogger(name) for name in _PY4J_LOGGERS),
+        *(PySparkLogger.getLogger(name) for name in _PYSPARK_LOGGERS),
+    ]
     before = [logger.disabled for logger in loggers]
     try:
         for logger in loggers:

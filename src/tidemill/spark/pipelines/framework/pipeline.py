@@ -40,6 +40,8 @@ class Stage:
     writer: DataStreamWriter
     late: Callable[[], int] | None = None
     """Records of this run that came too late; None: as Spark counts rows."""
+    upkeep: Callable[[], bool] | None = None
+    """A short step of work beside the batches, for the runner's thread; False: none is left."""
 
 
 @final
@@ -82,7 +84,7 @@ class Job:
 
     def record_bytes_max(self, topic: str) -> int:
         """How large a record of `topic` may be, as its configuration says now."""
-        return record_bytes_max(self.run.bootstrap, topic)
+        return record_bytes_max(self.kafka.address, topic)
 
 
 @final

@@ -6,6 +6,9 @@ for each stage: only a batch of its own resets the count, and too many in a row 
 restart loses nothing: a stage continues behind the last batch that its checkpoint records as done,
 so a batch that was running is repeated.
 
+Between two looks at its queries the runner does what its stages want done beside their batches
+(`Stage.upkeep`), for a limited time; a run with `once` does it to the end, for a limited time too.
+
 A stop (SIGTERM, SIGINT) waits a limited time for running batches; the next run repeats what was
 interrupted. The JVM may have received the same signal and ended already: that is not a failure.
 """
@@ -43,6 +46,10 @@ __all__ = ["RunListener", "Runner"]
 
 _POLL_S: Final = 1
 _FIRST_PAUSE_S: Final = 1.0
+_UPKEEP_SLICE_S: Final = 0.5
+"""Between two polls, so a third of one core at most."""
+_UPKEEP_LAST_S: Final = 30.0
+"""At the end of a run with `once`; the next run continues with the rest."""
 _STARTING: Final = "start"
 """Counts failures before any stage runs."""
 
@@ -81,6 +88,7 @@ class Runner:
         self._job = Job(configured.kind.name, spark, configured.run, configured.kafka)
         self._queries: dict[str, StreamingQuery] = {}
         self._late: dict[str, Callable[[], int] | None] = {}
+        self._upkeep: dict[str, Callable[[], bool] | None] = {}
         self._seen: dict[str, int] = {}
         """The last batch of each stage that the listener knows."""
         self._failures: Counter[str] = Counter()
@@ -96,6 +104,8 @@ class Runner:
         while not self._attempt():
             pass
         self._stop_queries(wait_s=self._run.stop_wait_s)
+        if self._once:
+            self._keep_up(_UPKEEP_LAST_S)
 
     # --- one attempt -----------------------------------------------------------------------------
 
@@ -113,6 +123,7 @@ class Runner:
     def _start(self) -> None:
         for stage in self._configured.pipeline.build(self._job):
             self._late[stage.name] = stage.late
+            self._upkeep[stage.name] = stage.upkeep
             self._queries[stage.name] = self._started(stage)
         self._listener.started(list(self._queries))
 
@@ -137,6 +148,7 @@ class Runner:
             active[0].awaitTermination(_POLL_S)
             self._report_progress()
             self._between_polls()
+            self._keep_up(_UPKEEP_SLICE_S)
 
     def _raise_failure(self) -> None:
         for query in self._queries.values():
@@ -155,6 +167,13 @@ class Runner:
             for name in (_STARTING, *fresh):
                 del self._failures[name]
             self._listener.progressed(stages)
+
+    def _keep_up(self, seconds: float) -> None:
+        deadline = self._clock.monotonic() + seconds
+        for step in self._upkeep.values():
+            while step is not None and not self._stop.is_set and step():
+                if self._clock.monotonic() >= deadline:
+                    return
 
     # --- failures --------------------------------------------------------------------------------
 

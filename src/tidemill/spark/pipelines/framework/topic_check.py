@@ -11,7 +11,7 @@ from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.limits import MIB
 from tidemill.core.net import AsyncioNet
-from tidemill.spark.options.option_values import parse_bootstrap
+from tidemill.spark.bridge.blocking_client import Address
 
 if TYPE_CHECKING:
     from tidemill.spark.pipelines.framework.pipeline import Topics
@@ -24,19 +24,23 @@ _BYTES_MAX_KEY: Final = "max.message.bytes"
 _BYTES_MAX_DEFAULT: Final = MIB
 
 
-def prepare_topics(bootstrap: str, topics: Topics) -> list[str]:
+def prepare_topics(address: Address, topics: Topics) -> list[str]:
     """Names of the topics that were created. UserError if an input is missing."""
-    return asyncio.run(_asked(bootstrap, lambda admin: _prepare(admin, topics)))
+    return asyncio.run(_asked(address, lambda admin: _prepare(admin, topics)))
 
 
-def record_bytes_max(bootstrap: str, topic: str) -> int:
+def record_bytes_max(address: Address, topic: str) -> int:
     """How large a batch of `topic` may be, and so a record."""
-    return asyncio.run(_asked(bootstrap, lambda admin: _bytes_max(admin, topic)))
+    return asyncio.run(_asked(address, lambda admin: _bytes_max(admin, topic)))
 
 
-async def _asked(bootstrap: str, ask: Callable[[Admin], Awaitable[T]]) -> T:
-    endpoints = parse_bootstrap(bootstrap, "bootstrap")
-    async with ClusterClient(AsyncioNet(), endpoints, client_id="tidemill-pipeline") as cluster:
+async def _asked(address: Address, ask: Callable[[Admin], Awaitable[T]]) -> T:
+    async with ClusterClient(
+        AsyncioNet(),
+        address.bootstrap,
+        client_id=address.client_id,
+        request_timeout_s=address.request_timeout_ms / 1000,
+    ) as cluster:
         return await ask(Admin(cluster))
 
 

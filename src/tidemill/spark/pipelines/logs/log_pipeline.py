@@ -20,6 +20,7 @@ from tidemill.spark.pipelines.logs.settings import LogSettings
 
 if TYPE_CHECKING:
     from tidemill.spark.pipelines.logs.late_lines import LateLines
+    from tidemill.spark.pipelines.logs.result_files import ResultFiles
 
 __all__ = ["LogPipeline"]
 
@@ -37,6 +38,7 @@ class LogPipeline:
         self._settings = settings
         self._history = MinuteHistory(settings)
         self._late_lines: LateLines | None = None
+        self._files: ResultFiles | None = None
 
     def topics(self) -> Topics:
         settings = self._settings
@@ -51,9 +53,12 @@ class LogPipeline:
     def build(self, job: Job) -> Sequence[Stage]:
         from tidemill.spark.pipelines.logs.late_lines import LateLines
         from tidemill.spark.pipelines.logs.log_stage import log_stage
+        from tidemill.spark.pipelines.logs.result_files import ResultFiles
 
+        settings = self._settings
         self._late_lines = self._late_lines or LateLines()
-        return [log_stage(job, self._settings, self._late_lines, self._refresh_report)]
+        self._files = self._files or ResultFiles(settings)
+        return [log_stage(job, settings, self._late_lines, self._files, self._refresh_report)]
 
     def table(self) -> Table | None:
         found = self._stored_minutes()

@@ -11,8 +11,8 @@ Both branches read one exchange, which Spark runs once as long as they want the 
 That is why a line is one struct, and why Spark may not prune the fields of structs here. If a later
 Spark parses twice after all, results stay right and the query is slower; a test counts the input.
 
-A batch that is repeated after a crash has the same records and replaces its own files: their folder
-is named after query and batch. In the topics its records appear twice.
+A batch that is repeated after a crash has the same records and replaces its own files
+(`result_files`). In the topics its records appear twice.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ from tidemill.spark.pipelines.framework.pipeline import Job, Stage
 from tidemill.spark.pipelines.logs.late_lines import LateLines, is_late, watermark_before_ms
 from tidemill.spark.pipelines.logs.line_parsing import EVENT_COLUMNS, parse_lines
 from tidemill.spark.pipelines.logs.minutes import Minute, minute_from_row
-from tidemill.spark.pipelines.logs.utc_text import utc_date, utc_hour, utc_text
+from tidemill.spark.pipelines.logs.result_files import ResultFiles
+from tidemill.spark.pipelines.logs.utc_text import utc_text
 from tidemill.spark.pipelines.logs.window_figures import FIGURE_INPUTS, window_figures
+from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,6 +50,7 @@ def log_stage(
     job: Job,
     settings: LogSettings,
     late_lines: LateLines,
+    files: ResultFiles,
     on_windows: Callable[[Sequence[Minute]], None],
 ) -> Stage:
     """The query, not started. `on_windows` gets the newest windows that a batch has finished."""
@@ -58,8 +61,13 @@ def log_stage(
         windows.select(_null_like(lines, "line"), "window")
     )
     writer = rows.writeStream.outputMode("append")
-    write = _batch_writer(job, settings, late_lines, on_windows)
-    return Stage(_STAGE, writer.foreachBatch(write), late=lambda: late_lines.total)
+    write = _batch_writer(job, settings, late_lines, files, on_windows)
+    return Stage(
+        _STAGE,
+        writer.foreachBatch(write),
+        late=lambda: late_lines.total,
+        upkeep=files.merge_step,
+    )
 
 
 def _lines(job: Job, settings: LogSettings) -> DataFrame:
@@ -100,38 +108,42 @@ def _batch_writer(
     job: Job,
     settings: LogSettings,
     late_lines: LateLines,
+    files: ResultFiles,
     on_windows: Callable[[Sequence[Minute]], None],
 ) -> Callable[[DataFrame, int], None]:
     def write(rows: DataFrame, batch_id: int) -> None:
+        batch = BatchFolder.of_batch(_query_id(rows), batch_id)
+        watermark_ms = watermark_before_ms(job.spark, job.checkpoint_of(_STAGE), batch_id)
         kept = rows.persist()
         try:
             lines = kept.where(F.col("line").isNotNull()).select("line.*")
             windows = kept.where(F.col("window").isNotNull()).select("window.*")
-            _write_events(lines, settings, batch_id)
-            dead, late = _dead_and_late(lines, job, settings, batch_id)
+            _write_events(lines, files, batch)
+            dead, late = _dead_and_late(lines, settings, watermark_ms)
             if dead:
                 _write_dead_letters(lines, job, settings)
-            finished = _write_windows(windows, job, settings, batch_id)
+            finished = _write_windows(windows, job, settings, files, batch)
         finally:
             kept.unpersist()
         late_lines.add(batch_id, late)
+        files.batch_written(batch, watermark_ms)
         if finished:
             on_windows(finished)
 
     return write
 
 
-def _write_events(lines: DataFrame, settings: LogSettings, batch_id: int) -> None:
+def _query_id(rows: DataFrame) -> str:
+    return rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "batch"
+
+
+def _write_events(lines: DataFrame, files: ResultFiles, batch: BatchFolder) -> None:
     events = lines.where(F.col("reason").isNull()).select(*EVENT_COLUMNS, *_ORIGIN_COLUMNS)
-    dated = events.withColumn("hour", utc_hour(F.col("time")))
-    _write_parquet(dated, settings.events_dir, batch_id, by=("hour",))
+    files.write_events(events, batch)
 
 
-def _dead_and_late(
-    lines: DataFrame, job: Job, settings: LogSettings, batch_id: int
-) -> tuple[int, int]:
+def _dead_and_late(lines: DataFrame, settings: LogSettings, watermark_ms: int) -> tuple[int, int]:
     """How many lines of the batch are dead letters, and how many came too late for a window."""
-    watermark_ms = watermark_before_ms(job.spark, job.checkpoint_of(_STAGE), batch_id)
     is_dead = F.col("reason").isNotNull()
     late = ~is_dead & is_late(F.col("time"), settings.window_s, watermark_ms)
     [row] = lines.agg(F.count_if(is_dead), F.count_if(late)).collect()
@@ -145,15 +157,14 @@ def _write_dead_letters(lines: DataFrame, job: Job, settings: LogSettings) -> No
 
 
 def _write_windows(
-    windows: DataFrame, job: Job, settings: LogSettings, batch_id: int
+    windows: DataFrame, job: Job, settings: LogSettings, files: ResultFiles, batch: BatchFolder
 ) -> list[Minute]:
     """The newest of the windows that were written, as many as the report can show."""
     shown = windows.sort(F.desc("start")).limit(settings.report_windows_max).collect()
     if not shown:
         return []
     ordered = windows.coalesce(1).sortWithinPartitions("start")
-    dated = ordered.withColumnRenamed("start", "time")
-    _write_parquet(dated, settings.minutes_dir, batch_id, by=())
+    files.write_windows(ordered.withColumnRenamed("start", "time"), batch)
     if settings.minutes_topic:
         record = [
             utc_text(F.col("start")).alias("key"),
@@ -162,16 +173,3 @@ def _write_windows(
         ]
         job.write(ordered.select(*record), settings.minutes_topic)
     return [minute_from_row(row.asDict(recursive=True)) for row in shown]
-
-
-def _write_parquet(rows: DataFrame, path: str, batch_id: int, *, by: Sequence[str]) -> None:
-    """Into folders by date, `by` and batch; folders of the same batch are replaced."""
-    query_id = rows.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId") or "batch"
-    (
-        rows.withColumn("date", utc_date(F.col("time")))
-        .withColumn("batch", F.lit(f"{query_id[:8]}-{batch_id}"))
-        .write.mode("overwrite")
-        .option("partitionOverwriteMode", "dynamic")
-        .partitionBy("date", *by, "batch")
-        .parquet(path)
-    )

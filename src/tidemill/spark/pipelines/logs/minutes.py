@@ -5,13 +5,16 @@ Nothing here needs Spark.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from pathlib import Path
 from typing import Final, final
+
+from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 
 __all__ = [
     "Minute",
@@ -22,8 +25,8 @@ __all__ = [
     "read_minutes",
 ]
 
-_BATCH_FOLDER: Final = re.compile(r"batch=(.+)-(\d+)")
-"""Query and number, as `log_stage` writes them."""
+_TRIES_MAX: Final = 5
+"""Of reading the files; each time another merge has replaced some of them."""
 
 
 @final
@@ -56,8 +59,16 @@ def read_minutes(directory: str, minutes: int, window_s: int) -> list[Minute]:
     """The stored windows of the last `minutes` before the newest one ends, oldest first.
 
     Later batches of a query have later windows. So each query is read from its newest batch back
-    to the first one with a window that is too old, and no other file is opened.
+    to the first one with a window that is too old, and no other file is opened. Files that are
+    merged meanwhile vanish, and all is read again.
     """
+    for _ in range(_TRIES_MAX - 1):
+        with contextlib.suppress(FileNotFoundError):
+            return _read_minutes(directory, minutes, window_s)
+    return _read_minutes(directory, minutes, window_s)
+
+
+def _read_minutes(directory: str, minutes: int, window_s: int) -> list[Minute]:
     queries = _batches_by_query(Path(directory), days=minutes // 1_440 + 2)
     found: dict[datetime, Minute] = {}
     for batches in queries:
@@ -87,12 +98,22 @@ def _batches_by_query(directory: Path, days: int) -> list[list[list[Path]]]:
     """For each query the files of its batches, the newest batch last, from the newest days."""
     queries: dict[str, dict[int, list[Path]]] = {}
     for folder in sorted(directory.glob("date=*"))[-days:]:
-        for file in sorted(folder.rglob("*.parquet")):
-            named = _BATCH_FOLDER.fullmatch(file.parent.name)
+        for file in sorted(_parquet_files(folder)):
+            named = BatchFolder.try_parse(file.parent.name)
             # Files that something else has put there have no order among each other.
-            query, number = (named[1], int(named[2])) if named else (str(file), 0)
+            query, number = (named.query, named.last) if named else (str(file), 0)
             queries.setdefault(query, {}).setdefault(number, []).append(file)
     return [[files for _, files in sorted(made.items())] for _, made in sorted(queries.items())]
+
+
+def _parquet_files(folder: Path) -> Iterator[Path]:
+    """FileNotFoundError if a folder has vanished: its rows are elsewhere now."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _parquet_files(Path(entry.path))
+            elif entry.name.endswith(".parquet"):
+                yield Path(entry.path)
 
 
 def _windows(files: Sequence[Path]) -> dict[datetime, Minute]:

@@ -46,6 +46,12 @@ class LogSettings:
         doc="Directory of the results: events/ by date and hour and minutes/ with finished "
         "windows, both as Parquet, and report.html.",
     )
+    output_merge: bool = option(
+        True,
+        key="output.merge",
+        doc="Merge the small files of hours and days that are over. Turn it off if something reads "
+        "the directory as a stream: a merged file would be new to it.",
+    )
     minutes_topic: str = option(
         "web-logs.minutes",
         key="minutes.topic",

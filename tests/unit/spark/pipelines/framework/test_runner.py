@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms
 from tidemill.spark.pipelines.framework.config_file import configure
 from tidemill.spark.pipelines.framework.pipeline import Stage
 from tidemill.spark.pipelines.framework.runner import Runner
+from tidemill.spark.pipelines.framework.stopping import StopRequest
 from tidemill.testing.manual_clock import ManualClock
 
 OUTAGE = "tidemill.client.network.errors.BrokerUnreachable: cannot write to topic x: refused"
@@ -26,11 +28,13 @@ class ScriptedQuery:
 
     error: str | None = None
     batch_id: int = 0
+    batches_max: int = 1_000
+    upkeep: Callable[[], bool] | None = None
     status: dict = field(default_factory=lambda: {"isTriggerActive": False, "message": ""})
 
     @property
     def isActive(self):
-        return self.error is None
+        return self.error is None and self.batch_id < self.batches_max
 
     @property
     def lastProgress(self):
@@ -76,7 +80,10 @@ class ScriptedPipeline:
         stages = self.starts.pop(0) if len(self.starts) > 1 else self.starts[0]
         if isinstance(stages, Exception):
             raise stages
-        return [Stage(name, ScriptedWriter(query)) for name, query in stages.items()]
+        return [
+            Stage(name, ScriptedWriter(query), upkeep=query.upkeep)
+            for name, query in stages.items()
+        ]
 
 
 class Recorder:
@@ -91,8 +98,8 @@ class Recorder:
         self.failures.append(reason)
 
 
-def run(folder, *starts, restart_max=2) -> tuple[Recorder, Exception]:
-    """What was shown, and the error that ended the run."""
+def runner_of(folder, *starts, restart_max=2, once=False, clock=None, stop=None):
+    """A runner, and what it shows."""
     values = {
         "checkpoint.dir": str(folder),
         "restart.max": restart_max,
@@ -104,9 +111,14 @@ def run(folder, *starts, restart_max=2) -> tuple[Recorder, Exception]:
     (folder / "logs").mkdir()
     context = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=bool)))
     shown = Recorder()
-    runner = Runner(
-        configured, SimpleNamespace(sparkContext=context), shown, ManualClock(), once=False
-    )
+    spark = SimpleNamespace(sparkContext=context)
+    made = Runner(configured, spark, shown, clock or ManualClock(), once=once, stop=stop)
+    return made, shown
+
+
+def run(folder, *starts, restart_max=2) -> tuple[Recorder, Exception]:
+    """What was shown, and the error that ended the run."""
+    runner, shown = runner_of(folder, *starts, restart_max=restart_max)
     with pytest.raises(TidemillError) as ended:
         runner.run()
     return shown, ended.value
@@ -157,3 +169,44 @@ def test_a_query_that_spark_cannot_understand_is_the_users_mistake(tmp_path):
 
     assert isinstance(error, UserError)
     assert shown.failures == []
+
+
+class EndlessUpkeep:
+    """Takes an eighth of a second for each step, and always has more to do."""
+
+    def __init__(self, clock: ManualClock, stop: StopRequest, steps_max: int = 1_000_000) -> None:
+        self.steps = 0
+        self._clock = clock
+        self._stop = stop
+        self._steps_max = steps_max
+
+    def step(self) -> bool:
+        self.steps += 1
+        self._clock.advance(0.125)
+        if self.steps == self._steps_max:
+            self._stop.set()
+        return True
+
+
+def test_work_beside_the_batches_takes_half_a_second_at_once_and_the_rest_comes_at_the_end(
+    tmp_path,
+):
+    clock, stop = ManualClock(), StopRequest()
+    upkeep = EndlessUpkeep(clock, stop)
+    query = ScriptedQuery(batches_max=3, upkeep=upkeep.step)
+    runner, _ = runner_of(tmp_path, {"only": query}, once=True, clock=clock, stop=stop)
+
+    runner.run()
+
+    assert upkeep.steps == 3 * 4 + 240
+
+
+def test_a_stop_does_not_wait_for_work_beside_the_batches(tmp_path):
+    clock, stop = ManualClock(), StopRequest()
+    upkeep = EndlessUpkeep(clock, stop, steps_max=2)
+    query = ScriptedQuery(upkeep=upkeep.step)
+    runner, _ = runner_of(tmp_path, {"only": query}, once=True, clock=clock, stop=stop)
+
+    runner.run()
+
+    assert upkeep.steps == 2

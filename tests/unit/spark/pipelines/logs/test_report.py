@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from datetime import UTC, datetime, timedelta
 from html import escape
 from html.parser import HTMLParser
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 from tidemill.core.errors import TidemillError
 from tidemill.spark.pipelines.logs.log_pipeline import LogPipeline
@@ -178,6 +179,33 @@ def test_a_report_covers_windows_of_several_queries_and_dates(tmp_path):
     assert [m.requests for m in read_minutes(str(tmp_path), minutes=1_440, window_s=60)] == [
         *(0, 1, 2, 3, 4, 5, 6),
     ]
+
+
+def test_windows_of_batches_that_were_merged_are_read_in_the_order_of_their_batches(tmp_path):
+    store(tmp_path, "q-9", window_rows(9))
+    store(tmp_path, "q-0-8", window_rows(*range(9)))
+    store(tmp_path, "q-10", window_rows(10))
+
+    found = read_minutes(str(tmp_path), minutes=4, window_s=60)
+
+    assert [m.requests for m in found] == [7, 8, 9, 10]
+
+
+def test_windows_that_are_merged_while_they_are_read_are_read_again(tmp_path, monkeypatch):
+    store(tmp_path, "q-0", window_rows(0))
+    store(tmp_path, "q-1", window_rows(1))
+    real = dataset.dataset
+
+    def merged_first(files, **options):
+        monkeypatch.setattr(dataset, "dataset", real)
+        store(tmp_path, "q-0-1", window_rows(0, 1))
+        for number in (0, 1):
+            shutil.rmtree(tmp_path / f"date=2026-05-01/batch=q-{number}")
+        return real(files, **options)
+
+    monkeypatch.setattr(dataset, "dataset", merged_first)
+
+    assert [m.requests for m in read_minutes(str(tmp_path), 60, 60)] == [0, 1]
 
 
 def test_a_window_in_the_topic_reads_like_one_in_a_file():

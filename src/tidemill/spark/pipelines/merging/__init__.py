@@ -1,0 +1,1 @@
+"""Merges the small files of results into large ones while a pipeline runs."""
