@@ -11,10 +11,12 @@ from tidemill.testing.crash.crash_states import CrashExplorer
 from tidemill.testing.crash.crash_workloads import (
     creation_workload,
     damage_workload,
+    deletion_workload,
     failing_disk_workload,
     journal_workload,
     kill_workload,
     mixed_workload,
+    restart_workload,
     truncation_workload,
 )
 from tidemill.testing.crash.mini_broker import JournaledBroker, MiniBroker
@@ -68,6 +70,18 @@ def test_I1_I10_I34_hold_over_laps_cuts_and_new_topics_while_bytes_are_in_the_jo
     )
     explorer.run()
     assert explorer.calls > 100
+
+
+@both_brokers
+def test_I1_I10_a_log_that_restarts_where_a_segment_was_dropped_keeps_its_new_records(
+    crash_seed, broker_class
+):
+    CrashExplorer(restart_workload, fates=4, seed=crash_seed, broker_class=broker_class).run()
+
+
+@both_brokers
+def test_I1_I17_what_comes_after_deleted_records_stays_readable(crash_seed, broker_class):
+    CrashExplorer(deletion_workload, fates=4, seed=crash_seed, broker_class=broker_class).run()
 
 
 def test_the_same_seed_explores_the_same_states():

@@ -96,7 +96,7 @@ async def open_logs(
                 expiration_ms=config.producer_id_expiration_ms,
                 entries_max=config.producer_ids_max,
             ),
-            journal=JournalLimits(bytes_max=config.flush_journal_bytes),
+            journal=JournalLimits.of_bytes(config.flush_journal_bytes),
         )
     )
     report = directory.report

@@ -51,7 +51,6 @@ REQUEST_PATH = (
     "tidemill.storage.index.offset_index",
     "tidemill.storage.log.log_checks",
     "tidemill.storage.log.partition_log",
-    "tidemill.storage.state.producer_snapshots",
     "tidemill.storage.state.producer_state",
     "tidemill.storage.state.producer_bound",
     "tidemill.storage.log.segment",

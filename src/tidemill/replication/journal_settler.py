@@ -13,11 +13,11 @@ from collections.abc import Callable
 from typing import final
 
 from tidemill.core.clock import Clock
-from tidemill.core.errors import DiskFull, StorageFault
+from tidemill.core.errors import StorageFault
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.files.disk_work import DiskWork
 
 __all__ = ["JournalSettler"]
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """How often the loop looks whether the bytes in a file have waited long enough."""
 RETRY_S = 60.0
-"""When a journal that found no room on the disk is tried again."""
+"""When a journal that could not be made is tried again."""
 
 
 @final
@@ -50,6 +50,7 @@ class JournalSettler:
         self._clock = clock
         self._telemetry = telemetry
         self._one_at_a_time = asyncio.Lock()
+        self._making: asyncio.Future[list[DiskFile]] | None = None
         self._due = asyncio.Event()
         self._journal.on_due = self._due.set
 
@@ -63,9 +64,15 @@ class JournalSettler:
                 await self._settle()
 
     async def settle(self, is_in_journal: Callable[[], bool]) -> None:
-        """Settle until nothing of a log is in the journal; returns too if the disk failed."""
-        while is_in_journal() and self._directory.failure is None:
-            await self._settle()
+        """Settle until nothing of a log is in the journal. Raises StorageFault if that failed."""
+        while is_in_journal():
+            if not await self._settle() and is_in_journal():
+                raise self._directory.failure or StorageFault("the journal is not settled any more")
+
+    async def finish(self) -> None:
+        """Wait for the thread that makes the journal: it must not outlive the directory's lock."""
+        if self._making is not None:
+            await asyncio.wait([self._making])
 
     async def _wait_due(self) -> None:
         try:
@@ -76,27 +83,30 @@ class JournalSettler:
         self._due.clear()
 
     async def _make(self) -> None:
+        making = self._disk.run(self._journal.make, DiskWork.BACKGROUND)
+        self._making = asyncio.ensure_future(making)
         try:
-            self._journal.use(await self._disk.run(self._journal.make, DiskWork.BACKGROUND))
-        except DiskFull as full:
-            log.warning("no room for the flush journal, segments are synced instead: %s", full)
+            self._journal.use(await asyncio.shield(self._making))
+        except StorageFault as fault:  # nothing was promised yet: rounds go on without it
+            log.warning("there is no flush journal, segments are synced instead: %s", fault)
             await asyncio.sleep(RETRY_S)
-        except StorageFault as fault:
-            self._directory.fail(fault)
 
-    async def _settle(self) -> None:
+    async def _settle(self) -> bool:
+        """Settle the file that fills. False: none does, the disk failed, or the broker ends."""
         async with self._one_at_a_time:
             async with self._flusher.between_rounds():
                 if not self._journal.try_begin_settling():
-                    return
+                    return False
             while await self._flusher.run_round(self._directory.collect_settling):
                 pass
             if not self._journal.is_settled or self._directory.failure is not None:
-                return  # the disk failed, or the broker ends
+                return False
             try:
                 await self._end_lap()
             except StorageFault as fault:
                 self._directory.fail(fault)
+                return False
+            return True
 
     async def _end_lap(self) -> None:
         block = self._journal.free()
@@ -105,8 +115,8 @@ class JournalSettler:
         )
         try:
             await self._disk.run(self._journal.grow, DiskWork.BACKGROUND)
-        except DiskFull as full:
-            log.warning("no room for a larger flush journal: %s", full)
+        except StorageFault as fault:  # it holds nothing now, and keeps its size
+            log.warning("the flush journal does not grow: %s", fault)
         self._journal.freed()
         self._telemetry.journal_laps += 1
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import final
 
 from tidemill.core.errors import DiskFull, StorageFault
@@ -69,8 +70,7 @@ class LogCutter:
                     return
                 partition.is_being_cut = True
                 await self._disk.run(cut.read, DiskWork.BACKGROUND)
-                await self._settler.settle(cut.is_in_journal)
-                async with self._flusher.between_rounds():
+                async with await self._settled(cut):
                     if not is_wanted():
                         return
                     has_begun = await self._begin(partition, cut)
@@ -84,6 +84,15 @@ class LogCutter:
         finally:
             if is_done or not has_begun:
                 partition.cut_ended()
+
+    async def _settled(self, cut: LogCut) -> AsyncExitStack:
+        """Holds up flush rounds, with nothing of the log in the journal. Raises StorageFault."""
+        while True:
+            await self._settler.settle(cut.is_in_journal)
+            async with AsyncExitStack() as held:
+                await held.enter_async_context(self._flusher.between_rounds())
+                if not cut.is_in_journal():  # the round before may have put it there
+                    return held.pop_all()
 
     async def _begin(self, partition: Partition, cut: LogCut) -> bool:
         while not partition.begin_cut(cut):

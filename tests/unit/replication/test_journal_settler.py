@@ -3,18 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
+
+import pytest
 
 from tests.support.journaled_directory import JournaledDirectory
 from tests.support.memory_peer import simulated
+from tidemill.core.errors import StorageFault
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.journal_settler import JournalSettler
+from tidemill.replication.log_cutter import LogCutter
+from tidemill.storage.files.disk_work import DiskWork
+from tidemill.storage.log.interface import LogCut
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.manual_clock import SimClock
 from tidemill.testing.sim.disk import SimDisk
 
 LOGS = 20
+
+
+class CutPartition:
+    """The part of a partition that a cut uses."""
+
+    name = "t-0"
+    is_being_cut = False
+
+    def begin_cut(self, cut: LogCut) -> bool:
+        return cut.begin()
+
+    def cut_ended(self) -> None:
+        self.is_being_cut = False
+
+
+def slow_down(disk: SimDisk) -> None:
+    """Blocks of the journal take a while."""
+    write = disk.write_gathered
+
+    async def write_slowly(*arguments: Any) -> None:
+        await asyncio.sleep(0.05)
+        await write(*arguments)
+
+    disk.write_gathered = write_slowly  # type: ignore[method-assign]
 
 
 class Settled:
@@ -53,6 +85,16 @@ class Settled:
             await self.flush()
             await asyncio.sleep(0)
         return self.logs[0]
+
+    async def cut(self, plan: Callable[[], LogCut | None]) -> None:
+        cutter = LogCutter(
+            self.place.disk,
+            self.flusher,
+            settler=self.settler,
+            log_changes=asyncio.Lock(),
+            fail=self.place.directory.fail,
+        )
+        await cutter.cut(CutPartition(), plan, is_wanted=lambda: True)
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -140,3 +182,75 @@ async def test_a_broker_that_ends_while_a_file_is_settled_leaves_it_for_the_next
     settled.place.directory.close()
     again = JournaledDirectory(settled.place.disk.restart())
     assert again.directory.started_clean
+
+
+@simulated
+async def test_a_log_that_is_put_into_the_journal_while_its_cut_waits_is_settled_again():
+    settled = Settled()
+    log = await settled.flush_in_journal()
+    await settled.settler.settle(lambda: log.is_in_journal)
+    slow_down(settled.place.disk)
+    for one in settled.logs:
+        settled.place.append(one)
+        settled.flusher.appended(one, 50, ack_waits=True)
+    await asyncio.sleep(0.01)  # the block of the next round is being written
+    await settled.cut(lambda: log.plan_truncation(1))
+    assert log.log_end_offset == 1
+    await settled.stop()
+
+
+@simulated
+async def test_a_cut_that_cannot_be_settled_takes_the_directory_offline_and_nothing_else():
+    settled = Settled()
+    log = await settled.flush_in_journal()
+    end = log.log_end_offset
+    settled.place.disk.fail("sync", "t-3/")
+    with pytest.raises(StorageFault):
+        await settled.cut(lambda: log.plan_truncation(1))
+    assert settled.place.directory.failure is not None
+    assert log.log_end_offset == end
+    await settled.stop()
+
+
+@simulated
+async def test_settling_ends_when_the_broker_runs_no_more_rounds():
+    settled = Settled()
+    log = await settled.flush_in_journal()
+    await settled.flusher.finish()
+    with pytest.raises(StorageFault):
+        await settled.settler.settle(lambda: log.is_in_journal)
+    await settled.stop()
+
+
+@simulated
+async def test_the_lock_of_the_directory_outlives_the_thread_that_makes_the_journal():
+    settled = Settled()
+    disk, may_go = settled.place.disk, asyncio.Event()
+    run = disk.run
+
+    async def gated(operation, work=DiskWork.READ):
+        if work is DiskWork.BACKGROUND:
+            await may_go.wait()
+        return await run(operation, work)
+
+    disk.run = gated
+    await settled.flush()
+    await asyncio.sleep(2.0)
+    await settled.stop()
+    finishing = asyncio.ensure_future(settled.settler.finish())
+    await asyncio.sleep(2.0)
+    assert not finishing.done()
+    may_go.set()
+    await finishing
+    assert disk.exists("/data/round-journal.1")
+
+
+@simulated
+async def test_a_disk_that_cannot_make_the_journal_goes_on_without_it():
+    settled = Settled()
+    settled.place.disk.fail("create", "round-journal", times=1_000)
+    for _ in range(3):
+        await settled.flush()
+        await asyncio.sleep(2.0)
+    assert settled.place.directory.failure is None
+    await settled.stop()

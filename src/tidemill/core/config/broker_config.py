@@ -233,10 +233,11 @@ class BrokerConfig:
         JOURNAL_BYTES_MAX,
         key="tidemill.flush.journal.bytes",
         doc="The most disk space for the journal that makes small flushes of many partitions "
-        "durable by one write; 0: every flush syncs the files of its partitions.",
+        "durable by one write. 0: every flush syncs the files of its partitions. Other values "
+        "below 2 MiB count as 2 MiB.",
         unit="bytes",
         minimum=0,
-        maximum=1 << 30,
+        maximum=256 * MIB,
     )
 
     # --- background work -------------------------------------------------------------------------

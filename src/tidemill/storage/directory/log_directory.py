@@ -383,7 +383,7 @@ class LogDirectory:
             entries[partition] = CheckpointEntry(
                 hosted.topic_id,
                 # The files of a log that is being cut hold something else: nothing is promised.
-                0 if log.is_being_cut else log.synced_offset,
+                0 if log.is_being_cut else max(log.synced_offset, log.log_start_offset),
                 0 if log.is_being_cut else log.log_start_offset,
                 hosted.high_watermark,
                 log.size_bytes,
@@ -438,6 +438,7 @@ class LogDirectory:
             rest.apply()
         self.write_checkpoint(high_watermarks)
         if all(log.synced_offset == log.log_end_offset and not log.is_being_cut for log in logs):
+            remove_journal(self._disk, self.path)
             mark_clean(self._disk, self.path, self._sequence)
 
     # --- loading ----------------------------------------------------------------------------------
@@ -472,20 +473,26 @@ class LogDirectory:
         self.settle_removals()
 
     def _end_journal(self) -> None:
-        """Give the segments what only the journal has; a clean shutdown has synced them."""
-        if not self.started_clean:
-            self.report.replayed = replay_journal(
-                self._disk, self.path, self.meta.directory_id, self._topic_id_of
-            )
-        remove_journal(self._disk, self.path)
+        """Give the segments what only the journal has; nothing of it outlives this step."""
+        if self.started_clean:  # a version that knows no journal may have left an old one
+            remove_journal(self._disk, self.path)
+        self.report.replayed = replay_journal(
+            self._disk, self.path, self.meta.directory_id, self._topic_id_of
+        )
 
     def _topic_id_of(self, name: str) -> TopicId | None:
-        is_log = try_parse_partition(name) is not None
-        return try_read_topic_id(self._disk, f"{self.path}/{name}") if is_log else None
+        """As the loader finds it: a log without its file `partition` is in the checkpoint."""
+        partition = try_parse_partition(name)
+        if partition is None:
+            return None
+        entry = self._checkpoint.entries.get(partition)
+        found = try_read_topic_id(self._disk, f"{self.path}/{name}")
+        return entry.topic_id if found is None and entry is not None else found
 
     def _load_one(self, loader: LogLoader, partition: TopicPartition, config: LogConfig) -> None:
         path = f"{self.path}/{partition}"
         try:
+            self.report.replayed.check(str(partition))
             loaded = loader.load(partition, path, config, partial(self._before_cut, partition))
         except StorageFault as error:
             self.report.failed[partition] = str(error)

@@ -77,7 +77,9 @@ class DiskJobs:
 
     @property
     def load(self) -> DiskLoad:
-        running, waiting = self._worker.load() if self._worker is not None else (0, 0)
+        if self._worker is None or self._process != os.getpid():
+            return DiskLoad(waited=self._waited)
+        running, waiting = self._worker.load()
         return DiskLoad(running, waiting, self._waited)
 
     async def sync(self, files: Sequence[OsFile]) -> list[StorageFault | None]:

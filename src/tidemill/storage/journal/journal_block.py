@@ -32,11 +32,12 @@ from uuid import UUID
 
 from tidemill.core.ids import TopicId
 from tidemill.storage.files.disk import Buffer
+from tidemill.storage.files.gathered_write import CHECKSUM_BYTES
 
 __all__ = [
-    "CRC_BYTES",
     "DEAD_HEAD",
     "SECTOR_BYTES",
+    "BlockHead",
     "BlockPlace",
     "JournalEntry",
     "encode_entry",
@@ -46,10 +47,10 @@ __all__ = [
     "iter_entries",
     "next_sector",
     "try_read_head",
+    "try_read_lap",
 ]
 
 SECTOR_BYTES = 512
-CRC_BYTES = 4
 
 _MAGIC = b"TMJ1"
 _CRC = Struct(">I")
@@ -70,6 +71,15 @@ class BlockPlace:
     directory_id: UUID
     lap: int
     number: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BlockHead:
+    """A whole block that was found: its number in its lap, and its size."""
+
+    number: int
+    size_bytes: int
 
 
 @final
@@ -98,7 +108,7 @@ def encode_entry(log_name: bytes, base_offset: int, position: int, size_bytes: i
 def encode_head(place: BlockPlace, entries: Sequence[bytes], content_bytes: int) -> bytes:
     """Everything between the checksum and the `content_bytes` bytes that follow the entries."""
     table = b"".join(entries)
-    size = CRC_BYTES + _HEAD.size + len(table) + content_bytes
+    size = CHECKSUM_BYTES + _HEAD.size + len(table) + content_bytes
     head = _HEAD.pack(_MAGIC, place.directory_id.bytes, place.lap, place.number, size, len(entries))
     return head + table
 
@@ -112,23 +122,42 @@ def iter_candidates(data: bytes, position: int) -> Iterator[int]:
     """Where blocks may begin, from `position` on: `try_read_head` decides."""
     at = data.find(_MAGIC, position)
     while at >= 0:
-        if (at - CRC_BYTES) % SECTOR_BYTES == 0:
-            yield at - CRC_BYTES
+        if (at - CHECKSUM_BYTES) % SECTOR_BYTES == 0:
+            yield at - CHECKSUM_BYTES
         at = data.find(_MAGIC, at + 1)
 
 
-def try_read_head(data: Buffer, position: int) -> tuple[BlockPlace, int] | None:
-    """Which whole block stands at `position`, and its size; None if there is none."""
+def try_read_lap(data: Buffer, directory_id: UUID) -> int | None:
+    """The lap of the file that begins with `data`; None if nothing in it counts.
+
+    Blocks are written over a dead head or zeros, and a sector is old or new: so a first sector that
+    is neither, and no head, was damaged. ValueError.
+    """
+    view = memoryview(data)[:SECTOR_BYTES]
+    if len(view) < SECTOR_BYTES or not any(view[CHECKSUM_BYTES : CHECKSUM_BYTES + _HEAD.size]):
+        return None
+    magic, found_id, lap, number, *_ = _HEAD.unpack_from(view, CHECKSUM_BYTES)
+    if magic != _MAGIC or number:
+        raise ValueError("the first block is damaged")
+    return lap if found_id == directory_id.bytes else None
+
+
+def try_read_head(data: Buffer, position: int, directory_id: UUID, lap: int) -> BlockHead | None:
+    """The whole block of this lap at `position`; None if there is none.
+
+    The lap is compared before the checksum: bytes of clients may look like the start of a block.
+    """
     view = memoryview(data)[position:]
-    if len(view) < CRC_BYTES + _HEAD.size:
+    if len(view) < CHECKSUM_BYTES + _HEAD.size:
         return None
     (checksum,) = _CRC.unpack_from(view)
-    magic, directory_id, lap, number, size, _ = _HEAD.unpack_from(view, CRC_BYTES)
-    if magic != _MAGIC or not CRC_BYTES + _HEAD.size <= size <= len(view):
+    magic, found_id, found_lap, number, size, _ = _HEAD.unpack_from(view, CHECKSUM_BYTES)
+    if (magic, found_id, found_lap) != (_MAGIC, directory_id.bytes, lap):
         return None
-    if zlib.crc32(view[CRC_BYTES:size]) != checksum:
+    is_whole = CHECKSUM_BYTES + _HEAD.size <= size <= len(view)
+    if not is_whole or zlib.crc32(view[CHECKSUM_BYTES:size]) != checksum:
         return None
-    return BlockPlace(UUID(bytes=directory_id), lap, number), size
+    return BlockHead(number, size)
 
 
 def iter_entries(data: Buffer, position: int) -> Iterator[JournalEntry]:
@@ -137,8 +166,8 @@ def iter_entries(data: Buffer, position: int) -> Iterator[JournalEntry]:
     Raises ValueError if they do not fill the block: another program wrote it.
     """
     view = memoryview(data)[position:]
-    *_, size, count = _HEAD.unpack_from(view, CRC_BYTES)
-    places, at = _read_table(view[:size], CRC_BYTES + _HEAD.size, count)
+    *_, size, count = _HEAD.unpack_from(view, CHECKSUM_BYTES)
+    places, at = _read_table(view[:size], CHECKSUM_BYTES + _HEAD.size, count)
     if at + sum(place[-1] for place in places) != size:
         raise ValueError("the entries do not fill their block")
     for directory, topic_id, base_offset, where, size_bytes in places:

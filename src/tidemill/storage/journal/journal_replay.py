@@ -2,45 +2,56 @@
 
 A lap is read from the first block of a file up to the last whole block of that lap. The last one of
 all may be torn: it was not acknowledged. One that is not whole and has others of its lap behind it
-is damage, which is counted and reported. The older lap comes first, although the order does not
-matter: segments only grow, so two entries for one place have the same bytes.
+is damage, which is counted and reported. The order of entries does not matter: segments only grow,
+so two entries for one place have the same bytes.
 
 An entry is skipped if its directory now belongs to another topic, or the segment is gone: the log
 was deleted, or retention dropped the segment. A name that is missing for any other reason cannot
 be: it was durable before its first entry.
 
 When all segments are synced the journal's files are removed. A crash before that repeats the whole
-replay, and nothing else has changed the segments in between.
+replay, and nothing else has changed the segments in between. A log whose files cannot be read or
+written is not loaded by this start; what the journal has of it moves to `KEPT_NAME`, and the next
+start tries again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import final
 from uuid import UUID
 
+from tidemill.core.errors import StorageFault
 from tidemill.core.ids import TopicId
-from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.gathered_write import CHECKSUM_BYTES
 from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
 from tidemill.storage.journal.journal_block import (
+    BlockHead,
     BlockPlace,
     JournalEntry,
+    encode_entry,
+    encode_head,
+    encode_log_name,
     iter_candidates,
     iter_entries,
     next_sector,
     try_read_head,
+    try_read_lap,
 )
 from tidemill.storage.journal.round_journal import JOURNAL_NAMES
 
-__all__ = ["Replayed", "TopicIdOf", "remove_journal", "replay_journal"]
+__all__ = ["KEPT_NAME", "Replayed", "TopicIdOf", "remove_journal", "replay_journal"]
 
 TopicIdOf = Callable[[str], TopicId | None]
 """The topic that a log's directory, by its name, belongs to; None if it is none."""
 
-_OPEN_FILES_MAX = 256
-"""Segments that a replay keeps open at a time."""
+KEPT_NAME = "round-journal.kept"
+"""Holds entries of logs that could not be replayed; a file like the others, of one lap."""
+_KEPT_LAP = 1
 
 
 @final
@@ -55,108 +66,142 @@ class Replayed:
     """Entries of logs and segments that are gone."""
     lost_blocks: int = 0
     """Damaged blocks: what they acknowledged may be missing from the segments."""
+    failed: dict[str, StorageFault] = field(default_factory=dict)
+    """Directories of logs whose files could not be read or written."""
+
+    def check(self, directory: str) -> None:
+        """Raises the fault of a log that lacks what the journal has."""
+        if directory in self.failed:
+            raise self.failed[directory]
 
 
 def replay_journal(
     disk: Disk, directory: str, directory_id: UUID, topic_id_of: TopicIdOf
 ) -> Replayed:
-    """Lay the journal's bytes over the segments, durably. Raises StorageFault."""
+    """Lay the journal's bytes over the segments, durably, and end the journal.
+
+    Raises StorageFault if the journal cannot be read or ended.
+    """
     replay = _Replay(disk, directory, topic_id_of)
-    laps = [_try_read_lap(disk, f"{directory}/{name}", directory_id) for name in JOURNAL_NAMES]
-    for _, data in sorted(filter(None, laps), key=lambda lap: lap[0]):
-        reader = _LapReader(data)
-        for entry in reader.entries():
-            replay.apply(entry)
-        replay.done.lost_blocks += reader.lost_blocks
-    replay.sync()
+    for name in (KEPT_NAME, *JOURNAL_NAMES):
+        path = f"{directory}/{name}"
+        if disk.exists(path):
+            replay.add(_LapReader(disk.read_file(path), directory_id))
+    kept = replay.run()
+    if kept:
+        place = BlockPlace(directory_id, _KEPT_LAP, 0)
+        disk.write_file_atomically(f"{directory}/{KEPT_NAME}", _encode_block(place, kept))
+    remove_journal(disk, directory, JOURNAL_NAMES if kept else (KEPT_NAME, *JOURNAL_NAMES))
     return replay.done
 
 
-def remove_journal(disk: Disk, directory: str) -> None:
-    """Its bytes are in the segments: no later crash may replay them."""
-    paths = [f"{directory}/{name}" for name in JOURNAL_NAMES]
-    if any(map(disk.exists, paths)):
-        for path in paths:
-            disk.unlink(path)
+def remove_journal(disk: Disk, directory: str, names: Iterable[str] = JOURNAL_NAMES) -> None:
+    """Its bytes are in synced segments: no later crash may replay them."""
+    paths = [path for name in names if disk.exists(path := f"{directory}/{name}")]
+    for path in paths:
+        disk.unlink(path)
+    if paths:
         disk.sync_directory(directory)
 
 
-def _try_read_lap(disk: Disk, path: str, directory_id: UUID) -> tuple[int, bytes] | None:
-    """The number of the lap in this file, and the file; None if it has none of ours."""
-    if not disk.exists(path):
-        return None
-    data = disk.read_file(path)
-    found = try_read_head(data, 0)
-    if found is None or found[0].directory_id != directory_id or found[0].number:
-        return None
-    return found[0].lap, data
+def _encode_block(place: BlockPlace, entries: Sequence[JournalEntry]) -> bytes:
+    heads = [
+        encode_entry(
+            encode_log_name(entry.directory, entry.topic_id),
+            entry.base_offset,
+            entry.position,
+            len(entry.data),
+        )
+        for entry in entries
+    ]
+    content = b"".join(entry.data for entry in entries)
+    body = encode_head(place, heads, len(content)) + content
+    block = zlib.crc32(body).to_bytes(CHECKSUM_BYTES, "big") + body
+    return block.ljust(next_sector(len(block)), b"\0")
 
 
 @final
 class _LapReader:
     """The blocks of the lap that begins a file."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, directory_id: UUID) -> None:
         self._data = data
+        self._directory_id = directory_id
         self.lost_blocks = 0
         """Blocks that were there and are not whole any more."""
 
     def entries(self) -> Iterator[JournalEntry]:
-        position, expected = 0, try_read_head(self._data, 0)
-        place = expected[0] if expected is not None else None
-        while place is not None and (found := self._next_block(position, place)) is not None:
-            at, number, size = found
-            self.lost_blocks += number - place.number
-            yield from iter_entries(self._data, at)
-            place = BlockPlace(place.directory_id, place.lap, number + 1)
-            position = next_sector(at + size)
+        try:
+            lap = try_read_lap(self._data, self._directory_id)
+        except ValueError:
+            self.lost_blocks += 1
+            return
+        if lap is None:
+            return
+        position = number = 0
+        while (found := self._next_block(position, lap, number)) is not None:
+            position, head = found
+            self.lost_blocks += head.number - number
+            try:
+                yield from iter_entries(self._data, position)
+            except ValueError:
+                self.lost_blocks += 1
+            position, number = next_sector(position + head.size_bytes), head.number + 1
 
-    def _next_block(self, position: int, place: BlockPlace) -> tuple[int, int, int] | None:
-        """Position, number and size of the first block of the lap that is not before `place`."""
+    def _next_block(self, position: int, lap: int, number: int) -> tuple[int, BlockHead] | None:
+        """The first whole block from `number` on, and its position."""
         for at in iter_candidates(self._data, position):
-            found = try_read_head(self._data, at)
-            if found is not None and _is_later(found[0], place):
-                return at, found[0].number, found[1]
+            head = try_read_head(self._data, at, self._directory_id, lap)
+            if head is not None and head.number >= number:
+                return at, head
         return None
-
-
-def _is_later(found: BlockPlace, place: BlockPlace) -> bool:
-    is_same_lap = (found.directory_id, found.lap) == (place.directory_id, place.lap)
-    return is_same_lap and found.number >= place.number
 
 
 @final
 class _Replay:
+    """Collects entries by segment, so that each file is opened and synced once."""
+
     def __init__(self, disk: Disk, directory: str, topic_id_of: TopicIdOf) -> None:
         self._disk = disk
         self._directory = directory
         self._topic_id_of = lru_cache(maxsize=None)(topic_id_of)
-        self._files: dict[str, DiskFile] = {}
-        """Segments that were written to and are not synced yet."""
+        self._by_segment: dict[tuple[str, int], list[JournalEntry]] = {}
         self.done = Replayed()
 
-    def apply(self, entry: JournalEntry) -> None:
-        self.done.entries += 1
-        file = self._try_open(entry)
-        if file is None:
-            self.done.skipped += 1
-        elif file.pread(len(entry.data), entry.position) != entry.data:
-            file.pwrite([entry.data], entry.position)
-            self.done.written_bytes += len(entry.data)
+    def add(self, reader: _LapReader) -> None:
+        for entry in reader.entries():
+            self.done.entries += 1
+            self._by_segment.setdefault((entry.directory, entry.base_offset), []).append(entry)
+        self.done.lost_blocks += reader.lost_blocks
 
-    def sync(self) -> None:
-        for file in self._files.values():
+    def run(self) -> list[JournalEntry]:
+        """Write and sync every segment; the entries of logs that failed."""
+        for (directory, base_offset), entries in self._by_segment.items():
+            try:
+                self._write(directory, base_offset, entries)
+            except StorageFault as fault:
+                self.done.failed.setdefault(directory, fault)
+        return [
+            entry
+            for (directory, _), entries in self._by_segment.items()
+            if directory in self.done.failed
+            for entry in entries
+        ]
+
+    def _write(self, directory: str, base_offset: int, entries: Sequence[JournalEntry]) -> None:
+        path = offset_path(f"{self._directory}/{directory}", base_offset, LOG_SUFFIX)
+        topic_id = self._topic_id_of(directory)
+        ours = [entry for entry in entries if entry.topic_id == topic_id]
+        if not ours or not self._disk.exists(path):
+            self.done.skipped += len(entries)
+            return
+        self.done.skipped += len(entries) - len(ours)
+        file = self._disk.open(path)
+        try:
+            for entry in ours:
+                if file.pread(len(entry.data), entry.position) != entry.data:
+                    file.pwrite([entry.data], entry.position)
+                    self.done.written_bytes += len(entry.data)
             file.sync()
+        finally:
             file.close()
-        self._files = {}
-
-    def _try_open(self, entry: JournalEntry) -> DiskFile | None:
-        if self._topic_id_of(entry.directory) != entry.topic_id:
-            return None
-        path = offset_path(f"{self._directory}/{entry.directory}", entry.base_offset, LOG_SUFFIX)
-        file = self._files.get(path)
-        if file is None and self._disk.exists(path):
-            if len(self._files) >= _OPEN_FILES_MAX:
-                self.sync()
-            file = self._files[path] = self._disk.open(path)
-        return file

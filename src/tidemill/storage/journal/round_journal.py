@@ -30,12 +30,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import final
 from uuid import UUID
 
-from tidemill.core.errors import DiskFull, invariant
+from tidemill.core.errors import DiskFull, StorageFault, invariant
 from tidemill.core.limits import (
     GATHERED_BYTES_MAX,
     GATHERED_RANGES_MAX,
@@ -46,10 +47,9 @@ from tidemill.core.limits import (
     JOURNAL_TAIL_BYTES_MAX,
 )
 from tidemill.storage.files.disk import Disk, DiskFile
-from tidemill.storage.files.gathered_write import write_gathered_now
+from tidemill.storage.files.gathered_write import CHECKSUM_BYTES, write_gathered_now
 from tidemill.storage.files.live_laps import LiveLaps
 from tidemill.storage.journal.journal_block import (
-    CRC_BYTES,
     DEAD_HEAD,
     BlockPlace,
     encode_entry,
@@ -64,6 +64,12 @@ __all__ = ["JOURNAL_NAMES", "JournalBlock", "JournalLimits", "RoundJournal"]
 JOURNAL_NAMES = ("round-journal.0", "round-journal.1")
 
 _ZEROS = bytes(1 << 20)
+_CONTENT_BYTES_MAX = GATHERED_BYTES_MAX - JOURNAL_TAIL_BYTES_MAX
+"""No further log once a block has more: the next one could be one too many."""
+_TAILS_MAX = 8
+"""Dirty segments of a log in a block."""
+_ENTRIES_MAX = GATHERED_RANGES_MAX - _TAILS_MAX
+"""The same for entries."""
 _ROOM_FACTOR = 8
 """The journal takes room only where this many times as much is free."""
 
@@ -82,6 +88,11 @@ class JournalLimits:
     logs_min: int = JOURNAL_LOGS_MIN
     """Rounds of fewer logs sync their files."""
     settle_after_ms: int = JOURNAL_SETTLE_AFTER_MS
+
+    @classmethod
+    def of_bytes(cls, bytes_max: int) -> JournalLimits:
+        """As configured; a file has a useful size, or there is none."""
+        return cls(bytes_max=max(bytes_max, 2 * JOURNAL_FILE_BYTES_MIN) if bytes_max else 0)
 
 
 @final
@@ -194,9 +205,10 @@ class RoundJournal:
         return filling
 
     def _try_fill(self, target: _JournalFile, suited: Sequence[Covered]) -> JournalBlock | None:
+        """The logs that do not fit into one block are left to be synced."""
         entries: list[bytes] = []
         ranges: list[tuple[DiskFile, int, int]] = []
-        content_bytes = 0
+        content_bytes = count = 0
         for _, point in suited:
             for tail in point.tails:
                 size = tail.end - tail.start
@@ -204,11 +216,12 @@ class RoundJournal:
                     entries.append(_entry(point.journal_name, tail))
                     ranges.append((tail.file, tail.start, size))
                     content_bytes += size
+            count += 1
+            if content_bytes > _CONTENT_BYTES_MAX or len(ranges) > _ENTRIES_MAX:
+                break
         place = BlockPlace(self._directory_id, target.lap, target.blocks)
         head = encode_head(place, entries, content_bytes)
-        size_bytes = CRC_BYTES + len(head) + content_bytes
-        if len(ranges) > GATHERED_RANGES_MAX or size_bytes > GATHERED_BYTES_MAX:
-            return None
+        size_bytes = CHECKSUM_BYTES + len(head) + content_bytes
         if target.end + size_bytes > target.size_bytes:
             self._overflowed = True
             self.on_due()
@@ -216,7 +229,7 @@ class RoundJournal:
         block = JournalBlock(target.file, target.end, head, ranges, size_bytes)
         target.end = next_sector(target.end + size_bytes)
         target.blocks += 1
-        for log, point in suited:
+        for log, point in suited[:count]:
             point.journal_lap = target.lap
             target.logs[point.journal_name] = log
         if self._is_full(target):
@@ -277,7 +290,7 @@ class RoundJournal:
             "a journal file is freed before its segments are synced",
         )
         assert settling is not None
-        return JournalBlock(settling.file, 0, DEAD_HEAD, (), CRC_BYTES + len(DEAD_HEAD))
+        return JournalBlock(settling.file, 0, DEAD_HEAD, (), CHECKSUM_BYTES + len(DEAD_HEAD))
 
     def freed(self) -> None:
         """The end of the lap is durable. Its file may have grown meanwhile."""
@@ -306,9 +319,10 @@ class RoundJournal:
         try:
             files = [self._make_file(path) for path in paths]
             self._disk.sync_directory(self._directory)
-        except DiskFull:
+        except StorageFault:
             for path in paths:
-                self._disk.unlink(path)
+                with suppress(StorageFault):
+                    self._disk.unlink(path)
             raise
         return files
 
@@ -344,8 +358,9 @@ class RoundJournal:
         self._check_room(grown_bytes - size_bytes)
         try:
             _fill_with_zeros(settling.file, size_bytes, grown_bytes)
-        except DiskFull:
-            settling.file.truncate(size_bytes)
+        except StorageFault:
+            with suppress(StorageFault):
+                settling.file.truncate(size_bytes)
             raise
         settling.size_bytes = grown_bytes
 
@@ -356,7 +371,7 @@ def _nothing() -> None:
 
 def _is_suited(point: FlushPoint) -> bool:
     """Few bytes, and nothing but bytes."""
-    if not point.journal_name:
+    if not point.journal_name or len(point.tails) > _TAILS_MAX:
         return False
     return sum([tail.end - tail.start for tail in point.tails]) <= JOURNAL_TAIL_BYTES_MAX
 

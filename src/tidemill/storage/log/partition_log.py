@@ -97,6 +97,8 @@ class FilePartitionLog:
         """Everything below it is in synced files; flushed bytes above it are in the journal."""
         self.journal_name = b""
         """How the journal calls this log; empty: it is not journaled."""
+        self._journal_lap = 0
+        """The last lap of the journal that has bytes of this log; also of segments that left it."""
         self._live_laps: LiveLaps | None = None
         self.size_bytes = self.segments.size_bytes()
         self.epochs = state.epochs
@@ -268,13 +270,13 @@ class FilePartitionLog:
         )
 
     def _begin_cut(self, cut: FileLogCut) -> bool:
-        if cut.head is not None and not cut.head.begin():
-            return False
         end = cut.end_offset
         invariant(
-            not self.is_in_journal or end >= self.flushed_offset,
+            not self.is_in_journal or (end >= self.flushed_offset and not cut.restarts),
             "a cut would leave bytes in the journal that are cut from their segment",
         )
+        if cut.head is not None and not cut.head.begin():
+            return False
         before = self._steps_before_cut(cut)
         self.is_being_cut = True
         self.cuts += 1
@@ -327,7 +329,6 @@ class FilePartitionLog:
         if offset > self.log_start_offset:
             self.log_start_offset = offset
             self.flushed_offset = max(self.flushed_offset, offset)
-            self.synced_offset = max(self.synced_offset, offset)
             self.epochs.truncate_from_start(offset)
 
     # --- dropping segments from the front ---------------------------------------------------------
@@ -419,7 +420,11 @@ class FilePartitionLog:
         segments = []
         for segment in self.segments:
             is_at_rest = segment.is_closed and segment.next_offset < self.flushed_offset
-            if not is_at_rest or self._is_in_journal(segment) or segment.next_offset > end_offset:
+            if (
+                not is_at_rest
+                or self._is_live(segment.journal_lap)
+                or segment.next_offset > end_offset
+            ):
                 break
             segments.append(segment)
         return segments
@@ -489,11 +494,14 @@ class FilePartitionLog:
 
     @property
     def is_in_journal(self) -> bool:
-        """Whether a crash would write bytes from the journal over a file of this log."""
-        return any(map(self._is_in_journal, self.segments))
+        """Whether a crash would write bytes from the journal over a file of this log.
 
-    def _is_in_journal(self, segment: Segment) -> bool:
-        return self._live_laps is not None and segment.journal_lap >= self._live_laps.oldest
+        Also over one whose name a restart of the log would use again.
+        """
+        return self._is_live(self._journal_lap)
+
+    def _is_live(self, lap: int) -> bool:
+        return self._live_laps is not None and lap >= self._live_laps.oldest
 
     @property
     def is_stored(self) -> bool:
@@ -533,6 +541,7 @@ class FilePartitionLog:
         work = point.token
         assert isinstance(work, FlushWork)
         if point.journal_lap:
+            self._journal_lap = point.journal_lap
             if self._unflushed.complete_in_journal(work, point.journal_lap):
                 self.flushed_offset = max(self.flushed_offset, point.log_end_offset)
         elif self._unflushed.complete(work, point.log_end_offset):

@@ -17,10 +17,12 @@ __all__ = [
     "A",
     "creation_workload",
     "damage_workload",
+    "deletion_workload",
     "failing_disk_workload",
     "journal_workload",
     "kill_workload",
     "mixed_workload",
+    "restart_workload",
     "truncation_workload",
 ]
 
@@ -117,6 +119,36 @@ def journal_workload(broker: MiniBroker, disk: SimDisk) -> None:
     broker.reopen(disk.restart())
     _cut_in_journal(broker, B)
     _fill_journal(broker, rounds=2)
+
+
+def restart_workload(broker: MiniBroker, _disk: SimDisk) -> None:
+    """Retention drops a segment with bytes in the journal; the log restarts at its base offset."""
+    broker.create(A, 1)
+    _flush_each(broker, 6)
+    base_offset = broker.log(A).segments.active.base_offset
+    broker.checkpoint()
+    broker.apply_retention(A, keep_bytes=0)
+    broker.restart_log(A, base_offset)
+    broker.new_leader_epoch()
+    for size in (50, 77, 300):
+        broker.produce(A, size=size)
+    broker.flush()
+    _flush_each(broker, 1)
+
+
+def deletion_workload(broker: MiniBroker, _disk: SimDisk) -> None:
+    """DeleteRecords up to the end of a log whose bytes are in the journal; then the lap ends."""
+    broker.create(A, 1)
+    _flush_each(broker, 4)
+    broker.delete_records(A, broker.log(A).log_end_offset)
+    broker.settle()
+    _flush_each(broker, 2)
+
+
+def _flush_each(broker: MiniBroker, count: int) -> None:
+    for _ in range(count):
+        broker.produce(A, size=90)
+        broker.flush()
 
 
 def _fill_journal(broker: MiniBroker, *, rounds: int) -> None:

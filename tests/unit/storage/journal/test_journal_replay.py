@@ -8,7 +8,9 @@ import pytest
 
 from tests.support.journaled_directory import JournaledDirectory
 from tidemill.core.errors import StorageFault
+from tidemill.core.rng import SeededRng
 from tidemill.storage.directory.directory_meta import DirectoryMeta
+from tidemill.storage.journal import journal_block
 from tidemill.storage.journal.journal_replay import replay_journal
 
 FILES = ("/data/round-journal.0", "/data/round-journal.1")
@@ -82,13 +84,71 @@ def test_entries_of_dropped_segments_are_skipped(filled):
     assert (replayed.entries, replayed.skipped) == (6, 2)
 
 
-def test_a_disk_that_fails_during_the_replay_keeps_the_journal(filled):
+def test_a_disk_that_fails_at_the_end_of_the_replay_keeps_the_journal(filled):
     disk = filled.disk.restart()
-    disk.fail("sync", ".log")
+    disk.fail("unlink", "round-journal")
     with pytest.raises(StorageFault):
         JournaledDirectory(disk)
     assert disk.exists(FILES[0])
     assert ends(JournaledDirectory(disk)) == [3, 3, 3]
+
+
+def test_I17_damage_in_the_first_block_is_reported_and_the_others_count(filled):
+    filled.disk.flip_bit(FILES[0], 300)
+    after = JournaledDirectory(filled.disk.restart())
+    replayed = after.directory.report.replayed
+    assert (replayed.entries, replayed.lost_blocks) == (3, 1)
+
+
+def test_I17_a_first_sector_that_is_no_head_is_reported(filled):
+    filled.disk.flip_bit(FILES[0], 4)
+    after = JournaledDirectory(filled.disk.restart())
+    assert after.directory.report.replayed.lost_blocks == 1
+
+
+def test_I1_a_log_that_lost_its_topic_id_gets_its_bytes(filled):
+    filled.directory.write_checkpoint()
+    filled.flush(list(filled.directory.logs().values()))
+    filled.disk.flip_bit("/data/t-0/partition", 5)
+    after = filled.crash()
+    assert ends(after) == [4, 4, 4]
+
+
+def test_I1_a_log_that_cannot_be_read_keeps_its_bytes_for_the_next_start(filled):
+    disk = filled.disk.crash(SeededRng(3))
+    disk.fail("pread", "t-1/0", times=1_000)
+    after = JournaledDirectory(disk)
+    assert sorted(map(str, after.directory.logs())) == ["t-0", "t-2"]
+    assert sorted(map(str, after.directory.report.failed)) == ["t-1"]
+    assert not any(map(disk.exists, FILES))
+    again = JournaledDirectory(disk.crash(SeededRng(4)))
+    assert ends(again) == [3, 3, 3]
+    assert not again.disk.exists("/data/round-journal.kept")
+
+
+def test_a_clean_shutdown_leaves_no_journal(filled):
+    filled.directory.close()
+    assert not any(map(filled.disk.restart().exists, FILES))
+
+
+def test_a_journal_beside_a_clean_shutdown_of_an_older_version_is_not_replayed(filled):
+    old_journal = filled.disk.read_file(FILES[0])
+    filled.directory.close()
+    disk = filled.disk.restart()
+    disk.write_file_atomically(FILES[0], old_journal)
+    after = JournaledDirectory(disk)
+    assert after.directory.started_clean
+    assert after.directory.report.replayed.entries == 0
+    assert not disk.exists(FILES[0])
+
+
+def test_bytes_that_look_like_blocks_are_not_checked_one_by_one(filled, monkeypatch):
+    checked: list[int] = []
+    monkeypatch.setattr(journal_block.zlib, "crc32", lambda data: checked.append(len(data)) or 0)
+    forged = (b"TMJ1" + bytes(508)) * 100
+    filled.disk.overwrite(FILES[0], 2_048 + 4, forged)
+    replay_journal(filled.disk, "/data", _id(filled), _topic_of(filled))
+    assert len(checked) <= 2
 
 
 def _id(journaled: JournaledDirectory) -> UUID:

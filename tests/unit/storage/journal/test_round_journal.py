@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.journaled_directory import JournaledDirectory
-from tidemill.core.errors import DiskFull, InvariantViolation, KafkaError
+from tidemill.core.errors import DiskFull, InvariantViolation, KafkaError, StorageFault
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import JOURNAL_TAIL_BYTES_MAX
+from tidemill.core.limits import JOURNAL_TAIL_BYTES_MAX, MIB
 from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.log.interface import LogConfig
 from tidemill.testing.sim.disk import SimDisk
@@ -188,3 +188,36 @@ def test_R12_a_file_that_finds_no_room_to_grow_stays_as_it_was(journaled):
     journaled.journal.freed()
     assert journaled.disk.size("/data/round-journal.0") == 8_192
     assert journaled.flush(logs)
+
+
+def test_a_file_that_cannot_grow_keeps_its_size(journaled):
+    logs = journaled.create(2)
+    journaled.make_journal()
+    while not journaled.journal.wants_settling(0):
+        journaled.flush(logs)
+    assert journaled.journal.try_begin_settling()
+    while (flush_round := journaled.directory.collect_settling()) is not None:
+        flush_round.sync()
+        flush_round.apply()
+    journaled.journal.free().write_now()
+    journaled.disk.fail("pwrite", "round-journal")
+    with pytest.raises(StorageFault):
+        journaled.journal.grow()
+    journaled.journal.freed()
+    assert journaled.flush(logs)
+
+
+def test_logs_that_do_not_fit_into_one_block_are_synced_beside_it():
+    limits = JournalLimits(bytes_max=64 * MIB, file_bytes_min=8 * MIB)
+    journaled = JournaledDirectory(SimDisk(), limits)
+    logs = journaled.create(200)
+    journaled.make_journal()
+    assert journaled.flush(logs, size=JOURNAL_TAIL_BYTES_MAX - 200)
+    in_journal = [log for log in logs if log.is_in_journal]
+    assert 100 < len(in_journal) < 200
+    assert all(log.flushed_offset == log.log_end_offset for log in logs)
+
+
+@pytest.mark.parametrize(("configured", "used"), [(0, 0), (1_000, 2 * MIB), (8 * MIB, 8 * MIB)])
+def test_a_journal_has_a_useful_size_or_none(configured, used):
+    assert JournalLimits.of_bytes(configured).bytes_max == used
