@@ -51,6 +51,7 @@ BANS = (
         names=(
             *_in("time", "time time_ns monotonic monotonic_ns perf_counter perf_counter_ns"),
             *_in("time", "process_time process_time_ns thread_time thread_time_ns sleep"),
+            *_in("time", "clock_gettime clock_gettime_ns"),
             *_in("datetime.datetime", "now utcnow today"),
             "datetime.date.today",
         ),
