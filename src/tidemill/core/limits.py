@@ -140,8 +140,10 @@ SCRUB_EVENTS_MAX = 100
 # --- cluster metadata ----------------------------------------------------------------------------
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """New partitions that one request may ask for (S39)."""
-COORD_OPS_PER_MULTI_MAX = 500
-"""Changes in one multi: fits into a ZooKeeper packet with room to spare."""
+COORD_OPS_PER_MULTI_MAX = 100
+"""Changes in one multi: every page, the head and the guard fit."""
+COORD_MULTI_BYTES_MAX = 512 * KIB
+"""Paths and values of one multi: half of what ZooKeeper takes, which a larger one can stop."""
 CHANGED_PATHS_MAX = 1_000
 """Changed nodes that are read one by one; beyond it everything is read again."""
 

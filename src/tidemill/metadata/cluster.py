@@ -237,11 +237,9 @@ class Cluster:
         for _ in range(CAS_ATTEMPTS_MAX):
             if await self._coord.get(path) is not None:
                 raise UserError(f"node.id={self.broker_id}: another broker has this id")
-            counter = await self._coord.get(nodes.BROKER_EPOCH)
-            if counter is None:
-                raise StoreUnavailable(f"{nodes.BROKER_EPOCH} is missing")
-            broker = self._own_image(epoch=counter.version + 1)
-            count = Put(nodes.BROKER_EPOCH, nodes.encode_counter(broker.epoch), counter.version)
+            last, version = await self._counter(nodes.BROKER_EPOCH)
+            broker = self._own_image(epoch=last + 1)
+            count = Put(nodes.BROKER_EPOCH, nodes.encode_counter(broker.epoch), version)
             made = Create(path, nodes.encode_broker(broker), ephemeral=True)
             if await self._try_multi([count, made]):
                 self._registered_as(broker)
@@ -392,14 +390,18 @@ class Cluster:
     async def reserve_producer_ids(self, count: int = _PRODUCER_ID_BLOCK) -> range:
         """Reserve a block of producer ids that no other broker ever gets."""
         for _ in range(CAS_ATTEMPTS_MAX):
-            node = await self._coord.get(nodes.PRODUCER_IDS)
-            if node is None:
-                raise StoreUnavailable(f"{nodes.PRODUCER_IDS} is missing")
-            try:
-                first = nodes.decode_counter(nodes.PRODUCER_IDS, node)
-            except nodes.BadNode as bad:
-                raise StoreUnavailable(str(bad)) from bad
+            first, version = await self._counter(nodes.PRODUCER_IDS)
             value = nodes.encode_counter(first + count)
-            if await self._try_multi([Put(nodes.PRODUCER_IDS, value, node.version)]):
+            if await self._try_multi([Put(nodes.PRODUCER_IDS, value, version)]):
                 return range(first, first + count)
         raise StoreUnavailable("too many brokers ask for producer ids at once")
+
+    async def _counter(self, path: str) -> tuple[int, int]:
+        """A counter's value, and the version to change it on; it is never guessed."""
+        node = await self._coord.get(path)
+        if node is None:
+            raise StoreUnavailable(f"{path} is missing")
+        try:
+            return nodes.decode_counter(path, node), node.version
+        except nodes.BadNode as bad:
+            raise StoreUnavailable(str(bad)) from bad

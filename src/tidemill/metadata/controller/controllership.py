@@ -18,6 +18,7 @@ from uuid import UUID
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId
+from tidemill.core.limits import COORD_OPS_PER_MULTI_MAX
 from tidemill.metadata.controller.controller import (
     ConfigChange,
     PartitionsSpec,
@@ -53,6 +54,8 @@ __all__ = ["CAS_ATTEMPTS_MAX", "Controllership"]
 
 CAS_ATTEMPTS_MAX = 10
 """How often a compare-and-set is tried on fresh data before the request fails."""
+_CHANGES_PER_MULTI = COORD_OPS_PER_MULTI_MAX - 1
+"""Beside the check of the term; partitions are small, so their bytes do not count."""
 
 
 class _Named(Protocol):
@@ -85,7 +88,8 @@ class Controllership:
         """Topics that changed since the last election round; `_all_unserved` means all topics."""
         keeper.subscribe(self._follow)
         self.term: int | None = None
-        """The term in which this broker is the controller, as far as it knows; else None."""
+        """The version of the controller epoch's node since this broker is the controller, as far as
+        it knows; else None."""
 
     @property
     def _image(self) -> MetadataImage:
@@ -109,19 +113,23 @@ class Controllership:
         if epoch is None:
             self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can become the controller")
             return
-        term = epoch.version + 1
-        value = nodes.encode_controller(self._live.static.node_id, term)
+        try:
+            next_epoch = nodes.decode_counter(nodes.CONTROLLER_EPOCH, epoch) + 1
+        except nodes.BadNode as bad:
+            self._alarm(str(bad))
+            return
+        value = nodes.encode_controller(self._live.static.node_id, next_epoch)
         try:
             await self._coord.multi(
                 [
                     Create(nodes.CONTROLLER, value, ephemeral=True),
-                    Put(nodes.CONTROLLER_EPOCH, nodes.encode_counter(term), epoch.version),
+                    Put(nodes.CONTROLLER_EPOCH, nodes.encode_counter(next_epoch), epoch.version),
                 ]
             )
         except CoordConflict:
             self._keeper.mark("/")
             return
-        self.term = term
+        self.term = epoch.version + 1
         self._in_doubt = True
         self._all_unserved = True
         self._report_offsets_partitions()
@@ -216,7 +224,8 @@ class Controllership:
 
     async def change_partitions(self, changes: Sequence[PartitionChange], *, term: int) -> None:
         """Write and publish partition states; also for brokers that are not the controller."""
-        for some in in_multis(changes):
+        for start in range(0, len(changes), _CHANGES_PER_MULTI):
+            some = changes[start : start + _CHANGES_PER_MULTI]
             await self._write([change_op(change) for change in some], term=term)
             self._publish(some)
 

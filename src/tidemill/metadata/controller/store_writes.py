@@ -8,17 +8,16 @@ reading the store.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TypeVar
 
 from tidemill.core.errors import invariant
 from tidemill.core.ids import NO_LEADER
-from tidemill.core.limits import COORD_OPS_PER_MULTI_MAX
+from tidemill.core.limits import COORD_MULTI_BYTES_MAX, COORD_OPS_PER_MULTI_MAX
 from tidemill.metadata.controller.election import PartitionChange
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import PartitionImage, TopicImage
-from tidemill.metadata.store.coord import Create, Op, Put
+from tidemill.metadata.store.coord import Create, Op, Put, op_bytes
 
 __all__ = [
     "alter_ops",
@@ -29,14 +28,23 @@ __all__ = [
     "in_multis",
 ]
 
-_T = TypeVar("_T")
+_ROOM_FOR_THE_GUARD_BYTES = 1_024
 
 
-def in_multis(items: Sequence[_T]) -> Iterator[Sequence[_T]]:
+def in_multis(ops: Iterable[Op]) -> Iterator[list[Op]]:
     """Slices that fit into one multi together with its check of the term."""
-    step = COORD_OPS_PER_MULTI_MAX - 1
-    for start in range(0, len(items), step):
-        yield items[start : start + step]
+    some: list[Op] = []
+    size_bytes = _ROOM_FOR_THE_GUARD_BYTES
+    for op in ops:
+        size_bytes += op_bytes(op)
+        if some and (
+            len(some) == COORD_OPS_PER_MULTI_MAX - 1 or size_bytes > COORD_MULTI_BYTES_MAX
+        ):
+            yield some
+            some, size_bytes = [], _ROOM_FOR_THE_GUARD_BYTES + op_bytes(op)
+        some.append(op)
+    if some:
+        yield some
 
 
 def create_ops(topic: TopicImage) -> list[Op]:

@@ -7,6 +7,7 @@ calls them at once; a simulator may delay calls or merge them.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from tidemill.metadata.store.coord import (
     Op,
     SessionState,
     Watchers,
+    check_multi,
     checked_op,
 )
 
@@ -74,6 +76,10 @@ class MemoryCoordServer:
                 break
             found.append((path, self._nodes[path]))
         return found
+
+    def children(self, path: str) -> list[tuple[str, Node]]:
+        below = f"{path}/"
+        return [found for found in self.scan(below) if "/" not in found[0][len(below) :]]
 
     def multi(self, session: MemoryCoord, ops: Sequence[Op]) -> None:
         drafts: dict[str, Node | None] = {}
@@ -129,19 +135,29 @@ class MemoryCoord:
     def state(self) -> SessionState:
         return self._state
 
+    @property
+    def lease_until(self) -> float:
+        """Nothing ends a connected session here but `expire`, which tells its owner at once."""
+        return math.inf if self._state is SessionState.CONNECTED else -math.inf
+
     async def start(self) -> None:
         self._expired_unseen = False
         self._enter(SessionState.CONNECTED)
 
-    async def get(self, path: str) -> Node | None:
+    async def get(self, path: str, newest: bool = False) -> Node | None:
         self._check()
         return self._server.get(path)
+
+    async def children(self, path: str) -> list[tuple[str, Node]]:
+        self._check()
+        return self._server.children(path)
 
     async def scan(self, prefix: str) -> list[tuple[str, Node]]:
         self._check()
         return self._server.scan(prefix)
 
     async def multi(self, ops: Sequence[Op]) -> None:
+        check_multi(ops)
         self._check()
         self._server.multi(self, ops)
 

@@ -11,6 +11,7 @@ are called on the event loop, after the commit and before the caller of `multi` 
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +28,7 @@ from tidemill.metadata.store.coord import (
     Put,
     SessionState,
     Watchers,
+    check_multi,
     checked_op,
 )
 
@@ -64,6 +66,11 @@ class SqliteCoord:
     def state(self) -> SessionState:
         return self._state
 
+    @property
+    def lease_until(self) -> float:
+        """No clock ends the session: it lives as long as this process owns the file."""
+        return math.inf if self._state is SessionState.CONNECTED else -math.inf
+
     async def start(self) -> None:
         """Open or make the file. UserError if it is in use, not ours, or of another version."""
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidemill-coord")
@@ -74,13 +81,17 @@ class SqliteCoord:
             raise
         self._enter(SessionState.CONNECTED)
 
-    async def get(self, path: str) -> Node | None:
+    async def get(self, path: str, newest: bool = False) -> Node | None:
         return await self._run(self._open_file().get, path)
+
+    async def children(self, path: str) -> list[tuple[str, Node]]:
+        return await self._run(self._open_file().children, path)
 
     async def scan(self, prefix: str) -> list[tuple[str, Node]]:
         return await self._run(self._open_file().scan, prefix)
 
     async def multi(self, ops: Sequence[Op]) -> None:
+        check_multi(ops)
         file = self._open_file()
         changed = list(dict.fromkeys(op.path for op in ops if not isinstance(op, Check)))
 
@@ -203,6 +214,10 @@ class _NodeFile:
                 (prefix, prefix + _AFTER_ALL_PATHS),
             )
             return [(path, Node(value, version)) for path, value, version in rows]
+
+    def children(self, path: str) -> list[tuple[str, Node]]:
+        below = f"{path}/"
+        return [found for found in self.scan(below) if "/" not in found[0][len(below) :]]
 
     def multi(self, ops: Sequence[Op]) -> None:
         with _sqlite_errors_translated():

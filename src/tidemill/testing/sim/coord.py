@@ -13,7 +13,7 @@ from contextvars import copy_context
 from typing import final
 
 from tidemill.core.errors import StoreUnavailable
-from tidemill.metadata.store.coord import Node, Op, SessionState
+from tidemill.metadata.store.coord import Node, Op, SessionState, check_multi
 from tidemill.metadata.store.memory_store import MemoryCoordServer
 
 __all__ = ["SimCoord"]
@@ -39,6 +39,10 @@ class SimCoord:
     def state(self) -> SessionState:
         return self._session.state
 
+    @property
+    def lease_until(self) -> float:
+        return self._session.lease_until
+
     def expire(self) -> None:
         """The server ends the session."""
         self._server.expire(self._session)
@@ -57,12 +61,19 @@ class SimCoord:
         await self._session.start()
         await self._travel()
 
-    async def get(self, path: str) -> Node | None:
+    async def get(self, path: str, newest: bool = False) -> Node | None:
         await self._travel()
-        node = await self._session.get(path)
+        node = await self._session.get(path, newest)
         await self._travel()
         self._check_answered()
         return node
+
+    async def children(self, path: str) -> list[tuple[str, Node]]:
+        await self._travel()
+        found = await self._session.children(path)
+        await self._travel()
+        self._check_answered()
+        return found
 
     async def scan(self, prefix: str) -> list[tuple[str, Node]]:
         await self._travel()
@@ -72,6 +83,7 @@ class SimCoord:
         return found
 
     async def multi(self, ops: Sequence[Op]) -> None:
+        check_multi(ops)
         await self._travel()
         for op in ops:
             self._observe(type(op).__name__, op.path)

@@ -93,7 +93,7 @@ def test_a_failing_database_makes_the_store_unavailable(run, tmp_path):
         coord = SqliteCoord(str(tmp_path / "coord.db"))
         await coord.start()
         with pytest.raises(StoreUnavailable):
-            await coord.multi([Create("/a", object())])  # type: ignore[arg-type]
+            await coord.multi([Create("/a", [])])  # type: ignore[arg-type]
         await coord.multi([Create("/a", b"")])
         assert await coord.get("/a") == Node(b"", 0)
         await coord.close()
