@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.coroutines import run as run_plain
+from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StoreUnavailable
 from tidemill.core.limits import COORD_MULTI_BYTES_MAX, COORD_OPS_PER_MULTI_MAX
 from tidemill.core.rng import SeededRng
@@ -60,7 +61,7 @@ def make_coord(kind: str, tmp_path: Path) -> Callable[[], Coord]:
             return lambda: SimCoord(
                 server, delay_s=lambda: delays.below(100) / 1000, observe=lambda op, path: None
             )
-    return lambda: SqliteCoord(str(tmp_path / "coord.db"))
+    return lambda: SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
 
 
 @pytest.fixture
@@ -79,10 +80,8 @@ def play(run, make_coord: Callable[[], Coord]) -> Callable[[Scenario], None]:
 
 
 @pytest.fixture
-def play_two(kind: str, run, make_coord: Callable[[], Coord]) -> Callable[[Duet], None]:
+def play_two(run, make_coord: Callable[[], Coord]) -> Callable[[Duet], None]:
     """Run a scenario with two sessions at once; it may close them."""
-    if kind == "sqlite":
-        pytest.skip("one process owns the file")
 
     async def whole(scenario: Duet) -> None:
         first, second = make_coord(), make_coord()

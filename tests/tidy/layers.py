@@ -72,6 +72,7 @@ PURE = (
     "metadata/image/overrides.py",
     "metadata/image/topic_config.py",
     "metadata/image/topic_keys.py",
+    "metadata/store/hung_peers.py",
     "replication/isr.py",
     "replication/waiters.py",
     "replication/watermark.py",

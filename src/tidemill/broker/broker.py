@@ -82,7 +82,9 @@ class Broker:
         self._timers = LoopTimers(self._seams.clock)
         self._listener = Listener(self._seams.net)
         self.cluster = Cluster(
-            coord or SqliteCoord(f"{config.data_dir}/{COORD_FILE}"), config, self._seams.rng
+            coord or SqliteCoord(f"{config.data_dir}/{COORD_FILE}", self._seams.clock),
+            config,
+            self._seams.rng,
         )
         self._coordinators = Coordinators(self._seams, self.cluster, self._timers)
 

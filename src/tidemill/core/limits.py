@@ -144,6 +144,16 @@ COORD_OPS_PER_MULTI_MAX = 100
 """Changes in one multi: every page, the head and the guard fit."""
 COORD_MULTI_BYTES_MAX = 512 * KIB
 """Paths and values of one multi: half of what ZooKeeper takes, which a larger one can stop."""
+SESSION_LOOK_S = 0.05
+"""How often a process looks for changes and deaths that no peer told it of."""
+SESSION_STAMP_S = 0.2
+"""How often a process that is alive says so to the others of its host."""
+SESSION_HUNG_S = 3.0
+"""An event loop that has not turned for this long is hung; so is a process without a stamp."""
+SESSION_CONFIRM_S = 0.4
+"""Before a peer is killed, its stamp is seen old for this long: two stamps would have come."""
+SESSION_LOOK_GAP_S_MAX = 1.0
+"""A process that has not looked for this long was stopped itself, and trusts no old stamp yet."""
 CHANGED_PATHS_MAX = 1_000
 """Changed nodes that are read one by one; beyond it everything is read again."""
 
@@ -191,6 +201,9 @@ CONSUMER_NAME_CHARS_MAX = 1 * KIB
 LOGGED_TEXT_CHARS_MAX = 256
 """Length at which a peer's text is cut in a log line (S52)."""
 
+assert (
+    SESSION_LOOK_S < SESSION_STAMP_S < SESSION_CONFIRM_S < SESSION_LOOK_GAP_S_MAX < SESSION_HUNG_S
+)
 assert REMAP_GROWTH_BYTES < WARM_TAIL_BYTES
 assert LOGGED_TEXT_CHARS_MAX < STRING_BYTES_MAX
 assert LOOP_BATCH_BYTES_MIN < LOOP_BATCH_BYTES_MAX < DECOMPRESSED_BATCH_BYTES_MAX
