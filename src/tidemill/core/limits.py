@@ -144,6 +144,22 @@ COORD_OPS_PER_MULTI_MAX = 100
 """Changes in one multi: every page, the head and the guard fit."""
 COORD_MULTI_BYTES_MAX = 512 * KIB
 """Paths and values of one multi: half of what ZooKeeper takes, which a larger one can stop."""
+METADATA_PAGES = 64
+"""Pages that topics are spread over. Part of the stored form: it never changes."""
+NODE_PACKED_FROM_BYTES = 16 * KIB
+"""A longer value is stored packed."""
+PAGE_STORED_BYTES_MAX = 256 * KIB
+"""A request that would make a page longer than this is refused; two fit into one multi."""
+PAGE_INFLATED_BYTES_MAX = 8 * MIB
+"""The same before packing: about 100,000 partitions."""
+NODE_STORED_BYTES_MAX = 512 * KIB
+"""The longest value that is read. Longer than a request may make it: elections go on."""
+NODE_INFLATED_BYTES_MAX = 16 * MIB
+"""The same unpacked: what a forged value costs before it is refused (S46)."""
+PARTITIONS_PER_TOPIC_MAX = 100_000
+"""Partitions of one topic that are read (S46)."""
+PARTITIONS_ENCODED_PER_SLICE = 2_000
+"""Partitions that are encoded or decoded in one slice of the loop: about 5 ms."""
 SESSION_LOOK_S = 0.05
 """How often a process looks for changes and deaths that no peer told it of."""
 SESSION_STAMP_S = 0.2
@@ -154,8 +170,6 @@ SESSION_CONFIRM_S = 0.4
 """Before a peer is killed, its stamp is seen old for this long: two stamps would have come."""
 SESSION_LOOK_GAP_S_MAX = 1.0
 """A process that has not looked for this long was stopped itself, and trusts no old stamp yet."""
-CHANGED_PATHS_MAX = 1_000
-"""Changed nodes that are read one by one; beyond it everything is read again."""
 
 # --- classic consumer groups ---------------------------------------------------------------------
 CLASSIC_PROTOCOLS_MAX = 32

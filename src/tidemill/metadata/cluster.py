@@ -33,9 +33,11 @@ from tidemill.metadata.controller.controller import (
     TopicResult,
     TopicSpec,
 )
-from tidemill.metadata.controller.controllership import CAS_ATTEMPTS_MAX, Controllership
+from tidemill.metadata.controller.controllership import Controllership
 from tidemill.metadata.controller.election import PartitionChange, after_isr_change, restart_unclean
+from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
 from tidemill.metadata.image import nodes
+from tidemill.metadata.image.head import Head
 from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.metadata_image import (
@@ -78,8 +80,9 @@ class Cluster:
         self._rng = rng
         self._alarm = alarm
         self._keeper = ImageKeeper(coord, ImageReader(self.live, alarm))
-        self._controller = Controllership(coord, self._keeper, self.live, alarm)
-        self._overrides = OverrideWriter(coord, self._keeper, self.live)
+        writer = PageWriter(coord, self._keeper)
+        self._controller = Controllership(coord, self._keeper, writer, self.live, alarm)
+        self._overrides = OverrideWriter(self._keeper, writer, self.live)
         self._lock = asyncio.Lock()
         self._advertised = Endpoint("", 0)
         self._registered = False
@@ -127,7 +130,7 @@ class Cluster:
         UserError if another broker has our id, or the store is not a usable one.
         """
         self._advertised = advertised
-        self._coord.watch("/", self._keeper.mark)
+        self._keeper.watch()
         self._coord.on_state(self._session_changed)
         async with self._lock:
             await self._join(unclean=unclean)
@@ -206,6 +209,7 @@ class Cluster:
             Create(nodes.CONTROLLER_EPOCH, nodes.encode_counter(0)),
             Create(nodes.BROKER_EPOCH, nodes.encode_counter(0)),
             Create(nodes.PRODUCER_IDS, nodes.encode_counter(0)),
+            Create(nodes.HEAD, Head().encode()),
         ]
         node = await self._coord.get(nodes.CLUSTER)
         if node is None:
@@ -313,7 +317,7 @@ class Cluster:
                 if term is None or not self.may_act:
                     raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
                 try:
-                    await self._controller.settle(term)
+                    await self._controller.settle()
                     return await work(term)
                 except CoordConflict as conflict:
                     self._controller.conflict(conflict)
@@ -345,20 +349,27 @@ class Cluster:
         the joining followers fetched: one that has restarted since cannot join (KIP-903).
         """
         async with self._lock:
-            topic, before = self._led_partition(topic_id, partition)
-            self._check_broker_epochs(broker_epochs or {})
-            after = after_isr_change(
-                before,
-                tuple(new_isr),
-                leader_epoch=leader_epoch,
-                partition_epoch=partition_epoch,
-                live=self.image.brokers,
-                isr_min=topic.config.min_insync_replicas,
-            )
-            if after == before:
-                return before
-            await self._propose(PartitionChange(topic.topic_id, partition, before, after))
-            return self.image.topics[topic.name].partitions[partition]
+            for _ in range(CAS_ATTEMPTS_MAX):
+                topic, before = self._led_partition(topic_id, partition)
+                self._check_broker_epochs(broker_epochs or {})
+                after = after_isr_change(
+                    before,
+                    tuple(new_isr),
+                    leader_epoch=leader_epoch,
+                    partition_epoch=partition_epoch,
+                    live=self.image.brokers,
+                    isr_min=topic.config.min_insync_replicas,
+                )
+                if after == before:
+                    return before
+                change = PartitionChange(topic.topic_id, partition, before, after)
+                try:
+                    await self._controller.change_partitions([change], term=self._keeper.term)
+                except CoordConflict:
+                    await self._keeper.load()
+                else:
+                    return self.image.topics[topic.name].partitions[partition]
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "the metadata keeps changing")
 
     def _led_partition(self, topic_id: UUID, index: int) -> tuple[TopicImage, PartitionImage]:
         topic = self.image.topic_by_id(topic_id)
@@ -374,18 +385,6 @@ class Cluster:
             broker = self.image.brokers.get(broker_id)
             if broker is None or broker.epoch != epoch:
                 raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} restarted")
-
-    async def _propose(self, change: PartitionChange) -> None:
-        for _ in range(CAS_ATTEMPTS_MAX):
-            try:
-                await self._controller.change_partitions([change], term=self._keeper.term)
-            except CoordConflict as conflict:
-                await self._keeper.load()
-                if conflict.path != nodes.CONTROLLER_EPOCH:
-                    break
-            else:
-                return
-        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "the partition changed meanwhile")
 
     async def reserve_producer_ids(self, count: int = _PRODUCER_ID_BLOCK) -> range:
         """Reserve a block of producer ids that no other broker ever gets."""

@@ -140,10 +140,6 @@ class Coord(Protocol):
         """The nodes one level below `path`, with their paths, sorted."""
         ...
 
-    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        """All nodes whose path starts with `prefix`, sorted by path."""
-        ...
-
     async def multi(self, ops: Sequence[Op]) -> None:
         """Apply all ops or none; CoordConflict names the path of the op that did not fit.
 
@@ -151,11 +147,11 @@ class Coord(Protocol):
         """
         ...
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
-        """Call `changed(path)` after a node under `prefix` was made, replaced or removed.
+    def watch(self, path: str, changed: Callable[[str], None]) -> None:
+        """Call `changed(path)` after the node or one of its children was made, replaced or removed.
 
-        Calls may be late and may be merged, but none is lost while the session lives. After a
-        reconnect, `changed(prefix)` means that anything under the prefix may have changed.
+        Calls may be late, may be merged and may come for nothing, but none is lost while the
+        session lives; all watches are called after a reconnect.
         """
         ...
 
@@ -205,21 +201,22 @@ def checked_op(op: Op, now: Node | None) -> Node | None:
 
 @final
 class Watchers:
-    """Callbacks by prefix, called in the order in which they were added."""
+    """Callbacks by watched path, called in the order in which they were added."""
 
     def __init__(self) -> None:
         self._watches: list[tuple[str, Callable[[str], None]]] = []
 
-    def add(self, prefix: str, changed: Callable[[str], None]) -> None:
-        self._watches.append((prefix, changed))
+    def add(self, path: str, changed: Callable[[str], None]) -> None:
+        self._watches.append((path, changed))
 
     def tell(self, path: str) -> None:
-        """A node at `path` was made, replaced or removed."""
-        for prefix, changed in self._watches:
-            if path.startswith(prefix):
-                changed(path)
+        """The node at `path` was made, replaced or removed."""
+        parent = path.rpartition("/")[0]
+        for watched, changed in self._watches:
+            if watched in {path, parent}:
+                changed(watched)
 
     def tell_all(self) -> None:
         """Anything may have changed."""
-        for prefix, changed in self._watches:
-            changed(prefix)
+        for watched, changed in self._watches:
+            changed(watched)

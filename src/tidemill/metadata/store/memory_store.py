@@ -70,6 +70,7 @@ class MemoryCoordServer:
         return self._nodes.get(path)
 
     def scan(self, prefix: str) -> list[tuple[str, Node]]:
+        """All nodes whose path starts with `prefix`, sorted by path; for tests."""
         found: list[tuple[str, Node]] = []
         for path in self._paths[bisect_left(self._paths, prefix) :]:
             if not path.startswith(prefix):
@@ -152,17 +153,13 @@ class MemoryCoord:
         self._check()
         return self._server.children(path)
 
-    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        self._check()
-        return self._server.scan(prefix)
-
     async def multi(self, ops: Sequence[Op]) -> None:
         check_multi(ops)
         self._check()
         self._server.multi(self, ops)
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
-        self._watchers.add(prefix, changed)
+    def watch(self, path: str, changed: Callable[[str], None]) -> None:
+        self._watchers.add(path, changed)
 
     def on_state(self, changed: Callable[[SessionState], None]) -> None:
         self._state_callbacks.append(changed)

@@ -33,10 +33,11 @@ from tidemill.metadata.store.coord import (
 )
 from tidemill.metadata.store.session_files import Holder, SessionFile
 
-__all__ = ["Looked", "StoreFile"]
+__all__ = ["Convert", "Looked", "StoreFile", "as_they_are"]
 
 _APPLICATION_ID = 0x544D434F  # "TMCO"
-_FORMAT = 2
+_FORMAT = 3
+"""1: one process per file. 2: sessions. 3: the metadata in pages."""
 _NO_SESSION = 0
 _BUSY_MS = 2_000
 """SQLite's own waiting, for what happens outside the queue: a checkpoint of somebody's tool."""
@@ -56,6 +57,13 @@ _FROM_FORMAT_1 = (
     _SCHEMA[1],
 )
 _AFTER_ALL_PATHS = "\U0010ffff"
+
+Convert = Callable[[Sequence[tuple[str, Node]]], Sequence[tuple[str, bytes]]]
+
+
+def as_they_are(nodes: Sequence[tuple[str, Node]]) -> list[tuple[str, bytes]]:
+    """The nodes of an older form, for a store whose user has none."""
+    return [(path, node.value) for path, node in nodes]
 
 
 @final
@@ -81,12 +89,19 @@ class StoreFile:
     """An open file, and the session of this process in it."""
 
     def __init__(
-        self, path: str, sessions: str, holder: Holder, *, monotonic: Callable[[], float]
+        self,
+        path: str,
+        sessions: str,
+        holder: Holder,
+        *,
+        monotonic: Callable[[], float],
+        convert: Convert,
     ) -> None:
         """UserError if the file is not ours, of another version, or in use elsewhere."""
         self._path = path
         self._sessions = sessions
         self._holder = holder
+        self._convert = convert
         self._lock = os.open(
             f"{path.removesuffix('.db')}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
@@ -126,10 +141,22 @@ class StoreFile:
             if self._is_new():
                 self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
                 self._execute_all(_SCHEMA)
-            elif found == 1:
-                self._execute_all(_FROM_FORMAT_1)
+            elif found < _FORMAT:
+                self._convert_from(found)
             self._db.execute(f"PRAGMA user_version = {_FORMAT}")
         self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+
+    def _convert_from(self, found: int) -> None:
+        """Bring the file into the format of today, in the transaction that says so."""
+        if found == 1:
+            self._execute_all(_FROM_FORMAT_1)
+        self._end_sessions(self._session_rows())
+        if self._session_rows():
+            raise UserError(f"{self._path} is in use by brokers of an older version: stop them")
+        converted = self._convert(self._below("/"))
+        self._db.execute("DELETE FROM nodes")
+        for path, value in converted:
+            self._db.execute("INSERT INTO nodes VALUES (?, ?, 0, ?)", (path, value, _NO_SESSION))
 
     def _known_format(self) -> int:
         if self._pragma("application_id") != _APPLICATION_ID:
@@ -184,17 +211,18 @@ class StoreFile:
         with _errors_translated():
             return self._get(path)
 
-    def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        with _errors_translated():
-            rows = self._db.execute(
-                "SELECT path, value, version FROM nodes WHERE path >= ? AND path < ? ORDER BY path",
-                (prefix, prefix + _AFTER_ALL_PATHS),
-            )
-            return [(path, Node(value, version)) for path, value, version in rows]
-
     def children(self, path: str) -> list[tuple[str, Node]]:
         below = f"{path}/"
-        return [found for found in self.scan(below) if "/" not in found[0][len(below) :]]
+        with _errors_translated():
+            found = self._below(below)
+        return [(one, node) for one, node in found if "/" not in one[len(below) :]]
+
+    def _below(self, prefix: str) -> list[tuple[str, Node]]:
+        rows = self._db.execute(
+            "SELECT path, value, version FROM nodes WHERE path >= ? AND path < ? ORDER BY path",
+            (prefix, prefix + _AFTER_ALL_PATHS),
+        )
+        return [(path, Node(value, version)) for path, value, version in rows]
 
     def multi(self, ops: Sequence[Op]) -> None:
         with _errors_translated(), self._queued(), self._transaction():

@@ -35,7 +35,7 @@ from tidemill.metadata.store.coord import (
 from tidemill.metadata.store.local_disk import check_local
 from tidemill.metadata.store.session_files import this_process
 from tidemill.metadata.store.session_watch import SessionWatch
-from tidemill.metadata.store.sqlite_file import Looked, StoreFile
+from tidemill.metadata.store.sqlite_file import Convert, Looked, StoreFile, as_they_are
 
 __all__ = ["SqliteCoord"]
 
@@ -50,8 +50,10 @@ SESSIONS_DIRECTORY = "sessions"
 class SqliteCoord:
     """This process's session with the store of its host."""
 
-    def __init__(self, path: str, clock: Clock) -> None:
+    def __init__(self, path: str, clock: Clock, *, convert: Convert = as_they_are) -> None:
+        """`convert` brings nodes that an older version has stored into the form of today."""
         self._path = path
+        self._convert = convert
         self._clock = clock
         self._file: StoreFile | None = None
         self._watch: SessionWatch | None = None
@@ -100,7 +102,13 @@ class SqliteCoord:
         except OSError as error:
             raise UserError(f"cannot open {self._path}: {error}") from error
         try:
-            file = StoreFile(self._path, sessions, holder, monotonic=self._clock.monotonic)
+            file = StoreFile(
+                self._path,
+                sessions,
+                holder,
+                monotonic=self._clock.monotonic,
+                convert=self._convert,
+            )
         except BaseException:
             watch.stop()
             raise
@@ -133,9 +141,6 @@ class SqliteCoord:
     async def children(self, path: str) -> list[tuple[str, Node]]:
         return await self._run(self._open_file().children, path)
 
-    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        return await self._run(self._open_file().scan, prefix)
-
     async def multi(self, ops: Sequence[Op]) -> None:
         check_multi(ops)
         file = self._open_file()
@@ -151,8 +156,8 @@ class SqliteCoord:
         future.add_done_callback(committed)
         await asyncio.shield(future)
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
-        self._watchers.add(prefix, changed)
+    def watch(self, path: str, changed: Callable[[str], None]) -> None:
+        self._watchers.add(path, changed)
 
     def on_state(self, changed: Callable[[SessionState], None]) -> None:
         self._state_callbacks.append(changed)

@@ -75,13 +75,6 @@ class SimCoord:
         self._check_answered()
         return found
 
-    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        await self._travel()
-        found = await self._session.scan(prefix)
-        await self._travel()
-        self._check_answered()
-        return found
-
     async def multi(self, ops: Sequence[Op]) -> None:
         check_multi(ops)
         await self._travel()
@@ -91,14 +84,14 @@ class SimCoord:
         await self._travel()
         self._check_answered()
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
+    def watch(self, path: str, changed: Callable[[str], None]) -> None:
         context = copy_context()
         loop = asyncio.get_running_loop()
 
-        def tell(path: str) -> None:
-            loop.call_later(self._delay_s(), changed, path, context=context)
+        def tell(watched: str) -> None:
+            loop.call_later(self._delay_s(), changed, watched, context=context)
 
-        self._session.watch(prefix, tell)
+        self._session.watch(path, tell)
 
     def on_state(self, changed: Callable[[SessionState], None]) -> None:
         context = copy_context()

@@ -38,7 +38,7 @@ def test_ephemeral_nodes_of_a_dead_process_are_gone_at_the_next_start(run, tmp_p
     async def scenario() -> None:
         coord = SqliteCoord(str(path), SystemClock())
         await coord.start()
-        assert await coord.scan("/") == [("/kept", Node(b"\x00", 3))]
+        assert await coord.children("") == [("/kept", Node(b"\x00", 3))]
         assert sorted(file.name for file in (tmp_path / "sessions").iterdir()) == ["8", "8.nudge"]
         await coord.close()
         assert list((tmp_path / "sessions").iterdir()) == []
@@ -115,12 +115,12 @@ def test_a_file_of_format_1_is_converted(run, tmp_path):
     async def scenario() -> None:
         coord = SqliteCoord(str(path), SystemClock())
         await coord.start()
-        assert await coord.scan("/") == [("/kept", Node(b"\x01", 3))]
+        assert await coord.children("") == [("/kept", Node(b"\x01", 0))]
         await coord.close()
 
     run(scenario())
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
 
 
 def test_a_file_that_a_broker_of_format_1_has_open_is_refused(tmp_path):
