@@ -91,6 +91,7 @@ class Broker:
             ),
             config,
             self._seams.rng,
+            clock=self._seams.clock,
         )
         self._coordinators = Coordinators(self._seams, self.cluster, self._timers)
 

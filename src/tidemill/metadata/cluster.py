@@ -5,7 +5,7 @@ The rules of this shell:
 - One lock guards everything that reads the store into the image or writes to the store. Inside it
   the image is the newest that this broker has seen. After a successful write the image contains the
   write before the caller continues (T22).
-- Only a CONNECTED session acts (`may_act`). A LOST session is replaced, and the broker registers
+- Only a broker with a lease acts (`lease.py`). A LOST session is replaced, and the broker registers
   again, in a new broker epoch.
 - Before it registers after an unclean stop, a broker leaves the in-sync sets of all partitions
   whose records it may have lost (I14).
@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar, final
 from uuid import UUID
 
+from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
@@ -48,6 +49,7 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
+from tidemill.metadata.lease import Lease
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Op, Put, SessionState
 
@@ -71,6 +73,7 @@ class Cluster:
         config: BrokerConfig,
         rng: Rng,
         *,
+        clock: Clock,
         alarm: Callable[[str], None] = _log.error,
     ) -> None:
         self.live = LiveConfig(config)
@@ -83,9 +86,10 @@ class Cluster:
         writer = PageWriter(coord, self._keeper)
         self._controller = Controllership(coord, self._keeper, writer, self.live, alarm)
         self._overrides = OverrideWriter(self._keeper, writer, self.live)
+        self._keeper.subscribe(self._follow_members)
         self._lock = asyncio.Lock()
         self._advertised = Endpoint("", 0)
-        self._registered = False
+        self._lease = Lease(coord, clock)
         self._closed = False
         self.broker_epoch = -1
         """The epoch of the last registration."""
@@ -100,12 +104,12 @@ class Cluster:
 
     @property
     def may_act(self) -> bool:
-        """Whether this broker may lead or control anything right now."""
-        return self._registered and self._coord.state is SessionState.CONNECTED
+        """Whether this broker may act as an owner right now."""
+        return self._lease.may_act
 
     @property
     def is_controller(self) -> bool:
-        return self._controller.term is not None and self.may_act
+        return self._controller.term is not None and self._lease.is_held
 
     def all_topic_ids(self) -> Collection[UUID] | None:
         """The ids of all topics of the cluster; None while the image may lack one."""
@@ -152,7 +156,7 @@ class Cluster:
         """Read all changes that watches announced, and react to them."""
         while self._needs_work():
             async with self._lock:
-                if not self._registered:
+                if not self._lease.registered:
                     await self._join(unclean=False)
                 await self._keeper.refresh()
                 await self._react()
@@ -167,7 +171,7 @@ class Cluster:
     def _needs_work(self) -> bool:
         if self._closed or self._coord.state is SessionState.SUSPENDED:
             return False
-        return self._keeper.behind or not self._registered
+        return self._keeper.behind or not self._lease.registered
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -175,14 +179,19 @@ class Cluster:
         self._keeper.wakeup.set()
 
     def _resign(self) -> None:
-        self._registered = False
+        self._lease.registered = False
+        self._lease.fenced = True
         self._controller.step_down()
+
+    def _follow_members(self, delta: Delta) -> None:
+        member = delta.after.members.get(self.broker_id)
+        self._lease.fenced = member is None or member.epoch != self.broker_epoch
 
     async def _react(self) -> None:
         """Do what the newest image requires of this broker: step down, campaign or control."""
         if self._controller.term != self._keeper.term:
             self._controller.step_down()
-        if self.image.controller_broker_id == NO_LEADER and self._registered:
+        if self.image.controller_broker_id == NO_LEADER and self._lease.registered:
             await self._controller.campaign()
         if self.is_controller:
             await self._controller.serve()
@@ -252,7 +261,7 @@ class Cluster:
 
     def _registered_as(self, broker: BrokerImage) -> None:
         self.broker_epoch = broker.epoch
-        self._registered = True
+        self._lease.registered = True
         draft = ImageDraft(self.image)
         draft.put_broker(broker)
         self._keeper.publish(draft)
@@ -314,7 +323,7 @@ class Cluster:
         async with self._lock:
             for _ in range(CAS_ATTEMPTS_MAX):
                 term = self._controller.term
-                if term is None or not self.may_act:
+                if term is None or not self._lease.is_held:
                     raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
                 try:
                     await self._controller.settle()

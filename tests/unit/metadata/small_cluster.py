@@ -14,6 +14,7 @@ from tidemill.metadata.image.metadata_image import Delta
 from tidemill.metadata.image.page import StoredTopic, decode_page, page_of, page_value
 from tidemill.metadata.store.coord import Create, Op, Put
 from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
+from tidemill.testing.manual_clock import ManualClock
 
 
 @dataclass
@@ -34,6 +35,7 @@ class SmallCluster:
         self.notices_held = False
         """While set, no session is notified of changes."""
         self.flags = flags
+        self.clock = ManualClock()
         self.members: dict[int, Member] = {}
 
     async def start(self, *broker_ids: int, unclean: bool = False) -> list[Cluster]:
@@ -46,7 +48,9 @@ class SmallCluster:
         config = broker_config(flags=[*self.flags, f"node.id={broker_id}"])
         alarms: list[str] = []
         coord = self.server.session()
-        cluster = Cluster(coord, config, SeededRng(broker_id), alarm=alarms.append)
+        cluster = Cluster(
+            coord, config, SeededRng(broker_id), clock=self.clock, alarm=alarms.append
+        )
         member = Member(coord, cluster, alarms=alarms)
         cluster.subscribe(member.deltas.append)
         self.members[broker_id] = member

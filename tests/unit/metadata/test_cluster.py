@@ -42,7 +42,7 @@ def test_the_cluster_id_is_known_before_joining_and_stays(run):
     async def scenario() -> None:
         small = SmallCluster()
         coord = small.server.session()
-        first = Cluster(coord, broker_config(), SeededRng(1))
+        first = Cluster(coord, broker_config(), SeededRng(1), clock=small.clock)
         cluster_id = await first.identify()
         assert cluster_id
         assert not first.image.brokers

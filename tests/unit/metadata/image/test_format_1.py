@@ -37,7 +37,7 @@ async def joined(path: Path) -> tuple[Cluster, list[str]]:
     alarms: list[str] = []
     coord = SqliteCoord(str(path), SystemClock(), convert=converted_from_format_1)
     config = broker_config(flags=["node.id=0"])
-    cluster = Cluster(coord, config, SeededRng(1), alarm=alarms.append)
+    cluster = Cluster(coord, config, SeededRng(1), clock=SystemClock(), alarm=alarms.append)
     await cluster.start(Endpoint("h", 9092), unclean=False)
     return cluster, alarms
 
