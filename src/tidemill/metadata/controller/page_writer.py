@@ -7,7 +7,9 @@ made.
 
 The outcome of a multi can be unknown. Then the head tells: if it is the one that was sent, the
 write is done; while it is the one before, the write can still come, so the same is sent again on
-the same version, until one of them is settled.
+the same version, until one of them is settled. If the store does not answer that either, the caller
+is told that the outcome is unknown, and nobody waits for the write any more. It must not come later
+then: the next write first makes that impossible, by a head of its own on the same version.
 
 All methods are called with the cluster's lock held.
 """
@@ -15,6 +17,7 @@ All methods are called with the cluster's lock held.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -91,6 +94,10 @@ class PageWriter:
         `bounded`: PartTooLarge if a part gets too long; elections must not fail for that. After
         CoordConflict or StoreUnavailable the image is out of date and everything is read again.
         """
+        if self._unsettled is not None:
+            await self.settle()
+            self._keeper.mark(ALL)
+            raise CoordConflict(HEAD, "the draft is from before the last write")
         delta = draft.finish()
         writes = await self._planned(delta, term=term, bounded=bounded)
         try:
@@ -102,27 +109,18 @@ class PageWriter:
         self._keeper.publish(draft)
 
     async def settle(self) -> None:
-        """Find out how the last write ended, if that is unknown; then nothing of it can come."""
+        """After a write whose outcome is unknown: see to it that it cannot come any more."""
         write = self._unsettled
-        for _ in range(CAS_ATTEMPTS_MAX):
-            if write is None or self._unsettled is None:
-                return
-            node = await self._coord.get(HEAD, newest=True)
-            if node is None or node.version != write.versions[HEAD]:
-                self._unsettled = None
-                return
-            try:
-                await self._coord.multi(write.ops())
-            except CoordConflict as conflict:
-                if conflict.path == nodes.CONTROLLER_EPOCH:
-                    self._unsettled = None  # the term is over: it can never fit again
-            else:
-                self._unsettled = None
-        if self._unsettled is not None:
-            raise StoreUnavailable("the outcome of the last write stays unknown")
+        if write is None:
+            return
+        node = await self._coord.get(HEAD, newest=True)
+        if node is not None and node.version == write.versions[HEAD]:
+            touched = self._keeper.head.after((), epoch=0)
+            with suppress(CoordConflict):  # it came, or another write did
+                await self._coord.multi([Put(HEAD, touched.encode(), node.version)])
+        self._unsettled = None
 
     async def _send(self, write: _Write) -> None:
-        await self.settle()
         self._unsettled = write
         try:
             await self._coord.multi(write.ops())
@@ -130,16 +128,28 @@ class PageWriter:
             self._unsettled = None
             raise
         except StoreUnavailable:
-            await self._settle_own(write)
+            await self._send_until_settled(write)
         self._unsettled = None
         self._keeper.wrote(write.head, write.versions_after())
 
-    async def _settle_own(self, write: _Write) -> None:
+    async def _send_until_settled(self, write: _Write) -> None:
         """Return if the write is done after all; CoordConflict if it never will be."""
-        await self.settle()
-        node = await self._coord.get(HEAD, newest=True)
-        if node is None or node.value != write.head.encode():
-            raise CoordConflict(HEAD, "another write came first")
+        for _ in range(CAS_ATTEMPTS_MAX):
+            node = await self._coord.get(HEAD, newest=True)
+            if node is not None and node.value == write.head.encode():
+                return
+            if node is None or node.version != write.versions[HEAD]:
+                self._unsettled = None
+                raise CoordConflict(HEAD, "another write came first")
+            try:
+                await self._coord.multi(write.ops())
+            except CoordConflict as conflict:
+                if conflict.path == nodes.CONTROLLER_EPOCH:
+                    self._unsettled = None  # the term is over: it can never fit again
+                    raise
+            else:
+                return
+        raise StoreUnavailable("the outcome of the write stays unknown")
 
     # --- what is written -------------------------------------------------------------------------
 
