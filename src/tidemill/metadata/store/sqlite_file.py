@@ -134,16 +134,17 @@ class StoreFile:
             raise
 
     def _prepare(self) -> None:
-        found = _FORMAT if self._is_new() else self._known_format()
+        found = 0 if self._is_new() else self._known_format()
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
-        with self._transaction():
-            if self._is_new():
-                self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                self._execute_all(_SCHEMA)
-            elif found < _FORMAT:
-                self._convert_from(found)
-            self._db.execute(f"PRAGMA user_version = {_FORMAT}")
+        if found < _FORMAT:
+            with self._transaction():
+                if found:
+                    self._convert_from(found)
+                else:
+                    self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                    self._execute_all(_SCHEMA)
+                self._db.execute(f"PRAGMA user_version = {_FORMAT}")
         self._db.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
 
     def _convert_from(self, found: int) -> None:
