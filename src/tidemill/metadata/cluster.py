@@ -156,6 +156,8 @@ class Cluster:
         """Read all changes that watches announced, and react to them."""
         while self._needs_work():
             async with self._lock:
+                if not self._needs_work():  # closed while this waited for the lock
+                    return
                 if not self._lease.registered:
                     await self._join(unclean=False)
                 await self._keeper.refresh()
