@@ -33,14 +33,14 @@ def clock_and_step(request: pytest.FixtureRequest) -> tuple[Clock, Callable[[], 
     return request.param()
 
 
-def test_monotonic_time_advances_and_never_goes_back(
-    clock_and_step,
-):
+@pytest.mark.parametrize("name", ["monotonic", "boottime"])
+def test_monotonic_and_boot_time_advance_and_never_go_back(clock_and_step, name):
     clock, step = clock_and_step
-    first = last = clock.monotonic()
+    read = getattr(clock, name)
+    first = last = read()
     for _ in range(READS_MAX):
         step()
-        now = clock.monotonic()
+        now = read()
         assert now >= last
         last = now
         if now > first:
@@ -61,6 +61,12 @@ def test_a_manual_clock_stands_still_until_it_is_moved():
     assert (clock.wall_ms(), clock.monotonic()) == (5_000, 7.0)
     clock.advance(1.5)
     assert (clock.wall_ms(), clock.monotonic()) == (6_500, 8.5)
+
+
+def test_boot_time_runs_while_the_machine_sleeps():
+    clock = ManualClock(monotonic=7.0)
+    clock.sleep_machine(60.0)
+    assert (clock.monotonic(), clock.boottime()) == (7.0, 67.0)
 
 
 def test_setting_the_wall_clock_back_leaves_monotonic_time_alone():

@@ -31,6 +31,7 @@ from tidemill.core.net import AsyncioNet, Net
 from tidemill.core.rng import Rng, SystemRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.format_1 import converted_from_format_1
 from tidemill.metadata.image.metadata_image import MetadataImage, difference
 from tidemill.metadata.store.coord import Coord
 from tidemill.metadata.store.sqlite_store import SqliteCoord
@@ -82,7 +83,15 @@ class Broker:
         self._timers = LoopTimers(self._seams.clock)
         self._listener = Listener(self._seams.net)
         self.cluster = Cluster(
-            coord or SqliteCoord(f"{config.data_dir}/{COORD_FILE}"), config, self._seams.rng
+            coord
+            or SqliteCoord(
+                f"{config.data_dir}/{COORD_FILE}",
+                self._seams.clock,
+                convert=converted_from_format_1,
+            ),
+            config,
+            self._seams.rng,
+            clock=self._seams.clock,
         )
         self._coordinators = Coordinators(self._seams, self.cluster, self._timers)
 

@@ -158,10 +158,36 @@ SCRUB_EVENTS_MAX = 100
 # --- cluster metadata ----------------------------------------------------------------------------
 PARTITIONS_PER_REQUEST_MAX = 10_000
 """New partitions that one request may ask for (S39)."""
-COORD_OPS_PER_MULTI_MAX = 500
-"""Changes in one multi: fits into a ZooKeeper packet with room to spare."""
-CHANGED_PATHS_MAX = 1_000
-"""Changed nodes that are read one by one; beyond it everything is read again."""
+COORD_OPS_PER_MULTI_MAX = 100
+"""Changes in one multi: every page, the head and the guard fit."""
+COORD_MULTI_BYTES_MAX = 512 * KIB
+"""Paths and values of one multi: half of what ZooKeeper takes, which a larger one can stop."""
+METADATA_PAGES = 64
+"""Pages that topics are spread over. Part of the stored form: it never changes."""
+NODE_PACKED_FROM_BYTES = 16 * KIB
+"""A longer value is stored packed."""
+PAGE_STORED_BYTES_MAX = 256 * KIB
+"""A request that would make a page longer than this is refused; two fit into one multi."""
+PAGE_INFLATED_BYTES_MAX = 8 * MIB
+"""The same before packing: about 100,000 partitions."""
+NODE_STORED_BYTES_MAX = 512 * KIB
+"""The longest value that is read. Longer than a request may make it: elections go on."""
+NODE_INFLATED_BYTES_MAX = 16 * MIB
+"""The same unpacked: what a forged value costs before it is refused (S46)."""
+PARTITIONS_PER_TOPIC_MAX = 100_000
+"""Partitions of one topic that are read (S46)."""
+PARTITIONS_ENCODED_PER_SLICE = 2_000
+"""Partitions that are encoded or decoded in one slice of the loop: about 5 ms."""
+SESSION_LOOK_S = 0.05
+"""How often a process looks for changes and deaths that no peer told it of."""
+SESSION_STAMP_S = 0.2
+"""How often a process that is alive says so to the others of its host."""
+SESSION_HUNG_S = 3.0
+"""An event loop that has not turned for this long is hung; so is a process without a stamp."""
+SESSION_CONFIRM_S = 0.4
+"""Before a peer is killed, its stamp is seen old for this long: two stamps would have come."""
+SESSION_LOOK_GAP_S_MAX = 1.0
+"""A process that has not looked for this long was stopped itself, and trusts no old stamp yet."""
 
 # --- classic consumer groups ---------------------------------------------------------------------
 CLASSIC_PROTOCOLS_MAX = 32
@@ -207,6 +233,9 @@ CONSUMER_NAME_CHARS_MAX = 1 * KIB
 LOGGED_TEXT_CHARS_MAX = 256
 """Length at which a peer's text is cut in a log line (S52)."""
 
+assert (
+    SESSION_LOOK_S < SESSION_STAMP_S < SESSION_CONFIRM_S < SESSION_LOOK_GAP_S_MAX < SESSION_HUNG_S
+)
 assert REMAP_GROWTH_BYTES < WARM_TAIL_BYTES
 assert LOGGED_TEXT_CHARS_MAX < STRING_BYTES_MAX
 assert LOOP_BATCH_BYTES_MIN < LOOP_BATCH_BYTES_MAX < DECOMPRESSED_BATCH_BYTES_MAX

@@ -5,7 +5,7 @@ The rules of this shell:
 - One lock guards everything that reads the store into the image or writes to the store. Inside it
   the image is the newest that this broker has seen. After a successful write the image contains the
   write before the caller continues (T22).
-- Only a CONNECTED session acts (`may_act`). A LOST session is replaced, and the broker registers
+- Only a broker with a lease acts (`lease.py`). A LOST session is replaced, and the broker registers
   again, in a new broker epoch.
 - Before it registers after an unclean stop, a broker leaves the in-sync sets of all partitions
   whose records it may have lost (I14).
@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TypeVar, final
 from uuid import UUID
 
+from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
@@ -33,9 +34,11 @@ from tidemill.metadata.controller.controller import (
     TopicResult,
     TopicSpec,
 )
-from tidemill.metadata.controller.controllership import CAS_ATTEMPTS_MAX, Controllership
+from tidemill.metadata.controller.controllership import Controllership
 from tidemill.metadata.controller.election import PartitionChange, after_isr_change, restart_unclean
+from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
 from tidemill.metadata.image import nodes
+from tidemill.metadata.image.head import Head
 from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.metadata_image import (
@@ -46,6 +49,7 @@ from tidemill.metadata.image.metadata_image import (
     PartitionImage,
     TopicImage,
 )
+from tidemill.metadata.lease import Lease
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Op, Put, SessionState
 
@@ -69,6 +73,7 @@ class Cluster:
         config: BrokerConfig,
         rng: Rng,
         *,
+        clock: Clock,
         alarm: Callable[[str], None] = _log.error,
     ) -> None:
         self.live = LiveConfig(config)
@@ -78,11 +83,13 @@ class Cluster:
         self._rng = rng
         self._alarm = alarm
         self._keeper = ImageKeeper(coord, ImageReader(self.live, alarm))
-        self._controller = Controllership(coord, self._keeper, self.live, alarm)
-        self._overrides = OverrideWriter(coord, self._keeper, self.live)
+        writer = PageWriter(coord, self._keeper)
+        self._controller = Controllership(coord, self._keeper, writer, self.live, alarm)
+        self._overrides = OverrideWriter(self._keeper, writer, self.live)
+        self._keeper.subscribe(self._follow_members)
         self._lock = asyncio.Lock()
         self._advertised = Endpoint("", 0)
-        self._registered = False
+        self._lease = Lease(coord, clock)
         self._closed = False
         self.broker_epoch = -1
         """The epoch of the last registration."""
@@ -97,12 +104,12 @@ class Cluster:
 
     @property
     def may_act(self) -> bool:
-        """Whether this broker may lead or control anything right now."""
-        return self._registered and self._coord.state is SessionState.CONNECTED
+        """Whether this broker may act as an owner right now."""
+        return self._lease.may_act
 
     @property
     def is_controller(self) -> bool:
-        return self._controller.term is not None and self.may_act
+        return self._controller.term is not None and self._lease.is_held
 
     def all_topic_ids(self) -> Collection[UUID] | None:
         """The ids of all topics of the cluster; None while the image may lack one."""
@@ -127,7 +134,7 @@ class Cluster:
         UserError if another broker has our id, or the store is not a usable one.
         """
         self._advertised = advertised
-        self._coord.watch("/", self._keeper.mark)
+        self._keeper.watch()
         self._coord.on_state(self._session_changed)
         async with self._lock:
             await self._join(unclean=unclean)
@@ -149,7 +156,9 @@ class Cluster:
         """Read all changes that watches announced, and react to them."""
         while self._needs_work():
             async with self._lock:
-                if not self._registered:
+                if not self._needs_work():  # closed while this waited for the lock
+                    return
+                if not self._lease.registered:
                     await self._join(unclean=False)
                 await self._keeper.refresh()
                 await self._react()
@@ -164,7 +173,7 @@ class Cluster:
     def _needs_work(self) -> bool:
         if self._closed or self._coord.state is SessionState.SUSPENDED:
             return False
-        return self._keeper.behind or not self._registered
+        return self._keeper.behind or not self._lease.registered
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -172,14 +181,19 @@ class Cluster:
         self._keeper.wakeup.set()
 
     def _resign(self) -> None:
-        self._registered = False
+        self._lease.registered = False
+        self._lease.fenced = True
         self._controller.step_down()
+
+    def _follow_members(self, delta: Delta) -> None:
+        member = delta.after.members.get(self.broker_id)
+        self._lease.fenced = member is None or member.epoch != self.broker_epoch
 
     async def _react(self) -> None:
         """Do what the newest image requires of this broker: step down, campaign or control."""
         if self._controller.term != self._keeper.term:
             self._controller.step_down()
-        if self.image.controller_broker_id == NO_LEADER and self._registered:
+        if self.image.controller_broker_id == NO_LEADER and self._lease.registered:
             await self._controller.campaign()
         if self.is_controller:
             await self._controller.serve()
@@ -206,6 +220,7 @@ class Cluster:
             Create(nodes.CONTROLLER_EPOCH, nodes.encode_counter(0)),
             Create(nodes.BROKER_EPOCH, nodes.encode_counter(0)),
             Create(nodes.PRODUCER_IDS, nodes.encode_counter(0)),
+            Create(nodes.HEAD, Head().encode()),
         ]
         node = await self._coord.get(nodes.CLUSTER)
         if node is None:
@@ -237,11 +252,9 @@ class Cluster:
         for _ in range(CAS_ATTEMPTS_MAX):
             if await self._coord.get(path) is not None:
                 raise UserError(f"node.id={self.broker_id}: another broker has this id")
-            counter = await self._coord.get(nodes.BROKER_EPOCH)
-            if counter is None:
-                raise StoreUnavailable(f"{nodes.BROKER_EPOCH} is missing")
-            broker = self._own_image(epoch=counter.version + 1)
-            count = Put(nodes.BROKER_EPOCH, nodes.encode_counter(broker.epoch), counter.version)
+            last, version = await self._counter(nodes.BROKER_EPOCH)
+            broker = self._own_image(epoch=last + 1)
+            count = Put(nodes.BROKER_EPOCH, nodes.encode_counter(broker.epoch), version)
             made = Create(path, nodes.encode_broker(broker), ephemeral=True)
             if await self._try_multi([count, made]):
                 self._registered_as(broker)
@@ -250,7 +263,7 @@ class Cluster:
 
     def _registered_as(self, broker: BrokerImage) -> None:
         self.broker_epoch = broker.epoch
-        self._registered = True
+        self._lease.registered = True
         draft = ImageDraft(self.image)
         draft.put_broker(broker)
         self._keeper.publish(draft)
@@ -312,10 +325,10 @@ class Cluster:
         async with self._lock:
             for _ in range(CAS_ATTEMPTS_MAX):
                 term = self._controller.term
-                if term is None or not self.may_act:
+                if term is None or not self._lease.is_held:
                     raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
                 try:
-                    await self._controller.settle(term)
+                    await self._controller.settle()
                     return await work(term)
                 except CoordConflict as conflict:
                     self._controller.conflict(conflict)
@@ -347,20 +360,27 @@ class Cluster:
         the joining followers fetched: one that has restarted since cannot join (KIP-903).
         """
         async with self._lock:
-            topic, before = self._led_partition(topic_id, partition)
-            self._check_broker_epochs(broker_epochs or {})
-            after = after_isr_change(
-                before,
-                tuple(new_isr),
-                leader_epoch=leader_epoch,
-                partition_epoch=partition_epoch,
-                live=self.image.brokers,
-                isr_min=topic.config.min_insync_replicas,
-            )
-            if after == before:
-                return before
-            await self._propose(PartitionChange(topic.topic_id, partition, before, after))
-            return self.image.topics[topic.name].partitions[partition]
+            for _ in range(CAS_ATTEMPTS_MAX):
+                topic, before = self._led_partition(topic_id, partition)
+                self._check_broker_epochs(broker_epochs or {})
+                after = after_isr_change(
+                    before,
+                    tuple(new_isr),
+                    leader_epoch=leader_epoch,
+                    partition_epoch=partition_epoch,
+                    live=self.image.brokers,
+                    isr_min=topic.config.min_insync_replicas,
+                )
+                if after == before:
+                    return before
+                change = PartitionChange(topic.topic_id, partition, before, after)
+                try:
+                    await self._controller.change_partitions([change], term=self._keeper.term)
+                except CoordConflict:
+                    await self._keeper.load()
+                else:
+                    return self.image.topics[topic.name].partitions[partition]
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "the metadata keeps changing")
 
     def _led_partition(self, topic_id: UUID, index: int) -> tuple[TopicImage, PartitionImage]:
         topic = self.image.topic_by_id(topic_id)
@@ -377,29 +397,21 @@ class Cluster:
             if broker is None or broker.epoch != epoch:
                 raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} restarted")
 
-    async def _propose(self, change: PartitionChange) -> None:
-        for _ in range(CAS_ATTEMPTS_MAX):
-            try:
-                await self._controller.change_partitions([change], term=self._keeper.term)
-            except CoordConflict as conflict:
-                await self._keeper.load()
-                if conflict.path != nodes.CONTROLLER_EPOCH:
-                    break
-            else:
-                return
-        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "the partition changed meanwhile")
-
     async def reserve_producer_ids(self, count: int = _PRODUCER_ID_BLOCK) -> range:
         """Reserve a block of producer ids that no other broker ever gets."""
         for _ in range(CAS_ATTEMPTS_MAX):
-            node = await self._coord.get(nodes.PRODUCER_IDS)
-            if node is None:
-                raise StoreUnavailable(f"{nodes.PRODUCER_IDS} is missing")
-            try:
-                first = nodes.decode_counter(nodes.PRODUCER_IDS, node)
-            except nodes.BadNode as bad:
-                raise StoreUnavailable(str(bad)) from bad
+            first, version = await self._counter(nodes.PRODUCER_IDS)
             value = nodes.encode_counter(first + count)
-            if await self._try_multi([Put(nodes.PRODUCER_IDS, value, node.version)]):
+            if await self._try_multi([Put(nodes.PRODUCER_IDS, value, version)]):
                 return range(first, first + count)
         raise StoreUnavailable("too many brokers ask for producer ids at once")
+
+    async def _counter(self, path: str) -> tuple[int, int]:
+        """A counter's value, and the version to change it on; it is never guessed."""
+        node = await self._coord.get(path)
+        if node is None:
+            raise StoreUnavailable(f"{path} is missing")
+        try:
+            return nodes.decode_counter(path, node), node.version
+        except nodes.BadNode as bad:
+            raise StoreUnavailable(str(bad)) from bad

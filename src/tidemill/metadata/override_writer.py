@@ -9,7 +9,7 @@ All methods are called with the cluster's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import final
 
@@ -18,9 +18,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.limits import GROUP_NAME_BYTES_MAX, OVERRIDDEN_GROUPS_MAX
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult
-from tidemill.metadata.controller.controllership import CAS_ATTEMPTS_MAX
-from tidemill.metadata.controller.store_writes import in_multis
-from tidemill.metadata.image import nodes
+from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
 from tidemill.metadata.image.group_keys import check_group_overrides
 from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.metadata_image import ImageDraft
@@ -33,7 +31,7 @@ from tidemill.metadata.image.overrides import (
     changed_overrides,
 )
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Delete, Op, Put
+from tidemill.metadata.store.coord import CoordConflict
 
 __all__ = ["OverrideChange", "OverrideWriter"]
 
@@ -55,9 +53,9 @@ class OverrideChange:
 class OverrideWriter:
     """Checks changes of overrides, writes them to the store and publishes them in the image."""
 
-    def __init__(self, coord: Coord, keeper: ImageKeeper, live: LiveConfig) -> None:
-        self._coord = coord
+    def __init__(self, keeper: ImageKeeper, writer: PageWriter, live: LiveConfig) -> None:
         self._keeper = keeper
+        self._writer = writer
         self._live = live
 
     async def alter(
@@ -74,11 +72,10 @@ class OverrideWriter:
             if validate_only:
                 return results
             try:
-                await self._write(list(_writes(self._keeper.image.overrides, draft.overrides)))
+                await self._writer.write(draft, term=self._keeper.term, bounded=True)
             except CoordConflict:
                 await self._keeper.load()
             else:
-                self._keeper.publish(draft)
                 return results
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the metadata keeps changing; try again")
 
@@ -93,11 +90,11 @@ class OverrideWriter:
         except KafkaError as error:
             result.refuse(error)
             return result
-        if not after:
+        unread = {} if stored is None or change.replace_all else stored.unread
+        if not after and not unread:
             draft.drop_overrides(change.owner)
-        elif stored is None or stored.values != after:
-            version = 0 if stored is None else stored.version + 1
-            draft.put_overrides(change.owner, StoredOverrides(after, version))
+        elif stored is None or (stored.values, stored.unread) != (after, unread):
+            draft.put_overrides(change.owner, StoredOverrides(after, unread))
         return result
 
     def _check(
@@ -119,15 +116,6 @@ class OverrideWriter:
         except UserError as error:
             raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
 
-    async def _write(self, ops: Sequence[Op]) -> None:
-        guard = Check(nodes.CONTROLLER_EPOCH, self._keeper.term)
-        try:
-            for some in in_multis(ops):
-                await self._coord.multi([guard, *some])
-        except BaseException:
-            self._keeper.mark("/")  # some of them, or all, may be stored
-            raise
-
 
 def _check_room(owner: ConfigOwner, others: Sized) -> None:
     if len(owner.name.encode()) > GROUP_NAME_BYTES_MAX:
@@ -136,19 +124,3 @@ def _check_room(owner: ConfigOwner, others: Sized) -> None:
     if len(others) >= OVERRIDDEN_GROUPS_MAX:
         detail = f"{OVERRIDDEN_GROUPS_MAX} groups have keys of their own already"
         raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
-
-
-def _writes(
-    before: Mapping[ConfigOwner, StoredOverrides], after: Mapping[ConfigOwner, StoredOverrides]
-) -> Iterable[Op]:
-    """What turns the stored overrides `before` into `after`."""
-    if before is after:
-        return
-    for owner, stored in after.items():
-        path, old = nodes.overrides_path(owner), before.get(owner)
-        if old is None:
-            yield Create(path, nodes.encode_overrides(stored.values))
-        elif stored is not old:
-            yield Put(path, nodes.encode_overrides(stored.values), old.version)
-    for owner in sorted(before.keys() - after.keys()):
-        yield Delete(nodes.overrides_path(owner), before[owner].version)

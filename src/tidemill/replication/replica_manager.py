@@ -176,16 +176,13 @@ class ReplicaManager:
         self._take_role(partition, image)
 
     def _take_role(self, partition: Partition, image: PartitionImage) -> None:
-        leads = image.readable and image.leader == self.broker_id
+        leads = image.leader == self.broker_id
         if leads and partition.is_being_cut:
             partition.after_cut = partial(self._take_role, partition, image)
             self._followed(partition, replace(image, leader=NO_LEADER))
             return
         partition.after_cut = None
-        if not image.readable:
-            # The stored state is bad (S46): the partition has no leader until it is repaired.
-            partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        elif leads:
+        if leads:
             partition.become_leader(image, now=self._clock.monotonic())
         else:
             partition.become_follower(image)

@@ -23,6 +23,7 @@ class ManualClock:
     ) -> None:
         self._wall_ms = wall_ms
         self._monotonic = monotonic
+        self._slept_s = 0.0
 
     def wall_ms(self) -> int:
         return self._wall_ms
@@ -30,8 +31,16 @@ class ManualClock:
     def monotonic(self) -> float:
         return self._monotonic
 
+    def boottime(self) -> float:
+        return self._monotonic + self._slept_s
+
+    def sleep_machine(self, seconds: float) -> None:
+        """The machine sleeps: the monotonic clock stands still, the other two go on."""
+        self._slept_s += seconds
+        self._wall_ms += round(seconds * 1000)
+
     def advance(self, seconds: float) -> None:
-        """Time passes, on both clocks."""
+        """Time passes, on all clocks."""
         invariant(seconds >= 0, "time does not go back; `jump_wall` is for a clock that was set")
         self._monotonic += seconds
         self._wall_ms += round(seconds * 1000)
@@ -54,6 +63,9 @@ class SimClock:
         return self._wall_start_ms + int((self._time() - self._started) * 1000)
 
     def monotonic(self) -> float:
+        return self._time()
+
+    def boottime(self) -> float:
         return self._time()
 
     def jump_wall(self, milliseconds: int) -> None:

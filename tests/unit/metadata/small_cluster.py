@@ -8,8 +8,13 @@ from dataclasses import dataclass, field
 from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image import nodes, stored_fields
+from tidemill.metadata.image.head import HEAD, Head, page_path
 from tidemill.metadata.image.metadata_image import Delta
+from tidemill.metadata.image.page import StoredTopic, decode_page, page_of, page_value
+from tidemill.metadata.store.coord import Create, Op, Put
 from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
+from tidemill.testing.manual_clock import ManualClock
 
 
 @dataclass
@@ -30,6 +35,7 @@ class SmallCluster:
         self.notices_held = False
         """While set, no session is notified of changes."""
         self.flags = flags
+        self.clock = ManualClock()
         self.members: dict[int, Member] = {}
 
     async def start(self, *broker_ids: int, unclean: bool = False) -> list[Cluster]:
@@ -42,7 +48,9 @@ class SmallCluster:
         config = broker_config(flags=[*self.flags, f"node.id={broker_id}"])
         alarms: list[str] = []
         coord = self.server.session()
-        cluster = Cluster(coord, config, SeededRng(broker_id), alarm=alarms.append)
+        cluster = Cluster(
+            coord, config, SeededRng(broker_id), clock=self.clock, alarm=alarms.append
+        )
         member = Member(coord, cluster, alarms=alarms)
         cluster.subscribe(member.deltas.append)
         self.members[broker_id] = member
@@ -61,3 +69,41 @@ class SmallCluster:
     def crash(self, broker_id: int) -> None:
         """Kill the process; its session expires."""
         self.server.expire(self.members.pop(broker_id).coord)
+
+    # --- the store, as another program sees it ---
+
+    def stored_topics(self) -> dict[str, StoredTopic]:
+        """All topics that are stored."""
+        found = self.server.children(nodes.PAGES)
+        pages = [decode_page(int(path[-2:]), node.value) for path, node in found]
+        return {topic.name: topic for page in pages for topic in page.topics}
+
+    async def put(self, path: str, value: bytes) -> None:
+        """Write a part of the metadata and the head, past all checks."""
+        await self._put(path, value, self._next_head(path))
+
+    async def put_topic(self, topic: StoredTopic) -> None:
+        """Store a topic as another version would."""
+        page = page_of(topic.topic_id)
+        others = [
+            one
+            for one in self.stored_topics().values()
+            if page_of(one.topic_id) == page and one.name != topic.name
+        ]
+        head = self._next_head(page_path(page))
+        value = stored_fields.dump(page_value(head.seq, [*others, topic]))
+        await self._put(page_path(page), value, head)
+
+    def _next_head(self, path: str) -> Head:
+        node = self.server.get(HEAD)
+        return (Head() if node is None else Head.decode(node.value)).after([path], epoch=0)
+
+    async def _put(self, path: str, value: bytes, head: Head) -> None:
+        session = self.server.session()
+        await session.start()
+        await session.multi([self._op(path, value), self._op(HEAD, head.encode())])
+        await session.close()
+
+    def _op(self, path: str, value: bytes) -> Op:
+        node = self.server.get(path)
+        return Create(path, value) if node is None else Put(path, value, node.version)

@@ -8,16 +8,19 @@ from uuid import UUID
 
 import pytest
 
-from tests.unit.metadata.small_cluster import SmallCluster
+from tests.unit.metadata.small_cluster import Member, SmallCluster
 from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.controller import page_writer
 from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.metadata_image import DeletedTopic
+from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.metadata_image import DeletedTopic, TopicImage
+from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.metadata.store.coord import Create, Delete, Node, Op, Put
+from tidemill.metadata.store.coord import CoordConflict, Create, Delete, Node, Op, Put
 
 
 def test_a_single_broker_registers_is_elected_and_knows_it(run):
@@ -39,7 +42,7 @@ def test_the_cluster_id_is_known_before_joining_and_stays(run):
     async def scenario() -> None:
         small = SmallCluster()
         coord = small.server.session()
-        first = Cluster(coord, broker_config(), SeededRng(1))
+        first = Cluster(coord, broker_config(), SeededRng(1), clock=small.clock)
         cluster_id = await first.identify()
         assert cluster_id
         assert not first.image.brokers
@@ -107,18 +110,54 @@ def test_T21_validate_only_creates_nothing(run):
     run(scenario())
 
 
-def test_a_large_request_is_written_in_several_multis(run):
+def test_a_change_that_is_too_long_for_one_multi_is_written_in_several(run, monkeypatch):
     async def scenario() -> None:
+        monkeypatch.setattr(page_writer, "COORD_MULTI_BYTES_MAX", 20_000)
         small = SmallCluster()
         (cluster,) = await small.start(0)
-        (result,) = await cluster.create_topics([TopicSpec(name="t", partitions=1200)])
-        assert result.code is ErrorCode.NONE
-        assert len(small.server.scan(nodes.PARTITIONS)) == 1200
+        before = small.server.get(nodes.HEAD)
+        specs = [TopicSpec(name=f"t{number}", partitions=100) for number in range(30)]
+        results = await cluster.create_topics(specs)
+        assert {one.code for one in results} == {ErrorCode.NONE}
+        after = small.server.get(nodes.HEAD)
+        assert before is not None
+        assert after is not None
+        assert after.version - before.version > 2
+        assert sorted(small.stored_topics()) == sorted(cluster.image.topics)
+        assert (await reread(small, cluster)) == cluster.image.topics
 
     run(scenario())
 
 
-def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id(run):
+async def reread(small: SmallCluster, cluster: Cluster) -> dict[str, TopicImage]:
+    """The topics after everything was read again; nothing may have changed by that."""
+    topics, seen = dict(cluster.image.topics), len(small.members[0].deltas)
+    small.server.suspend(small.members[0].coord)
+    small.server.resume(small.members[0].coord)
+    await small.catch_up()
+    assert len(small.members[0].deltas) == seen
+    return topics
+
+
+def test_a_topic_that_its_page_has_no_room_for_is_refused_and_the_others_are_made(run, monkeypatch):
+    async def scenario() -> None:
+        monkeypatch.setattr(page_writer, "PAGE_INFLATED_BYTES_MAX", 20_000)
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        results = await cluster.create_topics(
+            [TopicSpec(name="large", partitions=1_000), TopicSpec(name="small", partitions=1)]
+        )
+        assert [one.code for one in results] == [ErrorCode.POLICY_VIOLATION, ErrorCode.NONE]
+        assert results[0].topic is None
+        assert sorted(small.stored_topics()) == sorted(cluster.image.topics) == ["small"]
+        (grown,) = await cluster.create_partitions([PartitionsSpec(name="small", count=1_000)])
+        assert grown.code is ErrorCode.POLICY_VIOLATION
+        assert len(cluster.image.topics["small"].partitions) == 1
+
+    run(scenario())
+
+
+def test_I34_a_deleted_topic_leaves_nothing_in_its_page_and_its_successor_has_another_id(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
@@ -127,7 +166,7 @@ def test_I34_a_deleted_topic_leaves_no_nodes_and_its_successor_has_another_id(ru
         assert deleted.code is ErrorCode.NONE
         assert cluster.image.topic("t") is None
         assert small.members[0].deltas[-1].topics_deleted == (DeletedTopic("t", first.topic_id),)
-        assert small.server.scan(nodes.PARTITIONS) == []
+        assert small.stored_topics() == {}
         (second,) = await cluster.create_topics([TopicSpec(name="t")])
         assert second.topic_id != first.topic_id
 
@@ -270,31 +309,88 @@ def test_a_new_session_may_not_act_before_the_broker_is_registered_in_it(run):
     run(scenario())
 
 
-def test_a_creation_that_failed_half_way_leaves_no_nodes(run, monkeypatch):
+class LostAnswers:
+    """A session whose next multis have an unknown outcome: each is done or not, as `done` says."""
+
+    def __init__(self, member: Member, done: Sequence[bool], monkeypatch) -> None:
+        self._whole = member.coord.multi
+        self._done = list(done)
+        monkeypatch.setattr(member.coord, "multi", self.multi)
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        if not self._done:
+            await self._whole(ops)
+        else:
+            if self._done.pop(0):
+                await self._whole(ops)
+            raise StoreUnavailable("no answer")
+
+
+@pytest.mark.parametrize("done", [[True], [False]])
+def test_a_write_whose_outcome_is_unknown_is_settled_and_made_exactly_once(run, monkeypatch, done):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        LostAnswers(small.members[0], done, monkeypatch)
+        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        assert made.code is ErrorCode.NONE
+        assert sorted(small.stored_topics()) == sorted(cluster.image.topics) == ["t"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("done", [[True, True], [False, True], [False, False]])
+def test_a_write_whose_outcome_stays_unknown_is_found_or_never_made(run, monkeypatch, done):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        coord, whole_get = small.members[0].coord, small.members[0].coord.get
+        lost_gets = 1 if done[0] else 0
+
+        async def lost_get(path: str, newest: bool = False) -> Node | None:
+            nonlocal lost_gets
+            if lost_gets:
+                lost_gets -= 1
+                raise StoreUnavailable("no answer")
+            return await whole_get(path, newest)
+
+        LostAnswers(small.members[0], done[:1] if done[0] else done, monkeypatch)
+        monkeypatch.setattr(coord, "get", lost_get)
+        with pytest.raises(StoreUnavailable):
+            await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        assert "t" not in cluster.image.topics
+        await cluster.create_topics([TopicSpec(name="u", partitions=1)])
+        assert sorted(small.stored_topics()) == sorted(cluster.image.topics)
+        assert ("t" in cluster.image.topics) == any(done)
+
+    run(scenario())
+
+
+def test_a_write_that_nobody_waits_for_any_more_cannot_come_late(run, monkeypatch):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
         coord = small.members[0].coord
-        whole_multi, calls = coord.multi, 0
+        whole_multi, whole_get = coord.multi, coord.get
+        late: list[Sequence[Op]] = []
 
-        async def failing_multi(ops: Sequence[Op]) -> None:
-            nonlocal calls
-            calls += 1
-            if calls == 2:
-                raise StoreUnavailable("disk trouble")
-            await whole_multi(ops)
+        async def lost_multi(ops: Sequence[Op]) -> None:
+            late.append(ops)
+            raise StoreUnavailable("no answer")
 
-        monkeypatch.setattr(coord, "multi", failing_multi)
-        # Given: the second of three multis fails.
+        async def lost_get(path: str, newest: bool = False) -> Node | None:
+            raise StoreUnavailable("no answer")
+
+        monkeypatch.setattr(coord, "multi", lost_multi)
+        monkeypatch.setattr(coord, "get", lost_get)
         with pytest.raises(StoreUnavailable):
-            await cluster.create_topics([TopicSpec(name="t", partitions=1200)])
-        assert len(small.server.scan(nodes.PARTITIONS)) > 0
-        assert "t" not in cluster.image.topics
-        # When: the controller writes again.
-        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
-        # Then: there are the partitions of the new topic, and no others.
-        left = [path for path, _ in small.server.scan(nodes.PARTITIONS)]
-        assert left == [nodes.partition_path(made.topic_id, 0)]
+            await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        monkeypatch.setattr(coord, "multi", whole_multi)
+        monkeypatch.setattr(coord, "get", whole_get)
+        await cluster.create_topics([TopicSpec(name="u", partitions=1)])
+        with pytest.raises(CoordConflict):
+            await whole_multi(late[0])
+        assert sorted(small.stored_topics()) == sorted(cluster.image.topics) == ["u"]
 
     run(scenario())
 
@@ -322,13 +418,13 @@ def test_run_tries_again_after_the_store_failed(run, monkeypatch):
         (cluster,) = await small.start(0)
         (other,) = await small.start(1)
         coord = small.members[0].coord
-        whole_get = coord.get
+        whole_children = coord.children
 
-        async def failing_get(path: str) -> Node | None:
-            monkeypatch.setattr(coord, "get", whole_get)
+        async def failing_children(path: str) -> list[tuple[str, Node]]:
+            monkeypatch.setattr(coord, "children", whole_children)
             raise StoreUnavailable("disk trouble")
 
-        monkeypatch.setattr(coord, "get", failing_get)
+        monkeypatch.setattr(coord, "children", failing_children)
         monkeypatch.setattr("tidemill.metadata.cluster._RETRY_AFTER_S", 0)
         seen = asyncio.Event()
         cluster.subscribe(lambda delta: seen.set() if delta.after.brokers.keys() == {0} else None)
@@ -345,58 +441,95 @@ def test_run_tries_again_after_the_store_failed(run, monkeypatch):
 # --- nodes that another program wrote ---
 
 
-def test_S46_a_bad_topic_node_raises_an_alarm_and_deletes_nothing(run):
+def test_S46_the_topics_of_a_bad_page_stay_as_they_were_known_and_are_not_written(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (made,) = await cluster.create_topics([TopicSpec(name="t")])
+        before = cluster.image.topics["t"]
+        path = page_path(page_of(made.topic_id))
+        await small.put(path, b"\xff garbage")
+        await small.catch_up()
+        assert cluster.image.topics["t"] == before
+        assert any(path in alarm for alarm in small.members[0].alarms)
+        assert cluster.all_topic_ids() is None
+        (deleted,) = await cluster.delete_topics(["t"])
+        assert deleted.code is ErrorCode.KAFKA_STORAGE_ERROR
+        node = small.server.get(path)
+        assert node is not None
+        assert node.value == b"\xff garbage"
+
+    run(scenario())
+
+
+def test_S46_a_broker_that_starts_with_a_bad_page_serves_the_topics_of_the_others(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        made = await cluster.create_topics([TopicSpec(name=f"t{n}") for n in range(20)])
+        bad = page_of(made[0].topic_id)
+        await small.put(page_path(bad), b"[]")
+        small.crash(0)
+        (again,) = await small.start(0, unclean=True)
+        good = {one.name for one in made if page_of(one.topic_id) != bad}
+        assert good == again.image.topics.keys()
+        assert again.all_topic_ids() is None
+        assert {one.leader_epoch for one in again.image.topics[max(good)].partitions} == {1}
+        node = small.server.get(page_path(bad))
+        assert node is not None
+        assert node.value == b"[]"
+
+    run(scenario())
+
+
+def test_S46_a_page_that_was_mended_is_read_again(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (made,) = await cluster.create_topics([TopicSpec(name="t")])
+        path = page_path(page_of(made.topic_id))
+        node = small.server.get(path)
+        assert node is not None
+        await small.put(path, b"[]")
+        await small.catch_up()
+        await small.put(path, node.value)
+        await small.catch_up()
+        assert cluster.all_topic_ids() == {made.topic_id}
+        (deleted,) = await cluster.delete_topics(["t"])
+        assert deleted.code is ErrorCode.NONE
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("value", [b"?", b"[]", b'{"v":1,"seq":1}'])
+def test_S46_a_bad_head_changes_nothing_and_is_said(run, value):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
         await cluster.create_topics([TopicSpec(name="t")])
-        member = small.members[0]
-        path = nodes.topic_path("t")
-        await member.coord.multi([Put(path, b"\xff garbage", 0), Create("/topics/..", b"{}")])
-        await small.catch_up()
+        node = small.server.get(nodes.HEAD)
+        assert node is not None
+        await small.members[0].coord.multi([Put(nodes.HEAD, value, node.version)])
+        with pytest.raises(StoreUnavailable, match="/head"):
+            await small.catch_up()
         assert "t" in cluster.image.topics
-        assert any("/topics/t" in alarm for alarm in member.alarms)
-        # Even a new controller, which does not know the topic, must not delete its partitions.
-        small.crash(0)
-        (again,) = await small.start(0)
-        assert "t" not in again.image.topics
-        assert len(small.server.scan(nodes.PARTITIONS)) == 4
 
     run(scenario())
 
 
-def test_S46_a_bad_partition_node_leaves_the_partition_as_it_was_known(run):
+def test_S46_a_key_that_this_version_does_not_know_neither_hides_its_topic_nor_gets_lost(run):
     async def scenario() -> None:
         small = SmallCluster()
         (cluster,) = await small.start(0)
-        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=2)])
-        before = cluster.image.partition("t", 1)
-        path = nodes.partition_path(made.topic_id, 1)
-        await small.members[0].coord.multi([Put(path, b"[]", 0)])
-        await small.catch_up()
-        assert cluster.image.partition("t", 1) == before
-        small.crash(0)
-        (again,) = await small.start(0)
-        unreadable = again.image.partition("t", 1)
-        assert unreadable is not None
-        assert (unreadable.leader, unreadable.replicas) == (-1, (0,))
-        good = again.image.partition("t", 0)
-        assert good is not None
-        assert good.leader == 0
-
-    run(scenario())
-
-
-def test_S46_a_key_that_this_version_does_not_know_does_not_hide_the_topic(run):
-    async def scenario() -> None:
-        small = SmallCluster()
-        (cluster,) = await small.start(0)
-        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
-        value = nodes.encode_topic(made.topic_id, ((0,),), {"future.key": "1", "segment.ms": "9"})
-        await small.members[0].coord.multi([Put(nodes.topic_path("t"), value, 0)])
+        await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        stored = small.stored_topics()["t"]
+        keys = {"future.key": "1", "segment.ms": "9"}
+        await small.put_topic(stored._replace(overrides=keys))
         await small.catch_up()
         assert cluster.image.topics["t"].overrides == {"segment.ms": "9"}
         assert any("future.key" in alarm for alarm in small.members[0].alarms)
+        await cluster.create_partitions([PartitionsSpec(name="t", count=2)])
+        assert small.stored_topics()["t"].overrides == keys
 
     run(scenario())
 
@@ -443,21 +576,6 @@ def test_unreadable_producer_ids_are_not_guessed(run):
         await small.members[0].coord.multi([Delete(nodes.PRODUCER_IDS, 1)])
         with pytest.raises(StoreUnavailable):
             await cluster.reserve_producer_ids()
-
-    run(scenario())
-
-
-def test_a_new_controller_deletes_the_remains_of_a_half_made_topic(run):
-    async def scenario() -> None:
-        small = SmallCluster()
-        (cluster,) = await small.start(0)
-        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
-        strays = [nodes.partition_path(UUID(int=9), 0), nodes.partition_path(made.topic_id, 1)]
-        await small.members[0].coord.multi([Create(path, b"") for path in strays])
-        small.crash(0)
-        await small.start(0)
-        left = [path for path, _ in small.server.scan(nodes.PARTITIONS)]
-        assert left == [nodes.partition_path(made.topic_id, 0)]
 
     run(scenario())
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
-from tidemill.core.errors import ErrorCode, StoreUnavailable
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.metadata.controller import page_writer
 from tidemill.metadata.controller.controller import TopicSpec
-from tidemill.metadata.image import nodes
-from tidemill.metadata.image.overrides import ALL_BROKERS, ConfigOwner, broker_owner, group_owner
+from tidemill.metadata.image import nodes, stored_fields
+from tidemill.metadata.image.overrides import (
+    ALL_BROKERS,
+    StoredOverrides,
+    broker_owner,
+    group_owner,
+)
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
-from tidemill.metadata.store.coord import Create
 
 RETENTION = "log.retention.ms"
 SESSION = "consumer.session.timeout.ms"
@@ -26,16 +31,18 @@ async def put(cluster, owner, key, value):
     assert result.code is ErrorCode.NONE, result.detail
 
 
-async def write(small, path, value):
-    """Write a node as another program, or another version, would."""
-    session = small.server.session()
-    await session.start()
-    await session.multi([Create(path, value)])
-
-
 async def store(small, owner, **values):
-    overrides = {key.replace("_", "."): text for key, text in values.items()}
-    await write(small, nodes.overrides_path(owner), nodes.encode_overrides(overrides))
+    """Write settings as another version would, while no broker runs."""
+    await small.start(0)
+    small.crash(0)
+    keys = {key.replace("_", "."): text for key, text in values.items()}
+    value = nodes.settings_value(1, {owner: StoredOverrides(keys)})
+    await small.put(nodes.SETTINGS, stored_fields.dump(value))
+
+
+def stored(small):
+    node = small.server.get(nodes.SETTINGS)
+    return nodes.decode_settings(node.value)[1]
 
 
 def retention_ms(cluster):
@@ -102,14 +109,14 @@ def test_a_change_that_two_brokers_make_at_once_keeps_both(run):
     run(scenario())
 
 
-def test_the_last_key_that_is_removed_takes_its_node_with_it(run):
+def test_the_last_key_that_is_removed_takes_its_owner_with_it(run):
     async def scenario():
         small = SmallCluster()
         (cluster,) = await small.start(0)
         await put(cluster, ALL_BROKERS, RETENTION, "5")
         removal = OverrideChange(owner=ALL_BROKERS, changes=[(RETENTION, AlterOp.DELETE, None)])
         await cluster.alter_overrides([removal])
-        assert small.server.scan(nodes.CONFIGS) == []
+        assert stored(small) == {}
         await put(cluster, ALL_BROKERS, RETENTION, "6")
         assert retention_ms(cluster) == 6
 
@@ -138,7 +145,7 @@ def test_a_store_that_does_not_answer_changes_nothing_here(run):
         (group_owner("g"), "share_auto_offset_reset", "latest"),
     ],
 )
-def test_a_stored_key_that_this_version_does_not_know_is_reported_and_ignored(
+def test_a_stored_key_that_this_version_does_not_know_is_reported_ignored_and_kept(
     run, owner, key, value
 ):
     async def scenario():
@@ -151,6 +158,8 @@ def test_a_stored_key_that_this_version_does_not_know_is_reported_and_ignored(
             assert retention_ms(cluster) == 5
         else:
             assert cluster.image.overrides_of(owner) == {}
+        await put(cluster, group_owner("other"), SESSION, "50000")
+        assert stored(small)[owner][key.replace("_", ".")] == value
 
     run(scenario())
 
@@ -168,25 +177,40 @@ def test_a_stored_key_that_no_longer_fits_the_file_is_reported_and_ignored(run):
     run(scenario())
 
 
-@pytest.mark.parametrize("path", ["/configs/", "/configs/user/a", "/configs/group/a/b"])
-def test_S46_a_foreign_node_raises_an_alarm_and_changes_nothing(run, path):
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"?",
+        b'{"v":1,"seq":1,"broker":{},"group":5}',
+        b'{"v":1,"seq":1,"broker":{"":{"log.retention.ms":5}},"group":{}}',
+        b'{"v":1,"seq":"1","broker":{},"group":{}}',
+        b'{"v":9,"seq":1,"broker":{},"group":{}}',
+    ],
+)
+def test_S46_bad_settings_leave_the_configuration_as_it_was_and_are_not_written(run, value):
     async def scenario():
         small = SmallCluster()
-        await write(small, path, nodes.encode_overrides({}))
+        await small.start(0)
+        small.crash(0)
+        await small.put(nodes.SETTINGS, value)
         (cluster,) = await small.start(0)
-        assert any(path in one for one in small.members[0].alarms)
-        assert cluster.image.overrides == {}
+        assert any(nodes.SETTINGS in one for one in small.members[0].alarms)
+        assert cluster.live.current is cluster.live.static
+        with pytest.raises(StoreUnavailable):
+            await put(cluster, ALL_BROKERS, RETENTION, "5")
+        assert small.server.get(nodes.SETTINGS).value == value
 
     run(scenario())
 
 
-def test_S46_a_bad_node_leaves_the_configuration_as_it_was(run):
+def test_more_settings_than_fit_are_refused(run, monkeypatch):
     async def scenario():
         small = SmallCluster()
-        path = nodes.overrides_path(ALL_BROKERS)
-        await write(small, path, b'{"v":1,"overrides":5}')
         (cluster,) = await small.start(0)
-        assert any(path in one for one in small.members[0].alarms)
+        monkeypatch.setattr(page_writer, "PAGE_STORED_BYTES_MAX", 10)
+        with pytest.raises(KafkaError) as refused:
+            await put(cluster, ALL_BROKERS, RETENTION, "5")
+        assert refused.value.code is ErrorCode.POLICY_VIOLATION
         assert cluster.live.current is cluster.live.static
 
     run(scenario())
@@ -197,17 +221,10 @@ def test_S46_a_bad_node_leaves_the_configuration_as_it_was(run):
     [
         ALL_BROKERS,
         broker_owner(7),
-        *map(group_owner, ["g", "~all", ".", "..", "a/b", "100%", "%2E", "ü", "\x00"]),
+        *map(group_owner, ["g", "~all", ".", "..", "a/b", "100%", "%2E", "ü", "\x00", ""]),
     ],
 )
-def test_each_owner_has_a_path_of_its_own(owner):
-    path = nodes.overrides_path(owner)
-    assert nodes.try_config_owner(path) == owner
-    assert path.count("/") == 3
-    assert not path.endswith(".")
-
-
-def test_a_path_that_we_would_not_write_has_no_owner():
-    for path in ("/configs/group/%2e", "/configs/group/%FF", "/configs/broker/", "/configs/x/y"):
-        assert nodes.try_config_owner(path) is None
-    assert nodes.try_config_owner("/configs/group/g") == ConfigOwner(group_owner("g").kind, "g")
+def test_every_owner_survives_the_round_trip(owner):
+    keys = {SESSION: "60000"}
+    value = stored_fields.dump(nodes.settings_value(4, {owner: StoredOverrides(keys)}))
+    assert nodes.decode_settings(value) == (4, {owner: keys})

@@ -16,7 +16,6 @@ from tidemill.metadata.image.metadata_image import (
     MetadataImage,
     PartitionImage,
     TopicImage,
-    unreadable_partition,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.isr_keeper import IsrKeeper
@@ -263,17 +262,6 @@ def test_a_partition_starts_with_its_last_recorded_high_watermark(place):
     place.put(topic(image(leader=SECOND, isr=ALL)))
     assert place.partition().high_watermark == 2
     assert place.replicas.high_watermarks() == {name: 2}
-
-
-def test_S46_a_partition_with_unreadable_state_stops_until_it_is_repaired(place):
-    place.put(topic(image(epoch=3)))
-    append(place.partition())
-    place.put(topic(unreadable_partition(ALL)))
-    with pytest.raises(KafkaError):
-        append(place.partition())
-    assert place.logs.deleted == []
-    place.put(topic(image(epoch=3)))
-    assert append(place.partition()).base_offset == 1
 
 
 def test_a_flush_moves_the_marks_of_its_partition(place):

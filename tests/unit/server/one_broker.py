@@ -57,6 +57,9 @@ class ManualClock:
     def monotonic(self):
         return self.now_ms / 1000
 
+    def boottime(self):
+        return self.monotonic()
+
 
 class MemoryLogs:
     """A `LogStore` that has an empty log for every partition, or none while `withheld`."""
@@ -139,7 +142,7 @@ class OneBroker:
         self.disk.make_directories("/data")
         values = {"node.id": NODE_ID, "data.dir": "/data", **values}
         self.config = broker_config(values=values)
-        self.cluster = Cluster(self.session, self.config, SeededRng(1))
+        self.cluster = Cluster(self.session, self.config, SeededRng(1), clock=self.clock)
         self.timers = LoopTimers(self.clock)
         self.groups = GroupCoordinator(
             self.cluster.live,
@@ -289,7 +292,7 @@ class OneBroker:
         """Register another broker, which answers no requests; its session."""
         config = broker_config(values={"node.id": node_id})
         session = self.store.session()
-        other = Cluster(session, config, SeededRng(node_id))
+        other = Cluster(session, config, SeededRng(node_id), clock=self.clock)
         self.run(other.start(Endpoint("other.example", 9092), unclean=False))
         self.run(self.cluster.catch_up())
         return session

@@ -13,8 +13,8 @@ from tests.unit.client.virtual_time import run_virtually
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.ids import TopicId
 from tidemill.metadata.controller.controller import TopicSpec
-from tidemill.metadata.image import nodes
-from tidemill.metadata.store.coord import Put
+from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.page import page_of
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.upkeep.stray_logs import REMOVAL_DELAY_S, StrayLogs
@@ -125,10 +125,8 @@ def test_a_topic_that_cannot_be_read_may_be_the_owner_of_any_log(run):
     async def scenario():
         small = SmallCluster()
         (cluster,) = await small.start(0)
-        await cluster.create_topics([TopicSpec(name="t", partitions=1)])
-        session = small.server.session()
-        await session.start()
-        await session.multi([Put(nodes.topic_path("t"), b"garbage", 0)])
+        (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
+        await small.put(page_path(page_of(made.topic_id)), b"garbage")
         await small.catch_up()
         assert cluster.all_topic_ids() is None
 

@@ -1,9 +1,9 @@
 """The work of the controller: the shell around the decisions of `controller.py` and `election.py`.
 
-- Every write is a multi that checks the version of the controller epoch's node (I33). So the writes
-  of a deposed controller fail, even if it does not know that it was deposed.
-- A write that failed, or whose outcome is unknown, puts the image in doubt: before the next write
-  everything is read again, and the partitions of half-made topics are deleted.
+- Every write checks the version of the controller epoch's node (I33). So the writes of a deposed
+  controller fail, even if it does not know that it was deposed.
+- A write that failed puts the image in doubt: before the next one everything is read again, after
+  an unknown outcome was settled (`page_writer.py`).
 
 All methods are called with the cluster's lock held.
 """
@@ -11,7 +11,7 @@ All methods are called with the cluster's lock held.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar, final
 from uuid import UUID
 
@@ -27,32 +27,25 @@ from tidemill.metadata.controller.controller import (
 )
 from tidemill.metadata.controller.election import PartitionChange, reconcile
 from tidemill.metadata.controller.internal_topics import internal_partitions, wrong_keys
+from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter, PartTooLarge
 from tidemill.metadata.controller.placement import ClusterLoad
-from tidemill.metadata.controller.store_writes import (
-    alter_ops,
-    altered_topic,
-    change_op,
-    changed_partition,
-    create_ops,
-    in_multis,
-)
+from tidemill.metadata.controller.store_writes import altered_topic, put_changes
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     Delta,
     ImageDraft,
+    MemberImage,
     MetadataImage,
-    PartitionImage,
     TopicImage,
 )
-from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Delete, Node, Op, Put
+from tidemill.metadata.image.page import page_of
+from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
-__all__ = ["CAS_ATTEMPTS_MAX", "Controllership"]
-
-CAS_ATTEMPTS_MAX = 10
-"""How often a compare-and-set is tried on fresh data before the request fails."""
+__all__ = ["Controllership"]
 
 
 class _Named(Protocol):
@@ -71,11 +64,13 @@ class Controllership:
         self,
         coord: Coord,
         keeper: ImageKeeper,
+        writer: PageWriter,
         live: LiveConfig,
         alarm: Callable[[str], None],
     ) -> None:
         self._coord = coord
         self._keeper = keeper
+        self._writer = writer
         self._live = live
         self._alarm = alarm
         self._load = ClusterLoad()
@@ -85,7 +80,8 @@ class Controllership:
         """Topics that changed since the last election round; `_all_unserved` means all topics."""
         keeper.subscribe(self._follow)
         self.term: int | None = None
-        """The term in which this broker is the controller, as far as it knows; else None."""
+        """The version of the controller epoch's node since this broker is the controller, as far as
+        it knows; else None."""
 
     @property
     def _image(self) -> MetadataImage:
@@ -109,19 +105,23 @@ class Controllership:
         if epoch is None:
             self._alarm(f"{nodes.CONTROLLER_EPOCH}: missing; no broker can become the controller")
             return
-        term = epoch.version + 1
-        value = nodes.encode_controller(self._live.static.node_id, term)
+        try:
+            next_epoch = nodes.decode_counter(nodes.CONTROLLER_EPOCH, epoch) + 1
+        except nodes.BadNode as bad:
+            self._alarm(str(bad))
+            return
+        value = nodes.encode_controller(self._live.static.node_id, next_epoch)
         try:
             await self._coord.multi(
                 [
                     Create(nodes.CONTROLLER, value, ephemeral=True),
-                    Put(nodes.CONTROLLER_EPOCH, nodes.encode_counter(term), epoch.version),
+                    Put(nodes.CONTROLLER_EPOCH, nodes.encode_counter(next_epoch), epoch.version),
                 ]
             )
         except CoordConflict:
-            self._keeper.mark("/")
+            self._keeper.mark(ALL)
             return
-        self.term = term
+        self.term = epoch.version + 1
         self._in_doubt = True
         self._all_unserved = True
         self._report_offsets_partitions()
@@ -142,7 +142,7 @@ class Controllership:
             if self.term is None:
                 return
             try:
-                await self.settle(self.term)
+                await self.settle()
                 await self._mend_internal_topics(self.term)
                 await self._elect(self.term)
             except CoordConflict as conflict:
@@ -157,7 +157,7 @@ class Controllership:
         else:
             names = sorted(self._unserved & image.topics.keys())
             changes = reconcile(image, [image.topics[name] for name in names])
-        await self.change_partitions(changes, term=term)
+        await self.change_partitions(changes, term=term, members=_let_in(image))
         self._all_unserved = False
         self._unserved.clear()
 
@@ -172,65 +172,55 @@ class Controllership:
                 self._alarm(_mending_line(topic, mended, wrong))
                 results.append(TopicResult(name, mended))
         if results:
-            await self._alter(results, term=term)
+            await self._put(results, term=term)
 
-    async def settle(self, term: int) -> None:
-        """If the image is in doubt, read everything and delete the remains of half-made topics."""
+    async def settle(self) -> None:
+        """If the image is in doubt, settle the last write and read everything."""
         if not self._in_doubt:
             return
+        await self._writer.settle()
         await self._keeper.load()
-        await self._sweep(await self._coord.scan(nodes.PARTITIONS), term=term)
         self._in_doubt = False
 
     def conflict(self, conflict: CoordConflict) -> None:
         """After a conflicting write: read everything, and step down if we were deposed."""
-        self._keeper.mark("/")
+        self._keeper.mark(ALL)
         if conflict.path == nodes.CONTROLLER_EPOCH:
             self.step_down()
 
-    async def _sweep(self, partitions: Iterable[tuple[str, Node]], *, term: int) -> None:
-        """Delete the partitions of topics that do not exist; none while a topic is unreadable."""
-        if not self._keeper.topics_readable:
-            return
-        strays = [Delete(path, node.version) for path, node in partitions if self._is_stray(path)]
-        await self._write(strays, term=term)
-
-    def _is_stray(self, path: str) -> bool:
-        place = nodes.try_partition(path)
-        if place is None:
-            return False
-        topic = self._image.topic_by_id(place[0])
-        return topic is None or place[1] >= len(topic.partitions)
-
     # --- writing ---------------------------------------------------------------------------------
 
-    async def _write(self, ops: Sequence[Op], *, term: int) -> None:
-        """Apply all ops, in order, in multis of bounded size that fail outside `term`."""
-        guard = Check(nodes.CONTROLLER_EPOCH, term)
+    async def _write(self, draft: ImageDraft, *, term: int, bounded: bool = False) -> None:
         try:
-            for some in in_multis(ops):
-                await self._coord.multi([guard, *some])
+            await self._writer.write(draft, term=term, bounded=bounded)
+        except PartTooLarge:
+            raise
         except BaseException:
             self._in_doubt = True
             raise
 
-    async def change_partitions(self, changes: Sequence[PartitionChange], *, term: int) -> None:
+    async def change_partitions(
+        self,
+        changes: Sequence[PartitionChange],
+        *,
+        term: int,
+        members: Mapping[int, MemberImage] | None = None,
+    ) -> None:
         """Write and publish partition states; also for brokers that are not the controller."""
-        for some in in_multis(changes):
-            await self._write([change_op(change) for change in some], term=term)
-            self._publish(some)
-
-    def _publish(self, changes: Iterable[PartitionChange]) -> None:
-        by_topic: dict[UUID, dict[int, PartitionImage]] = {}
-        for change in changes:
-            by_topic.setdefault(change.topic_id, {})[change.partition] = changed_partition(change)
-            if _is_unclean(change):
-                place = f"{self._image.names[change.topic_id]}-{change.partition}"
-                self._alarm(f"{place}: broker {change.after.leader} leads without being in sync")
+        writable = [one for one in changes if self._is_writable(one.topic_id)]
         draft = ImageDraft(self._image)
-        for topic_id, changed in by_topic.items():
-            draft.put_partitions(topic_id, changed)
-        self._keeper.publish(draft)
+        put_changes(draft, writable)
+        if members is not None and self._keeper.is_readable(nodes.MEMBERS):
+            draft.set_members(members)
+        names = self._image.names
+        await self._write(draft, term=term)
+        for change in writable:
+            if _is_unclean(change):
+                place = f"{names[change.topic_id]}-{change.partition}"
+                self._alarm(f"{place}: broker {change.after.leader} leads without being in sync")
+
+    def _is_writable(self, topic_id: UUID) -> bool:
+        return self._keeper.is_readable(page_path(page_of(topic_id)))
 
     # --- topics ----------------------------------------------------------------------------------
 
@@ -252,13 +242,17 @@ class Controllership:
 
         results = _planned(specs, plan)
         if not validate_only:
-            await self._create([result.topic for result in results if result.topic], term=term)
+            await self._put(results, term=term)
         return results
 
     async def delete_topics(self, topics: Sequence[str | UUID], *, term: int) -> list[TopicResult]:
         results = [_deletion(self._image, topic) for topic in topics]
-        gone = {result.topic.name: result.topic for result in results if result.topic}
-        await self._delete(list(gone.values()), term=term)
+        self._refuse_unwritable(results)
+        draft = ImageDraft(self._image)
+        for result in results:
+            if result.topic is not None:
+                draft.drop_topic(result.topic.name)
+        await self._write(draft, term=term)
         return results
 
     async def create_partitions(
@@ -266,7 +260,7 @@ class Controllership:
     ) -> list[TopicResult]:
         results = _planned(specs, self._planner().plan_partitions)
         if not validate_only:
-            await self._alter(results, term=term)
+            await self._put(results, term=term)
         return results
 
     async def alter_topic_configs(
@@ -274,47 +268,53 @@ class Controllership:
     ) -> list[TopicResult]:
         results = _planned(changes, self._planner().plan_config)
         if not validate_only:
-            await self._alter(results, term=term)
+            await self._put(results, term=term)
         return results
 
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
 
-    async def _create(self, topics: Sequence[TopicImage], *, term: int) -> None:
-        new = [topic for topic in topics if topic.topic_id not in self._image.names]
-        await self._write([op for topic in new for op in create_ops(topic)], term=term)
-        draft = ImageDraft(self._image)
-        for topic in new:
-            draft.put_topic(topic)
-        self._keeper.publish(draft)
-
-    async def _delete(self, topics: Sequence[TopicImage], *, term: int) -> None:
-        gone = [Delete(nodes.topic_path(topic.name), topic.version) for topic in topics]
-        await self._write(gone, term=term)
-        draft = ImageDraft(self._image)
-        for topic in topics:
-            draft.drop_topic(topic.name)
-        self._keeper.publish(draft)
-        for topic in topics:
-            found = await self._coord.scan(nodes.partitions_prefix(topic.topic_id))
+    async def _put(self, results: Sequence[TopicResult], *, term: int) -> None:
+        """Write the topics of the results; those that do not fit into their pages are refused."""
+        self._refuse_unwritable(results)
+        while True:
+            draft = ImageDraft(self._image)
+            for result in results:
+                if result.topic is not None:
+                    before = self._image.topic_by_id(result.topic_id)
+                    after = result.topic if before is None else altered_topic(before, result.topic)
+                    draft.put_topic(after)
             try:
-                await self._sweep(found, term=term)
-            except CoordConflict as conflict:
-                # The topic is deleted nevertheless; `settle` deletes what remains of it.
-                self.conflict(conflict)
-
-    async def _alter(self, results: Iterable[TopicResult], *, term: int) -> None:
-        ops: list[Op] = []
-        draft = ImageDraft(self._image)
+                await self._write(draft, term=term, bounded=True)
+            except PartTooLarge as error:
+                _refuse_page(results, error)
+            else:
+                break
         for result in results:
             if result.topic is not None:
-                before = self._image.topics[result.name]
-                ops += alter_ops(before, result.topic)
-                result.topic = altered_topic(before, result.topic)
-                draft.put_topic(result.topic)
-        await self._write(ops, term=term)
-        self._keeper.publish(draft)
+                result.topic = self._image.topics[result.name]
+
+    def _refuse_unwritable(self, results: Iterable[TopicResult]) -> None:
+        for result in results:
+            if result.topic is not None and not self._is_writable(result.topic.topic_id):
+                detail = "its page of the metadata cannot be read, so it is not written"
+                result.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail))
+
+
+def _refuse_page(results: Iterable[TopicResult], error: PartTooLarge) -> None:
+    for result in results:
+        if result.topic is not None and page_path(page_of(result.topic.topic_id)) == error.path:
+            result.refuse(error)
+
+
+def _let_in(image: MetadataImage) -> dict[int, MemberImage]:
+    """The members with every registered broker, in the epoch of its registration."""
+    registered = {
+        one.broker_id: MemberImage(broker_id=one.broker_id, epoch=one.epoch, rack=one.rack)
+        for one in image.brokers.values()
+    }
+    return {**image.members, **registered}
 
 
 def _planned(

@@ -1,41 +1,58 @@
 """Keeps this broker's image in line with the store.
 
-Watches mark what changed; `refresh` reads it and publishes the next image. After many changes, or
-an interrupted session, everything is read (`load`). Callers of either hold the lock of the cluster,
-so that each image is built on the last one.
+Three watches say what changed: the head, the brokers, the controller. `refresh` reads it, and of
+the parts only those that the head names as newer; `load` reads everything, after an interrupted
+session or a write that did not fit. Callers of either hold the lock of the cluster, so that each
+image is built on the last one. What is older than what the image has is ignored.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import final
-from uuid import UUID
 
-from tidemill.core.limits import CHANGED_PATHS_MAX
+from tidemill.core.errors import StoreUnavailable
+from tidemill.core.limits import METADATA_PAGES
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.image_reader import ImageReader, StoredNodes
-from tidemill.metadata.image.metadata_image import Delta, ImageDraft, MetadataImage
+from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, PARTS, SETTINGS, Head
+from tidemill.metadata.image.image_reader import ImageReader
+from tidemill.metadata.image.metadata_image import (
+    Delta,
+    ImageDraft,
+    MetadataImage,
+    TopicImage,
+)
+from tidemill.metadata.image.page import page_of
+from tidemill.metadata.image.stored_fields import BadNode
 from tidemill.metadata.image.topic_config import TopicConfig
-from tidemill.metadata.store.coord import Coord
+from tidemill.metadata.store.coord import Coord, Node
 
-__all__ = ["ImageKeeper"]
+__all__ = ["ALL", "ImageKeeper"]
 
-_KEPT_PREFIXES = (nodes.TOPICS, nodes.PARTITIONS, nodes.BROKERS, nodes.CONFIGS)
-_KEPT_PATHS = frozenset({nodes.CONTROLLER, nodes.CONTROLLER_EPOCH})
+ALL = "/"
+"""As a path that changed: anything may have."""
+_WATCHED = (HEAD, nodes.BROKERS, nodes.CONTROLLER)
 
 
 @final
 class ImageKeeper:
-    """The image, the parts of it that are out of date, and the subscribers to its changes."""
+    """The image, what of it is out of date, and the subscribers to its changes."""
 
     def __init__(self, coord: Coord, reader: ImageReader) -> None:
         self._coord = coord
         self._reader = reader
         self._changed: set[str] = set()
-        self._all_changed = False
+        """Of ALL and the watched paths: what has to be read."""
         self._subscribers: list[Callable[[Delta], None]] = []
+        self._seqs = dict.fromkeys(PARTS, 0)
+        """By part: the seq of what the image has of it."""
+        self._names_by_page: list[set[str]] = [set() for _ in range(METADATA_PAGES)]
         self.image = MetadataImage()
+        self.head = Head()
+        self.versions: dict[str, int] = {}
+        """Versions of the head's and the parts' nodes, to write them on; none if there is none."""
         self.term = -1
         """The version of the controller epoch's node; every write checks it (I33)."""
         self.wakeup = asyncio.Event()
@@ -43,7 +60,7 @@ class ImageKeeper:
 
     @property
     def behind(self) -> bool:
-        return self._all_changed or bool(self._changed)
+        return bool(self._changed)
 
     @property
     def topic_defaults(self) -> TopicConfig:
@@ -52,25 +69,38 @@ class ImageKeeper:
 
     @property
     def topics_readable(self) -> bool:
-        """Whether every stored topic could be read the last time."""
-        return not self._reader.unreadable_topics
+        """Whether every page could be read the last time."""
+        return not any(path.startswith(PAGES) for path in self._reader.bad_parts)
+
+    def is_readable(self, part: str) -> bool:
+        """Whether a part could be read; what could not is never written."""
+        return part not in self._reader.bad_parts
+
+    def watch(self) -> None:
+        """Hear of changes from now on."""
+        for path in _WATCHED:
+            self._coord.watch(path, self.mark)
 
     def subscribe(self, on_delta: Callable[[Delta], None]) -> None:
         """Call `on_delta` with each change, as soon as the new image is in place."""
         self._subscribers.append(on_delta)
 
     def mark(self, path: str) -> None:
-        """The node at `path` may have changed; "/" means all nodes."""
-        if path == "/":
-            self._all_changed = True
-        elif path.startswith(_KEPT_PREFIXES) or path in _KEPT_PATHS:
-            self._changed.add(path)
-        else:
-            return
-        if len(self._changed) > CHANGED_PATHS_MAX:
-            self._all_changed = True
-            self._changed.clear()
+        """What is watched at `path` may have changed; ALL means everything."""
+        self._changed.add(path)
         self.wakeup.set()
+
+    def topics_of_page(self, page: int, delta: Delta) -> list[TopicImage]:
+        """The topics on a page after a change that is not published yet, by name."""
+        names = self._names_by_page[page] | set(delta.topics_changed)
+        found = [delta.after.topics[name] for name in sorted(names) if name in delta.after.topics]
+        return [topic for topic in found if page_of(topic.topic_id) == page]
+
+    def wrote(self, head: Head, versions: Mapping[str, int]) -> None:
+        """A multi with this head was done; `versions` are those of what it wrote."""
+        self.head = head
+        self.versions.update(versions)
+        self._seqs.update((path, head.seq) for path in versions if path != HEAD)
 
     def publish(self, draft: ImageDraft) -> None:
         """Make the draft the image and call the subscribers."""
@@ -78,86 +108,86 @@ class ImageKeeper:
             self._reader.apply_overrides(draft)
         delta = draft.finish()
         self.image = delta.after
+        self._follow_names(delta)
         if not delta.empty:
             for on_delta in self._subscribers:
                 on_delta(delta)
 
+    def _follow_names(self, delta: Delta) -> None:
+        for gone in delta.topics_deleted:
+            self._names_by_page[page_of(gone.topic_id)].discard(gone.name)
+        for name in delta.topics_changed:
+            self._names_by_page[page_of(delta.after.topics[name].topic_id)].add(name)
+
+    def _known_names(self, path: str) -> set[str]:
+        return self._names_by_page[int(path[-2:])] if path.startswith(PAGES) else set()
+
+    # --- reading ---------------------------------------------------------------------------------
+
     async def load(self) -> None:
         """Read everything."""
-        # Cleared first: a node that changes while we read is marked and read again.
-        self._changed.clear()
-        self._all_changed = False
-        try:
-            await self._read_term()
-            stored = StoredNodes(
-                controller=await self._coord.get(nodes.CONTROLLER),
-                configs=await self._coord.scan(nodes.CONFIGS),
-                brokers=await self._coord.scan(nodes.BROKERS),
-                topics=await self._coord.scan(nodes.TOPICS),
-                partitions=await self._coord.scan(nodes.PARTITIONS),
-            )
-        except BaseException:
-            self.mark("/")
-            raise
-        draft = ImageDraft(self.image)
-        self._reader.read_all(self.image, stored, draft)
-        self.publish(draft)
+        await self._refresh({ALL, *_WATCHED})
 
     async def refresh(self) -> None:
         """Read what was marked."""
-        if self._all_changed:
-            await self.load()
-            return
-        paths = sorted(self._changed)
+        await self._refresh({ALL, *_WATCHED} if ALL in self._changed else set(self._changed))
+
+    async def _refresh(self, paths: set[str]) -> None:
+        # Cleared first: what changes while we read is marked and read again.
         self._changed.clear()
         draft = ImageDraft(self.image)
         try:
-            for path in paths:
-                await self._refresh_other(path, draft)
-            scanned = await self._refresh_topics(paths, draft)
-            await self._refresh_partitions(paths, scanned, draft)
+            if nodes.CONTROLLER in paths:
+                await self._read_controller(draft)
+            if nodes.BROKERS in paths:
+                found = await self._coord.children(nodes.BROKERS)
+                self._reader.read_brokers(self.image, found, draft)
+            if HEAD in paths:
+                await self._read_head(draft, everything=ALL in paths)
         except BaseException:
-            self.mark("/")
+            self.mark(ALL)
             raise
         self.publish(draft)
 
-    async def _refresh_other(self, path: str, draft: ImageDraft) -> None:
-        if path == nodes.CONTROLLER_EPOCH:
-            await self._read_term()
-        elif path == nodes.CONTROLLER:
-            self._reader.read_controller(await self._coord.get(path), draft)
-        elif path.startswith(nodes.BROKERS):
-            self._reader.read_broker(path, await self._coord.get(path), draft)
-        elif path.startswith(nodes.CONFIGS):
-            self._reader.read_overrides(path, await self._coord.get(path), draft)
+    async def _read_controller(self, draft: ImageDraft) -> None:
+        term = await self._coord.get(nodes.CONTROLLER_EPOCH)
+        self.term = -1 if term is None else term.version
+        self._reader.read_controller(await self._coord.get(nodes.CONTROLLER), draft)
 
-    async def _refresh_topics(self, paths: list[str], draft: ImageDraft) -> set[UUID]:
-        scanned: set[UUID] = set()
-        for path in paths:
-            if not path.startswith(nodes.TOPICS):
-                continue
-            node = await self._coord.get(path)
+    async def _read_head(self, draft: ImageDraft, *, everything: bool) -> None:
+        node = await self._coord.get(HEAD)
+        try:
             if node is None:
-                draft.drop_topic(path.removeprefix(nodes.TOPICS))
-                continue
-            stored = self._reader.try_decode_topic(path, node)
-            if stored is not None:
-                found = await self._coord.scan(nodes.partitions_prefix(stored.topic_id))
-                self._reader.read_topic(stored, dict(found), draft)
-                scanned.add(stored.topic_id)
-        return scanned
+                raise BadNode(HEAD, "missing")
+            head = Head.decode(node.value)
+        except BadNode as bad:
+            raise StoreUnavailable(f"the metadata cannot be read: {bad}") from bad
+        if (head.epoch, head.seq) < (self.head.epoch, self.head.seq):
+            return
+        if everything:
+            stored = await self._all_parts()
+        else:
+            stored = {path: None for path in PARTS if head.parts[path] > self._seqs[path]}
+            for path in stored:
+                stored[path] = await self._coord.get(path)
+        await self._read_parts(stored, head, draft)
+        self.head = head
+        self.versions[HEAD] = node.version
 
-    async def _refresh_partitions(
-        self, paths: list[str], scanned: set[UUID], draft: ImageDraft
+    async def _all_parts(self) -> dict[str, Node | None]:
+        pages = dict(await self._coord.children(PAGES))
+        members = await self._coord.get(MEMBERS)
+        settings = await self._coord.get(SETTINGS)
+        return {path: pages.get(path) for path in PARTS} | {MEMBERS: members, SETTINGS: settings}
+
+    async def _read_parts(
+        self, stored: Mapping[str, Node | None], head: Head, draft: ImageDraft
     ) -> None:
-        places = [nodes.try_partition(path) for path in paths if path.startswith(nodes.PARTITIONS)]
-        topic_ids = dict.fromkeys(place[0] for place in places if place is not None)
-        for topic_id in topic_ids:
-            topic = draft.topic_by_id(topic_id)
-            if topic is not None and topic_id not in scanned:
-                found = await self._coord.scan(nodes.partitions_prefix(topic_id))
-                self._reader.read_partitions(topic, found, draft)
-
-    async def _read_term(self) -> None:
-        node = await self._coord.get(nodes.CONTROLLER_EPOCH)
-        self.term = -1 if node is None else node.version
+        pacer = Pacer(1)  # one page per turn of the loop
+        for path, node in stored.items():
+            await pacer.step(0 if node is None else 1)
+            self._seqs[path] = self._reader.read_part(
+                path, node, draft, seq=head.parts[path], known=self._known_names(path)
+            )
+            if node is not None:
+                self.versions[path] = node.version

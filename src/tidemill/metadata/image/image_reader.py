@@ -1,54 +1,35 @@
 """Turns stored nodes into images.
 
 The store may hold nodes that Tidemill did not write (S46). A node that fails its check raises an
-alarm and changes nothing: a topic, partition or broker that the image has stays as it was; one that
-it does not have stays unknown. In particular a topic whose node is bad is not a deleted topic, and
-its partitions are not strays.
+alarm and changes nothing: topics, brokers and settings that the image has stay as they were; what
+it does not have stays unknown. In particular a topic on a bad page is not a deleted topic, its logs
+are not strays, and nobody writes the page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import final
 
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import NO_LEADER
 from tidemill.metadata.image import nodes
+from tidemill.metadata.image.head import MEMBERS, PAGES, SETTINGS, page_path
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     ImageDraft,
     MetadataImage,
-    PartitionImage,
     TopicImage,
-    unreadable_partition,
 )
-from tidemill.metadata.image.nodes import BadNode, StoredTopic
-from tidemill.metadata.image.overrides import (
-    ALL_BROKERS,
-    StoredOverrides,
-    broker_owner,
-    readable_overrides,
-)
+from tidemill.metadata.image.overrides import ALL_BROKERS, broker_owner, readable_overrides
+from tidemill.metadata.image.page import StoredTopic, decode_page, page_of
+from tidemill.metadata.image.stored_fields import BadNode
 from tidemill.metadata.image.topic_config import checked_overrides, resolve, topic_defaults
 from tidemill.metadata.store.coord import Node
 
-__all__ = ["ImageReader", "StoredNodes", "partitions_by_topic"]
-
-Nodes = Sequence[tuple[str, Node]]
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredNodes:
-    """All nodes under our prefixes, as scanned."""
-
-    controller: Node | None
-    configs: Nodes
-    brokers: Nodes
-    topics: Nodes
-    partitions: Nodes
+__all__ = ["ImageReader"]
 
 
 @final
@@ -60,107 +41,107 @@ class ImageReader:
         self._alarm = alarm
         self.defaults = topic_defaults(live.current)
         """The configuration of a topic without overrides, on this broker, now."""
-        self.unreadable_topics: set[str] = set()
-        """Paths of topics whose nodes are bad now; their partitions are not strays."""
+        self.bad_parts: set[str] = set()
+        """Paths of parts of the metadata that could not be read the last time."""
 
-    def read_all(self, base: MetadataImage, stored: StoredNodes, draft: ImageDraft) -> None:
-        """Bring the whole draft in line with the store."""
-        self.read_controller(stored.controller, draft)
-        self._read_configs(base, stored.configs, draft)
-        self._read_brokers(base, stored.brokers, draft)
-        by_topic = partitions_by_topic(stored.partitions)
-        self.unreadable_topics.clear()
-        seen: set[str] = set()
-        for path, node in stored.topics:
-            seen.add(path)
-            topic = self.try_decode_topic(path, node)
-            if topic is not None:
-                self.read_topic(topic, by_topic.get(str(topic.topic_id), {}), draft)
-        for name in base.topics:
-            if nodes.topic_path(name) not in seen:
+    # --- the parts of the metadata ---------------------------------------------------------------
+
+    def read_part(
+        self,
+        path: str,
+        node: Node | None,
+        draft: ImageDraft,
+        *,
+        seq: int,
+        known: Iterable[str] = (),
+    ) -> int:
+        """Bring the draft in line with a part that was last changed in `seq`, as the head says.
+
+        `known` are the topics that the image has of a page. Returns the seq that the draft has of
+        the part now; 0 for a part that nobody has written.
+        """
+        if node is None and seq == 0:
+            return 0
+        try:
+            if node is None:
+                raise BadNode(path, "missing")
+            found = self._read_part(path, node.value, draft, known)
+        except BadNode as bad:
+            self._alarm(str(bad))
+            self.bad_parts.add(path)
+            return seq
+        self.bad_parts.discard(path)
+        return found
+
+    def _read_part(self, path: str, stored: bytes, draft: ImageDraft, known: Iterable[str]) -> int:
+        if path == MEMBERS:
+            seq, members = nodes.decode_members(stored)
+            if members != draft.members:
+                draft.set_members(members)
+            return seq
+        if path == SETTINGS:
+            return self._read_settings(stored, draft)
+        page = decode_page(int(path.removeprefix(f"{PAGES}/")), stored)
+        kept = {topic.topic_id for topic in page.topics}
+        for name in sorted(known):
+            topic = draft.topic(name)
+            if topic is None or topic.topic_id in kept:
+                continue
+            # A topic of that name on another page is a new one, which was read already.
+            if page_path(page_of(topic.topic_id)) == path:
                 draft.drop_topic(name)
+        for stored_topic in page.topics:
+            self._read_topic(stored_topic, draft)
+        return page.seq
 
-    def read_controller(self, node: Node | None, draft: ImageDraft) -> None:
-        if node is None:
-            draft.set_controller(NO_LEADER, draft.controller_epoch)
+    def _read_topic(self, stored: StoredTopic, draft: ImageDraft) -> None:
+        known = draft.topic(stored.name)
+        if (
+            known is not None
+            and known.topic_id == stored.topic_id
+            and known.partitions == stored.partitions
+            and {**known.overrides, **known.unread} == stored.overrides
+        ):
             return
-        try:
-            draft.set_controller(*nodes.decode_controller(nodes.CONTROLLER, node))
-        except BadNode as bad:
-            self._alarm(str(bad))
-
-    def read_broker(self, path: str, node: Node | None, draft: ImageDraft) -> None:
-        broker_id = nodes.try_broker_id(path)
-        if broker_id is None:
-            self._alarm(f"{path!a}: not one of ours")
-        elif node is None:
-            draft.drop_broker(broker_id)
-        else:
-            broker = self._try_decode_broker(path, node)
-            if broker is not None:
-                draft.put_broker(broker)
-
-    def try_decode_topic(self, path: str, node: Node) -> StoredTopic | None:
-        """The topic in a node; None, with an alarm, if the node is bad."""
-        try:
-            stored = nodes.decode_topic(path, node)
-        except BadNode as bad:
-            self._alarm(str(bad))
-            self.unreadable_topics.add(path)
-            return None
-        self.unreadable_topics.discard(path)
-        return stored
-
-    def read_topic(
-        self, stored: StoredTopic, partitions: Mapping[str, Node], draft: ImageDraft
-    ) -> None:
-        before = draft.topic(stored.name)
-        known = before if before and before.topic_id == stored.topic_id else None
-        decoded = self._partitions(stored, partitions, known.partitions if known else ())
-        if known and known.version == stored.version and known.partitions == decoded:
-            return
-        overrides = self._readable_overrides(stored)
+        overrides, unread = self._readable_overrides(stored)
         draft.put_topic(
             TopicImage(
                 name=stored.name,
                 topic_id=stored.topic_id,
-                partitions=decoded,
+                partitions=stored.partitions,
                 overrides=overrides,
+                unread=unread,
                 config=resolve(overrides, self.defaults),
-                version=stored.version,
             )
         )
 
-    def read_partitions(self, topic: TopicImage, found: Nodes, draft: ImageDraft) -> None:
-        """Read partitions of a topic that the draft has."""
-        changed: dict[int, PartitionImage] = {}
-        for path, node in found:
-            place = nodes.try_partition(path)
-            if place is not None and place[1] < len(topic.partitions):
-                old = topic.partitions[place[1]]
-                changed[place[1]] = self._partition(path, node, old.replicas, old)
-        draft.put_partitions(topic.topic_id, changed)
+    def _readable_overrides(self, stored: StoredTopic) -> tuple[dict[str, str], dict[str, str]]:
+        """The keys that this version understands, and the others."""
+        try:
+            return checked_overrides(stored.overrides), {}
+        except KafkaError as error:
+            self._alarm(f"topic {stored.name}: {error.detail}")
+        readable: dict[str, str] = {}
+        unread: dict[str, str] = {}
+        for name, text in stored.overrides.items():
+            try:
+                readable.update(checked_overrides({name: text}))
+            except KafkaError:
+                unread[name] = text
+        return readable, unread
 
     # --- configuration that was set at run time --------------------------------------------------
 
-    def read_overrides(self, path: str, node: Node | None, draft: ImageDraft) -> None:
-        owner = nodes.try_config_owner(path)
-        if owner is None:
-            self._alarm(f"{path!a}: not one of ours")
-            return
-        if node is None:
-            draft.drop_overrides(owner)
-            return
-        known = draft.overrides.get(owner)
-        if known is not None and known.version == node.version:
-            return
-        try:
-            stored = nodes.decode_overrides(path, node)
-        except BadNode as bad:
-            self._alarm(str(bad))
-            return
-        values = readable_overrides(owner, stored, self._alarm)
-        draft.put_overrides(owner, StoredOverrides(values, node.version))
+    def _read_settings(self, stored: bytes, draft: ImageDraft) -> int:
+        seq, found = nodes.decode_settings(stored)
+        for owner, keys in found.items():
+            known = draft.overrides.get(owner)
+            if known is None or {**known.values, **known.unread} != keys:
+                draft.put_overrides(owner, readable_overrides(owner, keys, self._alarm))
+        for owner in list(draft.overrides):
+            if owner not in found:
+                draft.drop_overrides(owner)
+        return seq
 
     def apply_overrides(self, draft: ImageDraft) -> None:
         """Let the overrides of the draft take effect: in `LiveConfig`, and in all its topics."""
@@ -177,78 +158,32 @@ class ImageReader:
             for topic in list(draft.topics.values()):
                 draft.put_topic(replace(topic, config=resolve(topic.overrides, defaults)))
 
-    def _read_configs(self, base: MetadataImage, found: Nodes, draft: ImageDraft) -> None:
-        seen = set[str]()
-        for path, node in found:
-            self.read_overrides(path, node, draft)
-            seen.add(path)
-        for owner in base.overrides:
-            if nodes.overrides_path(owner) not in seen:
-                draft.drop_overrides(owner)
+    # --- brokers and the controller --------------------------------------------------------------
 
-    # --- brokers and partitions ------------------------------------------------------------------
+    def read_controller(self, node: Node | None, draft: ImageDraft) -> None:
+        if node is None:
+            draft.set_controller(NO_LEADER, draft.controller_epoch)
+            return
+        try:
+            draft.set_controller(*nodes.decode_controller(nodes.CONTROLLER, node))
+        except BadNode as bad:
+            self._alarm(str(bad))
 
-    def _read_brokers(self, base: MetadataImage, found: Nodes, draft: ImageDraft) -> None:
-        seen: set[int | None] = set()
-        for path, node in found:
-            self.read_broker(path, node, draft)
-            seen.add(nodes.try_broker_id(path))
+    def read_brokers(
+        self, base: MetadataImage, found: Sequence[tuple[str, Node]], draft: ImageDraft
+    ) -> None:
+        for broker in self._decoded_brokers(found):
+            draft.put_broker(broker)
+        seen = {nodes.try_broker_id(path) for path, _ in found}
         for broker_id in base.brokers:
             if broker_id not in seen:
                 draft.drop_broker(broker_id)
 
-    def _try_decode_broker(self, path: str, node: Node) -> BrokerImage | None:
-        try:
-            return nodes.decode_broker(path, node)
-        except BadNode as bad:
-            self._alarm(str(bad))
-            return None
-
-    def _partitions(
-        self, stored: StoredTopic, found: Mapping[str, Node], old: Sequence[PartitionImage]
-    ) -> tuple[PartitionImage, ...]:
-        result: list[PartitionImage] = []
-        for index, replicas in enumerate(stored.replicas):
-            path = nodes.partition_path(stored.topic_id, index)
-            before = old[index] if index < len(old) else None
-            result.append(self._partition(path, found.get(path), replicas, before))
-        return tuple(result)
-
-    def _partition(
-        self,
-        path: str,
-        node: Node | None,
-        replicas: tuple[int, ...],
-        before: PartitionImage | None,
-    ) -> PartitionImage:
-        try:
-            if node is None:
-                raise BadNode(path, "missing")
-            if before is not None and before.partition_epoch == node.version:
-                return before
-            return nodes.decode_partition(path, node, replicas)
-        except BadNode as bad:
-            self._alarm(str(bad))
-            return before or unreadable_partition(replicas)
-
-    def _readable_overrides(self, stored: StoredTopic) -> dict[str, str]:
-        try:
-            return checked_overrides(stored.overrides)
-        except KafkaError as error:
-            self._alarm(f"{nodes.topic_path(stored.name)}: {error.detail}")
-        readable: dict[str, str] = {}
-        for name, text in stored.overrides.items():
+    def _decoded_brokers(self, found: Iterable[tuple[str, Node]]) -> list[BrokerImage]:
+        brokers: list[BrokerImage] = []
+        for path, node in found:
             try:
-                readable.update(checked_overrides({name: text}))
-            except KafkaError:
-                continue
-        return readable
-
-
-def partitions_by_topic(found: Nodes) -> dict[str, dict[str, Node]]:
-    """Partition nodes by the text of their topic id, then by path."""
-    by_topic: dict[str, dict[str, Node]] = {}
-    start = len(nodes.PARTITIONS)
-    for path, node in found:
-        by_topic.setdefault(path[start : path.rfind("/")], {})[path] = node
-    return by_topic
+                brokers.append(nodes.decode_broker(path, node))
+            except BadNode as bad:
+                self._alarm(str(bad))
+        return brokers

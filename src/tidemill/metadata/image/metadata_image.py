@@ -27,11 +27,11 @@ __all__ = [
     "DeletedTopic",
     "Delta",
     "ImageDraft",
+    "MemberImage",
     "MetadataImage",
     "PartitionImage",
     "TopicImage",
     "difference",
-    "unreadable_partition",
 ]
 
 _Key = TypeVar("_Key", int, ConfigOwner)
@@ -59,6 +59,17 @@ class BrokerImage:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemberImage:
+    """A broker that the controller has let in, alive or not."""
+
+    broker_id: int
+    epoch: int
+    """The broker epoch that was let in; a broker registered in another one is fenced."""
+    rack: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionImage:
     """The replicas of a partition and its leader.
 
@@ -78,19 +89,7 @@ class PartitionImage:
     last_known_leader: int = NO_LEADER
     """The last leader; it may lead again when both isr and elr are empty."""
     partition_epoch: int = 0
-    """The version of the stored node: every change is conditional on it (I14). Negative if the node
-    could not be read; such a partition is never written."""
-
-    @property
-    def readable(self) -> bool:
-        return self.partition_epoch >= 0
-
-
-def unreadable_partition(replicas: tuple[int, ...]) -> PartitionImage:
-    """For a partition whose stored state is missing or bad: it has no leader and is not written."""
-    return PartitionImage(
-        leader=NO_LEADER, leader_epoch=-1, replicas=replicas, isr=(), partition_epoch=-1
-    )
+    """Rises with every change of the partition; a change names the epoch it is based on (I14)."""
 
 
 @final
@@ -103,10 +102,10 @@ class TopicImage:
     partitions: tuple[PartitionImage, ...]
     overrides: Mapping[str, str] = field(default_factory=dict)
     """The keys that were set for this topic."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Keys that this version does not understand; they are stored again as they are."""
     config: TopicConfig
     """The overrides, resolved with the defaults."""
-    version: int = 0
-    """The version of the stored node."""
 
     @property
     def internal(self) -> bool:
@@ -138,6 +137,7 @@ class MetadataImage:
     controller_broker_id: int = NO_LEADER
     controller_epoch: int = 0
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    members: Mapping[int, MemberImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     names: Mapping[UUID, str] = field(default_factory=dict)
     overrides: Mapping[ConfigOwner, StoredOverrides] = field(default_factory=dict)
@@ -178,6 +178,8 @@ class Delta:
     topics_deleted: tuple[DeletedTopic, ...] = ()
     brokers_changed: tuple[int, ...] = ()
     """Brokers that joined, left, or registered again."""
+    members_changed: tuple[int, ...] = ()
+    """Brokers that were let in, in a new epoch or for the first time."""
     controller_changed: bool = False
     overrides_changed: tuple[ConfigOwner, ...] = ()
     """Brokers and groups whose overrides are new, different or gone."""
@@ -188,6 +190,7 @@ class Delta:
             self.topics_changed
             or self.topics_deleted
             or self.brokers_changed
+            or self.members_changed
             or self.controller_changed
             or self.overrides_changed
         )
@@ -200,6 +203,7 @@ class ImageDraft:
     def __init__(self, base: MetadataImage) -> None:
         self._base = base
         self._brokers: dict[int, BrokerImage] | None = None
+        self._members = base.members
         self._topics: dict[str, TopicImage] | None = None
         self._names: dict[UUID, str] | None = None
         self._touched: dict[str, None] = {}
@@ -223,6 +227,13 @@ class ImageDraft:
 
     def drop_broker(self, broker_id: int) -> None:
         self._own_brokers().pop(broker_id, None)
+
+    @property
+    def members(self) -> Mapping[int, MemberImage]:
+        return self._members
+
+    def set_members(self, members: Mapping[int, MemberImage]) -> None:
+        self._members = members
 
     @property
     def overrides(self) -> Mapping[ConfigOwner, StoredOverrides]:
@@ -282,6 +293,7 @@ class ImageDraft:
             controller_broker_id=self._controller[0],
             controller_epoch=self._controller[1],
             brokers=base.brokers if self._brokers is None else self._brokers,
+            members=self.members,
             topics=self.topics,
             names=base.names if self._names is None else self._names,
             overrides=self.overrides,
@@ -292,6 +304,7 @@ class ImageDraft:
             topics_changed=self._changed_topics(after),
             topics_deleted=self._deleted_topics(after),
             brokers_changed=_changed_keys(base.brokers, after.brokers),
+            members_changed=_changed_keys(base.members, after.members),
             controller_changed=self._controller
             != (base.controller_broker_id, base.controller_epoch),
             overrides_changed=_changed_keys(base.overrides, after.overrides),
@@ -355,6 +368,7 @@ def difference(before: MetadataImage, after: MetadataImage) -> Delta:
         topics_changed=tuple(sorted(changed)),
         topics_deleted=tuple(sorted(gone)),
         brokers_changed=_changed_keys(before.brokers, after.brokers),
+        members_changed=_changed_keys(before.members, after.members),
         controller_changed=(before.controller_broker_id, before.controller_epoch)
         != (after.controller_broker_id, after.controller_epoch),
         overrides_changed=_changed_keys(before.overrides, after.overrides),

@@ -9,7 +9,7 @@ all brokers at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, final
 
@@ -70,8 +70,8 @@ class StoredOverrides:
     """The overrides of one owner, checked and in normal form."""
 
     values: Mapping[str, str]
-    version: int
-    """The version of the stored node."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Keys that this version does not understand; they are stored again as they are."""
 
 
 def changed_overrides(
@@ -86,15 +86,17 @@ def changed_overrides(
 
 def readable_overrides(
     owner: ConfigOwner, stored: Mapping[str, str], alarm: Callable[[str], None]
-) -> dict[str, str]:
-    """The stored overrides that this version understands; an alarm for each of the others."""
+) -> StoredOverrides:
+    """The stored overrides; an alarm for each that this version does not understand."""
     readable: dict[str, str] = {}
+    unread: dict[str, str] = {}
     for name, text in sorted(stored.items()):
         try:
             readable[name] = _checked(owner, name, text)
         except KafkaError as error:
+            unread[name] = text
             alarm(f"configuration of {str(owner)!a}: {error.detail}; ignored")
-    return readable
+    return StoredOverrides(readable, unread)
 
 
 def _checked(owner: ConfigOwner, name: str, text: str | None) -> str:

@@ -2,11 +2,18 @@
 
 A tree of nodes by path, each with bytes and a version. All changes are compare-and-set; `multi`
 makes several at once, atomically. Ephemeral nodes vanish with the session that made them. A broker
-whose session is in doubt (SUSPENDED) stops acting as an owner at once; only CONNECTED may act.
+whose session is in doubt (SUSPENDED) stops acting as an owner at once; only CONNECTED may act, and
+only until `lease_until`.
 
-Back ends: SQLite in the data directory (one node), memory (simulation and tests), ZooKeeper (to
-come with the cluster). One contract test covers all of them. `checked_op` is the rule of
-compare-and-set that the back ends share; `Watchers` has the callbacks of watches.
+Versions are for compare-and-set alone: a node that is copied to another store starts at 0 again.
+Epochs and counters are values.
+
+A multi ends in one of three ways: it is done; `CoordConflict`, it is not; `StoreUnavailable`, its
+outcome is unknown, and it is never repeated blindly.
+
+Back ends: SQLite (all processes of one host), memory (simulation and tests), ZooKeeper (to come
+with the cluster). One contract test covers all of them. `checked_op` and `check_multi` are the
+rules that the back ends share; `Watchers` has the callbacks of watches.
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ from enum import Enum
 from typing import Protocol, final
 
 from tidemill.core.errors import TidemillError
+from tidemill.core.limits import COORD_MULTI_BYTES_MAX, COORD_OPS_PER_MULTI_MAX
 
 __all__ = [
     "Check",
@@ -24,12 +32,15 @@ __all__ = [
     "CoordConflict",
     "Create",
     "Delete",
+    "MultiTooLarge",
     "Node",
     "Op",
     "Put",
     "SessionState",
     "Watchers",
+    "check_multi",
     "checked_op",
+    "op_bytes",
 ]
 
 
@@ -39,6 +50,10 @@ class CoordConflict(TidemillError):
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
         self.path = path
+
+
+class MultiTooLarge(TidemillError):
+    """More ops or bytes than any back end takes; nothing was sent."""
 
 
 class SessionState(Enum):
@@ -105,25 +120,38 @@ class Coord(Protocol):
     @property
     def state(self) -> SessionState: ...
 
+    @property
+    def lease_until(self) -> float:
+        """Until then the store has told nobody that this session is over.
+
+        A time of `Clock.boottime`; `inf` where a session cannot end while its process runs.
+        """
+        ...
+
     async def start(self) -> None:
         """Open a session, or a new one after LOST. Watches stay."""
         ...
 
-    async def get(self, path: str) -> Node | None: ...
+    async def get(self, path: str, newest: bool = False) -> Node | None:
+        """The node, perhaps a moment old; with `newest` not older than the call."""
+        ...
 
-    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        """All nodes whose path starts with `prefix`, sorted by path."""
+    async def children(self, path: str) -> list[tuple[str, Node]]:
+        """The nodes one level below `path`, with their paths, sorted."""
         ...
 
     async def multi(self, ops: Sequence[Op]) -> None:
-        """Apply all ops or none; CoordConflict names the path of the op that did not fit."""
+        """Apply all ops or none; CoordConflict names the path of the op that did not fit.
+
+        MultiTooLarge for more than 100 ops or 512 KiB. StoreUnavailable: it may be done or not.
+        """
         ...
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
-        """Call `changed(path)` after a node under `prefix` was made, replaced or removed.
+    def watch(self, path: str, changed: Callable[[str], None]) -> None:
+        """Call `changed(path)` after the node or one of its children was made, replaced or removed.
 
-        Calls may be late and may be merged, but none is lost while the session lives. After a
-        reconnect, `changed(prefix)` means that anything under the prefix may have changed.
+        Calls may be late, may be merged and may come for nothing, but none is lost while the
+        session lives; all watches are called after a reconnect.
         """
         ...
 
@@ -134,6 +162,20 @@ class Coord(Protocol):
     async def close(self) -> None:
         """End the session; its ephemeral nodes vanish at once."""
         ...
+
+
+def op_bytes(op: Op) -> int:
+    """What an op counts for in the size of a multi."""
+    return len(op.path) + (len(op.value) if isinstance(op, Create | Put) else 0)
+
+
+def check_multi(ops: Sequence[Op]) -> None:
+    """MultiTooLarge before anything is sent: too large a request can stop a whole ensemble."""
+    if len(ops) > COORD_OPS_PER_MULTI_MAX:
+        raise MultiTooLarge(f"{len(ops)} changes at once; at most {COORD_OPS_PER_MULTI_MAX}")
+    size_bytes = sum(op_bytes(op) for op in ops)
+    if size_bytes > COORD_MULTI_BYTES_MAX:
+        raise MultiTooLarge(f"{size_bytes} bytes at once; at most {COORD_MULTI_BYTES_MAX}")
 
 
 def checked_op(op: Op, now: Node | None) -> Node | None:
@@ -159,21 +201,22 @@ def checked_op(op: Op, now: Node | None) -> Node | None:
 
 @final
 class Watchers:
-    """Callbacks by prefix, called in the order in which they were added."""
+    """Callbacks by watched path, called in the order in which they were added."""
 
     def __init__(self) -> None:
         self._watches: list[tuple[str, Callable[[str], None]]] = []
 
-    def add(self, prefix: str, changed: Callable[[str], None]) -> None:
-        self._watches.append((prefix, changed))
+    def add(self, path: str, changed: Callable[[str], None]) -> None:
+        self._watches.append((path, changed))
 
     def tell(self, path: str) -> None:
-        """A node at `path` was made, replaced or removed."""
-        for prefix, changed in self._watches:
-            if path.startswith(prefix):
-                changed(path)
+        """The node at `path` was made, replaced or removed."""
+        parent = path.rpartition("/")[0]
+        for watched, changed in self._watches:
+            if watched in {path, parent}:
+                changed(watched)
 
     def tell_all(self) -> None:
         """Anything may have changed."""
-        for prefix, changed in self._watches:
-            changed(prefix)
+        for watched, changed in self._watches:
+            changed(watched)

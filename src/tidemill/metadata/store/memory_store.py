@@ -7,6 +7,7 @@ calls them at once; a simulator may delay calls or merge them.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from tidemill.metadata.store.coord import (
     Op,
     SessionState,
     Watchers,
+    check_multi,
     checked_op,
 )
 
@@ -68,12 +70,17 @@ class MemoryCoordServer:
         return self._nodes.get(path)
 
     def scan(self, prefix: str) -> list[tuple[str, Node]]:
+        """All nodes whose path starts with `prefix`, sorted by path; for tests."""
         found: list[tuple[str, Node]] = []
         for path in self._paths[bisect_left(self._paths, prefix) :]:
             if not path.startswith(prefix):
                 break
             found.append((path, self._nodes[path]))
         return found
+
+    def children(self, path: str) -> list[tuple[str, Node]]:
+        below = f"{path}/"
+        return [found for found in self.scan(below) if "/" not in found[0][len(below) :]]
 
     def multi(self, session: MemoryCoord, ops: Sequence[Op]) -> None:
         drafts: dict[str, Node | None] = {}
@@ -129,24 +136,30 @@ class MemoryCoord:
     def state(self) -> SessionState:
         return self._state
 
+    @property
+    def lease_until(self) -> float:
+        """Nothing ends a connected session here but `expire`, which tells its owner at once."""
+        return math.inf if self._state is SessionState.CONNECTED else -math.inf
+
     async def start(self) -> None:
         self._expired_unseen = False
         self._enter(SessionState.CONNECTED)
 
-    async def get(self, path: str) -> Node | None:
+    async def get(self, path: str, newest: bool = False) -> Node | None:
         self._check()
         return self._server.get(path)
 
-    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
+    async def children(self, path: str) -> list[tuple[str, Node]]:
         self._check()
-        return self._server.scan(prefix)
+        return self._server.children(path)
 
     async def multi(self, ops: Sequence[Op]) -> None:
+        check_multi(ops)
         self._check()
         self._server.multi(self, ops)
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
-        self._watchers.add(prefix, changed)
+    def watch(self, path: str, changed: Callable[[str], None]) -> None:
+        self._watchers.add(path, changed)
 
     def on_state(self, changed: Callable[[SessionState], None]) -> None:
         self._state_callbacks.append(changed)

@@ -1,61 +1,67 @@
-"""The coordination store of a single node: a SQLite file in the data directory.
+"""The coordination store of one host: a SQLite file that all its brokers share.
 
-One process owns the file (SQLite's exclusive lock refuses a second one), so there is one session,
-which lives as long as the process. Ephemeral nodes of an earlier process are removed at start. A
-multi is one transaction, on disk (WAL, synchronous=FULL) before it returns.
+On one host the lease is the process itself: a session ends when the kernel frees its lock, after
+the last instruction of its process (`session_files.py`). So `lease_until` is never, while the
+session's row is there.
 
-SQLite blocks, and a commit waits for the disk: all calls go to one worker thread, in order. Watches
-are called on the event loop, after the commit and before the caller of `multi` continues.
+SQLite blocks, and a commit waits for the disk and for other writers: all calls go to one worker
+thread, in order (`sqlite_file.py`). A second thread stamps and watches (`session_watch.py`).
+Results and notices cross to the event loop. Watches are called for our own changes after the commit
+and before the caller of `multi` continues; for those of other processes all of them are called.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+import logging
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import ParamSpec, TypeVar, final
 
+from tidemill.core.clock import Clock
 from tidemill.core.errors import StoreUnavailable, UserError
+from tidemill.core.limits import SESSION_STAMP_S
 from tidemill.metadata.store.coord import (
     Check,
-    Create,
-    Delete,
     Node,
     Op,
-    Put,
     SessionState,
     Watchers,
-    checked_op,
+    check_multi,
 )
+from tidemill.metadata.store.local_disk import check_local
+from tidemill.metadata.store.session_files import this_process
+from tidemill.metadata.store.session_watch import SessionWatch
+from tidemill.metadata.store.sqlite_file import Convert, Looked, StoreFile, as_they_are
 
 __all__ = ["SqliteCoord"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_log = logging.getLogger("tidemill.metadata")
 
-_APPLICATION_ID = 0x544D434F  # "TMCO"
-_FORMAT = 1
-_SCHEMA = """
-    CREATE TABLE nodes (
-        path TEXT NOT NULL PRIMARY KEY,
-        value BLOB NOT NULL,
-        version INTEGER NOT NULL,
-        ephemeral INTEGER NOT NULL
-    ) WITHOUT ROWID
-"""
-_AFTER_ALL_PATHS = "\U0010ffff"
+SESSIONS_DIRECTORY = "sessions"
 
 
 @final
 class SqliteCoord:
-    """The session of the process that owns the file."""
+    """This process's session with the store of its host."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, clock: Clock, *, convert: Convert = as_they_are) -> None:
+        """`convert` brings nodes that an older version has stored into the form of today."""
         self._path = path
-        self._file: _NodeFile | None = None
+        self._convert = convert
+        self._clock = clock
+        self._file: StoreFile | None = None
+        self._watch: SessionWatch | None = None
         self._worker: ThreadPoolExecutor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._looking: Future[Looked] | None = None
+        self._last_error = ""
         self._state = SessionState.LOST
         self._watchers = Watchers()
         self._state_callbacks: list[Callable[[SessionState], None]] = []
@@ -64,23 +70,79 @@ class SqliteCoord:
     def state(self) -> SessionState:
         return self._state
 
+    @property
+    def lease_until(self) -> float:
+        return math.inf if self._state is SessionState.CONNECTED else -math.inf
+
+    # --- start and close -------------------------------------------------------------------------
+
     async def start(self) -> None:
-        """Open or make the file. UserError if it is in use, not ours, or of another version."""
+        """Open or make the file. UserError if it is not ours, of another version, or not local."""
+        await self._release()
+        self._loop = asyncio.get_running_loop()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tidemill-coord")
         try:
-            self._file = await self._run(_NodeFile, self._path)
+            await self._run(self._open)
         except BaseException:
             self._worker.shutdown(wait=False)
             raise
+        self._turn()
         self._enter(SessionState.CONNECTED)
 
-    async def get(self, path: str) -> Node | None:
+    def _open(self) -> None:
+        """In the worker: the watch first, since a peer may hang inside the queue of writers."""
+        directory = os.path.dirname(self._path) or "."
+        sessions = f"{directory}/{SESSIONS_DIRECTORY}"
+        check_local(directory)
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(sessions, 0o700)
+            holder = this_process()
+            watch = SessionWatch(sessions, holder, self._clock, heard=self._heard)
+        except OSError as error:
+            raise UserError(f"cannot open {self._path}: {error}") from error
+        try:
+            file = StoreFile(
+                self._path,
+                sessions,
+                holder,
+                monotonic=self._clock.monotonic,
+                convert=self._convert,
+            )
+        except BaseException:
+            watch.stop()
+            raise
+        watch.attach(file.session)
+        self._watch, self._file = watch, file
+
+    async def close(self) -> None:
+        if self._state is not SessionState.LOST:
+            self._enter(SessionState.LOST)
+        await self._release()
+
+    async def _release(self) -> None:
+        """Give up the session that is open, or that was lost."""
+        if self._file is None or self._watch is None or self._worker is None:
+            return
+        file, self._file = self._file, None
+        watch, self._watch = self._watch, None
+        if self._beat is not None:
+            self._beat.cancel()
+        try:
+            await self._run(_close, file, watch)
+        finally:
+            self._worker.shutdown(wait=False)
+
+    # --- nodes -----------------------------------------------------------------------------------
+
+    async def get(self, path: str, newest: bool = False) -> Node | None:
         return await self._run(self._open_file().get, path)
 
-    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        return await self._run(self._open_file().scan, prefix)
+    async def children(self, path: str) -> list[tuple[str, Node]]:
+        return await self._run(self._open_file().children, path)
 
     async def multi(self, ops: Sequence[Op]) -> None:
+        check_multi(ops)
         file = self._open_file()
         changed = list(dict.fromkeys(op.path for op in ops if not isinstance(op, Check)))
 
@@ -94,24 +156,58 @@ class SqliteCoord:
         future.add_done_callback(committed)
         await asyncio.shield(future)
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
-        self._watchers.add(prefix, changed)
+    def watch(self, path: str, changed: Callable[[str], None]) -> None:
+        self._watchers.add(path, changed)
 
     def on_state(self, changed: Callable[[SessionState], None]) -> None:
         self._state_callbacks.append(changed)
 
-    async def close(self) -> None:
-        if self._file is None or self._worker is None:
-            return
-        file, self._file = self._file, None
-        self._enter(SessionState.LOST)
-        try:
-            await self._run(file.close)
-        finally:
-            self._worker.shutdown(wait=False)
+    # --- the other thread, and other processes ---------------------------------------------------
 
-    def _open_file(self) -> _NodeFile:
-        if self._file is None:
+    def _turn(self) -> None:
+        """On the loop, again and again: the proof that it turns."""
+        assert self._loop is not None
+        assert self._watch is not None
+        self._watch.loop_turned()
+        self._beat = self._loop.call_later(SESSION_STAMP_S, self._turn)
+
+    def _heard(self) -> None:
+        """In the watch's thread: have the worker look, unless it is about to."""
+        file, worker = self._file, self._worker
+        if file is None or worker is None or (self._looking and not self._looking.done()):
+            return
+        try:
+            self._looking = worker.submit(file.look)
+        except RuntimeError:
+            return  # the session was closed meanwhile
+        self._looking.add_done_callback(self._looked)
+
+    def _looked(self, done: Future[Looked]) -> None:
+        """In the worker's thread."""
+        error = done.exception()
+        if error is not None:
+            if str(error) != self._last_error:  # the next look is in 50 ms
+                _log.error("%s", error)
+            self._last_error = str(error)
+            return
+        self._last_error = ""
+        looked = done.result()
+        if (looked.changed or not looked.is_alive) and self._loop and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._tell, looked)
+
+    def _tell(self, looked: Looked) -> None:
+        if self._state is not SessionState.CONNECTED:
+            return
+        if not looked.is_alive:
+            _log.error("%s: our session was removed by another process", self._path)
+            self._enter(SessionState.LOST)
+        else:
+            self._watchers.tell_all()
+
+    # --- the worker ------------------------------------------------------------------------------
+
+    def _open_file(self) -> StoreFile:
+        if self._file is None or self._state is not SessionState.CONNECTED:
             raise StoreUnavailable("the session is not open")
         return self._file
 
@@ -131,115 +227,10 @@ class SqliteCoord:
             changed(state)
 
 
-@contextmanager
-def _sqlite_errors_translated() -> Iterator[None]:
+def _close(file: StoreFile, watch: SessionWatch) -> None:
+    """The row first, the lock last: what others see ended is over."""
     try:
-        yield
-    except sqlite3.Error as err:
-        raise StoreUnavailable(f"the coordination store failed: {err}") from err
-
-
-@final
-class _NodeFile:
-    """The SQLite file; every method runs in the worker thread."""
-
-    def __init__(self, path: str) -> None:
-        try:
-            self._db = sqlite3.connect(
-                path, isolation_level=None, timeout=0, check_same_thread=False
-            )
-        except sqlite3.Error as err:
-            raise UserError(f"cannot open {path}: {err}") from err
-        try:
-            self._prepare(path)
-        except sqlite3.Error as err:
-            self._db.close()
-            if err.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                raise UserError(f"{path} is in use by another broker") from err
-            raise UserError(f"cannot read {path}: {err}") from err
-        except UserError:
-            self._db.close()
-            raise
-
-    def _prepare(self, path: str) -> None:
-        # The exclusive lock is taken with the first access and kept until the file is closed.
-        self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
-        new = self._is_new()
-        if not new:
-            self._check_format(path)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = FULL")
-        self._db.execute("BEGIN IMMEDIATE")
-        if new:
-            self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            self._db.execute(f"PRAGMA user_version = {_FORMAT}")
-            self._db.execute(_SCHEMA)
-        self._db.execute("DELETE FROM nodes WHERE ephemeral")
-        self._db.execute("COMMIT")
-
-    def _check_format(self, path: str) -> None:
-        if self._pragma("application_id") != _APPLICATION_ID:
-            raise UserError(f"{path} is not a coordination store of Tidemill")
-        found = self._pragma("user_version")
-        if found != _FORMAT:
-            raise UserError(f"{path} has format {found}; this version knows {_FORMAT}")
-
-    def _is_new(self) -> bool:
-        tables: tuple[int] = self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        return tables[0] == 0 and self._pragma("application_id") == 0
-
-    def _pragma(self, name: str) -> int:
-        row: tuple[int] = self._db.execute(f"PRAGMA {name}").fetchone()
-        return row[0]
-
-    def get(self, path: str) -> Node | None:
-        with _sqlite_errors_translated():
-            return self._get(path)
-
-    def scan(self, prefix: str) -> list[tuple[str, Node]]:
-        with _sqlite_errors_translated():
-            rows = self._db.execute(
-                "SELECT path, value, version FROM nodes WHERE path >= ? AND path < ? ORDER BY path",
-                (prefix, prefix + _AFTER_ALL_PATHS),
-            )
-            return [(path, Node(value, version)) for path, value, version in rows]
-
-    def multi(self, ops: Sequence[Op]) -> None:
-        with _sqlite_errors_translated():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                for op in ops:
-                    self._apply(op, checked_op(op, self._get(op.path)))
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
-
-    def close(self) -> None:
-        with _sqlite_errors_translated():
-            self._db.execute("DELETE FROM nodes WHERE ephemeral")
-            self._db.close()
-
-    def _get(self, path: str) -> Node | None:
-        row = self._db.execute(
-            "SELECT value, version FROM nodes WHERE path = ?", (path,)
-        ).fetchone()
-        return None if row is None else Node(*row)
-
-    def _apply(self, op: Op, node: Node | None) -> None:
-        match op:
-            case Create():
-                self._db.execute(
-                    "INSERT INTO nodes VALUES (?, ?, 0, ?)", (op.path, op.value, op.ephemeral)
-                )
-            case Put():
-                assert node is not None
-                self._db.execute(
-                    "UPDATE nodes SET value = ?, version = ? WHERE path = ?",
-                    (node.value, node.version, op.path),
-                )
-            case Delete():
-                self._db.execute("DELETE FROM nodes WHERE path = ?", (op.path,))
-            case Check():
-                pass
+        file.close()
+    finally:
+        watch.stop()
+        file.session.close()

@@ -13,7 +13,7 @@ from contextvars import copy_context
 from typing import final
 
 from tidemill.core.errors import StoreUnavailable
-from tidemill.metadata.store.coord import Node, Op, SessionState
+from tidemill.metadata.store.coord import Node, Op, SessionState, check_multi
 from tidemill.metadata.store.memory_store import MemoryCoordServer
 
 __all__ = ["SimCoord"]
@@ -39,6 +39,10 @@ class SimCoord:
     def state(self) -> SessionState:
         return self._session.state
 
+    @property
+    def lease_until(self) -> float:
+        return self._session.lease_until
+
     def expire(self) -> None:
         """The server ends the session."""
         self._server.expire(self._session)
@@ -57,21 +61,22 @@ class SimCoord:
         await self._session.start()
         await self._travel()
 
-    async def get(self, path: str) -> Node | None:
+    async def get(self, path: str, newest: bool = False) -> Node | None:
         await self._travel()
-        node = await self._session.get(path)
+        node = await self._session.get(path, newest)
         await self._travel()
         self._check_answered()
         return node
 
-    async def scan(self, prefix: str) -> list[tuple[str, Node]]:
+    async def children(self, path: str) -> list[tuple[str, Node]]:
         await self._travel()
-        found = await self._session.scan(prefix)
+        found = await self._session.children(path)
         await self._travel()
         self._check_answered()
         return found
 
     async def multi(self, ops: Sequence[Op]) -> None:
+        check_multi(ops)
         await self._travel()
         for op in ops:
             self._observe(type(op).__name__, op.path)
@@ -79,14 +84,14 @@ class SimCoord:
         await self._travel()
         self._check_answered()
 
-    def watch(self, prefix: str, changed: Callable[[str], None]) -> None:
+    def watch(self, path: str, changed: Callable[[str], None]) -> None:
         context = copy_context()
         loop = asyncio.get_running_loop()
 
-        def tell(path: str) -> None:
-            loop.call_later(self._delay_s(), changed, path, context=context)
+        def tell(watched: str) -> None:
+            loop.call_later(self._delay_s(), changed, watched, context=context)
 
-        self._session.watch(prefix, tell)
+        self._session.watch(path, tell)
 
     def on_state(self, changed: Callable[[SessionState], None]) -> None:
         context = copy_context()

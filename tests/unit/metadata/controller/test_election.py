@@ -22,7 +22,6 @@ from tidemill.metadata.image.metadata_image import (
     MetadataImage,
     PartitionImage,
     TopicImage,
-    unreadable_partition,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
 
@@ -156,12 +155,6 @@ def test_reconcile_names_only_partitions_that_must_change():
     found = reconcile(image(partition(1, isr=(1,)), partition(0, isr=(0, 1)), live=(1, 2)))
     assert [(one.partition, one.after.leader) for one in found] == [(1, 1)]
     assert found[0].before.partition_epoch == 9
-
-
-def test_S46_an_unreadable_partition_is_not_changed():
-    unreadable = image(unreadable_partition((0, 1)), live=(0, 1))
-    assert reconcile(unreadable) == []
-    assert restart_unclean(unreadable, 0) == []
 
 
 def test_a_restart_touches_every_partition_the_broker_was_in_sync_for():

@@ -9,7 +9,6 @@ from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import OFFSETS_BATCH_BYTES_MAX
 from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
-from tidemill.metadata.image import nodes
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -17,7 +16,6 @@ from tidemill.metadata.image.metadata_image import (
     TRANSACTION_STATE_TOPIC,
 )
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.metadata.store.coord import Put
 
 
 def code_of(work):
@@ -110,13 +108,8 @@ async def _restarted(name, partitions, overrides, *flags):
     (cluster,) = await small.start(0)
     spec = TopicSpec(name=name, partitions=partitions, replication_factor=1, by_coordinator=True)
     await cluster.create_topics([spec])
-    topic = cluster.image.topics[name]
-    replicas = tuple(one.replicas for one in topic.partitions)
-    value = nodes.encode_topic(topic.topic_id, replicas, overrides)
     small.notices_held = True
-    session = small.server.session()
-    await session.start()
-    await session.multi([Put(nodes.topic_path(name), value, topic.version)])
+    await small.put_topic(small.stored_topics()[name]._replace(overrides=overrides))
     small.notices_held = False
     small.crash(0)
     await small.start(0)

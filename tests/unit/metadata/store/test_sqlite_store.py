@@ -3,53 +3,134 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.coroutines import run
+from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.metadata.store.coord import Create, Node, SessionState
+from tidemill.metadata.store.session_files import SessionFile, this_process
 from tidemill.metadata.store.sqlite_store import SqliteCoord
 
 
 def start(path: Path) -> None:
     async def scenario() -> None:
-        coord = SqliteCoord(str(path))
+        coord = SqliteCoord(str(path), SystemClock())
         await coord.start()
         await coord.close()
 
     run(scenario())
 
 
-def test_ephemeral_nodes_of_a_killed_process_are_gone_at_the_next_start(run, tmp_path):
+def test_ephemeral_nodes_of_a_dead_process_are_gone_at_the_next_start(run, tmp_path):
     path = tmp_path / "coord.db"
     start(path)
     with closing(sqlite3.connect(path)) as db:
-        db.execute("INSERT INTO nodes VALUES ('/left', x'00', 0, 1), ('/kept', x'00', 3, 0)")
+        db.execute("INSERT INTO sessions VALUES (7)")
+        db.execute("INSERT INTO nodes VALUES ('/left', x'00', 0, 7), ('/kept', x'00', 3, 0)")
         db.commit()
+    (tmp_path / "sessions" / "7").write_bytes(b"")
+    (tmp_path / "sessions" / "5").write_bytes(b"")  # its process died before it had a row
 
     async def scenario() -> None:
-        coord = SqliteCoord(str(path))
+        coord = SqliteCoord(str(path), SystemClock())
         await coord.start()
-        assert await coord.scan("/") == [("/kept", Node(b"\x00", 3))]
+        assert await coord.children("") == [("/kept", Node(b"\x00", 3))]
+        assert sorted(file.name for file in (tmp_path / "sessions").iterdir()) == ["8", "8.nudge"]
+        await coord.close()
+        assert list((tmp_path / "sessions").iterdir()) == []
+
+    run(scenario())
+
+
+def test_a_session_that_another_kernel_holds_is_refused(run, tmp_path):
+    path = tmp_path / "coord.db"
+    start(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("INSERT INTO sessions VALUES (7)")
+        db.commit()
+    elsewhere = replace(this_process(), boot_id="another")
+    held = SessionFile(str(tmp_path / "sessions"), 7, elsewhere, now=0.0)
+    with pytest.raises(UserError, match="on another machine"):
+        start(path)
+    held.close()
+    start(path)
+
+
+def test_a_session_whose_file_was_removed_by_hand_is_lost_and_can_begin_again(run, tmp_path):
+    async def scenario() -> None:
+        coord = SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
+        await coord.start()
+        await coord.multi([Create("/e", b"", ephemeral=True)])
+        lost = asyncio.Event()
+        coord.on_state(lambda state: lost.set() if state is SessionState.LOST else None)
+        (tmp_path / "sessions" / "1").unlink()
+        await lost.wait()
+        with pytest.raises(StoreUnavailable):
+            await coord.get("/e")
+        await coord.start()
+        assert await coord.get("/e") is None
         await coord.close()
 
     run(scenario())
 
 
-def test_a_second_broker_on_the_same_directory_is_refused(run, tmp_path):
+def test_a_session_whose_row_is_gone_writes_nothing(run, tmp_path):
     async def scenario() -> None:
-        first = SqliteCoord(str(tmp_path / "coord.db"))
-        await first.start()
-        second = SqliteCoord(str(tmp_path / "coord.db"))
-        with pytest.raises(UserError, match="in use"):
-            await second.start()
-        assert second.state is SessionState.LOST
-        await first.multi([Create("/still-works", b"")])
-        await first.close()
+        coord = SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
+        await coord.start()
+        with closing(sqlite3.connect(tmp_path / "coord.db")) as db:
+            db.execute("DELETE FROM sessions")
+            db.commit()
+        with pytest.raises(StoreUnavailable):
+            await coord.multi([Create("/a", b"")])
+        await coord.close()
+        await coord.start()
+        assert await coord.get("/a") is None
+        await coord.close()
 
     run(scenario())
+
+
+def format_1(path: Path) -> None:
+    """A file as the last version that had one process per file has left it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute(f"PRAGMA application_id = {0x544D434F}")
+        db.execute("PRAGMA user_version = 1")
+        db.execute(
+            "CREATE TABLE nodes (path TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL, "
+            "version INTEGER NOT NULL, ephemeral INTEGER NOT NULL) WITHOUT ROWID"
+        )
+        db.execute("INSERT INTO nodes VALUES ('/left', x'00', 0, 1), ('/kept', x'01', 3, 0)")
+
+
+def test_a_file_of_format_1_is_converted(run, tmp_path):
+    path = tmp_path / "coord.db"
+    format_1(path)
+
+    async def scenario() -> None:
+        coord = SqliteCoord(str(path), SystemClock())
+        await coord.start()
+        assert await coord.children("") == [("/kept", Node(b"\x01", 0))]
+        await coord.close()
+
+    run(scenario())
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+
+
+def test_a_file_that_a_broker_of_format_1_has_open_is_refused(tmp_path):
+    path = tmp_path / "coord.db"
+    format_1(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("UPDATE nodes SET version = 4 WHERE path = '/kept'")
+        with pytest.raises(UserError, match="in use"):
+            start(path)
 
 
 def test_a_store_of_another_version_is_refused_and_not_changed(tmp_path):
@@ -90,10 +171,10 @@ def test_a_missing_directory_is_refused(tmp_path):
 
 def test_a_failing_database_makes_the_store_unavailable(run, tmp_path):
     async def scenario() -> None:
-        coord = SqliteCoord(str(tmp_path / "coord.db"))
+        coord = SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
         await coord.start()
         with pytest.raises(StoreUnavailable):
-            await coord.multi([Create("/a", object())])  # type: ignore[arg-type]
+            await coord.multi([Create("/a", [])])  # type: ignore[arg-type]
         await coord.multi([Create("/a", b"")])
         assert await coord.get("/a") == Node(b"", 0)
         await coord.close()
@@ -103,7 +184,7 @@ def test_a_failing_database_makes_the_store_unavailable(run, tmp_path):
 
 def test_watches_are_called_for_a_commit_whose_caller_was_cancelled(run, tmp_path):
     async def scenario() -> None:
-        coord = SqliteCoord(str(tmp_path / "coord.db"))
+        coord = SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
         await coord.start()
         heard = asyncio.Event()
         coord.watch("/a", lambda path: heard.set())

@@ -34,7 +34,13 @@ CASES = [
     ),
     (
         alter_configs.AlterConfigsRequest(
-            resources=[alter_configs.AlterConfigsResource(resource_type=TOPIC, resource_name="t")]
+            resources=[
+                alter_configs.AlterConfigsResource(
+                    resource_type=TOPIC,
+                    resource_name="t",
+                    configs=[alter_configs.AlterableConfig(name="retention.ms", value="5")],
+                )
+            ]
         ),
         2,
         lambda answer: answer.responses[0],
@@ -43,7 +49,11 @@ CASES = [
         incremental_alter_configs.IncrementalAlterConfigsRequest(
             resources=[
                 incremental_alter_configs.AlterConfigsResource(
-                    resource_type=TOPIC, resource_name="t"
+                    resource_type=TOPIC,
+                    resource_name="t",
+                    configs=[
+                        incremental_alter_configs.AlterableConfig(name="retention.ms", value="5")
+                    ],
                 )
             ]
         ),
@@ -70,10 +80,10 @@ RETRIABLE = {
     ("request_", "version", "entry_of"), CASES, ids=[type(case[0]).__name__ for case in CASES]
 )
 def test_a_store_that_fails_is_answered_with_a_retriable_error(broker, request_, version, entry_of):
-    async def fail(*_arguments):
+    async def fail(*_arguments, **_options):
         raise StoreUnavailable("the disk is full")
 
     broker.make_topic("t")
-    broker.session.multi = broker.session.get = broker.session.scan = fail
+    broker.session.multi = broker.session.get = broker.session.children = fail
     entry = entry_of(broker.call(request_, version))
     assert entry.error_code in RETRIABLE

@@ -1,0 +1,136 @@
+"""A page: whole topics, as they are stored. Pure.
+
+A topic is on the page `topic id % 64`, with everything about it, so that one put makes, changes or
+deletes it. A value is JSON, packed above 16 KiB:
+
+    seq         the write that changed the page last; the head has the same number
+    topics      per topic: id, name, overrides, partitions
+    partitions  by index: r replicas, l leader, e leader epoch, p partition epoch, and where they
+                differ from the usual: i isr (else the replicas), x elr (else empty), k last known
+                leader (else the leader)
+
+The partition epoch is a number of its own that rises with every change of the partition, not the
+version of a node: it must survive a move to another store (I14).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, final
+from uuid import UUID
+
+from tidemill.core.config.keys import INT32_MAX, INT64_MAX
+from tidemill.core.ids import NO_LEADER, TopicId, is_legal_topic_name
+from tidemill.core.limits import METADATA_PAGES, PARTITIONS_PER_TOPIC_MAX
+from tidemill.metadata.image import stored_fields
+from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.image.stored_fields import Fields
+
+__all__ = ["Page", "StoredTopic", "decode_page", "page_of", "page_value"]
+
+
+@final
+class StoredTopic(NamedTuple):
+    """A topic as it is stored; the reader resolves its configuration."""
+
+    name: str
+    topic_id: TopicId
+    overrides: Mapping[str, str]
+    """All keys, also those that this version does not know."""
+    partitions: tuple[PartitionImage, ...]
+
+
+@final
+class Page(NamedTuple):
+    """One page of the metadata."""
+
+    seq: int
+    topics: tuple[StoredTopic, ...]
+
+
+def page_of(topic_id: UUID) -> int:
+    """The number of the page that a topic is on."""
+    return topic_id.int % METADATA_PAGES
+
+
+def page_value(seq: int, topics: Iterable[StoredTopic]) -> dict[str, Any]:
+    """What is stored of a page."""
+    return {"seq": seq, "topics": [_topic_value(topic) for topic in topics]}
+
+
+def _topic_value(topic: StoredTopic) -> dict[str, Any]:
+    return {
+        "id": str(topic.topic_id),
+        "name": topic.name,
+        "overrides": dict(topic.overrides),
+        "partitions": [_partition_value(one) for one in topic.partitions],
+    }
+
+
+def _partition_value(partition: PartitionImage) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "r": partition.replicas,
+        "l": partition.leader,
+        "e": partition.leader_epoch,
+        "p": partition.partition_epoch,
+    }
+    if partition.isr != partition.replicas:
+        value["i"] = partition.isr
+    if partition.elr:
+        value["x"] = partition.elr
+    if partition.last_known_leader != partition.leader:
+        value["k"] = partition.last_known_leader
+    return value
+
+
+def decode_page(page: int, stored: bytes) -> Page:
+    """BadNode unless all of the page is as we would have written it."""
+    value = stored_fields.load(page_path(page), stored)
+    topics = tuple(_topic(one) for one in value.objects("topics"))
+    if any(page_of(topic.topic_id) != page for topic in topics):
+        raise value.bad("has a topic of another page")
+    if len({topic.name for topic in topics}) != len(topics):
+        raise value.bad("has two topics of one name")
+    return Page(value.number("seq", 0, INT64_MAX), topics)
+
+
+def _topic(value: Fields) -> StoredTopic:
+    name = value.text("name")
+    if not is_legal_topic_name(name):
+        raise value.bad("not a topic name")
+    try:
+        topic_id = TopicId(UUID(value.text("id")))
+    except ValueError:
+        raise value.bad("not a topic id") from None
+    partitions = value.objects("partitions")
+    if not 1 <= len(partitions) <= PARTITIONS_PER_TOPIC_MAX:
+        raise value.bad("no or too many partitions")
+    return StoredTopic(
+        name, topic_id, value.texts("overrides"), tuple(_partition(one) for one in partitions)
+    )
+
+
+def _partition(value: Fields) -> PartitionImage:
+    replicas = value.replicas("r")
+    leader = value.number("l", NO_LEADER, INT32_MAX)
+    partition = PartitionImage(
+        leader=leader,
+        leader_epoch=value.number("e", 0, INT32_MAX),
+        replicas=replicas,
+        isr=value.brokers("i") if value.has("i") else replicas,
+        elr=value.brokers("x") if value.has("x") else (),
+        last_known_leader=value.number("k", NO_LEADER, INT32_MAX) if value.has("k") else leader,
+        partition_epoch=value.number("p", 0, INT64_MAX),
+    )
+    check_partition(value, partition)
+    return partition
+
+
+def check_partition(value: Fields, partition: PartitionImage) -> None:
+    """BadNode if isr, elr and leader do not fit together."""
+    eligible = partition.isr + partition.elr
+    if len(set(eligible)) != len(eligible) or not set(eligible) <= set(partition.replicas):
+        raise value.bad("isr and elr are not disjoint parts of the replicas")
+    if partition.leader != NO_LEADER and partition.leader not in partition.isr:
+        raise value.bad("the leader is not in the isr")

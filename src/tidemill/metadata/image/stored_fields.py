@@ -1,0 +1,152 @@
+"""Values of stored nodes: JSON objects, packed when they are long, checked when read. Pure.
+
+Other programs can write to the store, so nothing that comes from there is trusted: size, shape and
+ranges are checked field by field. A value that fails is a `BadNode`; its reader raises an alarm and
+goes on without it (S46).
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any, final
+
+from tidemill.core.config.keys import INT32_MAX
+from tidemill.core.errors import TidemillError
+from tidemill.core.limits import (
+    NODE_INFLATED_BYTES_MAX,
+    NODE_PACKED_FROM_BYTES,
+    NODE_STORED_BYTES_MAX,
+)
+
+__all__ = ["BadNode", "Fields", "checked_replicas", "dump", "load", "pack", "text_of"]
+
+_FORMAT = 1
+_ZLIB_LEVEL = 1
+"""A fifth larger than the usual level, in a third of the time: a page is packed at every change."""
+
+
+class BadNode(TidemillError):
+    """A stored node that Tidemill cannot have written."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path!a}: {reason}")
+
+
+def text_of(value: dict[str, Any]) -> bytes:
+    """The value before it is packed."""
+    return json.dumps({"v": _FORMAT, **value}, separators=(",", ":")).encode()
+
+
+def dump(value: dict[str, Any]) -> bytes:
+    """The value as it is stored."""
+    return pack(text_of(value))
+
+
+def pack(text: bytes) -> bytes:
+    return text if len(text) <= NODE_PACKED_FROM_BYTES else zlib.compress(text, _ZLIB_LEVEL)
+
+
+def load(path: str, stored: bytes) -> Fields:
+    """The fields of a stored value; BadNode if it is not one of ours."""
+    try:
+        value = json.loads(_inflated(path, stored).decode())
+    except (ValueError, RecursionError):
+        raise BadNode(path, "not JSON") from None
+    if not isinstance(value, dict):
+        raise BadNode(path, "not an object")
+    if value.get("v") != _FORMAT:
+        raise BadNode(path, "a format that this version does not know")
+    return Fields(path, value)
+
+
+def _inflated(path: str, stored: bytes) -> bytes:
+    if len(stored) > NODE_STORED_BYTES_MAX:
+        raise BadNode(path, f"more than {NODE_STORED_BYTES_MAX} bytes")
+    if stored[:1] == b"{":
+        return stored
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(stored, NODE_INFLATED_BYTES_MAX)
+    except zlib.error:
+        raise BadNode(path, "neither JSON nor packed") from None
+    if not unpacker.eof or unpacker.unused_data:
+        raise BadNode(path, f"cut off, or more than {NODE_INFLATED_BYTES_MAX} bytes")
+    return text
+
+
+@final
+class Fields:
+    """The fields of an object; each getter checks its field."""
+
+    __slots__ = ("_path", "_value")
+
+    def __init__(self, path: str, value: object) -> None:
+        if not isinstance(value, dict):
+            raise BadNode(path, "has something that is not an object")
+        self._path = path
+        self._value: dict[str, Any] = value
+
+    def bad(self, reason: str) -> BadNode:
+        return BadNode(self._path, reason)
+
+    def has(self, name: str) -> bool:
+        return name in self._value
+
+    def number(self, name: str, minimum: int, maximum: int) -> int:
+        found = self._value.get(name)
+        if type(found) is not int or not minimum <= found <= maximum:
+            raise self.bad(f"{name} is not a number in range")
+        return found
+
+    def text(self, name: str) -> str:
+        found = self._value.get(name)
+        if not isinstance(found, str):
+            raise self.bad(f"{name} is not a text")
+        return found
+
+    def texts(self, name: str) -> dict[str, str]:
+        found = self._value.get(name)
+        if not isinstance(found, dict) or not all(isinstance(one, str) for one in found.values()):
+            raise self.bad(f"{name} is not a map of texts")
+        return found
+
+    def all_texts(self) -> dict[str, str]:
+        """The object itself, if it is a map of texts."""
+        if not all(isinstance(one, str) for one in self._value.values()):
+            raise self.bad("not a map of texts")
+        return self._value
+
+    def numbers(self, name: str, maximum: int) -> list[int]:
+        found = self.items(name)
+        if not all(type(one) is int and 0 <= one <= maximum for one in found):
+            raise self.bad(f"{name} has something that is not a number in range")
+        return found
+
+    def brokers(self, name: str) -> tuple[int, ...]:
+        return tuple(self.numbers(name, INT32_MAX))
+
+    def replicas(self, name: str) -> tuple[int, ...]:
+        return checked_replicas(self, name, self.brokers(name))
+
+    def items(self, name: str) -> list[Any]:
+        found = self._value.get(name)
+        if not isinstance(found, list):
+            raise self.bad(f"{name} is not a list")
+        return found
+
+    def objects(self, name: str) -> list[Fields]:
+        return [Fields(self._path, one) for one in self.items(name)]
+
+    def named(self, name: str) -> dict[str, Fields]:
+        """A map of objects."""
+        found = self._value.get(name)
+        if not isinstance(found, dict):
+            raise self.bad(f"{name} is not a map")
+        return {key: Fields(self._path, one) for key, one in found.items()}
+
+
+def checked_replicas(fields: Fields, name: str, replicas: tuple[int, ...]) -> tuple[int, ...]:
+    if not replicas or len(set(replicas)) != len(replicas):
+        raise fields.bad(f"{name} has no or repeated brokers")
+    return replicas

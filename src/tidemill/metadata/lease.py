@@ -1,0 +1,54 @@
+"""The lease: whether this broker may act as an owner right now. The one door to that question.
+
+A state of the session alone does not do: after a stop that was longer than the session, a client
+still says CONNECTED for a while. So the store also says until when it has told nobody that the
+session is over, and every act of an owner compares that with the clock. Boot time is that clock: it
+runs while the machine sleeps. On one host the lease is the process itself and has no end.
+
+A broker that is registered but not let in by the controller is *fenced*: it leads nothing yet. The
+controller itself may be fenced: after a restart of everything, all brokers are.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, final
+
+from tidemill.core.clock import Clock
+from tidemill.metadata.store.coord import SessionState
+
+__all__ = ["Lease"]
+
+
+class _Session(Protocol):
+    @property
+    def state(self) -> SessionState: ...
+
+    @property
+    def lease_until(self) -> float: ...
+
+
+@final
+class Lease:
+    """What this broker's session and registration allow."""
+
+    def __init__(self, session: _Session, clock: Clock) -> None:
+        self._session = session
+        self._clock = clock
+        self.registered = False
+        """Whether this broker is registered in the session."""
+        self.fenced = True
+        """Whether the controller has not let this registration in."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nobody can have been told that this registration is over."""
+        return (
+            self.registered
+            and self._session.state is SessionState.CONNECTED
+            and self._clock.boottime() < self._session.lease_until
+        )
+
+    @property
+    def may_act(self) -> bool:
+        """Whether this broker may lead, acknowledge, serve reads and coordinate."""
+        return self.is_held and not self.fenced

@@ -1,0 +1,138 @@
+"""What the store of one host promises when its processes die, stop, hang and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.store_peer import StorePeer
+from tidemill.core.clock import SystemClock
+from tidemill.metadata.store.coord import Create
+from tidemill.metadata.store.sqlite_store import SqliteCoord
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+Scenario = Callable[[SqliteCoord, StorePeer], Awaitable[None]]
+
+
+@pytest.fixture
+def play(run, tmp_path: Path) -> Callable[[Scenario], None]:
+    """Run a scenario with a session in this process and one in another."""
+
+    async def whole(scenario: Scenario) -> None:
+        own = SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
+        await own.start()
+        try:
+            with StorePeer(tmp_path) as peer:
+                await scenario(own, peer)
+        finally:
+            await own.close()
+
+    return lambda scenario: run(whole(scenario))
+
+
+async def gone(coord: SqliteCoord, path: str) -> None:
+    """Wait until a node is gone; a watch says when to look again."""
+    changed = asyncio.Event()
+    coord.watch(path, lambda _: changed.set())
+    while await coord.get(path) is not None:
+        await changed.wait()
+        changed.clear()
+
+
+def test_a_process_sees_and_hears_what_another_one_writes(play):
+    async def scenario(own: SqliteCoord, peer: StorePeer) -> None:
+        peer.ask("watch /a")
+        await own.multi([Create("/a", b"17")])
+        assert await asyncio.to_thread(peer.line) == "changed"
+        assert peer.ask("get /a") == "17"
+
+    play(scenario)
+
+
+def test_changes_of_two_processes_at_once_are_all_made(play):
+    async def scenario(own: SqliteCoord, peer: StorePeer) -> None:
+        await own.multi([Create("/n", b"0"), Create("/m", b"0")])
+        peer.tell("count /n 200")
+        for number in range(200):
+            await own.multi([Create(f"/own/{number}", b"")])
+        assert await asyncio.to_thread(peer.line) == "done"
+        node = await own.get("/n")
+        assert node is not None
+        assert (node.value, node.version) == (b"200", 200)
+
+    play(scenario)
+
+
+def test_a_killed_process_loses_its_ephemeral_nodes_and_the_others_hear_it(play):
+    async def scenario(own: SqliteCoord, peer: StorePeer) -> None:
+        peer.ask("create /e ephemeral")
+        peer.ask("create /kept")
+        peer.signal(signal.SIGKILL)
+        await gone(own, "/e")
+        assert await own.get("/kept") is not None
+
+    play(scenario)
+
+
+def test_a_process_that_comes_back_at_once_finds_nothing_of_its_last_life(play, tmp_path):
+    async def scenario(own: SqliteCoord, peer: StorePeer) -> None:
+        assert peer.ask("create /e ephemeral") == "done"
+        peer.signal(signal.SIGKILL)
+        peer.wait()
+        with StorePeer(tmp_path) as again:
+            assert again.ask("create /e ephemeral") == "done"
+            assert await own.get("/e") is not None
+
+    play(scenario)
+
+
+def test_a_stopped_process_is_killed_before_its_session_ends(play):
+    async def scenario(own: SqliteCoord, peer: StorePeer) -> None:
+        peer.ask("create /e ephemeral")
+        peer.signal(signal.SIGSTOP)
+        await gone(own, "/e")
+        assert peer.wait() == -signal.SIGKILL
+
+    play(scenario)
+
+
+def test_a_process_whose_event_loop_hangs_is_killed(play):
+    async def scenario(own: SqliteCoord, peer: StorePeer) -> None:
+        peer.ask("create /e ephemeral")
+        assert peer.ask("hang") == "hanging"
+        await gone(own, "/e")
+        assert peer.wait() == -signal.SIGKILL
+
+    play(scenario)
+
+
+def test_a_process_that_is_stopped_inside_the_queue_of_writers_holds_them_up_until_it_is_killed(
+    play, tmp_path
+):
+    async def scenario(own: SqliteCoord, peer: StorePeer) -> None:
+        assert peer.ask("lock") == "done"
+        peer.signal(signal.SIGSTOP)
+        waiting = asyncio.ensure_future(own.multi([Create("/a", b"")]))
+        # A process that starts meanwhile has to wait in the same queue.
+        starting = asyncio.ensure_future(asyncio.to_thread(StorePeer, tmp_path))
+        await waiting
+        assert peer.wait() == -signal.SIGKILL
+        with await starting as other:
+            assert other.ask("get /a") == ""
+
+    play(scenario)
+
+
+def test_a_process_that_starts_alone_ends_one_that_was_stopped_inside_the_queue(run, tmp_path):
+    with StorePeer(tmp_path) as stopped:
+        stopped.ask("create /e ephemeral")
+        stopped.ask("lock")
+        stopped.signal(signal.SIGSTOP)
+        with StorePeer(tmp_path) as other:
+            assert stopped.wait() == -signal.SIGKILL
+            assert other.ask("get /e") == "none"
