@@ -150,15 +150,17 @@ class Flusher:
     async def _make_durable(self, round_: FlushRound) -> None:
         """Raises StorageFault."""
         disk, block, files = self._disk, round_.block, round_.files
-        outcomes: list[StorageFault | None] = []
         if block is None:
             outcomes = await disk.sync_files(files)
+        elif not files:
+            await disk.write_gathered(block.file, block.position, block.head, block.ranges)
+            outcomes = []
         else:
-            written = disk.write_gathered(block.file, block.position, block.head, block.ranges)
-            if files:
-                outcomes, _ = await asyncio.gather(disk.sync_files(files), written)
-            else:
-                await written
+            syncing = asyncio.ensure_future(disk.sync_files(files))
+            try:
+                await disk.write_gathered(block.file, block.position, block.head, block.ranges)
+            finally:
+                outcomes = await syncing  # no sync outlives its round
         round_.check_synced(outcomes)
         parts = round_.finish_parts(DISK_FLUSH_THREADS)
         if parts:

@@ -12,6 +12,7 @@ import pytest
 from tests.support.journaled_directory import JournaledDirectory
 from tests.support.memory_peer import simulated
 from tidemill.core.errors import StorageFault
+from tidemill.core.limits import JOURNAL_TAIL_BYTES_MAX
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.journal_settler import JournalSettler
@@ -131,6 +132,21 @@ async def test_acknowledgements_go_on_while_files_fill_and_are_settled():
     assert [log.flushed_offset for log in settled.logs] == [
         log.log_end_offset for log in settled.logs
     ]
+    await settled.stop()
+
+
+@simulated
+async def test_a_round_syncs_long_tails_beside_its_block():
+    settled = Settled()
+    await settled.flush_in_journal()
+    rounds = settled.telemetry.journal_rounds
+    long = settled.logs[0]
+    settled.place.append(long, JOURNAL_TAIL_BYTES_MAX)
+    settled.flusher.appended(long, JOURNAL_TAIL_BYTES_MAX, ack_waits=True)
+    await settled.flush()
+    assert settled.telemetry.journal_rounds == rounds + 1
+    assert long.synced_offset == long.log_end_offset
+    assert settled.logs[1].synced_offset < settled.logs[1].flushed_offset
     await settled.stop()
 
 
