@@ -190,7 +190,6 @@ class Broker:
         await self._data.flusher.finish()
         await self._supervisor.stop()
         self._timers.stop()
-        await self._data.settler.finish()
         await self._data.housekeeping.close()
         await self.cluster.close()
         self._stop_reports()

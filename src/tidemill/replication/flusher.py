@@ -20,6 +20,7 @@ from tidemill.core.telemetry import Telemetry
 from tidemill.storage.directory.flush_round import DirtyLogs, FlushRound
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
+from tidemill.storage.journal.round_journal import JournalBlock
 from tidemill.storage.log.interface import FOREVER, PartitionLog
 
 __all__ = ["Flusher"]
@@ -150,21 +151,22 @@ class Flusher:
     async def _make_durable(self, round_: FlushRound) -> None:
         """Raises StorageFault."""
         disk, block, files = self._disk, round_.block, round_.files
+        outcomes: list[StorageFault | None] = []
         if block is None:
             outcomes = await disk.sync_files(files)
         elif not files:
-            await disk.write_gathered(block.file, block.position, block.head, block.ranges)
-            outcomes = []
+            await self._write(block)
         else:
-            syncing = asyncio.ensure_future(disk.sync_files(files))
-            try:
-                await disk.write_gathered(block.file, block.position, block.head, block.ranges)
-            finally:
-                outcomes = await syncing  # no sync outlives its round
+            for found in await asyncio.gather(*[disk.sync_files(files), self._write(block)]):
+                outcomes += found
         round_.check_synced(outcomes)
         parts = round_.finish_parts(DISK_FLUSH_THREADS)
         if parts:
             await asyncio.gather(*[disk.run(part, DiskWork.FLUSH) for part in parts])
+
+    async def _write(self, block: JournalBlock) -> list[StorageFault | None]:
+        await self._disk.write_gathered(block.file, block.position, block.head, block.ranges)
+        return []
 
     def _tell_flushed(self, logs: Sequence[PartitionLog]) -> None:
         """Everything that these logs held when the round was collected is durable."""

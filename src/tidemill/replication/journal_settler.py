@@ -17,7 +17,7 @@ from tidemill.core.errors import StorageFault
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.files.disk import Disk, DiskFile
+from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
 
 __all__ = ["JournalSettler"]
@@ -50,7 +50,6 @@ class JournalSettler:
         self._clock = clock
         self._telemetry = telemetry
         self._one_at_a_time = asyncio.Lock()
-        self._making: asyncio.Future[list[DiskFile]] | None = None
         self._due = asyncio.Event()
         self._journal.on_due = self._due.set
 
@@ -69,11 +68,6 @@ class JournalSettler:
             if not await self._settle() and is_in_journal():
                 raise self._directory.failure or StorageFault("the journal is not settled any more")
 
-    async def finish(self) -> None:
-        """Wait for the thread that makes the journal: it must not outlive the directory's lock."""
-        if self._making is not None:
-            await asyncio.wait([self._making])
-
     async def _wait_due(self) -> None:
         try:
             async with asyncio.timeout(LOOK_S):
@@ -83,10 +77,8 @@ class JournalSettler:
         self._due.clear()
 
     async def _make(self) -> None:
-        making = self._disk.run(self._journal.make, DiskWork.BACKGROUND)
-        self._making = asyncio.ensure_future(making)
         try:
-            self._journal.use(await asyncio.shield(self._making))
+            self._journal.use(await self._disk.run(self._journal.make, DiskWork.BACKGROUND))
         except StorageFault as fault:  # nothing was promised yet: rounds go on without it
             log.warning("there is no flush journal, segments are synced instead: %s", fault)
             await asyncio.sleep(RETRY_S)

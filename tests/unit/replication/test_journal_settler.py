@@ -17,7 +17,6 @@ from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.journal_settler import JournalSettler
 from tidemill.replication.log_cutter import LogCutter
-from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.interface import LogCut
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.manual_clock import SimClock
@@ -236,29 +235,6 @@ async def test_settling_ends_when_the_broker_runs_no_more_rounds():
     with pytest.raises(StorageFault):
         await settled.settler.settle(lambda: log.is_in_journal)
     await settled.stop()
-
-
-@simulated
-async def test_the_lock_of_the_directory_outlives_the_thread_that_makes_the_journal():
-    settled = Settled()
-    disk, may_go = settled.place.disk, asyncio.Event()
-    run = disk.run
-
-    async def gated(operation, work=DiskWork.READ):
-        if work is DiskWork.BACKGROUND:
-            await may_go.wait()
-        return await run(operation, work)
-
-    disk.run = gated
-    await settled.flush()
-    await asyncio.sleep(2.0)
-    await settled.stop()
-    finishing = asyncio.ensure_future(settled.settler.finish())
-    await asyncio.sleep(2.0)
-    assert not finishing.done()
-    may_go.set()
-    await finishing
-    assert disk.exists("/data/round-journal.1")
 
 
 @simulated

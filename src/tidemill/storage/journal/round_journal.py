@@ -161,6 +161,8 @@ class RoundJournal:
         """Laps begun so far."""
         self._files: list[_JournalFile] = []
         """Empty until the first round that wants them, then two."""
+        self._made: list[DiskFile] = []
+        """Files that `make` has made so far."""
         self._filling: _JournalFile | None = None
         self._settling: _JournalFile | None = None
         self._unsettled: deque[PartitionLog] = deque()
@@ -313,25 +315,23 @@ class RoundJournal:
     def make(self) -> list[DiskFile]:
         """Both files, filled with zeros and durable: for `Disk.run`, then `use` them.
 
-        Raises StorageFault, and DiskFull also where little room would be left for the logs.
+        Raises StorageFault, and DiskFull also where little room would be left for the logs; then it
+        may be called again. The thread can outlive the directory's lock, so it only touches files
+        that it has made: a name may already be that of the next broker's journal.
         """
-        paths = [f"{self._directory}/{name}" for name in JOURNAL_NAMES]
         try:
-            files = [self._make_file(path) for path in paths]
+            self._check_room(2 * self._first_size)
+            for name in JOURNAL_NAMES[len(self._made) :]:
+                self._made.append(self._disk.open(f"{self._directory}/{name}", create=True))
+            for file in self._made:
+                _fill_with_zeros(file, 0, self._first_size)
             self._disk.sync_directory(self._directory)
         except StorageFault:
-            for path in paths:
-                with suppress(StorageFault):
-                    self._disk.unlink(path)
+            with suppress(StorageFault):
+                for file in self._made:
+                    file.truncate(0)
             raise
-        return files
-
-    def _make_file(self, path: str) -> DiskFile:
-        self._disk.unlink(path)
-        self._check_room(self._first_size)
-        file = self._disk.open(path, create=True)
-        _fill_with_zeros(file, 0, self._first_size)
-        return file
+        return self._made
 
     def _check_room(self, size_bytes: int) -> None:
         usable_bytes = self._disk.space(self._directory).usable_bytes

@@ -177,6 +177,24 @@ def test_R12_a_journal_that_finds_no_room_takes_none(journaled):
     assert journaled.disk.list_names("/data") == [".lock", "meta"]
 
 
+def test_a_thread_that_makes_the_journal_touches_no_file_of_the_next_broker(journaled):
+    """It may run on when the directory's lock is free again."""
+    journaled.disk.open("/data/round-journal.1", create=True).pwrite([b"theirs"], 0)
+    with pytest.raises(StorageFault):
+        journaled.make_journal()
+    assert journaled.disk.read_file("/data/round-journal.1") == b"theirs"
+
+
+def test_a_journal_that_could_not_be_made_is_made_later(journaled):
+    journaled.disk.fail("pwrite", "round-journal.1")
+    with pytest.raises(StorageFault):
+        journaled.make_journal()
+    journaled.make_journal()
+    assert journaled.flush(journaled.create(2)) or journaled.flush(
+        list(journaled.directory.logs().values())
+    )
+
+
 def test_R12_a_file_that_finds_no_room_to_grow_stays_as_it_was(journaled):
     logs = journaled.create(2)
     journaled.make_journal()
