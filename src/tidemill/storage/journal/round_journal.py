@@ -65,11 +65,9 @@ JOURNAL_NAMES = ("round-journal.0", "round-journal.1")
 
 _ZEROS = bytes(1 << 20)
 _CONTENT_BYTES_MAX = GATHERED_BYTES_MAX - JOURNAL_TAIL_BYTES_MAX
-"""No further log once a block has more: the next one could be one too many."""
 _TAILS_MAX = 8
 """Dirty segments of a log in a block."""
 _ENTRIES_MAX = GATHERED_RANGES_MAX - _TAILS_MAX
-"""The same for entries."""
 _ROOM_FACTOR = 8
 """The journal takes room only where this many times as much is free."""
 
@@ -156,6 +154,8 @@ class RoundJournal:
         self._directory = directory
         self._directory_id = directory_id
         self.limits = limits
+        self._content_bytes_max = min(_CONTENT_BYTES_MAX, limits.bytes_max // 4)
+        """No further log once a block has more: it must fit into a file, and into one write."""
         self.live_laps = LiveLaps()
         self._laps = 0
         """Laps begun so far."""
@@ -219,7 +219,7 @@ class RoundJournal:
                     ranges.append((tail.file, tail.start, size))
                     content_bytes += size
             count += 1
-            if content_bytes > _CONTENT_BYTES_MAX or len(ranges) > _ENTRIES_MAX:
+            if content_bytes > self._content_bytes_max or len(ranges) > _ENTRIES_MAX:
                 break
         place = BlockPlace(self._directory_id, target.lap, target.blocks)
         head = encode_head(place, entries, content_bytes)

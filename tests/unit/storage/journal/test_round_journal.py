@@ -7,7 +7,7 @@ import pytest
 from tests.support.journaled_directory import JournaledDirectory
 from tidemill.core.errors import DiskFull, InvariantViolation, KafkaError, StorageFault
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import JOURNAL_TAIL_BYTES_MAX, MIB
+from tidemill.core.limits import JOURNAL_TAIL_BYTES_MAX, KIB, MIB
 from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.log.interface import LogConfig
 from tidemill.testing.sim.disk import SimDisk
@@ -239,3 +239,12 @@ def test_logs_that_do_not_fit_into_one_block_are_synced_beside_it():
 @pytest.mark.parametrize(("configured", "used"), [(0, 0), (1_000, 2 * MIB), (8 * MIB, 8 * MIB)])
 def test_a_journal_has_a_useful_size_or_none(configured, used):
     assert JournalLimits.of_bytes(configured).bytes_max == used
+
+
+def test_a_small_journal_is_not_settled_after_every_large_round():
+    limits = JournalLimits(bytes_max=256 * KIB, file_bytes_min=128 * KIB)
+    journaled = JournaledDirectory(SimDisk(), limits)
+    logs = journaled.create(60)
+    journaled.make_journal()
+    assert journaled.flush(logs, size=10_000)
+    assert sum(log.is_in_journal for log in logs) < 20
