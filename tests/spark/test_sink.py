@@ -232,7 +232,7 @@ def test_a_broker_that_is_killed_and_comes_back_during_a_write_costs_nothing(
         killing = threading.Thread(target=kill_in_the_middle)
         killing.start()
         rows = spark.range(0, count, 1, 4).selectExpr("cast(id as string) value")
-        save(rows, process.bootstrap, topic=topic, kafka__batch__size="4000")
+        save(rows, process.bootstrap, topic=topic, kafka__batch__size="400")  # many requests
         killing.join()
         values = [record.value for record in records_of(process.bootstrap, topic)]
     finally:

@@ -482,6 +482,28 @@ def test_S46_a_broker_that_starts_with_a_bad_page_serves_the_topics_of_the_other
     run(scenario())
 
 
+def test_S46_I34_no_topic_is_made_while_a_bad_page_may_have_its_name(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        (made,) = await cluster.create_topics([TopicSpec(name="t")])
+        path = page_path(page_of(made.topic_id))
+        node = small.server.get(path)
+        assert node is not None
+        await small.put(path, b"[]")
+        small.crash(0)
+        (again,) = await small.start(0, unclean=True)
+        refused = await again.create_topics([TopicSpec(name="t"), TopicSpec(name="other")])
+        assert {one.code for one in refused} == {ErrorCode.KAFKA_STORAGE_ERROR}
+        await small.put(path, node.value)
+        await small.catch_up()
+        assert again.all_topic_ids() == {made.topic_id}
+        (other,) = await again.create_topics([TopicSpec(name="other")])
+        assert other.code is ErrorCode.NONE
+
+    run(scenario())
+
+
 def test_S46_a_page_that_was_mended_is_read_again(run):
     async def scenario() -> None:
         small = SmallCluster()

@@ -203,6 +203,19 @@ def test_S46_bad_settings_leave_the_configuration_as_it_was_and_are_not_written(
     run(scenario())
 
 
+def test_settings_that_are_too_long_can_be_made_shorter(run, monkeypatch):
+    async def scenario():
+        small = SmallCluster()
+        (cluster,) = await small.start(0)
+        await put(cluster, ALL_BROKERS, RETENTION, "500000")
+        monkeypatch.setattr(page_writer, "PAGE_STORED_BYTES_MAX", 10)
+        await put(cluster, ALL_BROKERS, RETENTION, "5")
+        with pytest.raises(KafkaError):
+            await put(cluster, ALL_BROKERS, RETENTION, "500000")
+
+    run(scenario())
+
+
 def test_more_settings_than_fit_are_refused(run, monkeypatch):
     async def scenario():
         small = SmallCluster()

@@ -14,7 +14,7 @@ from uuid import UUID
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TOPIC_NAME_CHARS_MAX, ZERO_UUID, TopicId, is_legal_topic_name
-from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX
+from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.internal_topics import (
     checked_internal,
@@ -145,6 +145,9 @@ class TopicPlanner:
                 "its partitions stay: the state of a group is found by a hash over their number"
             )
             raise KafkaError(ErrorCode.INVALID_PARTITIONS, detail)
+        if spec.count > PARTITIONS_PER_TOPIC_MAX:
+            detail = f"{spec.count} partitions; a topic has {PARTITIONS_PER_TOPIC_MAX} at most"
+            raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
         more = spec.count - len(topic.partitions)
         if more <= 0:
             detail = f"{spec.name} has {len(topic.partitions)} partitions; {spec.count} is not more"

@@ -241,6 +241,7 @@ class Controllership:
             return made or planner.plan_topic(spec, ids[spec.name])
 
         results = _planned(specs, plan)
+        self._refuse_unknown_names(results)
         if not validate_only:
             await self._put(results, term=term)
         return results
@@ -294,6 +295,15 @@ class Controllership:
         for result in results:
             if result.topic is not None:
                 result.topic = self._image.topics[result.name]
+
+    def _refuse_unknown_names(self, results: Iterable[TopicResult]) -> None:
+        """A page that cannot be read may have a topic of any name, whose logs are there (I34)."""
+        if self._keeper.topics_readable:
+            return
+        for result in results:
+            if result.topic is not None and self._image.topic_by_id(result.topic_id) is None:
+                detail = "a page of the metadata cannot be read, and may have this topic"
+                result.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail))
 
     def _refuse_unwritable(self, results: Iterable[TopicResult]) -> None:
         for result in results:

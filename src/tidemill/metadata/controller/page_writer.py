@@ -215,9 +215,18 @@ def _encoded(
 ) -> bytes:
     text = stored_fields.text_of(_value(path, seq, delta, topics))
     stored = stored_fields.pack(text)
-    if bounded and (len(text) > PAGE_INFLATED_BYTES_MAX or len(stored) > PAGE_STORED_BYTES_MAX):
+    is_long = len(text) > PAGE_INFLATED_BYTES_MAX or len(stored) > PAGE_STORED_BYTES_MAX
+    if bounded and is_long and not _has_shrunk(path, seq, delta, len(text)):
         raise PartTooLarge(path)
     return stored
+
+
+def _has_shrunk(path: str, seq: int, delta: Delta, text_bytes: int) -> bool:
+    """Settings that are too long already can be made shorter."""
+    if path != SETTINGS:
+        return False
+    before = nodes.settings_value(seq, delta.before.overrides)
+    return text_bytes < len(stored_fields.text_of(before))
 
 
 def _value(path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]) -> dict[str, Any]:

@@ -72,6 +72,8 @@ def _converted(found: Mapping[str, Node]) -> list[tuple[str, bytes]]:
     kept[SETTINGS] = stored_fields.dump(nodes.settings_value(head.seq, settings))
     kept[nodes.MEMBERS] = stored_fields.dump(nodes.members_value(head.seq, {}))
     kept[HEAD] = head.encode()
+    for path in (SETTINGS, *map(page_path, range(METADATA_PAGES))):
+        stored_fields.load(path, kept[path])  # what this version could not read is not written
     return sorted(kept.items())
 
 

@@ -10,9 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 
-from tidemill.core.errors import UserError
-
-__all__ = ["check_local", "file_system_type"]
+__all__ = ["file_system_type", "try_find_foreign"]
 
 _MOUNTS = "/proc/self/mountinfo"
 _OCTAL = re.compile(r"\\([0-7]{3})")
@@ -23,18 +21,14 @@ _FOREIGN = frozenset(
 )
 
 
-def check_local(directory: str) -> None:
-    """UserError if several hosts could have the directory at the same time."""
+def try_find_foreign(directory: str) -> str | None:
+    """The type of a file system that several hosts could have at the same time; None if local."""
     try:
         with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
             found = file_system_type(os.path.realpath(directory), mounts)
     except OSError:
-        return  # a system without /proc: nothing is known against the directory
-    if found in _FOREIGN or found.startswith("fuse."):
-        raise UserError(
-            f"{directory} is on a file system of type {found}; brokers agree through locks, which "
-            "work on a local disk only"
-        )
+        return None  # a system without /proc: nothing is known against the directory
+    return found if found in _FOREIGN or found.startswith("fuse.") else None
 
 
 def file_system_type(path: str, mounts: Iterable[str]) -> str:

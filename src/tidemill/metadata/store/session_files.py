@@ -80,7 +80,8 @@ class SessionFile:
             self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(self._descriptor, _PAGE_BYTES)
+        # Written, not only made longer: a store to a page without a block on a full disk is SIGBUS.
+        os.pwrite(self._descriptor, bytes(_PAGE_BYTES), 0)
         self._page = mmap.mmap(self._descriptor, _PAGE_BYTES)
         self.stamp(now)
         text = json.dumps([holder.pid, holder.namespace, holder.boot_id]).encode()
@@ -173,7 +174,7 @@ def read_page(directory: str, session_id: int) -> tuple[float, Holder] | None:
         (length,) = _LENGTH.unpack_from(page, _LENGTH_AT)
         pid, namespace, boot_id = json.loads(page[_TEXT_AT : _TEXT_AT + length])
         return _STAMP.unpack_from(page)[0] / _NS, Holder(int(pid), str(namespace), str(boot_id))
-    except (struct.error, ValueError, TypeError):
+    except (struct.error, ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 

@@ -7,6 +7,7 @@ that peer.
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from tidemill.metadata.store.session_files import (
 __all__ = ["SessionWatch"]
 
 _log = logging.getLogger("tidemill.metadata")
+
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 @final
@@ -74,7 +77,8 @@ class SessionWatch:
             try:
                 self._step(session, self._clock.monotonic())
             except OSError as error:
-                _log.error("sessions in %s: %s", self._directory, error)
+                if error.errno not in _NO_DESCRIPTORS:  # connections that end give some back
+                    _log.error("sessions in %s: %s", self._directory, error)
                 self._stopping.wait(SESSION_STAMP_S)
 
     def _step(self, session: SessionFile | None, now: float) -> None:

@@ -96,12 +96,17 @@ class StoreFile:
         *,
         monotonic: Callable[[], float],
         convert: Convert,
+        is_shared: bool = True,
     ) -> None:
-        """UserError if the file is not ours, of another version, or in use elsewhere."""
+        """UserError if the file is not ours, of another version, or in use elsewhere.
+
+        `is_shared`: other processes may open it too, which needs a local file system.
+        """
         self._path = path
         self._sessions = sessions
         self._holder = holder
         self._convert = convert
+        self._is_shared = is_shared
         self._lock = os.open(
             f"{path.removesuffix('.db')}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
@@ -134,6 +139,8 @@ class StoreFile:
             raise
 
     def _prepare(self) -> None:
+        if not self._is_shared:
+            self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         found = 0 if self._is_new() else self._known_format()
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
@@ -220,7 +227,8 @@ class StoreFile:
 
     def _below(self, prefix: str) -> list[tuple[str, Node]]:
         rows = self._db.execute(
-            "SELECT path, value, version FROM nodes WHERE path >= ? AND path < ? ORDER BY path",
+            "SELECT path, CAST(value AS BLOB), version FROM nodes"
+            " WHERE path >= ? AND path < ? ORDER BY path",
             (prefix, prefix + _AFTER_ALL_PATHS),
         )
         return [(path, Node(value, version)) for path, value, version in rows]
@@ -319,7 +327,7 @@ class StoreFile:
 
     def _get(self, path: str) -> Node | None:
         row = self._db.execute(
-            "SELECT value, version FROM nodes WHERE path = ?", (path,)
+            "SELECT CAST(value AS BLOB), version FROM nodes WHERE path = ?", (path,)
         ).fetchone()
         return None if row is None else Node(*row)
 

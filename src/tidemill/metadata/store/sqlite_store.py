@@ -32,7 +32,7 @@ from tidemill.metadata.store.coord import (
     Watchers,
     check_multi,
 )
-from tidemill.metadata.store.local_disk import check_local
+from tidemill.metadata.store.local_disk import try_find_foreign
 from tidemill.metadata.store.session_files import this_process
 from tidemill.metadata.store.session_watch import SessionWatch
 from tidemill.metadata.store.sqlite_file import Convert, Looked, StoreFile, as_they_are
@@ -93,7 +93,13 @@ class SqliteCoord:
         """In the worker: the watch first, since a peer may hang inside the queue of writers."""
         directory = os.path.dirname(self._path) or "."
         sessions = f"{directory}/{SESSIONS_DIRECTORY}"
-        check_local(directory)
+        foreign = try_find_foreign(directory)
+        if foreign is not None:
+            _log.warning(
+                "%s is on a file system of type %s: one broker can use it, not several",
+                directory,
+                foreign,
+            )
         try:
             with suppress(FileExistsError):
                 os.mkdir(sessions, 0o700)
@@ -108,7 +114,11 @@ class SqliteCoord:
                 holder,
                 monotonic=self._clock.monotonic,
                 convert=self._convert,
+                is_shared=foreign is None,
             )
+        except OSError as error:
+            watch.stop()
+            raise UserError(f"cannot open {self._path}: {error}") from error
         except BaseException:
             watch.stop()
             raise

@@ -151,6 +151,7 @@ def test_partitions_are_added_after_the_existing_ones():
     [
         (PartitionsSpec(name="t", count=2), ErrorCode.INVALID_PARTITIONS),
         (PartitionsSpec(name="t", count=1), ErrorCode.INVALID_PARTITIONS),
+        (PartitionsSpec(name="t", count=100_001), ErrorCode.POLICY_VIOLATION),
         (PartitionsSpec(name="t", count=-1), ErrorCode.INVALID_PARTITIONS),
         (PartitionsSpec(name="u", count=9), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (PartitionsSpec(name="t", count=2**31 - 1), ErrorCode.POLICY_VIOLATION),

@@ -19,6 +19,7 @@ from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import UserError
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image import stored_fields
 from tidemill.metadata.image.format_1 import converted_from_format_1
 from tidemill.metadata.image.overrides import ALL_BROKERS, broker_owner, group_owner
 from tidemill.metadata.store.sqlite_store import SqliteCoord
@@ -112,6 +113,20 @@ def test_S46_a_node_that_cannot_be_read_stops_the_conversion_which_changes_nothi
     with closing(sqlite3.connect(stored)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (1,)
         assert list(db.execute("SELECT * FROM nodes ORDER BY path")) == before
+
+
+def test_a_store_whose_settings_would_be_too_long_to_read_is_not_converted(
+    run, stored, monkeypatch
+):
+    monkeypatch.setattr(stored_fields, "NODE_STORED_BYTES_MAX", 90)
+
+    async def scenario() -> None:
+        with pytest.raises(UserError, match="cannot be converted"):
+            await joined(stored)
+
+    run(scenario())
+    with closing(sqlite3.connect(stored)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
 
 
 def test_partitions_of_a_half_made_topic_do_not_come_along(run, stored):

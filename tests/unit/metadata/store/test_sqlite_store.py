@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from tests.support.coroutines import run
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StoreUnavailable, UserError
+from tidemill.metadata.store import sqlite_store
 from tidemill.metadata.store.coord import Create, Node, SessionState
-from tidemill.metadata.store.session_files import SessionFile, this_process
+from tidemill.metadata.store.session_files import SessionFile, read_page, this_process
 from tidemill.metadata.store.sqlite_store import SqliteCoord
 
 
@@ -197,3 +199,48 @@ def test_watches_are_called_for_a_commit_whose_caller_was_cancelled(run, tmp_pat
         await coord.close()
 
     run(scenario())
+
+
+def test_one_broker_uses_a_file_system_that_several_hosts_could_have(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sqlite_store, "try_find_foreign", lambda _directory: "virtiofs")
+
+    async def scenario() -> None:
+        coord = SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
+        await coord.start()
+        await coord.multi([Create("/a", b"1")])
+        second = SqliteCoord(str(tmp_path / "coord.db"), SystemClock())
+        with pytest.raises(UserError, match="in use"):
+            await second.start()
+        node = await coord.get("/a")
+        assert node is not None
+        assert node.value == b"1"
+        await coord.close()
+
+    run(scenario())
+
+
+def test_a_value_that_a_person_wrote_as_text_is_read(run, tmp_path):
+    path = tmp_path / "coord.db"
+
+    async def scenario() -> None:
+        coord = SqliteCoord(str(path), SystemClock())
+        await coord.start()
+        await coord.multi([Create("/a/b", b"1")])
+        await coord.close()
+        with closing(sqlite3.connect(path)) as db:
+            db.execute("UPDATE nodes SET value = 'mended'")
+            db.commit()
+        await coord.start()
+        node = await coord.get("/a/b")
+        assert node is not None
+        assert node.value == b"mended"
+        assert [one.value for _, one in await coord.children("/a")] == [b"mended"]
+        await coord.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("text", [b'[Infinity,"a","b"]', b"[" * 4_000, b"{}", b"\xff"])
+def test_a_session_file_that_we_did_not_write_is_no_session(tmp_path, text):
+    (tmp_path / "7").write_bytes(bytes(8) + len(text).to_bytes(2, sys.byteorder) + text)
+    assert read_page(str(tmp_path), 7) is None
