@@ -119,7 +119,7 @@ SEGMENTS_PER_DROP = 32
 COMPACTED_SEGMENTS_MAX = 64
 """Segments that compaction merges into one at a time; each is open meanwhile."""
 DISK_FLUSH_THREADS = 4
-"""Threads that sync the files of one flush round: 7 instead of 20 ms for 64 files (ADR 0003)."""
+"""Threads that sync the files of one flush round: 7 instead of 20 ms for 64 files (ADR 0008)."""
 DISK_READ_THREADS = 4
 """Threads for what clients wait for: cold reads, time lookups, new logs."""
 DISK_READS_WAITING_MAX = 4_096

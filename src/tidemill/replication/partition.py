@@ -257,7 +257,7 @@ class Partition:
         )
 
     def wait_acknowledged(self, next_offset: int, settle: Callable[[ErrorCode], None]) -> AckWaiter:
-        """Call `settle` once acks=all holds for everything below `next_offset` (ADR 0003)."""
+        """Call `settle` once acks=all holds for everything below `next_offset` (ADR 0008)."""
         waiter = AckWaiter(next_offset, settle)
         if self.settings.flush_before_ack:
             if next_offset <= self.durable_offset:

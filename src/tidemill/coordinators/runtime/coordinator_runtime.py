@@ -9,7 +9,7 @@ and refuses its waiting requests with NOT_COORDINATOR, so that clients look for 
 
 `write` runs one operation on the shard and replays its records at once, so that the next operation
 sees them. The records also go into the partition's *open batch*. At the end of the turn of the loop
-each open batch is appended, and its answers leave once acks=all holds for it (ADR 0003). So the
+each open batch is appended, and its answers leave once acks=all holds for it (ADR 0008). So the
 commits that many clients send in one turn cost one append and one wait. The log has the order of
 the operations, because a partition has one open batch, which takes all records of an operation or
 none.

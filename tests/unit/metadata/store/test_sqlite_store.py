@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sqlite3
 import sys
 from contextlib import closing
@@ -12,7 +13,7 @@ import pytest
 from tests.support.coroutines import run
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StoreUnavailable, UserError
-from tidemill.metadata.store import sqlite_store
+from tidemill.metadata.store import session_files, sqlite_store
 from tidemill.metadata.store.coord import Create, Node, SessionState
 from tidemill.metadata.store.session_files import SessionFile, read_page, this_process
 from tidemill.metadata.store.sqlite_store import SqliteCoord
@@ -244,3 +245,17 @@ def test_a_value_that_a_person_wrote_as_text_is_read(run, tmp_path):
 def test_a_session_file_that_we_did_not_write_is_no_session(tmp_path, text):
     (tmp_path / "7").write_bytes(bytes(8) + len(text).to_bytes(2, sys.byteorder) + text)
     assert read_page(str(tmp_path), 7) is None
+
+
+def test_a_disk_without_room_for_a_session_is_refused_and_not_mapped(run, tmp_path, monkeypatch):
+    """A store to a mapped page that has no block ends the process: SIGBUS."""
+
+    def full(*_arguments: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scenario() -> None:
+        with pytest.raises(UserError, match="No space left"):
+            await SqliteCoord(str(tmp_path / "coord.db"), SystemClock()).start()
+
+    monkeypatch.setattr(session_files.os, "pwrite", full)
+    run(scenario())
