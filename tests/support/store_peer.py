@@ -3,6 +3,7 @@
 create PATH [ephemeral]   done, or conflict
 count PATH TIMES          adds one to the number in a node, TIMES times
 get PATH                  the value, or none
+gone PATH                 done, once there is no such node
 watch PREFIX              done; later a line `changed` for each call
 hang                      the event loop stands still, the other threads run
 lock                      takes the queue of writers and never leaves it
@@ -72,6 +73,15 @@ def _say(line: str) -> None:
     sys.stdout.flush()
 
 
+async def gone(coord: SqliteCoord, path: str) -> None:
+    """Wait until a node is gone; a watch says when to look again."""
+    changed = asyncio.Event()
+    coord.watch(path, lambda _: changed.set())
+    while await coord.get(path) is not None:
+        await changed.wait()
+        changed.clear()
+
+
 async def _count(coord: SqliteCoord, path: str, times: int) -> None:
     done = 0
     while done < times:
@@ -96,6 +106,8 @@ async def _obey(coord: SqliteCoord, path: str, words: list[str]) -> str:
         case ["get", node]:
             found = await coord.get(node)
             return "none" if found is None else found.value.decode()
+        case ["gone", node]:
+            await gone(coord, node)
         case ["watch", prefix]:
             coord.watch(prefix, lambda _: _say("changed"))
         case ["hang"]:
