@@ -69,6 +69,7 @@ PURE = (
     "metadata/image/format_1.py",
     "metadata/image/group_keys.py",
     "metadata/image/head.py",
+    "metadata/image/isr_proposal.py",
     "metadata/image/metadata_image.py",
     "metadata/image/nodes.py",
     "metadata/image/overrides.py",

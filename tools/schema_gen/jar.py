@@ -32,12 +32,13 @@ STORED_NAMES = Path(__file__).with_name("api_names.json")
 _FOLDER = "common/message/"
 _LINE_COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 
-# The client-facing APIs (docs: the table of supported APIs); the others are KRaft's or Streams'.
+# The client-facing APIs (docs: the table of supported APIs), and AlterPartition and Envelope, which
+# brokers send to the controller; the others are KRaft's or Streams'.
 # fmt: off
 API_KEYS = frozenset({
     0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28,
     29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39, 40, 41, 42, 43, 44, 45, 46, 47, 48, 49, 50, 51,
-    55, 57, 60, 61, 64, 65, 66, 68, 69, 71, 72, 74, 75, 76, 77, 78, 79, 90, 91, 92,
+    55, 56, 57, 58, 60, 61, 64, 65, 66, 68, 69, 71, 72, 74, 75, 76, 77, 78, 79, 90, 91, 92,
 })
 # fmt: on
 OTHERS = frozenset(

@@ -130,7 +130,9 @@ class Broker:
         self._data = self._build_data_plane(directory)
         self._serving = self._build_serving()
         await self.cluster.start(
-            config.advertised_endpoint(bound.port), unclean=not directory.started_clean
+            config.advertised_endpoint(bound.port),
+            unclean=not directory.started_clean,
+            directory_id=directory.meta.directory_id,
         )
         self._follow_image()
         self._spawn_loops()

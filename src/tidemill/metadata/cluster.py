@@ -26,7 +26,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
-from tidemill.core.ids import NO_LEADER, TopicId
+from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.controller import (
     ConfigChange,
@@ -89,6 +89,8 @@ class Cluster:
         self._keeper.subscribe(self._follow_members)
         self._lock = asyncio.Lock()
         self._advertised = Endpoint("", 0)
+        self._internal: Endpoint | None = None
+        self._directory_id = ZERO_UUID
         self._lease = Lease(coord, clock)
         self._closed = False
         self.broker_epoch = -1
@@ -128,12 +130,22 @@ class Cluster:
             await self._connect()
             return self.image.cluster_id
 
-    async def start(self, advertised: Endpoint, *, unclean: bool) -> None:
+    async def start(
+        self,
+        advertised: Endpoint,
+        *,
+        unclean: bool,
+        internal: Endpoint | None = None,
+        directory_id: UUID = ZERO_UUID,
+    ) -> None:
         """Join the cluster. `unclean`: the logs may have lost unflushed records.
 
-        UserError if another broker has our id, or the store is not a usable one.
+        Other brokers reach this one at `internal`. UserError if another broker has our id, or the
+        store is not a usable one.
         """
         self._advertised = advertised
+        self._internal = internal
+        self._directory_id = directory_id
         self._keeper.watch()
         self._coord.on_state(self._session_changed)
         async with self._lock:
@@ -271,7 +283,15 @@ class Cluster:
     def _own_image(self, *, epoch: int) -> BrokerImage:
         host, port = self._advertised
         rack = self._config.broker_rack
-        return BrokerImage(broker_id=self.broker_id, epoch=epoch, host=host, port=port, rack=rack)
+        return BrokerImage(
+            broker_id=self.broker_id,
+            epoch=epoch,
+            host=host,
+            port=port,
+            rack=rack,
+            internal=self._internal,
+            directory_id=self._directory_id,
+        )
 
     async def _try_multi(self, ops: Sequence[Op]) -> bool:
         """Run the multi; False if another broker's change came first."""

@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar, final
 from uuid import UUID
 
-from tidemill.core.ids import NO_LEADER, TopicId
+from tidemill.core.config.broker_config import Endpoint
+from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
 from tidemill.metadata.image.overrides import ConfigOwner, StoredOverrides
 from tidemill.metadata.image.topic_config import TopicConfig
 
@@ -55,6 +56,21 @@ class BrokerImage:
     port: int
     """Host and port are those that the broker advertises (T19)."""
     rack: str = ""
+    internal: Endpoint | None = None
+    """Where other brokers reach it; None: where clients do."""
+    directory_id: UUID = ZERO_UUID
+    """Of its data directory: another one is a new disk, empty and without a sign of loss."""
+    unclean: bool = False
+    """Its logs may have lost unflushed records since its last life."""
+    leaving: bool = False
+    """It is about to stop: it is given no leadership, and loses those that it has."""
+    failed: bool = False
+    """Its data directory is offline: it counts as dead, but says why."""
+
+    @property
+    def peer_endpoint(self) -> Endpoint:
+        """Where other brokers reach it."""
+        return self.internal or Endpoint(self.host, self.port)
 
 
 @final
@@ -66,6 +82,7 @@ class MemberImage:
     epoch: int
     """The broker epoch that was let in; a broker registered in another one is fenced."""
     rack: str = ""
+    directory_id: UUID = ZERO_UUID
 
 
 @final

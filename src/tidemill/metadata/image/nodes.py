@@ -20,12 +20,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.config.keys import INT32_MAX, INT64_MAX
+from tidemill.core.ids import ZERO_UUID
 from tidemill.metadata.image import stored_fields
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, SETTINGS
 from tidemill.metadata.image.metadata_image import BrokerImage, MemberImage
 from tidemill.metadata.image.overrides import ConfigOwner, OwnerKind, StoredOverrides
-from tidemill.metadata.image.stored_fields import BadNode
+from tidemill.metadata.image.stored_fields import BadNode, Fields
 from tidemill.metadata.store.coord import Node
 
 __all__ = [
@@ -114,9 +116,19 @@ def decode_controller(path: str, node: Node) -> tuple[int, int]:
 
 
 def encode_broker(broker: BrokerImage) -> bytes:
-    return stored_fields.dump(
-        {"epoch": broker.epoch, "host": broker.host, "port": broker.port, "rack": broker.rack}
-    )
+    value: dict[str, Any] = {
+        "epoch": broker.epoch,
+        "host": broker.host,
+        "port": broker.port,
+        "rack": broker.rack,
+        "directory": str(broker.directory_id),
+        "unclean": broker.unclean,
+        "leaving": broker.leaving,
+        "failed": broker.failed,
+    }
+    if broker.internal is not None:
+        value["internal"] = {"host": broker.internal.host, "port": broker.internal.port}
+    return stored_fields.dump(value)
 
 
 def decode_broker(path: str, node: Node) -> BrokerImage:
@@ -130,7 +142,19 @@ def decode_broker(path: str, node: Node) -> BrokerImage:
         host=value.text("host"),
         port=value.number("port", 0, 65_535),
         rack=value.text("rack"),
+        internal=_internal(value),
+        directory_id=value.uuid("directory"),
+        unclean=value.flag("unclean"),
+        leaving=value.flag("leaving"),
+        failed=value.flag("failed"),
     )
+
+
+def _internal(value: Fields) -> Endpoint | None:
+    if not value.has("internal"):
+        return None
+    found = value.object("internal")
+    return Endpoint(found.text("host"), found.number("port", 0, 65_535))
 
 
 # --- members and settings: parts of the metadata, as pages are -----------------------------------
@@ -139,7 +163,12 @@ def decode_broker(path: str, node: Node) -> BrokerImage:
 def members_value(seq: int, members: Mapping[int, MemberImage]) -> dict[str, Any]:
     """What is stored of the brokers that were let in."""
     brokers = {
-        str(one.broker_id): {"epoch": one.epoch, "rack": one.rack} for one in members.values()
+        str(one.broker_id): {
+            "epoch": one.epoch,
+            "rack": one.rack,
+            "directory": str(one.directory_id),
+        }
+        for one in members.values()
     }
     return {"seq": seq, "brokers": brokers}
 
@@ -152,8 +181,12 @@ def decode_members(stored: bytes) -> tuple[int, dict[int, MemberImage]]:
         broker_id = try_broker_id(f"{BROKERS}/{key}")
         if broker_id is None or broker_id > INT32_MAX:
             raise value.bad("not a broker id")
-        epoch = one.number("epoch", 0, INT64_MAX)
-        members[broker_id] = MemberImage(broker_id=broker_id, epoch=epoch, rack=one.text("rack"))
+        members[broker_id] = MemberImage(
+            broker_id=broker_id,
+            epoch=one.number("epoch", 0, INT64_MAX),
+            rack=one.text("rack"),
+            directory_id=one.uuid("directory") if one.has("directory") else ZERO_UUID,
+        )
     return value.number("seq", 0, INT64_MAX), members
 
 

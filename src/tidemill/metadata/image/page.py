@@ -99,13 +99,10 @@ def _topic(value: Fields) -> StoredTopic:
     name = value.text("name")
     if not is_legal_topic_name(name):
         raise value.bad("not a topic name")
-    try:
-        topic_id = TopicId(UUID(value.text("id")))
-    except ValueError:
-        raise value.bad("not a topic id") from None
     partitions = value.objects("partitions")
     if not 1 <= len(partitions) <= PARTITIONS_PER_TOPIC_MAX:
         raise value.bad("no or too many partitions")
+    topic_id = TopicId(value.uuid("id"))
     return StoredTopic(
         name, topic_id, value.texts("overrides"), tuple(_partition(one) for one in partitions)
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from typing import Any, final
+from uuid import UUID
 
 from tidemill.core.config.keys import INT32_MAX
 from tidemill.core.errors import TidemillError
@@ -99,6 +100,19 @@ class Fields:
             raise self.bad(f"{name} is not a number in range")
         return found
 
+    def flag(self, name: str) -> bool:
+        """False if there is none."""
+        found = self._value.get(name, False)
+        if not isinstance(found, bool):
+            raise self.bad(f"{name} is neither true nor false")
+        return found
+
+    def uuid(self, name: str) -> UUID:
+        try:
+            return UUID(self.text(name))
+        except ValueError:
+            raise self.bad(f"{name} is not an id") from None
+
     def text(self, name: str) -> str:
         found = self._value.get(name)
         if not isinstance(found, str):
@@ -134,6 +148,9 @@ class Fields:
         if not isinstance(found, list):
             raise self.bad(f"{name} is not a list")
         return found
+
+    def object(self, name: str) -> Fields:
+        return Fields(self._path, self._value.get(name))
 
     def objects(self, name: str) -> list[Fields]:
         return [Fields(self._path, one) for one in self.items(name)]

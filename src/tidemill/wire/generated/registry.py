@@ -57,7 +57,9 @@ class ApiKey(IntEnum):
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
     UPDATE_FEATURES = 57
+    ENVELOPE = 58
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
     UNREGISTER_BROKER = 64
@@ -193,7 +195,9 @@ ROWS = (
         0,
     ),
     (ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", "describe_quorum", 0, 0, 2, 0),
+    (ApiKey.ALTER_PARTITION, "AlterPartition", "alter_partition", 2, 2, 3, 2),
     (ApiKey.UPDATE_FEATURES, "UpdateFeatures", "update_features", 0, 0, 2, 0),
+    (ApiKey.ENVELOPE, "Envelope", "envelope", 0, 0, 0, 0),
     (ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", "describe_cluster", 0, 0, 2, 0),
     (ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", "describe_producers", 0, 0, 0, 0),
     (ApiKey.UNREGISTER_BROKER, "UnregisterBroker", "unregister_broker", 0, 0, 0, 0),
