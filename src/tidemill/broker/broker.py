@@ -191,6 +191,7 @@ class Broker:
         await self._serving.stop()
         await self._data.flusher.finish()
         await self._supervisor.stop()
+        self._data.controller.close()
         self._timers.stop()
         await self._data.housekeeping.close()
         await self.cluster.close()
@@ -201,6 +202,7 @@ class Broker:
         for connection in list(self._serving.resources.admission.connections):
             connection.abort()
         await self._supervisor.stop()
+        self._data.controller.close()
         await self._serving.stop()
         self._timers.stop()
         self._data.directory.release_lock()

@@ -11,11 +11,13 @@ from tidemill.broker.background import Loops
 from tidemill.broker.coordinators import Coordinators
 from tidemill.broker.data_plane import DataPlane
 from tidemill.broker.seams import Seams
+from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.metadata_image import controller_endpoint
 from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.server.connection.listener import Listener
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
@@ -55,6 +57,9 @@ def build_services(
         net=seams.net,
         disk=seams.disk,
         cluster=cluster,
+        controller=ControllerLink(
+            seams.net, lambda: controller_endpoint(cluster.image), client_id="forwarding"
+        ),
         replicas=data.replicas,
         pending_logs=data.replicas.pending_logs,
         groups=coordinators.groups,
@@ -128,4 +133,5 @@ class Serving:
         """Accept no more connections, answer what was started, close."""
         if self._page is not None:
             self._page.stop()
+        self._services.controller.close()
         await self.listener.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.server.handlers.cluster import (
+    alter_partition,
     alter_replica_log_dirs,
     api_versions,
     describe_cluster,
@@ -47,6 +48,7 @@ from tidemill.server.handlers.topics import (
     incremental_alter_configs,
     list_config_resources,
 )
+from tidemill.server.request import envelope
 from tidemill.server.request.handler import Handler
 
 __all__ = ["HANDLERS"]
@@ -86,6 +88,19 @@ _LISTED: tuple[Handler, ...] = (
     list_config_resources.HANDLER,
     list_partition_reassignments.HANDLER,
     alter_replica_log_dirs.HANDLER,
+    alter_partition.HANDLER,
 )
+_PASSED_ON: tuple[Handler, ...] = (
+    create_topics.HANDLER,
+    delete_topics.HANDLER,
+    create_partitions.HANDLER,
+    alter_configs.HANDLER,
+    incremental_alter_configs.HANDLER,
+)
+"""What the controller does for all brokers."""
 
-HANDLERS: tuple[Handler, ...] = (*_LISTED, api_versions.make_handler(_LISTED))
+HANDLERS: tuple[Handler, ...] = (
+    *_LISTED,
+    envelope.make_handler(_PASSED_ON),
+    api_versions.make_handler(_LISTED),
+)
