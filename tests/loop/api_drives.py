@@ -35,6 +35,7 @@ from tidemill.wire.generated.describe_configs import (
 from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from tidemill.wire.generated.elect_leaders import ElectLeadersRequest
 from tidemill.wire.generated.envelope import EnvelopeRequest
 from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 from tidemill.wire.generated.heartbeat import HeartbeatRequest
@@ -229,6 +230,7 @@ async def one_node_answers(stage: Stage) -> None:
         partitions=[quorum_described.RequestPartitionData(partition_index=0)],
     )
     await stage.ask(quorum_described.DescribeQuorumRequest(topics=[quorum]), 2)
+    await stage.ask(ElectLeadersRequest(topic_partitions=None), 2)
     await stage.ask(ListPartitionReassignmentsRequest(topics=None), 0)
     moved = [AlterReplicaLogDirTopic(name="wide", partitions=list(range(WIDE)))]
     to = [AlterReplicaLogDir(path="/data", topics=moved)]
@@ -352,6 +354,7 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
         one_node_answers,
         (
             ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            ApiKey.ELECT_LEADERS,
             ApiKey.LIST_CONFIG_RESOURCES,
             ApiKey.DESCRIBE_QUORUM,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,

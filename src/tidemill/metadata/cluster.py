@@ -27,7 +27,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
-from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
+from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId, TopicPartition
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.controller import (
     ConfigChange,
@@ -370,6 +370,18 @@ class Cluster:
         """
         return await self._as_controller(
             lambda term: self._controller.alter_isr(sender_id, sender_epoch, proposals, term=term)
+        )
+
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool
+    ) -> list[KafkaError | None]:
+        """Hold elections that somebody asks for; per partition why there was none.
+
+        Preferred: the first replica leads. `unclean`: any replica, where there is no leader. Each
+        partition is named once.
+        """
+        return await self._as_controller(
+            lambda term: self._controller.elect(partitions, unclean=unclean, term=term)
         )
 
     async def _as_controller(self, work: Callable[[int], Awaitable[_T]]) -> _T:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
 from tidemill.metadata.image import nodes
@@ -376,5 +378,70 @@ def test_an_election_that_may_lose_records_is_announced(run):
         await small.catch_up()
         assert partition(clusters[0]).leader == 0
         assert small.members[0].alarms == ["t-0: broker 0 leads without being in sync"]
+
+    run(scenario())
+
+
+def test_a_broker_that_is_about_to_stop_hands_its_leaderships_over_and_stays_in_sync(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        assert not clusters[1].has_left
+        await clusters[1].leave()
+        await small.catch_up()
+        now = partition(clusters[1])
+        assert (now.leader, now.leader_epoch, now.isr) == (2, 1, (1, 2, 0))
+        assert clusters[1].has_left
+
+    run(scenario())
+
+
+def test_H10_a_broker_whose_disk_failed_leads_nothing(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        clusters[1].disk_failed()
+        await small.catch_up()
+        now = partition(clusters[0])
+        assert (now.leader, now.isr) == (2, (2, 0))
+        assert clusters[0].image.brokers[1].failed
+
+    run(scenario())
+
+
+def test_a_new_controller_waits_for_several_brokers_that_are_missing_at_once(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        small.crash(0)
+        small.crash(1)
+        await small.catch_up()
+        assert clusters[2].is_controller
+        assert (partition(clusters[2]).leader, partition(clusters[2]).isr) == (1, (1, 2, 0))
+        # When: one of them comes back in time, and the other one does not.
+        await small.start(0)
+        assert partition(clusters[2]).leader == 1
+        small.clock.advance(RETURNS_WAIT_S)
+        small.members[2].coord._changed(nodes.BROKERS)
+        await small.catch_up()
+        now = partition(clusters[2])
+        assert (now.leader, now.isr) == (2, (2, 0))
+
+    run(scenario())
+
+
+def test_preferred_leaders_are_elected_on_request(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        await clusters[1].leave()
+        await small.catch_up()
+        small.crash(1)
+        await small.catch_up()
+        (one,) = await small.start(1)
+        await propose([clusters[0], one, clusters[2]], [0, 1, 2], partition(one), sender=2)
+        await small.catch_up()
+        where = TopicPartition("t", 0)
+        assert await clusters[0].elect_leaders([where], unclean=False) == [None]
+        assert partition(clusters[0]).leader == 1
+        (refusal,) = await clusters[0].elect_leaders([where], unclean=False)
+        assert refusal is not None
+        assert refusal.code is ErrorCode.ELECTION_NOT_NEEDED
 
     run(scenario())

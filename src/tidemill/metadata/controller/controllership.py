@@ -17,11 +17,12 @@ from uuid import UUID
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import NO_LEADER
+from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
     changed_in_sync_set,
+    elected,
     let_in,
     live_brokers,
     missing_members,
@@ -73,7 +74,9 @@ class Controllership:
         self._alarm = alarm
         self._load = ClusterLoad()
         self.topics = TopicChanges(keeper, self._planner, self.write)
-        self._returns_awaited_until = 0.0
+        self._returns_awaited_until: float | None = None
+        self._has_just_come = False
+        """Into office: it has not looked for missing members yet."""
         self.look_again_at: float | None = None
         """When it must serve again although nothing has changed; a monotonic time."""
         self._in_doubt = False
@@ -128,6 +131,7 @@ class Controllership:
         self._in_doubt = True
         self._all_unserved = True
         self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S
+        self._has_just_come = True
         self._report_offsets_partitions()
 
     def _report_offsets_partitions(self) -> None:
@@ -175,13 +179,15 @@ class Controllership:
         failed and ended all sessions: they come back in a moment.
         """
         self.look_again_at = None
-        if self._clock.monotonic() >= self._returns_awaited_until:
-            return frozenset()
-        missing = missing_members(image)
-        if len(missing) <= 1:
-            return frozenset()
-        self.look_again_at = self._returns_awaited_until
-        return missing
+        until = self._returns_awaited_until
+        if until is not None and self._clock.monotonic() < until:
+            missing = missing_members(image)
+            if len(missing) > (1 if self._has_just_come else 0):
+                self._has_just_come = False
+                self.look_again_at = until
+                return missing
+        self._returns_awaited_until = None
+        return frozenset()
 
     def _report_new_disks(self, returned: Mapping[int, Return]) -> None:
         for broker_id, how in returned.items():
@@ -273,6 +279,25 @@ class Controllership:
         changes = [one for one in outcomes if isinstance(one, PartitionChange)]
         await self.change_partitions(changes, term=term)
         return [self._isr_answer(one) for one in outcomes]
+
+    async def elect(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool, term: int
+    ) -> list[KafkaError | None]:
+        """Hold elections that somebody asks for; per partition why there was none."""
+        changes: list[PartitionChange] = []
+        refusals: list[KafkaError | None] = []
+        for name, index in dict.fromkeys(partitions):
+            try:
+                change = elected(self._image, name, index, unclean=unclean)
+                if not self.topics.is_writable(change.topic_id):
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its page cannot be read")
+            except KafkaError as refusal:
+                refusals.append(refusal)
+            else:
+                changes.append(change)
+                refusals.append(None)
+        await self.change_partitions(changes, term=term)
+        return refusals
 
     def _isr_answer(self, outcome: PartitionChange | KafkaError) -> IsrAnswer:
         if isinstance(outcome, KafkaError):

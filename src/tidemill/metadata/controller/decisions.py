@@ -20,6 +20,8 @@ from tidemill.metadata.controller.election import (
     Return,
     after_isr_change,
     after_return,
+    preferred_election,
+    unclean_election,
     with_live_brokers,
 )
 from tidemill.metadata.image.isr_proposal import IsrProposal
@@ -33,6 +35,7 @@ from tidemill.metadata.image.metadata_image import (
 
 __all__ = [
     "changed_in_sync_set",
+    "elected",
     "let_in",
     "live_brokers",
     "missing_members",
@@ -150,6 +153,16 @@ def _is_settled(partition: PartitionImage, live: Live) -> bool:
         and not partition.elr
         and all(one in live.brokers for one in partition.isr)
     )
+
+
+def elected(image: MetadataImage, name: str, index: int, *, unclean: bool) -> PartitionChange:
+    """The election that somebody asks for; KafkaError if it is refused."""
+    topic = image.topic(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
+    before, live = topic.partitions[index], live_brokers(image)
+    elect = unclean_election if unclean else preferred_election
+    return PartitionChange(topic.topic_id, index, before, elect(before, live))
 
 
 # --- in-sync sets --------------------------------------------------------------------------------

@@ -37,6 +37,8 @@ __all__ = [
     "after_isr_change",
     "after_return",
     "new_partition",
+    "preferred_election",
+    "unclean_election",
     "with_live_brokers",
 ]
 
@@ -149,6 +151,33 @@ def _led_by(
         elr=elr,
         last_known_leader=leader,
     )
+
+
+def preferred_election(partition: PartitionImage, live: Live) -> PartitionImage:
+    """The partition led by its first replica; KafkaError if it is already or cannot be."""
+    leader = partition.replicas[0]
+    if partition.leader == leader:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads")
+    if leader not in live.electable or leader not in partition.isr:
+        raise KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {leader} is not in sync"
+        )
+    return _led_by(partition, leader, isr=partition.isr, elr=partition.elr)
+
+
+def unclean_election(partition: PartitionImage, live: Live) -> PartitionImage:
+    """The partition led by any live replica, although records may be lost; somebody wants it.
+
+    Those that are certain come first, then the last leader, then the order of the assignment.
+    """
+    if partition.leader in live.brokers:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
+    preferred = (*partition.isr, *partition.elr, partition.last_known_leader, *partition.replicas)
+    for leader in preferred:
+        if leader in live.electable:
+            isr = partition.isr if leader in partition.isr else (leader,)
+            return _led_by(partition, leader, isr=isr, elr=())
+    raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica of it lives")
 
 
 def after_return(partition: PartitionImage, broker_id: int, how: Return) -> PartitionImage:

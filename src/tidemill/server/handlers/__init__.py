@@ -45,6 +45,7 @@ from tidemill.server.handlers.topics import (
     create_topics,
     delete_topics,
     describe_configs,
+    elect_leaders,
     incremental_alter_configs,
     list_config_resources,
 )
@@ -80,6 +81,7 @@ _LISTED: tuple[Handler, ...] = (
     describe_configs.HANDLER,
     alter_configs.HANDLER,
     incremental_alter_configs.HANDLER,
+    elect_leaders.HANDLER,
     describe_cluster.HANDLER,
     describe_log_dirs.HANDLER,
     describe_producers.HANDLER,
@@ -96,6 +98,7 @@ _PASSED_ON: tuple[Handler, ...] = (
     create_partitions.HANDLER,
     alter_configs.HANDLER,
     incremental_alter_configs.HANDLER,
+    elect_leaders.HANDLER,
 )
 """What the controller does for all brokers."""
 

@@ -13,6 +13,8 @@ from tidemill.metadata.controller.election import (
     after_isr_change,
     after_return,
     new_partition,
+    preferred_election,
+    unclean_election,
     with_live_brokers,
 )
 from tidemill.metadata.image.metadata_image import PartitionImage
@@ -176,6 +178,49 @@ def test_a_leader_that_is_about_to_stop_goes_on_where_no_other_is_in_sync():
     all_live = Live(frozenset({0, 1, 2}), frozenset({1, 2}), frozenset({0}))
     alone = partition(0, isr=(0,))
     assert with_live_brokers(alone, all_live, ONE) == alone
+
+
+# --- elections that somebody asks for ---
+
+
+def test_the_preferred_replica_leads_again_if_it_is_in_sync():
+    assert state(preferred_election(partition(1, isr=(1, 0)), live(0, 1))) == (0, 5, (1, 0), ())
+
+
+@pytest.mark.parametrize(
+    ("before", "alive", "code"),
+    [
+        (partition(0, isr=(0, 1)), (0, 1), ErrorCode.ELECTION_NOT_NEEDED),
+        (partition(1, isr=(1,)), (0, 1), ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+        (partition(1, isr=(0, 1)), (1,), ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+    ],
+)
+def test_a_preferred_election_that_cannot_be_is_refused(before, alive, code):
+    with pytest.raises(KafkaError) as refused:
+        preferred_election(before, live(*alive))
+    assert refused.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("before", "alive", "after"),
+    [
+        (partition(-1, isr=(), elr=(2,), last=0), (0, 1, 2), (2, 5, (2,), ())),
+        (partition(-1, isr=(), elr=(2,), last=1), (0, 1), (1, 5, (1,), ())),
+        (partition(-1, isr=(), last=-1), (1, 2), (1, 5, (1,), ())),
+    ],
+)
+def test_an_unclean_election_prefers_who_is_certain_then_the_last_leader(before, alive, after):
+    assert state(unclean_election(before, live(*alive))) == after
+
+
+def test_an_unclean_election_replaces_no_leader_that_lives_and_needs_a_live_replica():
+    for before, alive, code in (
+        (partition(0, isr=(0,)), (0, 1), ErrorCode.ELECTION_NOT_NEEDED),
+        (partition(-1, isr=()), (), ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            unclean_election(before, live(*alive))
+        assert refused.value.code is code
 
 
 # --- proposals of the leader ---
