@@ -39,7 +39,10 @@ class BatchFolder:
         found = _NAME.fullmatch(name)
         if found is None:
             return None
-        return cls(found[1], int(found[2]), int(found[3] or found[2]))
+        made = cls(found[1], int(found[2]), int(found[3] or found[2]))
+        # Ours are found again by the name that they get here. `batch=x-007` would not be: its rows
+        # would be merged, and stay where they are as well.
+        return made if made.name == name and made.first <= made.last else None
 
     @classmethod
     def around(cls, folders: Iterable[BatchFolder]) -> Self:
