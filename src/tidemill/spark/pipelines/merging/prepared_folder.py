@@ -27,10 +27,10 @@ from typing import Final, final
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder, folders_to_merge
 from tidemill.spark.pipelines.merging.folder_swap import swap_folders, sync_folder, sync_tree
 from tidemill.spark.pipelines.merging.parquet_merge import FULL_BYTES, merged_files
+from tidemill.spark.pipelines.merging.result_folders import is_result_file
 
 __all__ = ["PreparedFolder"]
 
-_SUFFIX: Final = ".parquet"
 _FREE_SPACE_FACTOR: Final = 4
 """Results come first: nothing is merged on a disk that has less room than this many copies."""
 
@@ -107,9 +107,14 @@ class PreparedFolder:
             return left_out | {name for name in names if _is_empty_batch(self._folder / name)}
 
         self._staged.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(
-            self._folder, self._staged, symlinks=True, ignore=ignored, copy_function=os.link
-        )
+        try:
+            shutil.copytree(
+                self._folder, self._staged, symlinks=True, ignore=ignored, copy_function=os.link
+            )
+        except shutil.Error as error:  # it has gone on after each, and hides their types
+            if _listing(self._folder) == self._before:
+                raise
+            raise FileNotFoundError(f"{self._folder} has changed") from error
 
 
 def _listing(folder: Path) -> Listing:
@@ -124,14 +129,17 @@ def _listing(folder: Path) -> Listing:
 
 
 def _mergeable(folder: Path) -> dict[BatchFolder, Sequence[Path]]:
-    """The files of each batch. A folder with anything but visible Parquet files is left alone."""
+    """The files of each batch. A folder with anything but Spark's own files is left alone."""
     found: dict[BatchFolder, Sequence[Path]] = {}
     for path in sorted(folder.iterdir()):
         batch = BatchFolder.try_parse(path.name)
         if batch is None or not path.is_dir():
             continue
-        files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-        if files and all(file.suffix == _SUFFIX and file.is_file() for file in files):
+        inside = sorted(path.iterdir())
+        files = [file for file in inside if is_result_file(file.name) and file.is_file()]
+        ours = {name for file in files for name in (file.name, f".{file.name}.crc")}
+        # Merging removes what is inside: a file that a user has hidden there is not ours to remove.
+        if files and all(file.name in ours for file in inside):
             found[batch] = files
     return found
 

@@ -52,7 +52,7 @@ def test_batches_of_a_closed_hour_become_one_folder_with_the_same_rows(output):
     assert folders_in(output) == [f"batch={QUERY}-0-4"]
     assert numbers_in(output) == list(range(50))
     assert len(list((output / "events").rglob("*.parquet"))) == 1
-    assert [path.name for path in files_in(output / ".merge")] == ["lock"]
+    assert [path.name for path in files_in(output / ".merge")] == []
 
 
 def test_an_hour_that_the_watermark_has_not_passed_is_left_alone(output):
@@ -130,7 +130,7 @@ def test_a_batch_that_came_while_its_hour_was_merged_is_kept(output):
 
     assert numbers_in(output) == [*range(50), 80]
     assert len(folders_in(output)) == 6
-    assert [path.name for path in files_in(output / ".merge")] == ["lock"]
+    assert [path.name for path in files_in(output / ".merge")] == []
 
 
 def test_a_repeated_batch_is_told_where_its_rows_are(output):
@@ -243,7 +243,7 @@ def test_a_crash_at_any_change_of_files_loses_no_row_and_shows_none_twice(tmp_pa
         finish(merging_of(output, done=2))
         assert numbers_in(output) == [0, 1, 2, 9], seen
         assert folders_in(output) == ["batch=1f0c2d3e-0-2", "batch=another0-0"], seen
-        assert [path.name for path in files_in(output / ".merge")] == ["lock"], seen
+        assert [path.name for path in files_in(output / ".merge")] == [], seen
         if len(seen) < number:
             break
     assert set(seen) == {*CHANGES, "swap"}
@@ -306,7 +306,7 @@ def test_results_that_a_user_removes_meanwhile_stay_removed(output, removed, cap
     finish(merging)
 
     assert numbers_in(output) == []
-    assert files_in(output / ".merge") == [output / ".merge/lock"]
+    assert files_in(output / ".merge") == []
     assert caplog.records == []
 
 
