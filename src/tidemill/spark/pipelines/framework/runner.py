@@ -105,7 +105,7 @@ class Runner:
             pass
         self._stop_queries(wait_s=self._run.stop_wait_s)
         if self._once:
-            self._keep_up(_UPKEEP_LAST_S)
+            self._keep_up_to_the_end()
 
     # --- one attempt -----------------------------------------------------------------------------
 
@@ -168,12 +168,23 @@ class Runner:
                 del self._failures[name]
             self._listener.progressed(stages)
 
-    def _keep_up(self, seconds: float) -> None:
-        deadline = self._clock.monotonic() + seconds
+    def _keep_up(self, seconds: float) -> bool:
+        """False if there was nothing to do."""
+        deadline, has_worked = self._clock.monotonic() + seconds, False
         for step in self._upkeep.values():
             while step is not None and not self._stop.is_set and step():
+                has_worked = True
                 if self._clock.monotonic() >= deadline:
-                    return
+                    return True
+        return has_worked
+
+    def _keep_up_to_the_end(self) -> None:
+        """Work may have to rest for a poll before its next step; so it is asked again after one."""
+        deadline = self._clock.monotonic() + _UPKEEP_LAST_S
+        while self._keep_up(deadline - self._clock.monotonic()):
+            if self._clock.monotonic() >= deadline:
+                return
+            self._pause(_POLL_S)
 
     # --- failures --------------------------------------------------------------------------------
 

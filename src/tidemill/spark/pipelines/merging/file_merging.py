@@ -25,6 +25,7 @@ from typing import Final, final
 
 import pyarrow as pa
 
+from tidemill.core.clock import Clock
 from tidemill.spark.pipelines.framework.local_path import try_local_path
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 from tidemill.spark.pipelines.merging.folder_swap import check_swap
@@ -39,6 +40,9 @@ _log = logging.getLogger(__name__)
 _HOUR_MS: Final = 3_600_000
 _AREA: Final = ".merge"
 _READY_MAX: Final = 8
+_NOTICE_S: Final = 1.0
+"""Between announcing a merged folder and the swap. A reader that has listed the names of a folder
+before it was announced looks at them within milliseconds, and must not find the merged one then."""
 _DISK_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """The next folder would meet them too."""
 
@@ -70,18 +74,21 @@ class _Area:
 class FileMerging:
     """The results in one output directory, as one run of a pipeline merges them."""
 
-    def __init__(self, output_dir: str, trees: Mapping[str, bool], *, is_active: bool) -> None:
+    def __init__(
+        self, output_dir: str, trees: Mapping[str, bool], *, is_active: bool, clock: Clock
+    ) -> None:
         """`trees`: whether each folder of the output directory has folders for hours."""
         self._output_dir = output_dir
         self._is_active = is_active
+        self._clock = clock
         self._last_merged: dict[str, int] = {}
         """The newest merged batch of a query, in any folder."""
         self._progress: _Progress | None = None
         self._passed_hour = -1
         """The hour of the watermark of the last pass."""
         self._pass: Iterator[None] | None = None
-        self._ready: list[PreparedFolder] = []
-        """At most `_READY_MAX`, which wait for a moment in which no batch is written."""
+        self._ready: list[tuple[float, PreparedFolder]] = []
+        """At most `_READY_MAX` and since when, which wait until no batch is written."""
         self._replaced: list[PreparedFolder] = []
         """What is to be removed of those that were published, or had changed."""
         self._left_alone: set[Path] = set()
@@ -120,7 +127,7 @@ class FileMerging:
     # --- for the thread that merges --------------------------------------------------------------
 
     def step(self) -> bool:
-        """Do some of the work: a fraction of a second. False if there is none for now."""
+        """Do some of the work: a fraction of a second. False if there is none for a second."""
         if self._area is None or not self._is_active:
             return False
         try:
@@ -134,12 +141,12 @@ class FileMerging:
             return False
 
     def _give_up(self, reason: str) -> None:
-        """For the rest of the run. The room that copies take is the results': a disk may be full."""
+        """For the rest of the run. Copies go: on a full disk, results need their room."""
         if self._is_active:
             self._tell(reason)
         self._pass, self._is_active = None, False
         with contextlib.suppress(OSError):
-            for prepared in self._ready + self._replaced:
+            for prepared in [ready for _, ready in self._ready] + self._replaced:
                 prepared.discard()
         self._ready, self._replaced = [], []
 
@@ -189,13 +196,15 @@ class FileMerging:
             self._left_alone.add(folder.path)
             _log.warning("the files in %s are not merged: %s", folder.path, error)
         if prepared.merged is not None:
-            self._ready.append(prepared)
+            self._ready.append((self._clock.monotonic(), prepared))
 
     def _publish(self, area: _Area) -> None:
         if not self._ready:
             return
         # One at a time: a batch waits for the comparing of one folder, not of all.
-        prepared = self._ready[0]
+        since_s, prepared = self._ready[0]
+        if self._clock.monotonic() - since_s < _NOTICE_S:
+            return
         with area.lock.try_swapping() as may_swap:
             if not may_swap:
                 return
@@ -203,7 +212,8 @@ class FileMerging:
             if merged is not None and prepared.publish():
                 newest = _last_merged(area, merged.query, self._last_merged)
                 self._last_merged[merged.query] = max(newest, merged.last)
-        self._replaced.append(self._ready.pop(0))
+        del self._ready[0]
+        self._replaced.append(prepared)
 
     # --- where it works --------------------------------------------------------------------------
 

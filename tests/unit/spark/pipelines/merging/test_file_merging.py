@@ -18,6 +18,7 @@ from tests.unit.spark.pipelines.merging.result_files import (
     QUERY,
     finish,
     folders_in,
+    hasty_clock,
     merging_of,
     numbers_in,
     write_batch,
@@ -25,6 +26,7 @@ from tests.unit.spark.pipelines.merging.result_files import (
 from tidemill.spark.pipelines.merging import file_merging, prepared_folder
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 from tidemill.spark.pipelines.merging.file_merging import FileMerging
+from tidemill.testing.manual_clock import ManualClock
 
 CHANGES = ("link", "mkdir", "unlink", "rmdir", "fsync")
 """Calls of `os` after which a crash leaves something else behind than before."""
@@ -203,6 +205,22 @@ def test_a_reader_in_the_middle_of_a_swap_gets_every_row_once_or_an_error(tmp_pa
     assert failed > 2
 
 
+def test_a_reader_that_has_listed_an_hour_before_it_was_announced_gets_every_row(output):
+    clock = ManualClock()
+    merging = merging_of(output, done=4, clock=clock)
+    found: list[int] = []
+    reader = reader_steps(output, backwards=False, found=found)
+    next(reader)
+    finish(merging)
+    for _ in reader:
+        pass
+    assert sorted(found) == list(range(50))
+
+    clock.advance(1)
+    finish(merging)
+    assert folders_in(output) == [f"batch={QUERY}-0-4"]
+
+
 # --- crashes -------------------------------------------------------------------------------------
 
 
@@ -254,7 +272,7 @@ def test_a_crash_at_any_change_of_files_loses_no_row_and_shows_none_twice(tmp_pa
 
 @pytest.mark.parametrize("address", ["hdfs://host/out", "s3a://bucket/out"])
 def test_other_storage_is_left_alone_and_said_so_once(address, caplog):
-    merging = FileMerging(address, {"events": True}, is_active=True)
+    merging = FileMerging(address, {"events": True}, is_active=True, clock=hasty_clock())
     merging.batch_written(BatchFolder(QUERY, 5, 5), DAY_END_MS)
     with merging.writing():
         assert merging.merged_labels("events", BatchFolder(QUERY, 1, 1)) == []
@@ -311,7 +329,7 @@ def test_results_that_a_user_removes_meanwhile_stay_removed(output, removed, cap
 
 
 def test_merging_can_be_turned_off(output):
-    merging = FileMerging(str(output), {"events": True}, is_active=False)
+    merging = FileMerging(str(output), {"events": True}, is_active=False, clock=hasty_clock())
     merging.batch_written(BatchFolder(QUERY, 5, 5), DAY_END_MS)
     finish(merging)
 

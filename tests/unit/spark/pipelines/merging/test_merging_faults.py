@@ -16,6 +16,7 @@ from tests.unit.spark.pipelines.merging.result_files import (
     QUERY,
     finish,
     folders_in,
+    hasty_clock,
     merging_of,
     numbers_in,
     write_batch,
@@ -175,8 +176,8 @@ def test_a_run_that_cannot_swap_folders_still_keeps_others_from_it_while_it_writ
 
 
 def test_a_run_that_does_not_merge_says_nothing_and_makes_no_folder(tmp_path, caplog):
-    FileMerging("hdfs://host/out", {"events": True}, is_active=False)
-    FileMerging(str(tmp_path), {"events": True}, is_active=False)
+    FileMerging("hdfs://host/out", {"events": True}, is_active=False, clock=hasty_clock())
+    FileMerging(str(tmp_path), {"events": True}, is_active=False, clock=hasty_clock())
 
     assert caplog.records == []
     assert list(tmp_path.iterdir()) == []
@@ -217,6 +218,28 @@ def test_what_a_crash_left_is_removed_after_the_swap_is_durable(output, monkeypa
 
 
 # --- users ---------------------------------------------------------------------------------------
+
+
+def test_a_batch_waits_for_the_swap_of_one_folder_only(output, monkeypatch):
+    next_hour(output)
+    merging = merging_of(output, done=4)
+    with merging_of(output).writing():
+        finish(merging)  # both wait for the writer
+    swapped_in_a_step: list[int] = []
+    real = prepared_folder.swap_folders
+
+    def swap(first, second):
+        swapped_in_a_step[-1] += 1
+        real(first, second)
+
+    monkeypatch.setattr(prepared_folder, "swap_folders", swap)
+    is_working = True
+    while is_working:
+        swapped_in_a_step.append(0)
+        is_working = merging.step()
+
+    assert sum(swapped_in_a_step) == 2
+    assert max(swapped_in_a_step) == 1
 
 
 def test_a_user_who_removes_the_working_folder_does_not_unlock_a_writer(output):
