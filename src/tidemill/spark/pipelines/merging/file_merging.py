@@ -166,6 +166,8 @@ class FileMerging:
         progress = self._progress
         if progress is None or progress.watermark_ms // _HOUR_MS == self._passed_hour:
             return None
+        if self._ready:  # it would prepare these again, in the same place
+            return None
         staging = area.folder / progress.done.query
         if self._passed_hour < 0 and staging.exists():
             _remove_leftovers(area, staging)

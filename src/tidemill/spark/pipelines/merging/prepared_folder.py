@@ -2,7 +2,7 @@
 
     prepare   everything that is not merged is linked into a folder of the staging area, and the
               merged files are written there; all of it is synced
-    publish   if the folder is still what it was, the two change places, in one step
+    publish   if both are still what they were, the two change places, in one step
     discard   what is in the staging area now, old or outdated, is removed
 
 Readers see the folder as it was or as it is, and no row in both. A reader that has listed old files
@@ -45,6 +45,9 @@ class PreparedFolder:
         self._folder = folder
         self._staged = staged
         self._before: Listing = frozenset()
+        """The folder as it was read."""
+        self._made: Listing = frozenset()
+        """The successor as it was made."""
         self._announced: Path | None = None
         self.merged: BatchFolder | None = None
         """What the successor has; None if there is nothing to merge."""
@@ -69,15 +72,17 @@ class PreparedFolder:
         yield from merged_files([file for batch in chosen for file in inputs[batch]], target)
         shutil.copymode(self._folder / chosen[0].name, target)
         sync_tree(self._staged)
+        self._made = _listing(self._staged)
         self.merged = merged
 
     def publish(self) -> bool:
-        """Put the successor in its place. False if the folder has changed since it was read.
+        """Put the successor in its place. False if one of the two is not what it was.
 
-        The caller makes sure that no batch is written meanwhile.
+        The caller makes sure that no batch is written meanwhile. The successor may have waited long
+        for that, in a folder that users take for temporary.
         """
         try:
-            if _listing(self._folder) != self._before:
+            if _listing(self._folder) != self._before or _listing(self._staged) != self._made:
                 return False
             swap_folders(self._staged, self._folder)
         except FileNotFoundError:  # a user is removing the folder

@@ -135,6 +135,21 @@ def test_a_batch_that_came_while_its_hour_was_merged_is_kept(output):
     assert [path.name for path in files_in(output / ".merge")] == []
 
 
+@pytest.mark.parametrize("steps", range(9))
+def test_a_folder_that_waits_for_a_writer_is_not_prepared_again_by_the_next_pass(output, steps):
+    """The second successor would be made in the place of the first, and swapped half made."""
+    merging = merging_of(output, done=4)
+    with merging_of(output).writing():
+        finish(merging)
+        merging.batch_written(BatchFolder(QUERY, 6, 6), DAY_END_MS + 3_600_000)
+        for _ in range(steps):
+            merging.step()
+    finish(merging)
+
+    assert numbers_in(output) == list(range(50))
+    assert folders_in(output) == [f"batch={QUERY}-0-4"]
+
+
 def test_a_repeated_batch_is_told_where_its_rows_are(output):
     write_batch(output, 3, [1_000], place="date=2026-05-01/hour=09")
     merging = merging_of(output, done=4)

@@ -253,6 +253,18 @@ def test_a_user_who_removes_the_working_folder_does_not_unlock_a_writer(output):
     assert folders_in(output) == [MERGED]
 
 
+def test_a_successor_of_which_a_user_has_removed_a_part_is_not_used(output):
+    merging = merging_of(output, done=4)
+    with merging_of(output).writing():
+        finish(merging)
+        [path] = staged(output)
+        path.unlink()
+    finish(merging)
+
+    assert numbers_in(output) == list(range(50))
+    assert len(folders_in(output)) == 5
+
+
 def test_a_folder_that_goes_while_it_is_linked_is_no_reason_to_stop(output, monkeypatch, caplog):
     """Another run has merged its own batches of the hour at that moment."""
     away = write_batch(output, 1, [91], query="another0").parent
