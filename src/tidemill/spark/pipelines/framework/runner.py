@@ -179,12 +179,15 @@ class Runner:
         return has_worked
 
     def _keep_up_to_the_end(self) -> None:
-        """Work may have to rest for a poll before its next step; so it is asked again after one."""
-        deadline = self._clock.monotonic() + _UPKEEP_LAST_S
-        while self._keep_up(deadline - self._clock.monotonic()):
-            if self._clock.monotonic() >= deadline:
+        """Work may have to rest for a poll before its next step: "none for now" counts twice."""
+        is_idle = not any(self._upkeep.values())
+        left_s, deadline = _UPKEEP_LAST_S, self._clock.monotonic() + _UPKEEP_LAST_S
+        while left_s > 0 and not self._stop.is_set:
+            was_idle, is_idle = is_idle, not self._keep_up(left_s)
+            if was_idle and is_idle:
                 return
-            self._pause(_POLL_S)
+            self._pause(min(_POLL_S, deadline - self._clock.monotonic()))
+            left_s = deadline - self._clock.monotonic()
 
     # --- failures --------------------------------------------------------------------------------
 

@@ -213,9 +213,10 @@ def test_a_stop_does_not_wait_for_work_beside_the_batches(tmp_path):
     assert upkeep.steps == 2
 
 
-def test_work_that_has_to_rest_for_a_poll_is_finished_at_the_end_too(tmp_path):
-    clock = SimClock(itertools.count().__next__)
-    steps = iter([True, False, True, False, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_work_that_has_to_rest_for_a_poll_is_finished_at_the_end_too(tmp_path, first):
+    clock = SimClock(itertools.count(0, 0.5).__next__)
+    steps = iter([*([True] * first), False, True, True, False, False, False])
     query = ScriptedQuery(batches_max=0, upkeep=lambda: next(steps))
     runner, _ = runner_of(tmp_path, {"only": query}, once=True, clock=clock)
 
