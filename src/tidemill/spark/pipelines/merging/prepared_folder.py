@@ -64,6 +64,7 @@ class PreparedFolder:
         self.discard()
         self._announced = self._folder / merged.name
         self._announced.mkdir(exist_ok=True)
+        shutil.copymode(self._folder / chosen[0].name, self._announced)  # readers list it too
         yield
         self._link_others({batch.name for batch in chosen})
         yield

@@ -330,6 +330,19 @@ def test_a_folder_that_a_user_has_moved_and_linked_stays_where_it_is(
     assert caplog.records == []
 
 
+def test_those_who_could_list_the_hour_can_list_it_while_it_is_merged(output):
+    merging = merging_of(output, done=4)
+    before = os.umask(0o077)
+    try:
+        with merging_of(output).writing():
+            finish(merging)
+    finally:
+        os.umask(before)
+
+    announced = output / "events" / HOUR / MERGED
+    assert announced.stat().st_mode == batch_folder(output, 0).stat().st_mode
+
+
 def test_those_who_could_read_the_files_can_read_the_merged_one(output):
     for path in (output / "events").rglob("*.parquet"):
         path.chmod(0o664)
