@@ -77,8 +77,8 @@ class ResultTree:
 def _children(folder: Path, prefix: str) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.name.startswith(prefix))
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []  # also one that is not for us: a batch must not fail for it
 
 
 def _value(folder: Path) -> str:

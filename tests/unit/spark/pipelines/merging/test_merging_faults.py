@@ -156,6 +156,24 @@ def test_a_folder_without_permission_keeps_no_other_hour_from_being_merged(
     assert len(caplog.records) == 1
 
 
+def test_a_folder_that_may_not_be_listed_stops_neither_batches_nor_merging(output, monkeypatch):
+    closed = "date=2026-04-30"
+    write_batch(output, 0, [100], place=f"{closed}/hour=08")
+    real = Path.iterdir
+
+    def iterdir(self):
+        if self.name == closed:
+            raise PermissionError(errno.EACCES, "Permission denied", str(self))
+        return real(self)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    merging = merging_of(output, done=4)
+    assert merging.merged_labels("events", BatchFolder(QUERY, 3, 3)) == []
+    finish(merging)
+
+    assert folders_in(output) == [MERGED]
+
+
 def test_merged_rows_are_known_also_where_folders_can_no_longer_be_swapped(output, monkeypatch):
     finish(merging_of(output, done=4))
     refuse_swaps(monkeypatch)
