@@ -118,7 +118,7 @@ class PreparedFolder:
                 self._folder, self._staged, symlinks=True, ignore=ignored, copy_function=os.link
             )
         except shutil.Error as error:  # it has gone on after each, and hides their types
-            if _listing(self._folder) == self._before:
+            if all(os.path.lexists(source) for source, _, _ in error.args[0]):
                 raise
             raise FileNotFoundError(f"{self._folder} has changed") from error
 

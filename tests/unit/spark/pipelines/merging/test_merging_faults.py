@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from tests.unit.spark.pipelines.merging.result_files import (
+    DAY_END_MS,
     HOUR,
     QUERY,
     finish,
@@ -301,6 +302,28 @@ def test_a_folder_that_goes_while_it_is_linked_is_no_reason_to_stop(output, monk
     assert folders_in(output) == [f"batch={QUERY}-{n}" for n in range(5)]
     assert folders_in(output, NEXT_HOUR) == [f"batch={QUERY}-0-1"]
     assert caplog.records == []
+
+
+def test_an_announced_folder_of_another_run_that_goes_meanwhile_is_no_reason_to_stop(
+    output, monkeypatch, caplog
+):
+    announced = output / "events" / HOUR / "batch=another0-1-2"
+    announced.mkdir()
+    real = prepared_folder._is_empty_batch
+
+    def look(path):
+        if announced.exists():
+            announced.rmdir()
+        return real(path)
+
+    monkeypatch.setattr(prepared_folder, "_is_empty_batch", look)
+    merging = merging_of(output, done=4)
+    finish(merging)
+    assert caplog.records == []
+
+    merging.batch_written(BatchFolder(QUERY, 6, 6), DAY_END_MS + 3_600_000)
+    finish(merging)
+    assert folders_in(output) == [MERGED]
 
 
 @pytest.mark.parametrize("name", ["007", "7-7", "9-2"])
