@@ -118,7 +118,9 @@ def _run_several(plans: Sequence[BrokerPlan], facts: str, *, warning: str) -> No
         output = LogOutput(sys.stderr.fileno())
         if warning:
             output.say(f"[supervisor] {warning}")
-        return await BrokerSupervisor(plans, facts=facts, output=output, clock=SystemClock()).run()
+        return await BrokerSupervisor(
+            plans, facts=facts, output=output, all_ready=_print_ready, clock=SystemClock()
+        ).run()
 
     exit_code = asyncio.run(supervise())
     if exit_code:
@@ -148,6 +150,12 @@ def _read(path: str) -> str:
         raise UserError(f"--config {path}: {error.strerror}") from error
 
 
+def _print_ready(addresses: str) -> None:
+    """The one line on standard output; scripts wait for it."""
+    click.echo(f"ready: {addresses}")
+    sys.stdout.flush()
+
+
 async def _serve(broker: Broker) -> bool:
     """Run until a signal or a failure; whether the broker failed."""
     stop = asyncio.Event()
@@ -160,8 +168,7 @@ async def _serve(broker: Broker) -> bool:
     while not (broker.cluster.may_act or stop.is_set()):  # noqa: ASYNC110 - two events, once
         await asyncio.sleep(LET_IN_POLL_S)
     if not stop.is_set():
-        click.echo(f"ready: {endpoint}")
-        sys.stdout.flush()
+        _print_ready(str(endpoint))
     freeze_start_up()
     await stop.wait()
     await broker.stop()

@@ -52,13 +52,14 @@ class BrokerPlan:
     """KEY=VALUE; they win over what the user gave."""
     flags: tuple[str, ...]
     """What the user gave, passed on as it is."""
+    program: tuple[str, ...] = (sys.executable, "-m", "tidemill.cli.main", "up")
 
     def command(self, parent_pid: int, listen: str = "") -> list[str]:
         """The command line; `listen` keeps the port that an earlier run was given."""
         settings = (*self.settings, f"listeners={listen}") if listen else self.settings
         own = [flag for setting in settings for flag in ("--set", setting)]
         parent = ("--supervisor", str(parent_pid))
-        return [sys.executable, "-m", "tidemill.cli.main", "up", *parent, *self.flags, *own]
+        return [*self.program, *parent, *self.flags, *own]
 
 
 def parse_racks(text: str | None, count: int) -> list[str]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import final
 
@@ -35,11 +34,18 @@ class BrokerSupervisor:
     """Runs until everything has ended."""
 
     def __init__(
-        self, plans: Sequence[BrokerPlan], *, facts: str, output: LogOutput, clock: Clock
+        self,
+        plans: Sequence[BrokerPlan],
+        *,
+        facts: str,
+        output: LogOutput,
+        all_ready: Callable[[str], None],
+        clock: Clock,
     ) -> None:
-        """`facts` is the line about what all brokers share."""
+        """`facts` is the line about what all brokers share; `all_ready` gets their addresses."""
         self._children = [BrokerChild(plan, output) for plan in plans]
         self._facts = facts
+        self._tell_ready = all_ready
         self._output = output
         self._clock = clock
         self._stopping = asyncio.Event()
@@ -55,7 +61,7 @@ class BrokerSupervisor:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does with SIGHUP
-                loop.add_signal_handler(number, self._stopping.set)
+                loop.add_signal_handler(number, self.stop)
         for child in self._children:
             self._tasks.spawn(child.name, self._keep(child))
         self._tasks.spawn("ready line", self._announce())
@@ -64,6 +70,10 @@ class BrokerSupervisor:
         await self._tasks.stop()
         await self._output.flush()
         return REFUSED if self._failed else 0
+
+    def stop(self) -> None:
+        """End all brokers, then `run`."""
+        self._stopping.set()
 
     # --- one broker ------------------------------------------------------------------------------
 
@@ -113,15 +123,14 @@ class BrokerSupervisor:
             self._all_ready.set()
 
     async def _announce(self) -> None:
-        """Facts to standard error; to standard output the one line that scripts wait for."""
+        """The facts first: whoever waits for the addresses finds them."""
         await self._all_ready.wait()
         for child in self._children:
             where = f"{child.address} {child.plan.data_dir}"
             self._output.say(f"{child.name} {where} pid {child.pid}")
         self._output.say(self._facts)
         await self._output.flush()
-        sys.stdout.write(f"ready: {','.join(child.address for child in self._children)}\n")
-        sys.stdout.flush()
+        self._tell_ready(",".join(child.address for child in self._children))
 
     async def _end_all(self) -> None:
         for child in self._children:
