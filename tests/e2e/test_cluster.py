@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -86,6 +87,13 @@ def test_F131_three_brokers_are_one_cluster_and_keep_what_they_acknowledged(new_
     _produce(cluster.bootstrap, topic, _values("b"))
 
     assert _read(cluster.bootstrap, topic) == _values("a") + _values("b")
+
+
+def test_a_broker_that_stands_still_is_ended_by_another_and_started_again(new_cluster):
+    cluster = new_cluster()
+    os.kill(cluster.broker_pid(2), signal.SIGSTOP)
+    cluster.wait_log(r"^\[supervisor\] broker 2 ended with SIGKILL; starting it again")
+    cluster.wait_log(r"^\[supervisor\] broker 2 is ready again")
 
 
 def test_no_broker_outlives_a_killed_supervisor(new_cluster):

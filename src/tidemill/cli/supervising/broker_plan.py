@@ -118,11 +118,13 @@ def plan_brokers(
 
 def left_out(config: BrokerConfig, count: int) -> str:
     """A warning if an earlier command ran more brokers on this directory; else empty."""
-    if not os.path.isdir(_data_dir(config, count)):
+    found = [k for k in range(count, BROKERS_MAX) if os.path.isdir(_data_dir(config, k))]
+    if not found:
         return ""
+    names = ", ".join(f"broker-{broker_id}" for broker_id in found)
     return (
-        f"{_data_dir(config, count)} belongs to a broker that is not started: partitions that only "
-        f"it holds have no leader; start it too with --brokers {count + 1}"
+        f"{config.data_dir} also has {names}, not started now: partitions that only they hold have "
+        f"no leader; --brokers {found[-1] + 1} starts all"
     )
 
 

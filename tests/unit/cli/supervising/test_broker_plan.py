@@ -112,6 +112,7 @@ def test_a_broker_of_an_earlier_command_that_is_not_started_is_pointed_out(tmp_p
     config = broker_config(values={"data.dir": str(tmp_path)})
     (tmp_path / "broker-1").mkdir()
     (tmp_path / "broker-2").mkdir()
-    assert "start it too with --brokers 2" in left_out(config, 1)
-    assert "broker-2 belongs to a broker that is not started" in left_out(config, 2)
+    assert "also has broker-1, broker-2, not started now" in left_out(config, 1)
+    assert "also has broker-2, not started now" in left_out(config, 2)
+    assert left_out(config, 1).endswith("--brokers 3 starts all")
     assert left_out(config, 3) == ""
