@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ class Supervised:
 
     def __init__(self, log_path: Path, *programs: str) -> None:
         self._log_path = log_path
-        self._plans = [
+        self.plans = [
             BrokerPlan(
                 broker_id=broker_id,
                 data_dir=f"d{broker_id}",
@@ -53,7 +54,7 @@ class Supervised:
     async def run(self) -> None:
         with self._log_path.open("wb") as log:
             supervisor = BrokerSupervisor(
-                self._plans,
+                self.plans,
                 facts="facts",
                 output=LogOutput(log.fileno()),
                 all_ready=lambda addresses: self._all_ready(supervisor, addresses),
@@ -86,6 +87,14 @@ def test_a_broker_that_a_person_must_mend_is_not_tried_again(run, tmp_path):
     assert "[broker 1] error: no such port\n" in done.log
     assert "broker 1 ended with exit code 2: mend what its last line says" in done.log
     assert "starting it again" not in done.log
+
+
+def test_a_program_that_cannot_be_started_is_tried_again_as_often_as_one_that_ends(run, tmp_path):
+    supervised = Supervised(tmp_path / "log", GOOD)
+    supervised.plans = [replace(supervised.plans[0], program=(str(tmp_path / "missing"),))]
+    run(supervised.run())
+    assert supervised.exit_code == 1
+    assert supervised.log.count("[broker 0] cannot be started: No such file") == 6
 
 
 def test_all_ready_is_said_once_with_the_facts_before_it(run, tmp_path):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import final
 
+from tidemill.cli.failures import REFUSED
 from tidemill.cli.supervising.broker_plan import BrokerPlan
 from tidemill.cli.supervising.log_output import LINE_BYTES_MAX, LogOutput, relay_lines
 from tidemill.cli.text import escape_bytes
@@ -38,14 +39,11 @@ class BrokerChild:
 
     async def run(self, ready: Callable[[], None]) -> int:
         """Run it until it ends; its exit code, negative for a signal. Calls `ready` on the way."""
-        process = await asyncio.create_subprocess_exec(
-            *self.plan.command(os.getpid(), self.address),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=LINE_BYTES_MAX,
-            start_new_session=True,  # Ctrl-C reaches the supervisor alone, which ends all at once
-        )
+        try:
+            process = await self._spawn()
+        except OSError as error:  # no memory or no process left: perhaps later
+            self._output.say(f"[{self.name}] cannot be started: {error.strerror}")
+            return REFUSED
         self._process, self.pid = process, process.pid
         if self._is_ending:
             self.send(signal.SIGTERM)
@@ -58,6 +56,16 @@ class BrokerChild:
         )
         self._process = None
         return exit_code
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *self.plan.command(os.getpid(), self.address),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            limit=LINE_BYTES_MAX,
+            start_new_session=True,  # Ctrl-C reaches the supervisor alone, which ends all at once
+        )
 
     def end(self) -> None:
         """Ask it to end; a run that is about to begin is ended as well."""

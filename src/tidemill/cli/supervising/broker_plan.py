@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from tidemill.core.config.broker_config import BrokerConfig, Endpoint, parse_endpoint
+from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.endpoint import PORT_MAX, Endpoint, parse_endpoint
 from tidemill.core.errors import UserError
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
 BROKERS_MAX = 16
 """Each is a process of its own; beyond the cores of one machine more of them gain nothing."""
 REPLICAS_DEFAULT_MAX = 3
-_PORT_MAX = 65_535
 _ADDRESS_KEYS = ("listeners", "advertised.listeners", "metrics.listen", "tidemill.internal.listen")
 
 
@@ -149,7 +149,7 @@ def _addresses(config: BrokerConfig, broker_id: int) -> Iterator[str]:
 
 def _shifted(endpoint: Endpoint, by: int, *, key: str) -> Endpoint:
     host, port = endpoint
-    if port and port + by > _PORT_MAX:
+    if port and port + by > PORT_MAX:
         raise UserError(
             f"{key}={endpoint}: broker {by} would have port {port + by}; choose a lower port"
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
+from tidemill.core.config.endpoint import Endpoint, parse_endpoint
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.config.keys import (
     INT32_MAX,
@@ -34,36 +35,12 @@ from tidemill.core.limits import INTERNAL_CONNECTIONS_MAX, JOURNAL_BYTES_MAX, KI
 __all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse_endpoint"]
 
 _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
-_PORT_MAX = 65_535
 _BROKER_ID_MAX = 2**31 - 1
 _COORD_FILE = "coord.db"
 _LOOPBACK = {"::": "::1"}
 """Where the brokers of one host meet if clients are accepted on every address."""
 _DESCRIPTORS_RESERVED = 256
 """Reserved for the listeners, the coordination store, log files and libraries (S13)."""
-
-
-class Endpoint(NamedTuple):
-    """A host and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_endpoint(text: str, *, key: str) -> Endpoint:
-    """Parse HOST:PORT, an IPv6 address in brackets; a leading `PLAINTEXT://` is allowed."""
-    bare = text.removeprefix("PLAINTEXT://")
-    host, colon, port = bare.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise UserError(f"{key}={text}: write an IPv6 address in brackets, as in [::1]:9092")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
-        raise UserError(f"{key}={text}: expected HOST:PORT with a port from 0 to {_PORT_MAX}")
-    return Endpoint(host, int(port))
 
 
 @final
