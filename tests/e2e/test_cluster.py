@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -66,6 +67,27 @@ def _read(bootstrap: str, topic: str, partitions: int = 3) -> list[bytes]:
     return sorted(value for log in logs.values() for value in log)
 
 
+def _wait_until_readable(bootstrap: str, topic: str) -> None:
+    """After an unclean end of all, leaders first wait for a second replica (KIP-207)."""
+    deadline = time.monotonic() + DEADLINE_S
+    consumer = Confluent().consumer(bootstrap)
+    try:
+        for index in range(3):
+            while not _is_readable(consumer, confluent_kafka.TopicPartition(topic, index)):
+                assert time.monotonic() < deadline, f"{topic}-{index} does not become readable"
+    finally:
+        consumer.close()
+
+
+def _is_readable(consumer: confluent_kafka.Consumer, asked: confluent_kafka.TopicPartition) -> bool:
+    try:
+        return consumer.get_watermark_offsets(asked, DEADLINE_S) is not None
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() != confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE:
+            raise
+        return False
+
+
 def _values(name: str) -> list[bytes]:
     return sorted(b"%s %04d" % (name.encode(), n) for n in range(600))
 
@@ -96,8 +118,12 @@ def test_a_broker_that_stands_still_is_ended_by_another_and_started_again(new_cl
     cluster.wait_log(r"^\[supervisor\] broker 2 is ready again")
 
 
-def test_no_broker_outlives_a_killed_supervisor(new_cluster):
+def test_no_broker_outlives_a_killed_supervisor_and_nothing_acknowledged_is_lost(
+    new_cluster, topic
+):
     cluster = new_cluster()
+    _create_replicated(cluster, topic)
+    _produce(cluster.bootstrap, topic, _values("a"))
     with ExitStack() as stack:
         brokers = [os.pidfd_open(cluster.broker_pid(broker_id)) for broker_id in range(3)]
         for descriptor in brokers:
@@ -107,6 +133,8 @@ def test_no_broker_outlives_a_killed_supervisor(new_cluster):
             assert select.select([descriptor], [], [], DEADLINE_S)[0] == [descriptor]
 
     cluster.start()  # ports, locks and sessions are free at once
+    _wait_until_readable(cluster.bootstrap, topic)
+    assert _read(cluster.bootstrap, topic) == _values("a")
 
 
 def test_one_broker_grows_to_three_on_its_directory_with_all_that_it_has(
