@@ -93,6 +93,12 @@ def plan_brokers(
     """`config` is what the user asked for, `given` the keys that are named in it."""
     if "node.id" in given:
         raise UserError("node.id: --brokers numbers the brokers itself; leave this key out")
+    if config.listens_everywhere and not config.advertised_listeners:
+        # One broker answers with the address that the client used; it cannot for the others.
+        raise UserError(
+            f"--listen {config.listeners}: say with --advertise HOST:PORT where clients reach "
+            "broker 0; the others have the next ports"
+        )
     topics = plan_topics(config, count=count, given=given)
     shared = (
         f"tidemill.store.file={config.store_path}",

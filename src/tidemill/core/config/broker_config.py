@@ -303,12 +303,17 @@ class BrokerConfig:
         return parse_endpoint(self.listeners, key="listeners")
 
     @property
+    def listens_everywhere(self) -> bool:
+        """Whether clients are accepted on every address of the machine."""
+        return self.listen_endpoint.host in _ANY_ADDRESS
+
+    @property
     def internal_endpoint(self) -> Endpoint:
         """Where to accept other brokers."""
         if self.internal_listen:
             return parse_endpoint(self.internal_listen, key="tidemill.internal.listen")
         host = self.listen_endpoint.host
-        return Endpoint(_LOOPBACK.get(host, "127.0.0.1") if host in _ANY_ADDRESS else host, 0)
+        return Endpoint(_LOOPBACK.get(host, "127.0.0.1") if self.listens_everywhere else host, 0)
 
     @property
     def store_path(self) -> str:

@@ -79,6 +79,15 @@ def test_the_users_settings_are_passed_on_and_lose_against_what_tells_brokers_ap
     assert {config.broker_rack for config in _configs("broker.rack=r")} == {"r"}
 
 
+def test_brokers_that_listen_everywhere_must_say_where_clients_reach_them():
+    with pytest.raises(UserError, match=r"--listen 0\.0\.0\.0:9092: say with --advertise"):
+        _plans("listeners=0.0.0.0:9092")
+    named = _configs("listeners=0.0.0.0:9092", "advertised.listeners=example:9092")
+    assert [config.advertised_endpoint(1) for config in named] == [
+        ("example", port) for port in (9092, 9093, 9094)
+    ]
+
+
 def test_ids_cannot_be_chosen():
     with pytest.raises(UserError, match=r"node\.id: .*leave this key out"):
         _plans("node.id=4")
