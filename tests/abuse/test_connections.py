@@ -237,7 +237,25 @@ def test_S13_connections_leave_descriptors_for_files(run, tmp_path):
         await limited.stop()
         return sum(map(bool, answers))
 
-    assert run(scenario()) == 400 - 100 - 256
+    assert run(scenario()) == 400 - 100 - 256 - 5  # for other brokers
+
+
+def test_S12_clients_that_take_every_connection_leave_those_of_other_brokers(run, tmp_path):
+    async def scenario():
+        limited = Broker(_config(tmp_path), descriptors_max=400)
+        endpoint = await limited.start()
+        clients = [await asyncio.open_connection(*endpoint) for _ in range(60)]
+        internal = limited.cluster.image.brokers[0].internal
+        assert internal not in (None, endpoint)
+        reader, broker = await asyncio.open_connection(*internal)
+        broker.write(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        answer = await reader.read(4)
+        for _, writer in [*clients, (reader, broker)]:
+            writer.close()
+        await limited.stop()
+        return len(answer)
+
+    assert run(scenario()) == 4
 
 
 def test_S13_a_descriptor_limit_that_is_too_low_is_reported_before_anything_starts(tmp_path):

@@ -54,6 +54,7 @@ PURE = (
     "core/telemetry.py",
     "core/config/keys.py",
     "core/config/broker_config.py",
+    "core/config/endpoint.py",
     "core/config/group_config.py",
     "core/config/live_config.py",
     "core/config/memory_parts.py",

@@ -1,10 +1,10 @@
 """One broker, from its configuration to serving, and back.
 
-Start: the address is bound; the data directory is opened and recovered; the broker joins the
-cluster, with new leader epochs if its last end was not clean; partitions take the roles that the
-metadata image gives them; background loops run; connections are accepted. Stop goes the same way
-back: no new connections, answers drained, loops ended, everything flushed, the checkpoint and the
-mark of a clean end written, the session with the store closed.
+Start: the addresses for clients and for brokers are bound; the data directory is opened and
+recovered; the broker joins the cluster, with new leader epochs if its last end was not clean;
+partitions take the roles that the metadata image gives them; background loops run; connections are
+accepted. Stop goes the same way back: no new connections, answers drained, loops ended, everything
+flushed, the checkpoint and the mark of a clean end written, the session with the store closed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidemill.broker.data_plane import DataPlane, build_data_plane, make_data_di
 from tidemill.broker.seams import Seams
 from tidemill.broker.serving import Serving, build_services
 from tidemill.core.clock import Clock, SystemClock
-from tidemill.core.config.broker_config import BrokerConfig, Endpoint
+from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan, Endpoint
 from tidemill.core.config.keys import INT32_MAX
 from tidemill.core.errors import UserError
 from tidemill.core.loop.event_loop import report_broken_invariants
@@ -44,8 +44,6 @@ __all__ = ["Broker"]
 
 log = logging.getLogger(__name__)
 
-COORD_FILE = "coord.db"
-
 
 @final
 class Broker:
@@ -65,10 +63,11 @@ class Broker:
         """`descriptors_max` is what the process may open; None (in tests) sets no limit."""
         if not __debug__:
             raise UserError("tidemill does not run under python -O: its assertions guard your data")
-        self._connections_max, files = INT32_MAX, config.file_descriptors_max
-        if descriptors_max is not None:
-            self._connections_max, files = config.descriptor_plan(descriptors_max)
-        self._open_files_max = files // 2  # the map of a file holds a second descriptor
+        self._descriptors = (
+            config.descriptor_plan(descriptors_max)
+            if descriptors_max is not None
+            else DescriptorPlan(INT32_MAX, INT32_MAX, config.file_descriptors_max)
+        )
         self.config = config
         self.telemetry = Telemetry()
         self.failed = False
@@ -82,13 +81,10 @@ class Broker:
         self._supervisor = Supervisor(self._fail)
         self._timers = LoopTimers(self._seams.clock)
         self._listener = Listener(self._seams.net)
+        self._internal_listener = Listener(self._seams.net)
         self.cluster = Cluster(
             coord
-            or SqliteCoord(
-                f"{config.data_dir}/{COORD_FILE}",
-                self._seams.clock,
-                convert=converted_from_format_1,
-            ),
+            or SqliteCoord(config.store_path, self._seams.clock, convert=converted_from_format_1),
             config,
             self._seams.rng,
             clock=self._seams.clock,
@@ -120,18 +116,23 @@ class Broker:
         config = self.config
         self._stop_reports = report_broken_invariants(asyncio.get_running_loop(), self._fail)
         bound = await self._listener.bind(config.listen_endpoint)
+        internal = await self._internal_listener.bind(
+            config.internal_endpoint, option="tidemill.internal.listen"
+        )
         await self._seams.disk.run(partial(make_data_directory, self._seams.disk, config.data_dir))
         directory = await open_logs(
             config,
             self._seams,
             cluster_id=await self.cluster.identify(),
-            open_files_max=self._open_files_max,
+            # The map of a file holds a second descriptor.
+            open_files_max=self._descriptors.files // 2,
         )
         self._data = self._build_data_plane(directory)
         self._serving = self._build_serving()
         await self.cluster.start(
             config.advertised_endpoint(bound.port),
             unclean=not directory.started_clean,
+            internal=internal,
             directory_id=directory.meta.directory_id,
         )
         self._follow_image()
@@ -163,9 +164,10 @@ class Broker:
         )
         return Serving(
             self._listener,
+            self._internal_listener,
             services,
             self._data.directory,
-            connections_max=self._connections_max,
+            descriptors=self._descriptors,
             failed=self._fail,
         )
 
@@ -199,8 +201,7 @@ class Broker:
 
     async def abandon(self) -> None:
         """End as a killed process does, for tests: nothing is answered, flushed or marked."""
-        for connection in list(self._serving.resources.admission.connections):
-            connection.abort()
+        self._serving.abort_connections()
         await self._supervisor.stop()
         self._data.controller.close()
         await self._serving.stop()

@@ -1,4 +1,8 @@
-"""What clients reach: the listener with its handlers, and the page for metrics and health."""
+"""What clients and other brokers reach: the listeners with the handlers, and the page for metrics.
+
+Both listeners serve the same APIs. A handler that is for brokers alone asks its peer by which of
+them it came (`is_internal`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,8 @@ from tidemill.broker.coordinators import Coordinators
 from tidemill.broker.data_plane import DataPlane
 from tidemill.broker.seams import Seams
 from tidemill.client.network.controller_link import ControllerLink
-from tidemill.core.config.broker_config import BrokerConfig
+from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan
+from tidemill.core.limits import INTERNAL_DRAIN_DEADLINE_S
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
@@ -78,15 +83,16 @@ def build_services(
 
 @final
 class Serving:
-    """The listener with what its connections share, and the page beside it."""
+    """The listeners with what their connections share, and the page beside them."""
 
     def __init__(
         self,
         listener: Listener,
+        internal_listener: Listener,
         services: Services,
         directory: LogDirectory,
         *,
-        connections_max: int,
+        descriptors: DescriptorPlan,
         failed: Callable[[str, BaseException], None],
     ) -> None:
         config = services.config.static
@@ -94,21 +100,36 @@ class Serving:
         self._services = services
         self._directory = directory
         self.listener = listener
+        self.internal_listener = internal_listener
+        dispatcher = Dispatcher(HANDLERS)
+        deadlines = ClientDeadlines(idle_s=config.connections_max_idle_ms / 1000)
         self.resources = ListenerResources(
             services,
-            Dispatcher(HANDLERS),
+            dispatcher,
             services.supervisor,
-            connections_max=connections_max,
-            deadlines=ClientDeadlines(idle_s=config.connections_max_idle_ms / 1000),
+            connections_max=descriptors.connections,
+            deadlines=deadlines,
             failed=failed,
+        )
+        """Those of the listener for clients."""
+        self.internal_resources = ListenerResources(
+            services,
+            dispatcher,
+            services.supervisor,
+            connections_max=descriptors.internal,
+            deadlines=deadlines,
+            failed=failed,
+            clients=self.resources,
         )
         self._page: HttpPage | None = None
 
     def loops(self) -> Loops:
         yield "listener", self.listener.run()
+        yield "internal listener", self.internal_listener.run()
 
     async def start(self, *, is_healthy: Callable[[], bool]) -> None:
         """Accept connections, and serve the page if one is configured."""
+        await self.internal_listener.serve(self.internal_resources)
         await self.listener.serve(self.resources)
         endpoint = self._config.metrics_endpoint
         if endpoint is None:
@@ -130,8 +151,18 @@ class Serving:
         return self.resources.admission.is_open and may_act and self._directory.failure is None
 
     async def stop(self) -> None:
-        """Accept no more connections, answer what was started, close."""
+        """Accept no more connections, answer what was started, close.
+
+        Clients first: with acks=all their answers wait for brokers that fetch from this one.
+        """
         if self._page is not None:
             self._page.stop()
-        self._services.controller.close()
         await self.listener.stop()
+        self._services.controller.close()
+        await self.internal_listener.stop(INTERNAL_DRAIN_DEADLINE_S)
+
+    def abort_connections(self) -> None:
+        """Close every connection now, unanswered."""
+        for resources in (self.resources, self.internal_resources):
+            for connection in list(resources.admission.connections):
+                connection.abort()

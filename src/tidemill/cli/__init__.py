@@ -1,1 +1,1 @@
-"""The `tidemill` command. Talks to brokers as a client; only `up` runs one."""
+"""The `tidemill` command. Talks to brokers as a client; only `up` runs brokers."""

@@ -21,7 +21,7 @@ from tidemill.core.errors import UserError
 __all__ = ["LazyGroup", "cli", "main"]
 
 _COMMANDS = {
-    "up": "Run a broker.",
+    "up": "Run a broker, or several.",
     "topic": "Create, list, describe, alter and delete topics.",
     "group": "List, describe, reset and delete consumer groups.",
     "produce": "Send lines from standard input to a topic.",

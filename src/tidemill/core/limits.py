@@ -41,6 +41,12 @@ LOOKED_AT_PARTITIONS_PER_TURN = 256
 """Partitions of woken fetches that are read in one turn of the loop: about 10 ms."""
 DRAIN_DEADLINE_S = 8.0
 """From SIGTERM to the last answer; the whole shutdown stays within ten seconds."""
+INTERNAL_CONNECTIONS_MAX = 256
+"""Connections of other brokers; so many descriptors are kept for them if there are enough (S12)."""
+INTERNAL_REQUEST_BYTES_MAX = 8 * MIB
+"""For requests of brokers that arrive in parts, beside the memory for those of clients."""
+INTERNAL_DRAIN_DEADLINE_S = 0.5
+"""From the last answer to a client to the last one to a broker, which asks elsewhere next."""
 
 # --- records -------------------------------------------------------------------------------------
 DECOMPRESSED_BATCH_BYTES_MAX = 32 * MIB

@@ -94,6 +94,7 @@ class NoFlushes:
 class Peer:
     principal = "User:tester"
     client_address = "192.0.2.1"
+    is_internal = True
     is_passed_on = False
     server_endpoint = Endpoint("192.0.2.9", 9092)
 

@@ -133,7 +133,9 @@ def _partition_directories(directory: str) -> list[Path]:
         for place in places
         if place.is_dir()
         for path in sorted(place.iterdir())
-        if path.is_dir() and try_parse_partition(path.name) is not None
+        if path.is_dir()
+        and try_parse_partition(path.name) is not None
+        and not (path / _LOGS_FOLDER).is_dir()  # `broker-1` is a data directory of its own
     ]
     if not found:
         raise UserError(

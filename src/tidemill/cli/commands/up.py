@@ -1,4 +1,4 @@
-"""`tidemill up`: one broker in the foreground, until SIGTERM or Ctrl-C."""
+"""`tidemill up`: one broker in the foreground, or a parent of several, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from tidemill.cli.process_tuning import freeze_start_up, raise_descriptor_limit, tune_process
-from tidemill.core.config.broker_config import broker_config
+from tidemill.cli.supervising.broker_plan import (
+    BROKERS_MAX,
+    BrokerPlan,
+    left_out,
+    parse_racks,
+    plan_brokers,
+    plan_topics,
+)
+from tidemill.cli.supervising.parent_death import end_with_parent
+from tidemill.core.clock import SystemClock
+from tidemill.core.config.broker_config import BrokerConfig, broker_config
+from tidemill.core.config.keys import parse_assignments, parse_lines
 from tidemill.core.errors import UserError
 from tidemill.core.logs import LineFormatter
 from tidemill.core.loop.event_loop import new_event_loop
@@ -22,17 +34,35 @@ if TYPE_CHECKING:
 
 __all__ = ["up"]
 
+log = logging.getLogger(__name__)
 
-@click.command(short_help="Start a broker.")
+LET_IN_POLL_S = 0.01
+
+
+@click.command(short_help="Start a broker, or several.")
 @click.option("--data-dir", metavar="DIR", help="Directory for all data.  [default: ./data]")
-@click.option("--listen", metavar="HOST:PORT", help="Address to serve.  [default: 127.0.0.1:9092]")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address to serve; several brokers take this port and the next ones.  "
+    "[default: 127.0.0.1:9092]",
+)
 @click.option("--advertise", metavar="HOST:PORT", help="Address that clients use, if not --listen.")
 @click.option("--config", "config_file", metavar="FILE", help="File with key=value lines.")
 @click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set one key; repeatable."
 )
-@click.option("--brokers", metavar="N", type=int, default=1, hidden=True)
+@click.option(
+    "--brokers",
+    metavar="N",
+    type=int,
+    default=1,
+    help="Brokers of one cluster on this host, 1 to 16, each in its own process; the first one "
+    "has its data where a single one has.  [default: 1]",
+)
+@click.option("--racks", metavar="A,B,...", help="Racks of the brokers, in order.")
 @click.option("--zookeeper", metavar="HOSTS", hidden=True)
+@click.option("--supervisor", "parent_pid", metavar="PID", type=int, hidden=True)
 def up(
     data_dir: str | None,
     listen: str | None,
@@ -40,25 +70,69 @@ def up(
     config_file: str | None,
     settings: tuple[str, ...],
     brokers: int,
+    racks: str | None,
     zookeeper: str | None,
+    parent_pid: int | None,
 ) -> None:
-    """Start a broker that speaks the Kafka protocol. Prints `ready: HOST:PORT` once it serves."""
-    if brokers != 1:
-        raise UserError(
-            "--brokers is not available yet: each command runs one broker, and a cluster has one"
-        )
+    """Start brokers that speak the Kafka protocol; one, unless you ask for more.
+
+    Prints `ready: HOST:PORT`, with commas between the addresses of several, once all serve. A
+    broker of several that ends is started again.
+    """
+    if parent_pid is not None:
+        end_with_parent(parent_pid)
+    if not 1 <= brokers <= BROKERS_MAX:
+        raise UserError(f"--brokers {brokers}: one command runs 1 to {BROKERS_MAX} brokers")
     if zookeeper is not None:
         raise UserError("--zookeeper is not available yet: the data directory holds the metadata")
+    file_text = _read(config_file) if config_file else ""
     named = {"data.dir": data_dir, "listeners": listen, "advertised.listeners": advertise}
+    values = {key: value for key, value in named.items() if value is not None}
+    rack_names = parse_racks(racks, brokers)
+    if brokers == 1 and rack_names:
+        values["broker.rack"] = rack_names[0]
     config = broker_config(
-        file_text=_read(config_file) if config_file else "",
-        file_name=config_file or "",
-        flags=settings,
-        values={key: value for key, value in named.items() if value is not None},
+        file_text=file_text, file_name=config_file or "", flags=settings, values=values
     )
+    if brokers == 1:
+        _run_one(config, warning="" if parent_pid is not None else left_out(config, 1))
+        return
+    given = {*parse_lines(file_text), *parse_assignments(settings), *values}
+    flags = [flag for setting in settings for flag in ("--set", setting)]
+    if config_file:
+        flags += ["--config", config_file]
+    plans = plan_brokers(config, count=brokers, racks=rack_names, given=given, flags=flags)
+    topics = plan_topics(config, count=brokers, given=given)
+    facts = (
+        f"store {config.store_path}, new topics: {topics.replicas} replicas, "
+        f"{topics.in_sync_min} in sync"
+    )
+    _run_several(plans, facts, warning=left_out(config, brokers))
+
+
+def _run_several(plans: Sequence[BrokerPlan], facts: str, *, warning: str) -> None:
+    from tidemill.cli.supervising.broker_supervisor import BrokerSupervisor
+    from tidemill.cli.supervising.log_output import LogOutput
+
+    async def supervise() -> int:
+        output = LogOutput(sys.stderr.fileno())
+        if warning:
+            output.say(f"[supervisor] {warning}")
+        return await BrokerSupervisor(
+            plans, facts=facts, output=output, all_ready=_print_ready, clock=SystemClock()
+        ).run()
+
+    exit_code = asyncio.run(supervise())
+    if exit_code:
+        raise SystemExit(exit_code)
+
+
+def _run_one(config: BrokerConfig, *, warning: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+    if warning:
+        log.warning("%s", warning)
     tune_process()
     from tidemill.broker import Broker
 
@@ -76,6 +150,12 @@ def _read(path: str) -> str:
         raise UserError(f"--config {path}: {error.strerror}") from error
 
 
+def _print_ready(addresses: str) -> None:
+    """The one line on standard output; scripts wait for it."""
+    click.echo(f"ready: {addresses}")
+    sys.stdout.flush()
+
+
 async def _serve(broker: Broker) -> bool:
     """Run until a signal or a failure; whether the broker failed."""
     stop = asyncio.Event()
@@ -84,8 +164,11 @@ async def _serve(broker: Broker) -> bool:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    click.echo(f"ready: {endpoint}")
-    sys.stdout.flush()
+    # A lone broker is let in at once; one of several by the controller.
+    while not (broker.cluster.may_act or stop.is_set()):  # noqa: ASYNC110 - two events, once
+        await asyncio.sleep(LET_IN_POLL_S)
+    if not stop.is_set():
+        _print_ready(str(endpoint))
     freeze_start_up()
     await stop.wait()
     await broker.stop()

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
+from tidemill.core.config.endpoint import Endpoint, parse_endpoint
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.config.keys import (
     INT32_MAX,
@@ -29,38 +30,17 @@ from tidemill.core.config.memory_parts import (
 )
 from tidemill.core.config.topic_defaults import TopicDefaults
 from tidemill.core.errors import UserError
-from tidemill.core.limits import JOURNAL_BYTES_MAX, KIB, MIB
+from tidemill.core.limits import INTERNAL_CONNECTIONS_MAX, JOURNAL_BYTES_MAX, KIB, MIB
 
 __all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse_endpoint"]
 
 _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
-_PORT_MAX = 65_535
 _BROKER_ID_MAX = 2**31 - 1
+_COORD_FILE = "coord.db"
+_LOOPBACK = {"::": "::1"}
+"""Where the brokers of one host meet if clients are accepted on every address."""
 _DESCRIPTORS_RESERVED = 256
-"""Reserved for the listener, the coordination store, log files and libraries (S13)."""
-
-
-class Endpoint(NamedTuple):
-    """A host and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_endpoint(text: str, *, key: str) -> Endpoint:
-    """Parse HOST:PORT, an IPv6 address in brackets; a leading `PLAINTEXT://` is allowed."""
-    bare = text.removeprefix("PLAINTEXT://")
-    host, colon, port = bare.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise UserError(f"{key}={text}: write an IPv6 address in brackets, as in [::1]:9092")
-    if not colon or not (port.isascii() and port.isdigit()) or int(port) > _PORT_MAX:
-        raise UserError(f"{key}={text}: expected HOST:PORT with a port from 0 to {_PORT_MAX}")
-    return Endpoint(host, int(port))
+"""Reserved for the listeners, the coordination store, log files and libraries (S13)."""
 
 
 @final
@@ -68,7 +48,9 @@ class DescriptorPlan(NamedTuple):
     """How a process divides its file descriptors."""
 
     connections: int
-    """What is left for connections; `max.connections` may allow fewer."""
+    """What is left for clients; `max.connections` may allow fewer."""
+    internal: int
+    """Kept for other brokers."""
     files: int
 
 
@@ -98,6 +80,13 @@ class BrokerConfig:
         "Empty: the same as `listeners`, or, if that is every address of the machine, the address "
         "that the client connected to. In a cluster the other brokers must be able to reach it.",
     )
+    internal_listen: str = option(
+        "",
+        key="tidemill.internal.listen",
+        doc="HOST:PORT on which other brokers are accepted; port 0 takes a free port. Empty: a "
+        "free port at the host of `listeners`, or at the loopback address if that is every "
+        "address of the machine: brokers that share a store are on one host.",
+    )
     metrics_listen: str = option(
         "",
         key="metrics.listen",
@@ -105,6 +94,12 @@ class BrokerConfig:
     )
     data_dir: str = option(
         "./data", key="data.dir", doc="Where logs and the embedded coordination store live."
+    )
+    store_file: str = option(
+        "",
+        key="tidemill.store.file",
+        doc="The file of the embedded coordination store; all brokers of a cluster on one host "
+        "name the same one. Empty: `coord.db` in `data.dir`.",
     )
 
     # --- topics ----------------------------------------------------------------------------------
@@ -308,6 +303,24 @@ class BrokerConfig:
         return parse_endpoint(self.listeners, key="listeners")
 
     @property
+    def listens_everywhere(self) -> bool:
+        """Whether clients are accepted on every address of the machine."""
+        return self.listen_endpoint.host in _ANY_ADDRESS
+
+    @property
+    def internal_endpoint(self) -> Endpoint:
+        """Where to accept other brokers."""
+        if self.internal_listen:
+            return parse_endpoint(self.internal_listen, key="tidemill.internal.listen")
+        host = self.listen_endpoint.host
+        return Endpoint(_LOOPBACK.get(host, "127.0.0.1") if self.listens_everywhere else host, 0)
+
+    @property
+    def store_path(self) -> str:
+        """The file of the embedded coordination store."""
+        return self.store_file or f"{self.data_dir}/{_COORD_FILE}"
+
+    @property
     def metrics_endpoint(self) -> Endpoint | None:
         """Where to serve metrics, if at all."""
         return (
@@ -324,12 +337,16 @@ class BrokerConfig:
         return Endpoint(host, port or bound_port)
 
     def descriptor_plan(self, descriptors: int) -> DescriptorPlan:
-        """Divide the process's descriptors: at most a quarter for files, the rest for clients."""
+        """Divide the process's descriptors: at most a quarter for files, the rest for connections.
+
+        Other brokers get an eighth of the rest at most: clients cannot use up their share.
+        """
         files = min(self.file_descriptors_max, descriptors // 4)
         free = descriptors - files - _DESCRIPTORS_RESERVED
         if free < 1:
             raise UserError(f"a limit of {descriptors} open files is too low; see `ulimit -n`")
-        return DescriptorPlan(connections=free, files=files)
+        internal = min(INTERNAL_CONNECTIONS_MAX, free // 8)
+        return DescriptorPlan(connections=free - internal, internal=internal, files=files)
 
     def validate(self) -> None:
         """Check relations between keys; UserError names the keys that do not fit together."""
@@ -342,6 +359,11 @@ class BrokerConfig:
         parse_endpoint(self.listeners, key="listeners")
         if self.metrics_listen:
             parse_endpoint(self.metrics_listen, key="metrics.listen")
+        if self.internal_listen and self.internal_endpoint.host in _ANY_ADDRESS:
+            raise UserError(
+                f"tidemill.internal.listen={self.internal_listen}: other brokers cannot connect to "
+                "every address; name one"
+            )
         if not self.advertised_listeners:
             return
         advertised = parse_endpoint(self.advertised_listeners, key="advertised.listeners")

@@ -29,7 +29,9 @@ class Admission:
         telemetry: Telemetry,
         connection_log: ConnectionLog,
         connections_max: int,
+        is_internal: bool = False,
     ) -> None:
+        """`is_internal`: for other brokers, to whom the limits that users set do not apply."""
         self.connections: dict[Connection, None] = {}
         self.is_open = True
         """False once the listener stops: every further connection is turned away, unlogged."""
@@ -38,12 +40,14 @@ class Admission:
         self._connection_log = connection_log
         self._config = config
         self._connections_max = connections_max
+        self._is_internal = is_internal
         self._count_by_address: dict[str, int] = {}
         self._rate = INT32_MAX
         self._connection_rate: TokenBuckets | None = None
         """How often each address may connect; None for no limit."""
-        self._follow_rate()
-        config.subscribe(self._follow_rate)
+        if not is_internal:
+            self._follow_rate()
+            config.subscribe(self._follow_rate)
 
     def admit(self, connection: Connection, address: str) -> bool:
         """Count the connection in, or refuse it."""
@@ -61,6 +65,9 @@ class Admission:
 
     def _try_find_refusal(self, address: str) -> str | None:
         """Why the address may not open one more connection now; None if it may."""
+        if self._is_internal:
+            full = len(self.connections) >= self._connections_max
+            return "too many connections of brokers" if full else None
         config = self._config.current
         if len(self.connections) >= min(self._connections_max, config.max_connections):
             return "too many connections"

@@ -131,6 +131,11 @@ class Connection(asyncio.BufferedProtocol):
         host, port = self._transport.get_extra_info("sockname")[:2]
         return Endpoint(host, port)
 
+    @property
+    def is_internal(self) -> bool:
+        """Whether it came by the INTERNAL listener, which is for brokers (S31)."""
+        return self._resources.is_internal
+
     # --- the transport's calls -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

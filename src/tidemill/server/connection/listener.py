@@ -33,14 +33,14 @@ class Listener:
         self._resources: ListenerResources | None = None
         self._server: ServerHandle | None = None
 
-    async def bind(self, endpoint: Endpoint) -> Endpoint:
-        """Bind the address and return the bound one; UserError if that fails."""
+    async def bind(self, endpoint: Endpoint, *, option: str = "--listen") -> Endpoint:
+        """Bind the address and return the bound one; UserError, naming `option`, if that fails."""
         try:
             self._server = await self._net.listen(
                 lambda: Connection(self._require_resources()), endpoint.host, endpoint.port
             )
         except OSError as error:
-            raise UserError(f"cannot listen on {endpoint}: {_reason(error)}") from error
+            raise UserError(f"cannot listen on {endpoint}: {_reason(error, option)}") from error
         host, port = self._server.address
         return Endpoint(host, port)
 
@@ -66,7 +66,7 @@ class Listener:
         for connection in list(resources.admission.connections):
             connection.check_deadlines(now)
 
-    async def stop(self) -> None:
+    async def stop(self, drain_s: float = DRAIN_DEADLINE_S) -> None:
         """Accept and start nothing more, answer what was started, then close everything."""
         if self._server is not None:
             self._server.close()
@@ -79,7 +79,7 @@ class Listener:
             connection.drain()
         resources.services.parked.stop()
         await self._wait_until(
-            DRAIN_DEADLINE_S,
+            drain_s,
             lambda: all(one.is_drained or one.unread_s > UNREAD_DEADLINE_S for one in connections),
         )
         for connection in list(connections):
@@ -97,7 +97,7 @@ class Listener:
             await asyncio.sleep(DRAIN_POLL_S)
 
 
-def _reason(error: OSError) -> str:
+def _reason(error: OSError, option: str) -> str:
     if error.errno == errno.EADDRINUSE:
-        return "the port is in use; stop the other program or choose another with --listen"
+        return f"the port is in use; stop the other program or choose another with {option}"
     return error.strerror or str(error)

@@ -1,4 +1,10 @@
-"""What the connections of one listener share: services, memory, slices of the loop, deadlines."""
+"""What the connections of one listener share: services, memory, slices of the loop, deadlines.
+
+Clients and other brokers have a listener each. What only a few of either can hold at a time is
+separate, so that no crowd of clients keeps a follower from its leader: slots for connections,
+memory for requests, turns of requests in several steps (S12). The rest is shared, because it costs
+memory or divides the one event loop.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ from typing import final
 
 from tidemill.core.limits import (
     FRAME_DEADLINE_S,
+    INTERNAL_REQUEST_BYTES_MAX,
     SLOW_REQUESTS_MAX,
     WRITE_STALL_DEADLINE_S,
     WRITE_STALL_PRESSED_DEADLINE_S,
@@ -50,27 +57,40 @@ class ListenerResources:
         connections_max: int,
         deadlines: ClientDeadlines,
         failed: Callable[[str, BaseException], None],
+        clients: ListenerResources | None = None,
     ) -> None:
+        """`clients`: make those of the INTERNAL listener, which stands beside this one."""
         self.services = services
         self.dispatcher = dispatcher
         self.supervisor = supervisor
         self.deadlines = deadlines
         self.failed = failed
-        config = services.config.static
-        limit_bytes, spare_bytes = divide_request_memory(
-            config.request_memory_bytes, config.socket_request_max_bytes
-        )
-        self.scratch = Scratch(spare_bytes)
-        self.request_memory = MemoryPool(limit_bytes, lends=True)
-        self.loop_slices = LoopSlices(services.clock)
+        self.is_internal = clients is not None
         self.slow_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
-        self.connection_log = ConnectionLog(services.clock, services.telemetry)
+        self.scratch: Scratch
+        self.loop_slices: LoopSlices
+        self.connection_log: ConnectionLog
+        if clients is not None:
+            limit_bytes = INTERNAL_REQUEST_BYTES_MAX
+            self.scratch = clients.scratch
+            self.loop_slices = clients.loop_slices
+            self.connection_log = clients.connection_log
+        else:
+            config = services.config.static
+            limit_bytes, spare_bytes = divide_request_memory(
+                config.request_memory_bytes, config.socket_request_max_bytes
+            )
+            self.scratch = Scratch(spare_bytes)
+            self.loop_slices = LoopSlices(services.clock)
+            self.connection_log = ConnectionLog(services.clock, services.telemetry)
+        self.request_memory = MemoryPool(limit_bytes, lends=True)
         self.admission = Admission(
             config=services.config,
             clock=services.clock,
             telemetry=services.telemetry,
             connection_log=self.connection_log,
             connections_max=connections_max,
+            is_internal=self.is_internal,
         )
 
     @property
@@ -83,7 +103,10 @@ class ListenerResources:
         """Wait until there is memory for one more long answer (S11, S40).
 
         The wait ends: a client that does not read its answers is dropped after `write_stall_s`.
+        Brokers do not wait: their answers are short, and clients hold the memory.
         """
+        if self.is_internal:
+            return
         pool = self.services.response_memory
         while pool.is_exhausted:
             given_back = asyncio.Event()

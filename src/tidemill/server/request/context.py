@@ -8,7 +8,7 @@ from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
 from tidemill.metadata.image.metadata_image import BrokerImage, MetadataImage
-from tidemill.server.request.authorizer import Operation, Resource, ResourceType
+from tidemill.server.request.authorizer import Operation, Resource, ResourceType, cluster
 from tidemill.server.request.services import (
     ClusterServices,
     DataServices,
@@ -48,6 +48,11 @@ class Peer(Protocol):
 
     @property
     def client_address(self) -> str: ...
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it came by the listener for brokers (S31)."""
+        ...
 
     @property
     def is_passed_on(self) -> bool:
@@ -91,6 +96,14 @@ class RequestContext(Generic[S_co]):
         """KafkaError unless the client may do this."""
         if not self.allows(operation, resource):
             raise KafkaError(_FORBIDDEN[resource.type])
+
+    def require_broker(self) -> None:
+        """KafkaError unless another broker asks: by its own listener, and allowed to."""
+        if not self.peer.is_internal:
+            raise KafkaError(
+                ErrorCode.CLUSTER_AUTHORIZATION_FAILED, "only brokers may ask, by their listener"
+            )
+        self.require(Operation.CLUSTER_ACTION, cluster())
 
     def missing_partition(self, topic: str, index: int) -> KafkaError:
         """Why a partition is not here: led elsewhere, unknown, or with an illegal name (T16)."""

@@ -12,7 +12,6 @@ from typing import final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
-from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
@@ -36,6 +35,7 @@ class _PassedOn:
     principal: str
     client_address: str
     server_endpoint: Endpoint
+    is_internal: bool = True
     is_passed_on: bool = True
 
 
@@ -44,7 +44,7 @@ def make_handler(inside: Iterable[Handler]) -> Handler:
     dispatcher = Dispatcher(tuple(inside))
 
     def handle(context: RequestContext[Services], request: EnvelopeRequest) -> Answer:
-        context.require(Operation.CLUSTER_ACTION, cluster())
+        context.require_broker()
         if not context.services.cluster.is_controller:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         return _opened(dispatcher, context, request)

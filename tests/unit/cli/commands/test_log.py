@@ -51,6 +51,14 @@ def test_verify_counts_intact_batches(data_dir):
     assert facts["damage"] == []
 
 
+def test_the_directory_of_another_broker_is_no_partition(data_dir):
+    (data_dir / "broker-1" / "logs").mkdir(parents=True)
+
+    facts = json.loads(tidemill("log", "verify", str(data_dir), "--json").stdout)
+
+    assert [one["partition"] for one in facts["partitions"]] == ["t-0", "t-1"]
+
+
 def test_verify_finds_damage_continues_after_it_and_fails(data_dir):
     damage_second_batch(data_dir)
 

@@ -161,10 +161,28 @@ def test_without_a_total_every_pool_has_its_own_default():
 
 def test_S13_descriptors_are_shared_between_files_and_connections():
     plan = broker_config().descriptor_plan(1 << 20)
-    assert (plan.connections, plan.files) == ((1 << 20) - 4_096 - 256, 4_096)
+    assert plan == ((1 << 20) - 4_096 - 256 - 256, 256, 4_096)
     small = broker_config().descriptor_plan(1024)
     assert small.files == 256
-    assert small.connections == 1024 - 256 - 256
+    assert small.connections + small.internal == 1024 - 256 - 256
+    assert small.internal == 64
+
+
+def test_brokers_meet_at_the_host_of_the_clients_but_never_at_every_address():
+    def host(listen: str) -> tuple[str, int]:
+        return broker_config(values={"listeners": listen}).internal_endpoint
+
+    assert host("192.0.2.1:9092") == ("192.0.2.1", 0)
+    assert host("0.0.0.0:9092") == ("127.0.0.1", 0)
+    assert host("[::]:9092") == ("::1", 0)
+    with pytest.raises(UserError, match=r"tidemill\.internal\.listen=0\.0\.0\.0:1: .*name one"):
+        broker_config(flags=["tidemill.internal.listen=0.0.0.0:1"])
+
+
+def test_the_store_lies_in_the_data_directory_unless_it_is_named():
+    assert broker_config(flags=["data.dir=d"]).store_path == "d/coord.db"
+    both = broker_config(flags=["data.dir=d/broker-1", "tidemill.store.file=d/coord.db"])
+    assert both.store_path == "d/coord.db"
 
 
 def test_too_few_descriptors_are_refused():

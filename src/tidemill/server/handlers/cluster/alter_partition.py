@@ -9,7 +9,6 @@ from __future__ import annotations
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import TopicId
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
-from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import ClusterContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.wire.api_keys import ApiKey
@@ -24,7 +23,7 @@ __all__ = ["HANDLER"]
 
 
 def handle(context: ClusterContext, request: AlterPartitionRequest) -> Answer:
-    context.require(Operation.CLUSTER_ACTION, cluster())
+    context.require_broker()
     return _alter(context, request)
 
 

@@ -1,0 +1,182 @@
+"""`tidemill up --brokers 3` as its users see it: stock clients, kill -9, growing, stopping."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.e2e.load import read_logs
+from tests.support.clients import DEADLINE_S, Confluent, Message, create_topic
+from tidemill.testing.broker_process import BrokerProcess
+from tidemill.testing.cluster_process import ClusterProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+UNCLEAN = "the last end was not clean"
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterProcess]]:
+    """Starts a cluster on the test's directory; whatever still runs is stopped at the end."""
+    started: list[ClusterProcess] = []
+
+    def start(*settings: str, brokers: int = 3) -> ClusterProcess:
+        cluster = ClusterProcess(tmp_path / "data", *settings, brokers=brokers)
+        started.append(cluster)
+        return cluster.start()
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def _brokers_seen(address: str) -> set[int]:
+    """The ids that one broker names."""
+    return set(AdminClient({"bootstrap.servers": address}).list_topics(timeout=DEADLINE_S).brokers)
+
+
+def _wait_for_brokers(address: str, wanted: set[int]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while (seen := _brokers_seen(address)) != wanted:
+        assert time.monotonic() < deadline, f"{address} names {seen}"
+
+
+def _create_replicated(cluster: ClusterProcess, topic: str, partitions: int = 3) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    (made,) = admin.create_topics([NewTopic(topic, partitions, 3)]).values()
+    made.result(DEADLINE_S)
+
+
+def _produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    """All are acknowledged with acks=all when this returns."""
+    messages = [Message(value, partition=n % 3) for n, value in enumerate(values)]
+    Confluent().produce(bootstrap, topic, messages)
+
+
+def _read(bootstrap: str, topic: str, partitions: int = 3) -> list[bytes]:
+    logs = read_logs(bootstrap, [(topic, index) for index in range(partitions)])
+    return sorted(value for log in logs.values() for value in log)
+
+
+def _wait_until_readable(bootstrap: str, topic: str) -> None:
+    """After an unclean end of all, leaders first wait for a second replica (KIP-207)."""
+    deadline = time.monotonic() + DEADLINE_S
+    consumer = Confluent().consumer(bootstrap)
+    try:
+        for index in range(3):
+            while not _is_readable(consumer, confluent_kafka.TopicPartition(topic, index)):
+                assert time.monotonic() < deadline, f"{topic}-{index} does not become readable"
+    finally:
+        consumer.close()
+
+
+def _is_readable(consumer: confluent_kafka.Consumer, asked: confluent_kafka.TopicPartition) -> bool:
+    try:
+        return consumer.get_watermark_offsets(asked, DEADLINE_S) is not None
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() != confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE:
+            raise
+        return False
+
+
+def _values(name: str) -> list[bytes]:
+    return sorted(b"%s %04d" % (name.encode(), n) for n in range(600))
+
+
+def test_F131_three_brokers_are_one_cluster_and_keep_what_they_acknowledged(new_cluster, topic):
+    cluster = new_cluster()
+    for address in cluster.addresses:
+        _wait_for_brokers(address, {0, 1, 2})
+    _create_replicated(cluster, topic)
+    _produce(cluster.bootstrap, topic, _values("a"))
+
+    killed = cluster.broker_pid(1)
+    cluster.kill_broker(1)
+    cluster.wait_log(r"^\[supervisor\] broker 1 ended with SIGKILL; starting it again")
+    cluster.wait_log(r"^\[supervisor\] broker 1 is ready again")
+    assert cluster.broker_pid(1) != killed
+    cluster.wait_log(rf"^\[broker 1\] .*{UNCLEAN}")
+    _wait_for_brokers(cluster.addresses[1], {0, 1, 2})
+    _produce(cluster.bootstrap, topic, _values("b"))
+
+    assert _read(cluster.bootstrap, topic) == _values("a") + _values("b")
+
+
+def test_a_broker_that_stands_still_is_ended_by_another_and_started_again(new_cluster):
+    cluster = new_cluster()
+    os.kill(cluster.broker_pid(2), signal.SIGSTOP)
+    cluster.wait_log(r"^\[supervisor\] broker 2 ended with SIGKILL; starting it again")
+    cluster.wait_log(r"^\[supervisor\] broker 2 is ready again")
+
+
+def test_no_broker_outlives_a_killed_supervisor_and_nothing_acknowledged_is_lost(
+    new_cluster, topic
+):
+    cluster = new_cluster()
+    _create_replicated(cluster, topic)
+    _produce(cluster.bootstrap, topic, _values("a"))
+    with ExitStack() as stack:
+        brokers = [os.pidfd_open(cluster.broker_pid(broker_id)) for broker_id in range(3)]
+        for descriptor in brokers:
+            stack.callback(os.close, descriptor)
+        cluster.kill()
+        for descriptor in brokers:  # readable: the process has ended
+            assert select.select([descriptor], [], [], DEADLINE_S)[0] == [descriptor]
+
+    cluster.start()  # ports, locks and sessions are free at once
+    _wait_until_readable(cluster.bootstrap, topic)
+    assert _read(cluster.bootstrap, topic) == _values("a")
+
+
+def test_one_broker_grows_to_three_on_its_directory_with_all_that_it_has(
+    tmp_path, new_cluster, topic
+):
+    alone = BrokerProcess(tmp_path / "data").start()
+    create_topic(alone.bootstrap, topic, 3)
+    _produce(alone.bootstrap, topic, _values("old"))
+    before = sorted(path.name for path in (tmp_path / "data" / "logs").iterdir())
+    assert alone.stop() == 0
+
+    cluster = new_cluster("log.retention.check.interval.ms=20", "log.cleaner.backoff.ms=20")
+    assert _read(cluster.bootstrap, topic) == _values("old")
+    _produce(cluster.bootstrap, topic, _values("new"))
+    _create_replicated(cluster, f"{topic}-2")
+    _produce(cluster.bootstrap, f"{topic}-2", _values("both"))
+
+    assert _read(cluster.bootstrap, topic) == _values("new") + _values("old")
+    assert cluster.stop() == 0
+    assert UNCLEAN not in cluster.log()
+    assert set(before) <= {path.name for path in (tmp_path / "data" / "logs").iterdir()}
+    for broker_id in (1, 2):  # nothing of broker 0 has touched what lies in its directory
+        logs = tmp_path / "data" / f"broker-{broker_id}" / "logs"
+        assert {f"{topic}-2-{index}" for index in range(3)} <= {one.name for one in logs.iterdir()}
+
+
+def test_SIGTERM_ends_all_brokers_cleanly_and_they_come_back(new_cluster, topic):
+    cluster = new_cluster()
+    _create_replicated(cluster, topic)
+    _produce(cluster.bootstrap, topic, _values("a"))
+    assert cluster.stop() == 0
+
+    cluster.start()
+    assert UNCLEAN not in cluster.log()
+    assert _read(cluster.bootstrap, topic) == _values("a")
+
+
+def test_a_port_in_use_ends_all_with_one_line_that_says_what_to_do(tmp_path, new_broker):
+    taken = new_broker().bootstrap
+    cluster = ClusterProcess(tmp_path / "other", f"tidemill.internal.listen={taken}")
+    with pytest.raises(Exception, match="did not come"):
+        cluster.start()
+    assert "[broker 0] error: cannot listen on " in cluster.log()
+    assert "broker 0 ended with exit code 2: mend what its last line says" in cluster.log()
+    assert cluster.stop() == 1

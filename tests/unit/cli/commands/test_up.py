@@ -1,0 +1,33 @@
+"""What `tidemill up` refuses before it starts anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cli.invoke import tidemill
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        (["--brokers", "0"], "--brokers 0: one command runs 1 to 16 brokers"),
+        (["--brokers", "17"], "--brokers 17: one command runs 1 to 16 brokers"),
+        (["--brokers", "-1"], "--brokers -1: one command runs 1 to 16 brokers"),
+        (
+            ["--brokers", "2", "--racks", "a"],
+            "--racks a: name 2 racks, one per broker, with commas between",
+        ),
+        (["--racks", "a,b"], "--racks a,b: name 1 racks, one per broker, with commas between"),
+        (
+            ["--brokers", "3", "--set", "node.id=1"],
+            "node.id: --brokers numbers the brokers itself; leave this key out",
+        ),
+        (["--brokers", "3", "--set", "no.such.key=1"], "unknown key 'no.such.key'"),
+    ],
+)
+def test_a_wrong_use_is_one_line_and_exit_code_2(flags, line):
+    ran = tidemill("up", *flags)
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith(f"error: {line}")
+    assert ran.stderr.count("\n") == 1
+    assert ran.stdout == ""
