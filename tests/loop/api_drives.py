@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from tests.loop.stage import Drive, Stage
-from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.api_keys import API_SPECS, ApiKey
 from tidemill.wire.generated import alter_configs, consumer_group_heartbeat, delete_records
 from tidemill.wire.generated import describe_quorum as quorum_described
 from tidemill.wire.generated import describe_topic_partitions as partitions_described
 from tidemill.wire.generated import incremental_alter_configs as incremental
+from tidemill.wire.generated.alter_partition import (
+    AlterPartitionRequest,
+    BrokerState,
+    RequestPartitionData,
+    RequestTopicData,
+)
 from tidemill.wire.generated.alter_replica_log_dirs import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -20,6 +26,7 @@ from tidemill.wire.generated.create_partitions import (
     CreatePartitionsTopic,
 )
 from tidemill.wire.generated.delete_groups import DeleteGroupsRequest
+from tidemill.wire.generated.delete_topics import DeleteTopicsRequest
 from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
 from tidemill.wire.generated.describe_configs import (
     DescribeConfigsRequest,
@@ -28,6 +35,8 @@ from tidemill.wire.generated.describe_configs import (
 from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from tidemill.wire.generated.elect_leaders import ElectLeadersRequest
+from tidemill.wire.generated.envelope import EnvelopeRequest
 from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 from tidemill.wire.generated.heartbeat import HeartbeatRequest
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
@@ -59,6 +68,7 @@ from tidemill.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tidemill.wire.headers import encode_request
 
 WIDE = 300
 """Partitions of a large request: several slices of whatever works in slices."""
@@ -220,6 +230,7 @@ async def one_node_answers(stage: Stage) -> None:
         partitions=[quorum_described.RequestPartitionData(partition_index=0)],
     )
     await stage.ask(quorum_described.DescribeQuorumRequest(topics=[quorum]), 2)
+    await stage.ask(ElectLeadersRequest(topic_partitions=None), 2)
     await stage.ask(ListPartitionReassignmentsRequest(topics=None), 0)
     moved = [AlterReplicaLogDirTopic(name="wide", partitions=list(range(WIDE)))]
     to = [AlterReplicaLogDir(path="/data", topics=moved)]
@@ -270,6 +281,22 @@ async def consumer_group(stage: Stage) -> None:
     )
     await stage.ask(beat, 0)
     await stage.ask(ConsumerGroupDescribeRequest(group_ids=["g"]), 0)
+
+
+async def as_another_broker(stage: Stage) -> None:
+    """What brokers ask the controller: proposals for a wide topic, and a request passed on."""
+    await stage.create("wide", WIDE)
+    cluster = stage.world.broker(0).cluster
+    topic = cluster.image.topics["wide"]
+    me = [BrokerState(broker_id=0, broker_epoch=cluster.broker_epoch)]
+    data = [RequestPartitionData(partition_index=i, new_isr_with_epochs=me) for i in range(WIDE)]
+    topics = [RequestTopicData(topic_id=topic.topic_id, partitions=data)]
+    proposals = AlterPartitionRequest(broker_id=0, broker_epoch=cluster.broker_epoch, topics=topics)
+    await stage.ask(proposals, 3)
+    spec = API_SPECS[ApiKey.DELETE_TOPICS]
+    request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
+    frame = encode_request(request, spec=spec, version=5, correlation_id=0, client_id="c")
+    await stage.ask(EnvelopeRequest(request_data=b"".join(frame)[4:]), 0)
 
 
 async def offsets(stage: Stage) -> None:
@@ -327,12 +354,14 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
         one_node_answers,
         (
             ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+            ApiKey.ELECT_LEADERS,
             ApiKey.LIST_CONFIG_RESOURCES,
             ApiKey.DESCRIBE_QUORUM,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,
             ApiKey.ALTER_REPLICA_LOG_DIRS,
         ),
     ),
+    "as another broker": (as_another_broker, (ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE)),
     "api versions": (api_versions, (ApiKey.API_VERSIONS,)),
     "find coordinator": (find_coordinator, (ApiKey.FIND_COORDINATOR,)),
     "classic group": (

@@ -14,6 +14,7 @@ from pyarrow import dataset
 from tests.spark.pipeline_runs import log_values, run_once, send, traffic
 from tests.support.clients import Message
 from tests.support.spark_topics import create_topic
+from tests.unit.spark.pipelines.merging.result_files import hasty_clock
 from tidemill.spark.pipelines.catalogue import pipeline_kind
 from tidemill.spark.pipelines.framework.config_file import configure
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
@@ -115,7 +116,7 @@ def test_whoever_reads_while_files_are_merged_gets_every_row_or_an_error(spark, 
     expected = dataset.dataset(events, format="parquet").count_rows()
     listed = spark.read.parquet(events)
     [query] = {made.query for made in batches(output)}
-    merging = FileMerging(str(output), {"events": True}, is_active=True)
+    merging = FileMerging(str(output), {"events": True}, is_active=True, clock=hasty_clock())
     merging.batch_written(BatchFolder.of_batch(query, 1_000), START_MS + 48 * HOUR_MS)
     counts: list[int] = []
     ended = threading.Event()

@@ -62,6 +62,7 @@ PURE = (
     "core/loop/deferred.py",
     "client/network/metadata_cache.py",
     "metadata/controller/controller.py",
+    "metadata/controller/decisions.py",
     "metadata/controller/election.py",
     "metadata/controller/internal_topics.py",
     "metadata/controller/placement.py",

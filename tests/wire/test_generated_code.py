@@ -27,7 +27,8 @@ SUPPORTED = """
 44 IncrementalAlterConfigs 0 1 | 45 AlterPartitionReassignments 0 1
 46 ListPartitionReassignments 0 0 | 47 OffsetDelete 0 0 | 48 DescribeClientQuotas 0 1
 49 AlterClientQuotas 0 1 | 50 DescribeUserScramCredentials 0 0
-51 AlterUserScramCredentials 0 0 | 55 DescribeQuorum 0 2 | 57 UpdateFeatures 0 2
+51 AlterUserScramCredentials 0 0 | 55 DescribeQuorum 0 2 | 56 AlterPartition 2 3
+57 UpdateFeatures 0 2 | 58 Envelope 0 0
 60 DescribeCluster 0 2 | 61 DescribeProducers 0 0 | 64 UnregisterBroker 0 0
 65 DescribeTransactions 0 0 | 66 ListTransactions 0 2 | 68 ConsumerGroupHeartbeat 0 1
 69 ConsumerGroupDescribe 0 1 | 71 GetTelemetrySubscriptions 0 0 | 72 PushTelemetry 0 0

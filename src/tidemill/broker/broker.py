@@ -193,6 +193,7 @@ class Broker:
         await self._serving.stop()
         await self._data.flusher.finish()
         await self._supervisor.stop()
+        self._data.controller.close()
         self._timers.stop()
         await self._data.housekeeping.close()
         await self.cluster.close()
@@ -202,6 +203,7 @@ class Broker:
         """End as a killed process does, for tests: nothing is answered, flushed or marked."""
         self._serving.abort_connections()
         await self._supervisor.stop()
+        self._data.controller.close()
         await self._serving.stop()
         self._timers.stop()
         self._data.directory.release_lock()

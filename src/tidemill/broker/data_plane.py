@@ -11,15 +11,18 @@ from typing import final
 
 from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
+from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.config.broker_config import BrokerConfig
-from tidemill.core.errors import StorageFault
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.image.isr_proposal import IsrProposal
+from tidemill.metadata.image.metadata_image import PartitionImage, controller_endpoint
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.follower import Followers
 from tidemill.replication.isr_keeper import IsrKeeper
+from tidemill.replication.isr_sender import IsrSender
 from tidemill.replication.journal_settler import JournalSettler
 from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
@@ -54,6 +57,8 @@ class DataPlane:
     housekeeping: Housekeeping
     cleaner: Cleaner
     stray_logs: StrayLogs
+    controller: ControllerLink
+    """For proposals of in-sync sets; other requests have a connection of their own."""
 
     def loops(self) -> Loops:
         yield "flusher", self.flusher.run()
@@ -143,13 +148,17 @@ def build_data_plane(
         config.node_id, directory, flusher, clock=clock, followed=follow_and_tell
     )
     flusher.subscribe(replicas.log_flushed)
+    link = ControllerLink(
+        seams.net, lambda: controller_endpoint(cluster.image), client_id="in-sync sets"
+    )
+    sender = IsrSender(cluster, link)
     directory.on_failure = _take_offline(replicas)
     return DataPlane(
         directory=directory,
         flusher=flusher,
         settler=settler,
         replicas=replicas,
-        isr_keeper=IsrKeeper(replicas, _isr_proposal(cluster), clock=clock),
+        isr_keeper=IsrKeeper(replicas, _isr_proposal(cluster, sender), clock=clock),
         housekeeping=Housekeeping(
             disk,
             directory,
@@ -170,6 +179,7 @@ def build_data_plane(
             log_changes=log_changes,
         ),
         stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.all_topic_ids),
+        controller=link,
     )
 
 
@@ -181,16 +191,21 @@ def _take_offline(replicas: ReplicaManager) -> Callable[[StorageFault], None]:
     return failed
 
 
-def _isr_proposal(cluster: Cluster) -> Callable[[Partition, tuple[int, ...]], Awaitable[None]]:
+def _isr_proposal(
+    cluster: Cluster, sender: IsrSender
+) -> Callable[[Partition, tuple[int, ...]], Awaitable[None]]:
     async def propose(partition: Partition, isr: tuple[int, ...]) -> None:
-        image = partition.image
+        image, brokers = partition.image, cluster.image.brokers
         assert image is not None
-        await cluster.propose_isr(
-            partition.topic_id,
-            partition.name.partition,
-            isr,
+        proposal = IsrProposal(
+            topic_id=partition.topic_id,
+            partition=partition.name.partition,
             leader_epoch=image.leader_epoch,
             partition_epoch=image.partition_epoch,
+            isr=tuple((one, brokers[one].epoch if one in brokers else -1) for one in isr),
         )
+        (answer,) = await sender.send([proposal])
+        if answer.code is not ErrorCode.NONE:
+            raise KafkaError(answer.code)
 
     return propose

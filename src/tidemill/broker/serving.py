@@ -15,12 +15,14 @@ from tidemill.broker.background import Loops
 from tidemill.broker.coordinators import Coordinators
 from tidemill.broker.data_plane import DataPlane
 from tidemill.broker.seams import Seams
+from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan
 from tidemill.core.limits import INTERNAL_DRAIN_DEADLINE_S
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.metadata_image import controller_endpoint
 from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.server.connection.listener import Listener
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
@@ -60,6 +62,9 @@ def build_services(
         net=seams.net,
         disk=seams.disk,
         cluster=cluster,
+        controller=ControllerLink(
+            seams.net, lambda: controller_endpoint(cluster.image), client_id="forwarding"
+        ),
         replicas=data.replicas,
         pending_logs=data.replicas.pending_logs,
         groups=coordinators.groups,
@@ -152,6 +157,7 @@ class Serving:
         """
         if self._page is not None:
             self._page.stop()
+        self._services.controller.close()
         await self.listener.stop()
         await self.internal_listener.stop(INTERNAL_DRAIN_DEADLINE_S)
 

@@ -7,8 +7,8 @@ The rules of this shell:
   write before the caller continues (T22).
 - Only a broker with a lease acts (`lease.py`). A LOST session is replaced, and the broker registers
   again, in a new broker epoch.
-- Before it registers after an unclean stop, a broker leaves the in-sync sets of all partitions
-  whose records it may have lost (I14).
+- Only the controller writes metadata. A broker says in its registration what has happened to it,
+  and the controller draws the conclusions before it lets the broker in (`controller/decisions.py`).
 
 `run` is the loop that follows the watches; the broker starts it.
 """
@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import TypeVar, final
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
-from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
+from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId, TopicPartition
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.controller import (
     ConfigChange,
@@ -35,22 +36,22 @@ from tidemill.metadata.controller.controller import (
     TopicSpec,
 )
 from tidemill.metadata.controller.controllership import Controllership
-from tidemill.metadata.controller.election import PartitionChange, after_isr_change, restart_unclean
+from tidemill.metadata.controller.decisions import live_brokers
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import Head
 from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.image_reader import ImageReader
+from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     Delta,
     ImageDraft,
     MetadataImage,
-    PartitionImage,
-    TopicImage,
 )
 from tidemill.metadata.lease import Lease
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
+from tidemill.metadata.registration import Presence, Registration, read_counter
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Op, Put, SessionState
 
 __all__ = ["Cluster"]
@@ -84,21 +85,25 @@ class Cluster:
         self._alarm = alarm
         self._keeper = ImageKeeper(coord, ImageReader(self.live, alarm))
         writer = PageWriter(coord, self._keeper)
-        self._controller = Controllership(coord, self._keeper, writer, self.live, alarm)
-        self._overrides = OverrideWriter(self._keeper, writer, self.live)
+        self._controller = Controllership(
+            coord, self._keeper, writer, self.live, clock=clock, alarm=alarm
+        )
+        self._overrides = OverrideWriter(self._keeper, self._controller.write, self.live)
+        self._registration = Registration(coord, config.node_id, rng)
         self._keeper.subscribe(self._follow_members)
         self._lock = asyncio.Lock()
-        self._advertised = Endpoint("", 0)
-        self._internal: Endpoint | None = None
-        self._directory_id = ZERO_UUID
+        self._clock = clock
         self._lease = Lease(coord, clock)
         self._closed = False
-        self.broker_epoch = -1
-        """The epoch of the last registration."""
 
     @property
     def broker_id(self) -> int:
         return self._config.node_id
+
+    @property
+    def broker_epoch(self) -> int:
+        """The epoch of the last registration."""
+        return self._registration.epoch
 
     @property
     def image(self) -> MetadataImage:
@@ -143,26 +148,39 @@ class Cluster:
         Other brokers reach this one at `internal`. UserError if another broker has our id, or the
         store is not a usable one.
         """
-        self._advertised = advertised
-        self._internal = internal
-        self._directory_id = directory_id
+        self._registration.presence = Presence(
+            advertised=advertised,
+            internal=internal,
+            rack=self._config.broker_rack,
+            directory_id=directory_id,
+            unclean=unclean,
+        )
         self._keeper.watch()
         self._coord.on_state(self._session_changed)
         async with self._lock:
-            await self._join(unclean=unclean)
+            await self._join()
         await self.catch_up()
 
     async def run(self) -> None:
         """Follow the store until cancelled."""
         while True:
-            await self._keeper.wakeup.wait()
-            self._keeper.wakeup.clear()
+            await self._wait_for_work()
             try:
                 await self.catch_up()
             except StoreUnavailable as error:
                 self._alarm(f"metadata: {error}")
                 await asyncio.sleep(_RETRY_AFTER_S)
                 self._keeper.wakeup.set()
+
+    async def _wait_for_work(self) -> None:
+        due = self._controller.look_again_at
+        wait_s = None if due is None else max(0.0, due - self._clock.monotonic())
+        try:
+            async with asyncio.timeout(wait_s):
+                await self._keeper.wakeup.wait()
+        except TimeoutError:
+            self._keeper.mark(nodes.BROKERS)
+        self._keeper.wakeup.clear()
 
     async def catch_up(self) -> None:
         """Read all changes that watches announced, and react to them."""
@@ -171,9 +189,36 @@ class Cluster:
                 if not self._needs_work():  # closed while this waited for the lock
                     return
                 if not self._lease.registered:
-                    await self._join(unclean=False)
+                    await self._join()
+                elif not self._registration.is_current:
+                    await self._update_registration()
                 await self._keeper.refresh()
                 await self._react()
+
+    async def read_newest(self) -> None:
+        """Read everything that was written before this call, also by other brokers (T22)."""
+        self._keeper.mark(nodes.HEAD)
+        await self.catch_up()
+
+    async def leave(self) -> None:
+        """Say that this broker is about to stop; the controller moves its leaderships away."""
+        self._registration.presence = replace(self._registration.presence, leaving=True)
+        await self.catch_up()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether nothing is led here any more that another broker could lead."""
+        others = live_brokers(self.image).electable - {self.broker_id}
+        return not any(
+            partition.leader == self.broker_id and not others.isdisjoint(partition.isr)
+            for topic in self.image.topics.values()
+            for partition in topic.partitions
+        )
+
+    def disk_failed(self) -> None:
+        """The data directory is offline: this broker counts as dead from now on."""
+        self._registration.presence = replace(self._registration.presence, failed=True)
+        self._keeper.wakeup.set()
 
     async def close(self) -> None:
         """Leave the cluster; other brokers take over what this one led."""
@@ -185,7 +230,7 @@ class Cluster:
     def _needs_work(self) -> bool:
         if self._closed or self._coord.state is SessionState.SUSPENDED:
             return False
-        return self._keeper.behind or not self._lease.registered
+        return self._keeper.behind or not self._registration.is_current
 
     def _session_changed(self, state: SessionState) -> None:
         if state is SessionState.LOST:
@@ -195,11 +240,14 @@ class Cluster:
     def _resign(self) -> None:
         self._lease.registered = False
         self._lease.fenced = True
+        self._registration.lost()
         self._controller.step_down()
 
     def _follow_members(self, delta: Delta) -> None:
         member = delta.after.members.get(self.broker_id)
         self._lease.fenced = member is None or member.epoch != self.broker_epoch
+        if not self._lease.fenced:  # what was lost before is counted; a later life lost nothing
+            self._registration.presence = replace(self._registration.presence, unclean=False)
 
     async def _react(self) -> None:
         """Do what the newest image requires of this broker: step down, campaign or control."""
@@ -212,13 +260,24 @@ class Cluster:
 
     # --- joining ---------------------------------------------------------------------------------
 
-    async def _join(self, *, unclean: bool) -> None:
+    async def _join(self) -> None:
         await self._connect()
         await self._keeper.load()
-        if unclean:
-            await self._restart_unclean()
-        await self._register()
+        self._publish_registration(await self._registration.make())
+        self._lease.registered = True
         await self._react()
+
+    async def _update_registration(self) -> None:
+        try:
+            self._publish_registration(await self._registration.update())
+        except CoordConflict:
+            self._resign()
+            raise StoreUnavailable("the registration of this broker was removed") from None
+
+    def _publish_registration(self, broker: BrokerImage) -> None:
+        draft = ImageDraft(self.image)
+        draft.put_broker(broker)
+        self._keeper.publish(draft)
 
     async def _connect(self) -> None:
         if self._coord.state is SessionState.LOST:
@@ -247,52 +306,6 @@ class Cluster:
             raise UserError(f"the coordination store cannot be used: {bad}") from bad
         self._keeper.publish(draft)
 
-    async def _restart_unclean(self) -> None:
-        """Take new epochs and leave in-sync sets, before any controller can elect us."""
-        for _ in range(CAS_ATTEMPTS_MAX):
-            changes = restart_unclean(self.image, self.broker_id)
-            try:
-                await self._controller.change_partitions(changes, term=self._keeper.term)
-            except CoordConflict:
-                await self._keeper.load()
-            else:
-                return
-        raise StoreUnavailable("the cluster changes too fast to join it")
-
-    async def _register(self) -> None:
-        path = nodes.broker_path(self.broker_id)
-        for _ in range(CAS_ATTEMPTS_MAX):
-            if await self._coord.get(path) is not None:
-                raise UserError(f"node.id={self.broker_id}: another broker has this id")
-            last, version = await self._counter(nodes.BROKER_EPOCH)
-            broker = self._own_image(epoch=last + 1)
-            count = Put(nodes.BROKER_EPOCH, nodes.encode_counter(broker.epoch), version)
-            made = Create(path, nodes.encode_broker(broker), ephemeral=True)
-            if await self._try_multi([count, made]):
-                self._registered_as(broker)
-                return
-        raise StoreUnavailable("the cluster changes too fast to join it")
-
-    def _registered_as(self, broker: BrokerImage) -> None:
-        self.broker_epoch = broker.epoch
-        self._lease.registered = True
-        draft = ImageDraft(self.image)
-        draft.put_broker(broker)
-        self._keeper.publish(draft)
-
-    def _own_image(self, *, epoch: int) -> BrokerImage:
-        host, port = self._advertised
-        rack = self._config.broker_rack
-        return BrokerImage(
-            broker_id=self.broker_id,
-            epoch=epoch,
-            host=host,
-            port=port,
-            rack=rack,
-            internal=self._internal,
-            directory_id=self._directory_id,
-        )
-
     async def _try_multi(self, ops: Sequence[Op]) -> bool:
         """Run the multi; False if another broker's change came first."""
         try:
@@ -301,7 +314,7 @@ class Cluster:
             return False
         return True
 
-    # --- topics: only on the controller (KafkaError NOT_CONTROLLER elsewhere) --------------------
+    # --- only on the controller (KafkaError NOT_CONTROLLER elsewhere) ----------------------------
 
     async def create_topics(
         self, specs: Sequence[TopicSpec], *, validate_only: bool = False
@@ -309,7 +322,7 @@ class Cluster:
         """Create topics; one result each, in order (T21)."""
         topic_ids = [TopicId(self._rng.uuid()) for _ in specs]
         return await self._as_controller(
-            lambda term: self._controller.create_topics(
+            lambda term: self._controller.topics.create(
                 specs, topic_ids, validate_only=validate_only, term=term
             )
         )
@@ -317,7 +330,7 @@ class Cluster:
     async def delete_topics(self, topics: Sequence[str | UUID]) -> list[TopicResult]:
         """Delete topics by name or id; the `topic` of a result is what was deleted."""
         return await self._as_controller(
-            lambda term: self._controller.delete_topics(topics, term=term)
+            lambda term: self._controller.topics.delete(topics, term=term)
         )
 
     async def create_partitions(
@@ -325,7 +338,7 @@ class Cluster:
     ) -> list[TopicResult]:
         """Give topics more partitions; one result each, in order."""
         return await self._as_controller(
-            lambda term: self._controller.create_partitions(
+            lambda term: self._controller.topics.add_partitions(
                 specs, validate_only=validate_only, term=term
             )
         )
@@ -335,9 +348,40 @@ class Cluster:
     ) -> list[TopicResult]:
         """Change topic keys (T57); one result each, in order."""
         return await self._as_controller(
-            lambda term: self._controller.alter_topic_configs(
+            lambda term: self._controller.topics.configure(
                 changes, validate_only=validate_only, term=term
             )
+        )
+
+    async def alter_overrides(
+        self, changes: Sequence[OverrideChange], *, validate_only: bool = False
+    ) -> list[TopicResult]:
+        """Change keys of brokers or of groups; one result each, in order."""
+        return await self._as_controller(
+            lambda term: self._overrides.alter(changes, validate_only=validate_only, term=term)
+        )
+
+    async def alter_isr(
+        self, sender_id: int, sender_epoch: int, proposals: Sequence[IsrProposal]
+    ) -> list[IsrAnswer]:
+        """Change in-sync sets as their leader proposes; one answer each, in order.
+
+        StoreUnavailable: each of them may be made or not.
+        """
+        return await self._as_controller(
+            lambda term: self._controller.alter_isr(sender_id, sender_epoch, proposals, term=term)
+        )
+
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool
+    ) -> list[KafkaError | None]:
+        """Hold elections that somebody asks for; per partition why there was none.
+
+        Preferred: the first replica leads. `unclean`: any replica, where there is no leader. Each
+        partition is named once.
+        """
+        return await self._as_controller(
+            lambda term: self._controller.elect(partitions, unclean=unclean, term=term)
         )
 
     async def _as_controller(self, work: Callable[[int], Awaitable[_T]]) -> _T:
@@ -354,84 +398,18 @@ class Cluster:
                     self._controller.conflict(conflict)
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the metadata keeps changing; try again")
 
-    # --- changes that any broker may make --------------------------------------------------------
+    # --- what any broker does for itself ---------------------------------------------------------
 
-    async def alter_overrides(
-        self, changes: Sequence[OverrideChange], *, validate_only: bool = False
-    ) -> list[TopicResult]:
-        """Change keys of this broker, of all brokers or of groups; one result each, in order."""
+    async def check_overrides(self, changes: Sequence[OverrideChange]) -> list[TopicResult]:
+        """What this broker says of changes of its own keys, before the controller makes them."""
         async with self._lock:
-            return await self._overrides.alter(changes, validate_only=validate_only)
-
-    async def propose_isr(
-        self,
-        topic_id: UUID,
-        partition: int,
-        new_isr: Sequence[int],
-        *,
-        leader_epoch: int,
-        partition_epoch: int,
-        broker_epochs: Mapping[int, int] | None = None,
-    ) -> PartitionImage:
-        """As the leader, change the isr; returns the partition's new state.
-
-        KafkaError if the proposal is based on an old state (INVALID_UPDATE_VERSION,
-        FENCED_LEADER_EPOCH) or this broker does not lead. `broker_epochs` are the epochs in which
-        the joining followers fetched: one that has restarted since cannot join (KIP-903).
-        """
-        async with self._lock:
-            for _ in range(CAS_ATTEMPTS_MAX):
-                topic, before = self._led_partition(topic_id, partition)
-                self._check_broker_epochs(broker_epochs or {})
-                after = after_isr_change(
-                    before,
-                    tuple(new_isr),
-                    leader_epoch=leader_epoch,
-                    partition_epoch=partition_epoch,
-                    live=self.image.brokers,
-                    isr_min=topic.config.min_insync_replicas,
-                )
-                if after == before:
-                    return before
-                change = PartitionChange(topic.topic_id, partition, before, after)
-                try:
-                    await self._controller.change_partitions([change], term=self._keeper.term)
-                except CoordConflict:
-                    await self._keeper.load()
-                else:
-                    return self.image.topics[topic.name].partitions[partition]
-        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, "the metadata keeps changing")
-
-    def _led_partition(self, topic_id: UUID, index: int) -> tuple[TopicImage, PartitionImage]:
-        topic = self.image.topic_by_id(topic_id)
-        if topic is None or not 0 <= index < len(topic.partitions):
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no such partition")
-        partition = topic.partitions[index]
-        if not self.may_act or partition.leader != self.broker_id:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead it")
-        return topic, partition
-
-    def _check_broker_epochs(self, broker_epochs: Mapping[int, int]) -> None:
-        for broker_id, epoch in broker_epochs.items():
-            broker = self.image.brokers.get(broker_id)
-            if broker is None or broker.epoch != epoch:
-                raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {broker_id} restarted")
+            return await self._overrides.check(changes)
 
     async def reserve_producer_ids(self, count: int = _PRODUCER_ID_BLOCK) -> range:
         """Reserve a block of producer ids that no other broker ever gets."""
         for _ in range(CAS_ATTEMPTS_MAX):
-            first, version = await self._counter(nodes.PRODUCER_IDS)
+            first, version = await read_counter(self._coord, nodes.PRODUCER_IDS)
             value = nodes.encode_counter(first + count)
             if await self._try_multi([Put(nodes.PRODUCER_IDS, value, version)]):
                 return range(first, first + count)
         raise StoreUnavailable("too many brokers ask for producer ids at once")
-
-    async def _counter(self, path: str) -> tuple[int, int]:
-        """A counter's value, and the version to change it on; it is never guessed."""
-        node = await self._coord.get(path)
-        if node is None:
-            raise StoreUnavailable(f"{path} is missing")
-        try:
-            return nodes.decode_counter(path, node), node.version
-        except nodes.BadNode as bad:
-            raise StoreUnavailable(str(bad)) from bad

@@ -1,8 +1,8 @@
-"""Changes of what is configured at run time for brokers and groups; any broker may make them.
+"""Changes of what is configured at run time for brokers and groups, made by the controller.
 
-A broker's overrides are checked by that broker, because only it knows what it was started with. The
-values for all brokers are checked by the broker that is asked; another one that cannot use a value
-ignores it, with an alarm (`LiveConfig`).
+A broker's overrides are checked by that broker before they are sent to the controller, because only
+it knows what it was started with. The values for all brokers are checked by the controller; another
+broker that cannot use a value ignores it, with an alarm (`LiveConfig`).
 
 All methods are called with the cluster's lock held.
 """
@@ -18,7 +18,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.limits import GROUP_NAME_BYTES_MAX, OVERRIDDEN_GROUPS_MAX
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult
-from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
+from tidemill.metadata.controller.topic_changes import WriteDraft
 from tidemill.metadata.image.group_keys import check_group_overrides
 from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.metadata_image import ImageDraft
@@ -31,7 +31,6 @@ from tidemill.metadata.image.overrides import (
     changed_overrides,
 )
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.metadata.store.coord import CoordConflict
 
 __all__ = ["OverrideChange", "OverrideWriter"]
 
@@ -53,31 +52,34 @@ class OverrideChange:
 class OverrideWriter:
     """Checks changes of overrides, writes them to the store and publishes them in the image."""
 
-    def __init__(self, keeper: ImageKeeper, writer: PageWriter, live: LiveConfig) -> None:
+    def __init__(self, keeper: ImageKeeper, write: WriteDraft, live: LiveConfig) -> None:
         self._keeper = keeper
-        self._writer = writer
+        self._write = write
         self._live = live
 
     async def alter(
-        self, changes: Sequence[OverrideChange], *, validate_only: bool
+        self, changes: Sequence[OverrideChange], *, validate_only: bool, term: int
     ) -> list[TopicResult]:
         """One result each, in order; a refused change does not stop the others."""
+        draft = ImageDraft(self._keeper.image)
+        results = await self._planned(changes, draft)
+        if not validate_only:
+            await self._write(draft, term=term, bounded=True)
+        return results
+
+    async def check(self, changes: Sequence[OverrideChange]) -> list[TopicResult]:
+        """What this broker says of the changes; nothing is changed."""
+        return await self._planned(changes, ImageDraft(self._keeper.image))
+
+    async def _planned(
+        self, changes: Sequence[OverrideChange], draft: ImageDraft
+    ) -> list[TopicResult]:
         pacer = Pacer(OWNERS_PER_SLICE)
-        for _ in range(CAS_ATTEMPTS_MAX):
-            draft = ImageDraft(self._keeper.image)
-            results: list[TopicResult] = []
-            for change in changes:
-                await pacer.step()
-                results.append(self._plan(change, draft))
-            if validate_only:
-                return results
-            try:
-                await self._writer.write(draft, term=self._keeper.term, bounded=True)
-            except CoordConflict:
-                await self._keeper.load()
-            else:
-                return results
-        raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "the metadata keeps changing; try again")
+        results: list[TopicResult] = []
+        for change in changes:
+            await pacer.step()
+            results.append(self._plan(change, draft))
+        return results
 
     def _plan(self, change: OverrideChange, draft: ImageDraft) -> TopicResult:
         """Put the owner's next overrides into the draft, unless they are refused."""

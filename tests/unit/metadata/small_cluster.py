@@ -17,6 +17,11 @@ from tidemill.metadata.store.memory_store import MemoryCoord, MemoryCoordServer
 from tidemill.testing.manual_clock import ManualClock
 
 
+def count_of(broker_epoch: int) -> int:
+    """How many registrations there were up to this one; the lower bits are random."""
+    return broker_epoch >> 31
+
+
 @dataclass
 class Member:
     """One broker: its session, its cluster, and the deltas and alarms that it got."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
 from tidemill.metadata.image import nodes
+from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import DeletedTopic, PartitionImage
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.store.coord import Op, Put
@@ -197,50 +200,53 @@ def test_I14_an_unclean_broker_is_not_preferred_to_one_that_has_everything(run):
     run(scenario())
 
 
-def propose(
-    cluster: Cluster,
+async def propose(
+    clusters: list[Cluster],
     isr: list[int],
     now: PartitionImage,
-    broker_epochs: Mapping[int, int] | None = None,
-) -> Awaitable[PartitionImage]:
-    topic_id = cluster.image.topics["t"].topic_id
-    return cluster.propose_isr(
-        topic_id,
-        0,
-        isr,
+    *,
+    sender: int = 1,
+    epochs: Mapping[int, int] | None = None,
+    index: int = 0,
+) -> IsrAnswer:
+    """A leader's proposal at the controller, as it comes by the wire."""
+    (controller,) = [one for one in clusters if one.is_controller]
+    brokers = controller.image.brokers
+    known = {broker_id: brokers[broker_id].epoch for broker_id in isr} | dict(epochs or {})
+    proposal = IsrProposal(
+        topic_id=controller.image.topics["t"].topic_id,
+        partition=index,
         leader_epoch=now.leader_epoch,
         partition_epoch=now.partition_epoch,
-        broker_epochs=broker_epochs,
+        isr=tuple((broker_id, known[broker_id]) for broker_id in isr),
     )
+    (answer,) = await controller.alter_isr(sender, brokers[sender].epoch, [proposal])
+    return answer
 
 
 def test_I14_the_leader_changes_the_isr_by_compare_and_set(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
-        after = await propose(clusters[1], [1, 2], before)
+        after = (await propose(clusters, [1, 2], before)).state
+        assert after is not None
         assert (after.isr, after.partition_epoch) == ((1, 2), before.partition_epoch + 1)
-        assert partition(clusters[1]) == after
-        await small.catch_up()
         assert partition(clusters[0]) == after
-        with pytest.raises(KafkaError) as refused:
-            await propose(clusters[1], [1], before)
-        assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
+        await small.catch_up()
+        assert partition(clusters[1]) == after
+        assert (await propose(clusters, [1], before)).code is ErrorCode.INVALID_UPDATE_VERSION
 
     run(scenario())
 
 
-def test_I14_a_proposal_on_a_stale_image_has_no_effect(run):
+def test_a_proposal_of_the_same_set_takes_an_epoch_so_that_an_older_one_cannot_come(run):
     async def scenario() -> None:
-        small, clusters = await three_brokers()
+        _, clusters = await three_brokers()
         before = partition(clusters[1])
-        # Broker 2 dies; the controller has written it, the leader has not read it yet.
-        small.crash(2)
-        await clusters[0].catch_up()
-        with pytest.raises(KafkaError) as refused:
-            await propose(clusters[1], [1, 2], before)
-        assert refused.value.code is ErrorCode.INVALID_UPDATE_VERSION
-        assert partition(clusters[1]).isr == (1, 0)
+        touched = (await propose(clusters, list(before.isr), before)).state
+        assert touched is not None
+        assert (touched.isr, touched.partition_epoch) == (before.isr, before.partition_epoch + 1)
+        assert (await propose(clusters, [1], before)).code is ErrorCode.INVALID_UPDATE_VERSION
 
     run(scenario())
 
@@ -249,35 +255,33 @@ def test_a_proposal_survives_a_change_of_the_controller(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
         before = partition(clusters[1])
-        small.server.suspend(small.members[1].coord)
-        small.server.suspend(small.members[0].coord)
-        small.server.expire(small.members[0].coord)
-        await clusters[2].catch_up()
-        assert clusters[2].is_controller
-        small.server.resume(small.members[1].coord)
-        now = await reread(clusters[1])
-        after = await propose(clusters[1], [1], now)
+        small.crash(0)
+        await small.catch_up()
+        now = partition(clusters[1])
+        after = (await propose(clusters[1:], [1], now)).state
+        assert after is not None
         assert (before.leader_epoch, after.leader_epoch, after.isr) == (0, 0, (1,))
 
     run(scenario())
-
-
-async def reread(cluster: Cluster) -> PartitionImage:
-    await cluster.catch_up()
-    return partition(cluster)
 
 
 def test_only_the_leader_proposes_and_only_for_topics_that_exist(run):
     async def scenario() -> None:
         _, clusters = await three_brokers()
         now = partition(clusters[0])
+        refused = await propose(clusters, [1], now, sender=0)
+        assert refused.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (await propose(clusters, [1], now, index=9)).code is ErrorCode.UNKNOWN_TOPIC_ID
+
+    run(scenario())
+
+
+def test_an_earlier_life_of_a_broker_proposes_nothing(run):
+    async def scenario() -> None:
+        _, clusters = await three_brokers()
         with pytest.raises(KafkaError) as refused:
-            await propose(clusters[0], [1], now)
-        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
-        topic_id = clusters[1].image.topics["t"].topic_id
-        with pytest.raises(KafkaError) as refused:
-            await clusters[1].propose_isr(topic_id, 9, [1], leader_epoch=0, partition_epoch=0)
-        assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_ID
+            await clusters[0].alter_isr(1, clusters[1].broker_epoch - 1, [])
+        assert refused.value.code is ErrorCode.STALE_BROKER_EPOCH
 
     run(scenario())
 
@@ -290,11 +294,10 @@ def test_a_follower_that_restarted_since_it_fetched_does_not_join_the_isr(run):
         await small.catch_up()
         await small.start(2)
         now = partition(clusters[1])
-        with pytest.raises(KafkaError) as refused:
-            await propose(clusters[1], [0, 1, 2], now, broker_epochs={2: old_epoch})
-        assert refused.value.code is ErrorCode.INELIGIBLE_REPLICA
-        epoch = clusters[1].image.brokers[2].epoch
-        after = await propose(clusters[1], [0, 1, 2], now, broker_epochs={2: epoch})
+        refused = await propose(clusters[:2], [0, 1, 2], now, epochs={2: old_epoch})
+        assert refused.code is ErrorCode.INELIGIBLE_REPLICA
+        after = (await propose(clusters[:2], [0, 1, 2], now)).state
+        assert after is not None
         assert after.isr == (1, 2, 0)
 
     run(scenario())
@@ -369,11 +372,76 @@ def test_an_election_that_may_lose_records_is_announced(run):
         spec = TopicSpec(name="t", assignments={0: [1, 0]}, overrides=overrides)
         await clusters[0].create_topics([spec])
         await small.catch_up()
-        await propose(clusters[1], [1], partition(clusters[1]))
+        await propose(clusters, [1], partition(clusters[1]))
         await small.catch_up()
         small.crash(1)
         await small.catch_up()
         assert partition(clusters[0]).leader == 0
         assert small.members[0].alarms == ["t-0: broker 0 leads without being in sync"]
+
+    run(scenario())
+
+
+def test_a_broker_that_is_about_to_stop_hands_its_leaderships_over_and_stays_in_sync(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        assert not clusters[1].has_left
+        await clusters[1].leave()
+        await small.catch_up()
+        now = partition(clusters[1])
+        assert (now.leader, now.leader_epoch, now.isr) == (2, 1, (1, 2, 0))
+        assert clusters[1].has_left
+
+    run(scenario())
+
+
+def test_H10_a_broker_whose_disk_failed_leads_nothing(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        clusters[1].disk_failed()
+        await small.catch_up()
+        now = partition(clusters[0])
+        assert (now.leader, now.isr) == (2, (2, 0))
+        assert clusters[0].image.brokers[1].failed
+
+    run(scenario())
+
+
+def test_a_new_controller_waits_for_several_brokers_that_are_missing_at_once(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        small.crash(0)
+        small.crash(1)
+        await small.catch_up()
+        assert clusters[2].is_controller
+        assert (partition(clusters[2]).leader, partition(clusters[2]).isr) == (1, (1, 2, 0))
+        # When: one of them comes back in time, and the other one does not.
+        await small.start(0)
+        assert partition(clusters[2]).leader == 1
+        small.clock.advance(RETURNS_WAIT_S)
+        small.members[2].coord._changed(nodes.BROKERS)
+        await small.catch_up()
+        now = partition(clusters[2])
+        assert (now.leader, now.isr) == (2, (2, 0))
+
+    run(scenario())
+
+
+def test_preferred_leaders_are_elected_on_request(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        await clusters[1].leave()
+        await small.catch_up()
+        small.crash(1)
+        await small.catch_up()
+        (one,) = await small.start(1)
+        await propose([clusters[0], one, clusters[2]], [0, 1, 2], partition(one), sender=2)
+        await small.catch_up()
+        where = TopicPartition("t", 0)
+        assert await clusters[0].elect_leaders([where], unclean=False) == [None]
+        assert partition(clusters[0]).leader == 1
+        (refusal,) = await clusters[0].elect_leaders([where], unclean=False)
+        assert refusal is not None
+        assert refusal.code is ErrorCode.ELECTION_NOT_NEEDED
 
     run(scenario())

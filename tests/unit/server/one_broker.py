@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
 from tidemill.core.config.broker_config import Endpoint, broker_config
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
@@ -93,7 +94,19 @@ class NoFlushes:
 class Peer:
     principal = "User:tester"
     client_address = "192.0.2.1"
+    is_passed_on = False
     server_endpoint = Endpoint("192.0.2.9", 9092)
+
+
+class NoController:
+    """A link to the controller that finds none for as long as a request waits for one."""
+
+    def __init__(self, clock):
+        self._clock = clock
+
+    async def request(self, message, response_type, *, version, timeout_s):
+        self._clock.now_ms += 1_000
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "there is no controller at present")
 
 
 class Permissions:
@@ -172,7 +185,8 @@ class OneBroker:
             config=self.cluster.live,
             clock=self.clock,
             rng=rng,
-            net=None,  # no other broker is called
+            net=None,
+            controller=NoController(self.clock),
             disk=self.disk,
             cluster=self.cluster,
             replicas=self.replicas,

@@ -10,29 +10,34 @@ All methods are called with the cluster's lock held.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol, TypeVar, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import final
 from uuid import UUID
 
+from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import NO_LEADER, TopicId
-from tidemill.metadata.controller.controller import (
-    ConfigChange,
-    PartitionsSpec,
-    TopicPlanner,
-    TopicResult,
-    TopicSpec,
+from tidemill.core.ids import NO_LEADER, TopicPartition
+from tidemill.core.limits import RETURNS_WAIT_S
+from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
+from tidemill.metadata.controller.decisions import (
+    changed_in_sync_set,
+    elected,
+    let_in,
+    live_brokers,
+    missing_members,
+    reconcile,
+    returns,
 )
-from tidemill.metadata.controller.election import PartitionChange, reconcile
+from tidemill.metadata.controller.election import PartitionChange, Return
 from tidemill.metadata.controller.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter, PartTooLarge
 from tidemill.metadata.controller.placement import ClusterLoad
-from tidemill.metadata.controller.store_writes import altered_topic, put_changes
+from tidemill.metadata.controller.store_writes import put_changes
+from tidemill.metadata.controller.topic_changes import TopicChanges
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.head import page_path
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
+from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
@@ -42,18 +47,9 @@ from tidemill.metadata.image.metadata_image import (
     MetadataImage,
     TopicImage,
 )
-from tidemill.metadata.image.page import page_of
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
 __all__ = ["Controllership"]
-
-
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-_Request = TypeVar("_Request", bound=_Named)
 
 
 @final
@@ -66,14 +62,23 @@ class Controllership:
         keeper: ImageKeeper,
         writer: PageWriter,
         live: LiveConfig,
+        *,
+        clock: Clock,
         alarm: Callable[[str], None],
     ) -> None:
         self._coord = coord
         self._keeper = keeper
         self._writer = writer
         self._live = live
+        self._clock = clock
         self._alarm = alarm
         self._load = ClusterLoad()
+        self.topics = TopicChanges(keeper, self._planner, self.write)
+        self._returns_awaited_until: float | None = None
+        self._has_just_come = False
+        """Into office: it has not looked for missing members yet."""
+        self.look_again_at: float | None = None
+        """When it must serve again although nothing has changed; a monotonic time."""
         self._in_doubt = False
         self._all_unserved = True
         self._unserved: set[str] = set()
@@ -98,6 +103,7 @@ class Controllership:
 
     def step_down(self) -> None:
         self.term = None
+        self.look_again_at = None
 
     async def campaign(self) -> None:
         """Become the controller, unless another broker does."""
@@ -124,6 +130,8 @@ class Controllership:
         self.term = epoch.version + 1
         self._in_doubt = True
         self._all_unserved = True
+        self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S
+        self._has_just_come = True
         self._report_offsets_partitions()
 
     def _report_offsets_partitions(self) -> None:
@@ -151,15 +159,43 @@ class Controllership:
                 return
 
     async def _elect(self, term: int) -> None:
+        """Let brokers in, and bring partitions in line with those that live."""
         image = self._image
-        if self._all_unserved:
-            changes = reconcile(image)
-        else:
+        returned, awaited = returns(image), self._awaited(image)
+        topics = None
+        if not self._all_unserved and not returned:
             names = sorted(self._unserved & image.topics.keys())
-            changes = reconcile(image, [image.topics[name] for name in names])
-        await self.change_partitions(changes, term=term, members=_let_in(image))
-        self._all_unserved = False
+            topics = [image.topics[name] for name in names]
+        changes = reconcile(image, topics, returned=returned, waited_for=awaited)
+        self._report_new_disks(returned)
+        await self.change_partitions(changes, term=term, members=let_in(image))
+        self._all_unserved = bool(awaited)
         self._unserved.clear()
+
+    def _awaited(self, image: MetadataImage) -> frozenset[int]:
+        """Members that are missing but do not count as dead yet.
+
+        If several are missing when the controller takes office, the store itself has probably
+        failed and ended all sessions: they come back in a moment.
+        """
+        self.look_again_at = None
+        until = self._returns_awaited_until
+        if until is not None and self._clock.monotonic() < until:
+            missing = missing_members(image)
+            if len(missing) > (1 if self._has_just_come else 0):
+                self._has_just_come = False
+                self.look_again_at = until
+                return missing
+        self._returns_awaited_until = None
+        return frozenset()
+
+    def _report_new_disks(self, returned: Mapping[int, Return]) -> None:
+        for broker_id, how in returned.items():
+            if how is Return.NEW_DISK:
+                self._alarm(
+                    f"broker {broker_id} has another data directory than before: it counts as "
+                    "empty, and partitions of which it had the only copy have no leader"
+                )
 
     async def _mend_internal_topics(self, term: int) -> None:
         """Give internal topics their coordinators' settings where theirs would lose state."""
@@ -172,7 +208,7 @@ class Controllership:
                 self._alarm(_mending_line(topic, mended, wrong))
                 results.append(TopicResult(name, mended))
         if results:
-            await self._put(results, term=term)
+            await self.topics.put(results, term=term)
 
     async def settle(self) -> None:
         """If the image is in doubt, settle the last write and read everything."""
@@ -190,7 +226,8 @@ class Controllership:
 
     # --- writing ---------------------------------------------------------------------------------
 
-    async def _write(self, draft: ImageDraft, *, term: int, bounded: bool = False) -> None:
+    async def write(self, draft: ImageDraft, *, term: int, bounded: bool = False) -> None:
+        """Write what the draft changes, and publish it; see `PageWriter.write`."""
         try:
             await self._writer.write(draft, term=term, bounded=bounded)
         except PartTooLarge:
@@ -206,158 +243,72 @@ class Controllership:
         term: int,
         members: Mapping[int, MemberImage] | None = None,
     ) -> None:
-        """Write and publish partition states; also for brokers that are not the controller."""
-        writable = [one for one in changes if self._is_writable(one.topic_id)]
+        """Write and publish partition states; what is on a page that cannot be read stays."""
+        writable = [one for one in changes if self.topics.is_writable(one.topic_id)]
         draft = ImageDraft(self._image)
         put_changes(draft, writable)
         if members is not None and self._keeper.is_readable(nodes.MEMBERS):
             draft.set_members(members)
         names = self._image.names
-        await self._write(draft, term=term)
+        await self.write(draft, term=term)
         for change in writable:
             if _is_unclean(change):
                 place = f"{names[change.topic_id]}-{change.partition}"
                 self._alarm(f"{place}: broker {change.after.leader} leads without being in sync")
 
-    def _is_writable(self, topic_id: UUID) -> bool:
-        return self._keeper.is_readable(page_path(page_of(topic_id)))
+    async def alter_isr(
+        self, sender_id: int, sender_epoch: int, proposals: Sequence[IsrProposal], *, term: int
+    ) -> list[IsrAnswer]:
+        """Change in-sync sets as their leader proposes; one answer each, in order."""
+        sender = self._image.brokers.get(sender_id)
+        is_live = sender_id in live_brokers(self._image).brokers
+        if sender is None or not is_live or sender.epoch != sender_epoch:
+            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {sender_id} is not let in")
+        outcomes: list[PartitionChange | KafkaError] = []
+        seen: set[tuple[UUID, int]] = set()
+        for proposal in proposals:
+            try:
+                if (proposal.topic_id, proposal.partition) in seen:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "names a partition twice")
+                seen.add((proposal.topic_id, proposal.partition))
+                if not self.topics.is_writable(proposal.topic_id):
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its page cannot be read")
+                outcomes.append(changed_in_sync_set(self._image, sender, proposal))
+            except KafkaError as refusal:
+                outcomes.append(refusal)
+        changes = [one for one in outcomes if isinstance(one, PartitionChange)]
+        await self.change_partitions(changes, term=term)
+        return [self._isr_answer(one) for one in outcomes]
 
-    # --- topics ----------------------------------------------------------------------------------
+    async def elect(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool, term: int
+    ) -> list[KafkaError | None]:
+        """Hold elections that somebody asks for; per partition why there was none."""
+        changes: list[PartitionChange] = []
+        refusals: list[KafkaError | None] = []
+        for name, index in dict.fromkeys(partitions):
+            try:
+                change = elected(self._image, name, index, unclean=unclean)
+                if not self.topics.is_writable(change.topic_id):
+                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its page cannot be read")
+            except KafkaError as refusal:
+                refusals.append(refusal)
+            else:
+                changes.append(change)
+                refusals.append(None)
+        await self.change_partitions(changes, term=term)
+        return refusals
 
-    async def create_topics(
-        self,
-        specs: Sequence[TopicSpec],
-        topic_ids: Sequence[TopicId],
-        *,
-        validate_only: bool,
-        term: int,
-    ) -> list[TopicResult]:
-        planner = self._planner()
-        ids = dict(zip((spec.name for spec in specs), topic_ids, strict=True))
-
-        def plan(spec: TopicSpec) -> TopicImage:
-            # An earlier attempt of this request, whose outcome we missed, may have made it.
-            made = self._image.topic_by_id(ids[spec.name])
-            return made or planner.plan_topic(spec, ids[spec.name])
-
-        results = _planned(specs, plan)
-        self._refuse_unknown_names(results)
-        if not validate_only:
-            await self._put(results, term=term)
-        return results
-
-    async def delete_topics(self, topics: Sequence[str | UUID], *, term: int) -> list[TopicResult]:
-        results = [_deletion(self._image, topic) for topic in topics]
-        self._refuse_unwritable(results)
-        draft = ImageDraft(self._image)
-        for result in results:
-            if result.topic is not None:
-                draft.drop_topic(result.topic.name)
-        await self._write(draft, term=term)
-        return results
-
-    async def create_partitions(
-        self, specs: Sequence[PartitionsSpec], *, validate_only: bool, term: int
-    ) -> list[TopicResult]:
-        results = _planned(specs, self._planner().plan_partitions)
-        if not validate_only:
-            await self._put(results, term=term)
-        return results
-
-    async def alter_topic_configs(
-        self, changes: Sequence[ConfigChange], *, validate_only: bool, term: int
-    ) -> list[TopicResult]:
-        results = _planned(changes, self._planner().plan_config)
-        if not validate_only:
-            await self._put(results, term=term)
-        return results
+    def _isr_answer(self, outcome: PartitionChange | KafkaError) -> IsrAnswer:
+        if isinstance(outcome, KafkaError):
+            return IsrAnswer(outcome.code)
+        topic = self._image.topic_by_id(outcome.topic_id)
+        assert topic is not None
+        return IsrAnswer(ErrorCode.NONE, topic.partitions[outcome.partition])
 
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
-
-    async def _put(self, results: Sequence[TopicResult], *, term: int) -> None:
-        """Write the topics of the results; those that do not fit into their pages are refused."""
-        self._refuse_unwritable(results)
-        while True:
-            draft = ImageDraft(self._image)
-            for result in results:
-                if result.topic is not None:
-                    before = self._image.topic_by_id(result.topic_id)
-                    after = result.topic if before is None else altered_topic(before, result.topic)
-                    draft.put_topic(after)
-            try:
-                await self._write(draft, term=term, bounded=True)
-            except PartTooLarge as error:
-                _refuse_page(results, error)
-            else:
-                break
-        for result in results:
-            if result.topic is not None:
-                result.topic = self._image.topics[result.name]
-
-    def _refuse_unknown_names(self, results: Iterable[TopicResult]) -> None:
-        """A page that cannot be read may have a topic of any name, whose logs are there (I34)."""
-        if self._keeper.topics_readable:
-            return
-        for result in results:
-            if result.topic is not None and self._image.topic_by_id(result.topic_id) is None:
-                detail = "a page of the metadata cannot be read, and may have this topic"
-                result.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail))
-
-    def _refuse_unwritable(self, results: Iterable[TopicResult]) -> None:
-        for result in results:
-            if result.topic is not None and not self._is_writable(result.topic.topic_id):
-                detail = "its page of the metadata cannot be read, so it is not written"
-                result.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail))
-
-
-def _refuse_page(results: Iterable[TopicResult], error: PartTooLarge) -> None:
-    for result in results:
-        if result.topic is not None and page_path(page_of(result.topic.topic_id)) == error.path:
-            result.refuse(error)
-
-
-def _let_in(image: MetadataImage) -> dict[int, MemberImage]:
-    """The members with every registered broker, in the epoch of its registration."""
-    registered = {
-        one.broker_id: MemberImage(broker_id=one.broker_id, epoch=one.epoch, rack=one.rack)
-        for one in image.brokers.values()
-    }
-    return {**image.members, **registered}
-
-
-def _planned(
-    requests: Sequence[_Request], plan: Callable[[_Request], TopicImage]
-) -> list[TopicResult]:
-    """One result per request, in order; a topic that occurs twice is refused both times."""
-    times = Counter(request.name for request in requests)
-    results: list[TopicResult] = []
-    for request in requests:
-        result = TopicResult(request.name)
-        try:
-            if times[request.name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names it more than once")
-            result.topic = plan(request)
-            result.topic_id = result.topic.topic_id
-        except KafkaError as error:
-            result.refuse(error)
-        results.append(result)
-    return results
-
-
-def _deletion(image: MetadataImage, wanted: str | UUID) -> TopicResult:
-    if isinstance(wanted, UUID):
-        topic, missing = image.topic_by_id(wanted), ErrorCode.UNKNOWN_TOPIC_ID
-        result = TopicResult("", topic_id=wanted)
-    else:
-        topic, missing = image.topic(wanted), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        result = TopicResult(wanted)
-    if topic is None:
-        result.refuse(KafkaError(missing, "no such topic"))
-    else:
-        result.name, result.topic_id, result.topic = topic.name, topic.topic_id, topic
-    return result
 
 
 def _mending_line(topic: TopicImage, mended: TopicImage, wrong: Sequence[str]) -> str:

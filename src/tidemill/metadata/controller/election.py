@@ -9,31 +9,61 @@ The rules, from KIP-966:
   elections, any replica. Otherwise the partition has no leader for now.
 - A leader from outside the isr is alone in the new isr. The elr is cleared when the isr is large
   enough again, and when the leader comes from outside both sets, since no replica is certain then.
-- A broker that restarts unclean may have lost what it had acknowledged: it leaves isr and elr. If
-  both would be empty, it is the best replica left and continues to lead, in a new epoch.
+- A broker that is about to stop hands its leaderships to other in-sync replicas. It stays in the
+  isr: what the new leader promises waits until the old one has fetched from it.
+- A broker that returns is another life of it (`after_return`). One that led still leads, in the
+  next epoch: no two lives share one. After an unclean end it may have lost what it had
+  acknowledged: it leaves isr and elr; if both would be empty, it is the best replica left and
+  leads. With another disk it has nothing: it leaves both, and leads only if somebody decides that.
 - Every change of leader, also to none and also of a broker to itself, takes the next epoch (I11).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from enum import Enum
 from typing import NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId
-from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage, TopicImage
+from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.metadata.image.topic_config import TopicConfig
 
 __all__ = [
+    "Live",
     "PartitionChange",
+    "Return",
     "after_isr_change",
-    "after_unclean_restart",
+    "after_return",
     "new_partition",
-    "reconcile",
-    "restart_unclean",
+    "preferred_election",
+    "unclean_election",
     "with_live_brokers",
 ]
+
+
+class Return(Enum):
+    """What a broker that has registered again still has of what it had."""
+
+    CLEAN = "clean"
+    UNCLEAN = "unclean"
+    """Perhaps not its last records."""
+    NEW_DISK = "new disk"
+    """Nothing."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The brokers that count, by what they may do."""
+
+    brokers: frozenset[int]
+    """They may stay leaders and in in-sync sets."""
+    electable: frozenset[int]
+    """They may become leaders."""
+    leaving: frozenset[int] = frozenset()
+    """They should lead nothing, because they are about to stop."""
 
 
 @final
@@ -57,37 +87,21 @@ def new_partition(replicas: tuple[int, ...]) -> PartitionImage:
     )
 
 
-def reconcile(
-    image: MetadataImage, topics: Iterable[TopicImage] | None = None
-) -> list[PartitionChange]:
-    """The changes that bring partitions, of all topics or some, in line with the live brokers."""
-    return list(_changes(image.topics.values() if topics is None else topics, image.brokers))
-
-
-def _changes(topics: Iterable[TopicImage], live: Collection[int]) -> Iterator[PartitionChange]:
-    for topic in topics:
-        for index, partition in enumerate(topic.partitions):
-            if _settled(partition, live):
-                continue
-            after = with_live_brokers(partition, live, topic.config)
-            if after != partition:
-                yield PartitionChange(topic.topic_id, index, partition, after)
-
-
-def _settled(partition: PartitionImage, live: Collection[int]) -> bool:
-    """The common case, decided cheaply: leader and isr are alive, and there is no elr."""
-    return (
-        partition.leader in live and not partition.elr and all(one in live for one in partition.isr)
-    )
-
-
-def with_live_brokers(
-    partition: PartitionImage, live: Collection[int], config: TopicConfig
-) -> PartitionImage:
+def with_live_brokers(partition: PartitionImage, live: Live, config: TopicConfig) -> PartitionImage:
     """The partition without dead brokers in its isr, and with a leader if one is possible."""
-    gone = tuple(one for one in partition.isr if one not in live)
+    gone = tuple(one for one in partition.isr if one not in live.brokers)
     shrunk = _without(partition, gone, config.min_insync_replicas)
-    return shrunk if shrunk.leader in live else _elect(shrunk, live, config)
+    if shrunk.leader not in live.brokers:
+        return _elect(shrunk, live.electable, config)
+    return _handed_over(shrunk, live.electable) if shrunk.leader in live.leaving else shrunk
+
+
+def _handed_over(partition: PartitionImage, candidates: Collection[int]) -> PartitionImage:
+    """The leader is about to stop: another in-sync replica leads, if there is one."""
+    for leader in partition.replicas:
+        if leader in candidates and leader in partition.isr:
+            return _led_by(partition, leader, isr=partition.isr, elr=partition.elr)
+    return partition
 
 
 def _without(partition: PartitionImage, gone: tuple[int, ...], isr_min: int) -> PartitionImage:
@@ -139,23 +153,47 @@ def _led_by(
     )
 
 
-def restart_unclean(image: MetadataImage, broker_id: int) -> list[PartitionChange]:
-    """The changes that a broker must make before it registers after an unclean stop."""
-    return [
-        PartitionChange(topic.topic_id, index, partition, after)
-        for topic in image.topics.values()
-        for index, partition in enumerate(topic.partitions)
-        if (after := after_unclean_restart(partition, broker_id)) != partition
-    ]
+def preferred_election(partition: PartitionImage, live: Live) -> PartitionImage:
+    """The partition led by its first replica; KafkaError if it is already or cannot be."""
+    leader = partition.replicas[0]
+    if partition.leader == leader:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "the preferred replica leads")
+    if leader not in live.electable or leader not in partition.isr:
+        raise KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, f"broker {leader} is not in sync"
+        )
+    return _led_by(partition, leader, isr=partition.isr, elr=partition.elr)
 
 
-def after_unclean_restart(partition: PartitionImage, broker_id: int) -> PartitionImage:
-    """The partition after `broker_id` may have lost its unflushed records (I14)."""
+def unclean_election(partition: PartitionImage, live: Live) -> PartitionImage:
+    """The partition led by any live replica, although records may be lost; somebody wants it.
+
+    Those that are certain come first, then the last leader, then the order of the assignment.
+    """
+    if partition.leader in live.brokers:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
+    preferred = (*partition.isr, *partition.elr, partition.last_known_leader, *partition.replicas)
+    for leader in preferred:
+        if leader in live.electable:
+            isr = partition.isr if leader in partition.isr else (leader,)
+            return _led_by(partition, leader, isr=isr, elr=())
+    raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica of it lives")
+
+
+def after_return(partition: PartitionImage, broker_id: int, how: Return) -> PartitionImage:
+    """The partition after `broker_id` has registered again (I14)."""
+    if how is Return.CLEAN:
+        # Without another replica nobody counts on the epoch, and a restart writes no pages.
+        if partition.leader != broker_id or len(partition.replicas) == 1:
+            return partition
+        return replace(partition, leader_epoch=partition.leader_epoch + 1)
+    if how is Return.NEW_DISK and partition.last_known_leader == broker_id:
+        partition = replace(partition, last_known_leader=NO_LEADER)
     if broker_id not in partition.isr and broker_id not in partition.elr:
         return partition
     isr = tuple(one for one in partition.isr if one != broker_id)
     elr = tuple(one for one in partition.elr if one != broker_id)
-    if not isr and not elr:
+    if how is Return.UNCLEAN and not isr and not elr:
         return _led_by(partition, broker_id, isr=(broker_id,), elr=())
     if partition.leader != broker_id:
         return replace(partition, isr=isr, elr=elr)
@@ -169,19 +207,20 @@ def after_isr_change(
     *,
     leader_epoch: int,
     partition_epoch: int,
-    live: Collection[int],
+    eligible: Collection[int],
     isr_min: int,
 ) -> PartitionImage:
     """The partition with the isr that its leader proposes; KafkaError if that is not allowed.
 
-    A proposal from an older leader or on an older state has no effect (I15).
+    A proposal from an older leader or on an older state has no effect (I15). `eligible` are the
+    brokers that may join.
     """
     _check_proposal(partition, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
     if partition.leader not in new_isr or not set(new_isr) <= set(partition.replicas):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "an isr is the leader and other replicas")
-    joining = [one for one in new_isr if one not in partition.isr and one not in live]
+    joining = [one for one in new_isr if one not in partition.isr and one not in eligible]
     if joining:
-        raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {joining[0]} is not registered")
+        raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {joining[0]} may not join")
     left = tuple(one for one in partition.isr if one not in new_isr)
     shrunk = _without(partition, left, isr_min)
     elr = tuple(one for one in shrunk.elr if one not in new_isr)

@@ -191,15 +191,18 @@ class PageWriter:
 
 
 def changed_parts(delta: Delta) -> Iterable[str]:
-    """The paths of the parts that a change has to write, in order."""
-    if delta.members_changed:
-        yield MEMBERS
+    """The paths of the parts that a change has to write, in order.
+
+    Members come last: a broker is let in only after all its partitions have their new epochs.
+    """
     if delta.overrides_changed:
         yield SETTINGS
     topic_ids = [gone.topic_id for gone in delta.topics_deleted]
     topic_ids += [delta.after.topics[name].topic_id for name in delta.topics_changed]
     for page in sorted({page_of(topic_id) for topic_id in topic_ids}):
         yield page_path(page)
+    if delta.members_changed:
+        yield MEMBERS
 
 
 def _fits(values: dict[str, bytes], more: bytes) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
+from tidemill.metadata.controller.decisions import live_brokers
 from tidemill.metadata.image.metadata_image import BrokerImage, Delta, TopicImage
 
 __all__ = ["ClusterLoad", "Load", "count_replicas", "place"]
@@ -28,17 +29,19 @@ class Load:
 
 @final
 class ClusterLoad:
-    """The load of every live broker, updated by deltas."""
+    """The load of every broker that may be given more, updated by deltas."""
 
     def __init__(self) -> None:
         self._load: dict[int, Load] = {}
 
     def follow(self, delta: Delta) -> None:
         """Update the load by a change of the image."""
-        if delta.brokers_changed:
-            self._load = {broker_id: Load() for broker_id in sorted(delta.after.brokers)}
-            self._count(delta.after.topics.values(), 1)
-            return
+        if delta.brokers_changed or delta.members_changed:
+            usable = live_brokers(delta.after).electable
+            if usable != self._load.keys():
+                self._load = {broker_id: Load() for broker_id in sorted(usable)}
+                self._count(delta.after.topics.values(), 1)
+                return
         names = [*delta.topics_changed, *(gone.name for gone in delta.topics_deleted)]
         for name in dict.fromkeys(names):
             before, after = delta.before.topic(name), delta.after.topic(name)

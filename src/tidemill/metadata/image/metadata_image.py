@@ -32,6 +32,7 @@ __all__ = [
     "MetadataImage",
     "PartitionImage",
     "TopicImage",
+    "controller_endpoint",
     "difference",
 ]
 
@@ -369,6 +370,12 @@ def _changed_keys(before: Mapping[_Key, object], after: Mapping[_Key, object]) -
         return ()
     both = before.keys() | after.keys()
     return tuple(sorted(one for one in both if before.get(one) != after.get(one)))
+
+
+def controller_endpoint(image: MetadataImage) -> Endpoint | None:
+    """Where brokers reach the controller; None if there is none that lives."""
+    controller = image.brokers.get(image.controller_broker_id)
+    return None if controller is None else controller.peer_endpoint
 
 
 def difference(before: MetadataImage, after: MetadataImage) -> Delta:

@@ -76,9 +76,25 @@ class SessionFile:
     def __init__(self, directory: str, session_id: int, holder: Holder, *, now: float) -> None:
         self.session_id = session_id
         self._path = _path(directory, session_id)
+        self._page: mmap.mmap | None = None
+        self._fifo: int | None = None
+        self._wakeup: int | None = None
+        self._poll = select.poll()
         self._descriptor = os.open(
             self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
         )
+        try:
+            self._fill(holder, now)
+            self._fifo = _made_fifo(_nudge_path(directory, session_id))
+            self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except BaseException:
+            self.close()
+            raise
+        for descriptor in (self._fifo, self._wakeup):
+            if descriptor is not None:
+                self._poll.register(descriptor, select.POLLIN)
+
+    def _fill(self, holder: Holder, now: float) -> None:
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Written, not only made longer: a store to a page without a block on a full disk is SIGBUS.
         os.pwrite(self._descriptor, bytes(_PAGE_BYTES), 0)
@@ -87,15 +103,10 @@ class SessionFile:
         text = json.dumps([holder.pid, holder.namespace, holder.boot_id]).encode()
         self._page[_TEXT_AT : _TEXT_AT + len(text)] = text
         _LENGTH.pack_into(self._page, _LENGTH_AT, len(text))
-        self._fifo = _made_fifo(_nudge_path(directory, session_id))
-        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._poll = select.poll()
-        for descriptor in (self._fifo, self._wakeup):
-            if descriptor is not None:
-                self._poll.register(descriptor, select.POLLIN)
 
     def stamp(self, now: float) -> None:
         """This process is alive: a store to memory, which no disk can delay."""
+        assert self._page is not None
         _STAMP.pack_into(self._page, 0, int(now * _NS))
 
     def wait(self, timeout_s: float) -> None:
@@ -106,6 +117,7 @@ class SessionFile:
 
     def wake(self) -> None:
         """End the wait; from any thread."""
+        assert self._wakeup is not None
         os.eventfd_write(self._wakeup, 1)
 
     @property
@@ -118,7 +130,8 @@ class SessionFile:
         for path in (self._path, f"{self._path}.nudge"):
             with suppress(FileNotFoundError):
                 os.unlink(path)
-        self._page.close()
+        if self._page is not None:
+            self._page.close()
         for descriptor in (self._fifo, self._wakeup, self._descriptor):
             if descriptor is not None:
                 os.close(descriptor)

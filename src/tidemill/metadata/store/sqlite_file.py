@@ -14,8 +14,10 @@ All processes of one host share the file. Every method runs in the worker thread
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import sqlite3
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple, final
@@ -35,10 +37,14 @@ from tidemill.metadata.store.session_files import Holder, SessionFile
 
 __all__ = ["Convert", "Looked", "StoreFile", "as_they_are"]
 
+_log = logging.getLogger("tidemill.metadata")
+
 _APPLICATION_ID = 0x544D434F  # "TMCO"
 _FORMAT = 3
 """1: one process per file. 2: sessions. 3: the metadata in pages."""
 _NO_SESSION = 0
+_PATIENCE_S = 1.0
+_PATIENCE_LOOKS = 20
 _BUSY_MS = 2_000
 """SQLite's own waiting, for what happens outside the queue: a checkpoint of somebody's tool."""
 _SCHEMA = (
@@ -111,6 +117,7 @@ class StoreFile:
             f"{path.removesuffix('.db')}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         try:
+            self._report_waiting()
             with self._queued():
                 self._open(monotonic)
         except BaseException:
@@ -201,15 +208,23 @@ class StoreFile:
         self._peers = self._other_rows()
 
     def close(self) -> None:
-        """Remove our row and our ephemeral nodes; the file of the session is closed after that."""
+        """Remove our row and our ephemeral nodes; the file of the session is closed after that.
+
+        If the disk does not take that, the peers do it: they find the session's lock free.
+        """
         own_id = self.session.session_id
         try:
-            with _errors_translated(), self._queued():
-                with self._transaction():
-                    self._remove_rows(own_id)
-                    peers = self._other_rows()
-                self._db.close()
+            with self._queued():
+                peers = self._peers
+                try:
+                    with self._transaction():
+                        self._remove_rows(own_id)
+                        peers = self._other_rows()
+                finally:
+                    self._db.close()
             self._nudge(peers)
+        except (sqlite3.Error, OSError) as error:
+            _log.warning("%s: the session could not be closed in the store: %s", self._path, error)
         finally:
             os.close(self._lock)
 
@@ -296,6 +311,22 @@ class StoreFile:
             session_files.nudge(self._sessions, one)
 
     # --- SQLite ----------------------------------------------------------------------------------
+
+    def _report_waiting(self) -> None:
+        """Say it once if another process holds up the queue when this one starts."""
+        for _ in range(_PATIENCE_LOOKS):
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                threading.Event().wait(_PATIENCE_S / _PATIENCE_LOOKS)
+            else:
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+                return
+        _log.warning(
+            "%s is held by another process: waiting for it. `fuser` on the lock file beside it "
+            "names the process",
+            self._path,
+        )
 
     @contextmanager
     def _queued(self) -> Iterator[None]:

@@ -121,6 +121,10 @@ class Connection(asyncio.BufferedProtocol):
     # --- the peer of a request context -----------------------------------------------------------
 
     @property
+    def is_passed_on(self) -> bool:
+        return False
+
+    @property
     def server_endpoint(self) -> Endpoint:
         if self._transport is None:
             return NOWHERE  # the connection is lost: the answer is never sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidemill.server.handlers.cluster import (
+    alter_partition,
     alter_replica_log_dirs,
     api_versions,
     describe_cluster,
@@ -44,9 +45,11 @@ from tidemill.server.handlers.topics import (
     create_topics,
     delete_topics,
     describe_configs,
+    elect_leaders,
     incremental_alter_configs,
     list_config_resources,
 )
+from tidemill.server.request import envelope
 from tidemill.server.request.handler import Handler
 
 __all__ = ["HANDLERS"]
@@ -78,6 +81,7 @@ _LISTED: tuple[Handler, ...] = (
     describe_configs.HANDLER,
     alter_configs.HANDLER,
     incremental_alter_configs.HANDLER,
+    elect_leaders.HANDLER,
     describe_cluster.HANDLER,
     describe_log_dirs.HANDLER,
     describe_producers.HANDLER,
@@ -86,6 +90,20 @@ _LISTED: tuple[Handler, ...] = (
     list_config_resources.HANDLER,
     list_partition_reassignments.HANDLER,
     alter_replica_log_dirs.HANDLER,
+    alter_partition.HANDLER,
 )
+_PASSED_ON: tuple[Handler, ...] = (
+    create_topics.HANDLER,
+    delete_topics.HANDLER,
+    create_partitions.HANDLER,
+    alter_configs.HANDLER,
+    incremental_alter_configs.HANDLER,
+    elect_leaders.HANDLER,
+)
+"""What the controller does for all brokers."""
 
-HANDLERS: tuple[Handler, ...] = (*_LISTED, api_versions.make_handler(_LISTED))
+HANDLERS: tuple[Handler, ...] = (
+    *_LISTED,
+    envelope.make_handler(_PASSED_ON),
+    api_versions.make_handler(_LISTED),
+)

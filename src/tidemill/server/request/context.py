@@ -50,6 +50,11 @@ class Peer(Protocol):
     def client_address(self) -> str: ...
 
     @property
+    def is_passed_on(self) -> bool:
+        """Whether another broker has passed the request on, which has checked what it could."""
+        ...
+
+    @property
     def server_endpoint(self) -> Endpoint:
         """The address that the client connected to; a wildcard listener advertises it (T19)."""
         ...

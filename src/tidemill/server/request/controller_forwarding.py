@@ -1,37 +1,112 @@
-"""Sends the broker's own requests to the controller, where only the controller can serve them."""
+"""Sends requests that only the controller can serve to it, whichever broker the client asked.
+
+The request travels whole in an Envelope (KIP-590), with the name and address of the client, so that
+the controller answers as if the client had asked it. Before the answer goes on to the client, this
+broker has read what the controller wrote: who creates a topic here finds it here (T22).
+"""
 
 from __future__ import annotations
 
-from typing import TypeVar
+import asyncio
+from contextlib import suppress
+from typing import NamedTuple, final
 
-from tidemill.client.network.broker_connection import BrokerConnection
-from tidemill.client.network.errors import ClientError
-from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.net import Net
-from tidemill.metadata.image.metadata_image import MetadataImage
+from tidemill.client.network.errors import ClientError, check
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.server.request.context import AnyContext
+from tidemill.server.request.services import TopicServices
+from tidemill.wire.api_keys import API_SPECS, ApiKey, load
+from tidemill.wire.generated.envelope import EnvelopeRequest, EnvelopeResponse
+from tidemill.wire.headers import encode_request, parse_response_header
 from tidemill.wire.message import Message
+from tidemill.wire.primitives import Reader
 
-__all__ = ["ask_controller"]
+__all__ = ["OWN", "Requester", "forward", "requester_of"]
 
-R = TypeVar("R", bound=Message)
+ENVELOPE_VERSION = 0
+TIMEOUT_S = 30.0
+"""For the answer: a request that creates thousands of partitions takes seconds."""
+NO_CONTROLLER_S_MAX = 5.0
+"""How long a request waits while there is no controller: one is elected in a moment."""
+RETRY_S = 0.1
+LENGTH_BYTES = 4
+RESPONSE_OBJECTS_MAX = 1_000_000
 
-TIMEOUT_S = 5.0
+
+@final
+class Requester(NamedTuple):
+    """Who wants a request done."""
+
+    principal: str
+    client_address: str
+    client_id: str
 
 
-async def ask_controller(
-    net: Net, image: MetadataImage, request: Message, response_type: type[R]
-) -> R:
-    """The controller's answer; KafkaError NOT_CONTROLLER if there is none or it does not answer."""
-    controller = image.brokers.get(image.controller_broker_id)
-    if controller is None:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, "there is no controller at present")
-    try:
-        connection = await BrokerConnection.open(
-            net, controller.host, controller.port, timeout_s=TIMEOUT_S
-        )
+OWN = Requester("User:tidemill-broker", "", "tidemill-broker")
+"""The broker itself."""
+
+
+async def forward(
+    services: TopicServices,
+    api_key: ApiKey,
+    request: Message,
+    *,
+    version: int,
+    requester: Requester,
+) -> Message:
+    """The controller's answer.
+
+    KafkaError NOT_CONTROLLER: nothing was done; REQUEST_TIMED_OUT: it may have been.
+    """
+    envelope = EnvelopeRequest(
+        request_data=_frame(api_key, request, version, requester.client_id),
+        request_principal=requester.principal.encode(),
+        client_host_address=requester.client_address.encode(),
+    )
+    answer = await _sent(services, envelope)
+    with suppress(StoreUnavailable):  # it is done; this broker hears of it when the store answers
+        await services.cluster.read_newest()
+    return _response(api_key, version, answer.response_data or b"")
+
+
+def requester_of(context: AnyContext) -> Requester:
+    """The client of a request, as the controller is told it."""
+    return Requester(context.peer.principal, context.peer.client_address, context.client_id)
+
+
+async def _sent(services: TopicServices, envelope: EnvelopeRequest) -> EnvelopeResponse:
+    clock = services.clock
+    give_up_at = clock.monotonic() + NO_CONTROLLER_S_MAX
+    while True:
         try:
-            return await connection.request(request, response_type, timeout_s=TIMEOUT_S)
-        finally:
-            connection.close()
-    except ClientError as error:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
+            answer = await services.controller.request(
+                envelope, EnvelopeResponse, version=ENVELOPE_VERSION, timeout_s=TIMEOUT_S
+            )
+            check(answer.error_code, "the controller refuses the request")
+        except ClientError as error:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+        except KafkaError as error:
+            if error.code is not ErrorCode.NOT_CONTROLLER or clock.monotonic() >= give_up_at:
+                raise
+        else:
+            return answer
+        await asyncio.sleep(RETRY_S)
+
+
+def _frame(api_key: ApiKey, request: Message, version: int, client_id: str) -> bytes:
+    chunks = encode_request(
+        request,
+        spec=API_SPECS[api_key],
+        version=version,
+        correlation_id=0,
+        client_id=client_id,
+    )
+    return b"".join(chunks)[LENGTH_BYTES:]
+
+
+def _response(api_key: ApiKey, version: int, frame: bytes) -> Message:
+    _, position = parse_response_header(frame, spec=API_SPECS[api_key], version=version)
+    reader = Reader(frame, RESPONSE_OBJECTS_MAX, position)
+    response = load(api_key)[1].read(reader, version)
+    reader.finish()
+    return response

@@ -9,6 +9,7 @@ from typing import final
 
 from tidemill.core.errors import KafkaError
 from tidemill.server.request.context import RequestContext
+from tidemill.server.request.controller_forwarding import forward, requester_of
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.server.request.services import Services
 from tidemill.wire.api_keys import API_SPECS, ApiKey, load
@@ -23,12 +24,21 @@ __all__ = ["BoundHandler", "Dispatcher"]
 class BoundHandler:
     """A handler together with its wire form; made on the API's first request."""
 
-    __slots__ = ("_fast", "_request_class", "_spec", "first_version", "handler", "last_version")
+    __slots__ = (
+        "_by_controller",
+        "_fast",
+        "_request_class",
+        "_spec",
+        "first_version",
+        "handler",
+        "last_version",
+    )
 
     def __init__(self, handler: Handler) -> None:
         self.handler = handler
         self.first_version, self.last_version = handler.versions
         self._fast = handler.fast
+        self._by_controller = handler.by_controller
         self._spec = API_SPECS[handler.api_key]
         self._request_class, _ = load(handler.api_key)
 
@@ -44,10 +54,30 @@ class BoundHandler:
             request = self._request_class.read(reader, context.version)
             reader.finish(self.handler.tail_bytes_max)
         try:
+            if self._by_controller and not context.services.cluster.is_controller:
+                return self._pass_on(context, request)
             return self.handler.handle(context, request)
         except KafkaError as error:
-            context.services.telemetry.count_error(error.code)
-            return self.handler.refuse(request, error)
+            return self._refuse(context, request, error)
+
+    async def _pass_on(self, context: RequestContext[Services], request: Message) -> Message:
+        """The answer of the controller to this request."""
+        try:
+            return await forward(
+                context.services,
+                self.handler.api_key,
+                request,
+                version=context.version,
+                requester=requester_of(context),
+            )
+        except KafkaError as error:
+            return self._refuse(context, request, error)
+
+    def _refuse(
+        self, context: RequestContext[Services], request: Message, error: KafkaError
+    ) -> Message:
+        context.services.telemetry.count_error(error.code)
+        return self.handler.refuse(request, error)
 
     def encode(self, response: Message, version: int, correlation_id: int) -> list[Buffer]:
         """The whole frame; record payloads are not copied."""

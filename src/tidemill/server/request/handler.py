@@ -127,5 +127,9 @@ class Handler:
     advertised_min: int | None = None
     """The first version in the ApiVersions answer, if that must be another one (T3)."""
     fast: FastCodec | None = None
+    by_controller: bool = False
+    """Only the controller serves it; another broker passes the request on."""
+    is_internal: bool = False
+    """For other brokers: it is not in the ApiVersions answer."""
     tail_bytes_max: int = 0
     """Bytes after the last field that are ignored, because a stock client leaves them there."""

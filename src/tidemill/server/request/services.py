@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol, final
 
+from tidemill.client.network.controller_link import ControllerLink
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
@@ -85,7 +86,9 @@ class DataServices(RequestServices, Protocol):
 class TopicServices(RequestServices, Protocol):
     """For `handlers/topics`: the controller changes topics, their logs open later."""
 
+    clock: Clock
     cluster: Cluster
+    controller: ControllerLink
     pending_logs: PendingLogs
 
 
@@ -94,13 +97,11 @@ class GroupServices(TopicServices, Protocol):
 
     groups: GroupCoordinator
     rng: Rng
-    net: Net
 
 
 class ClusterServices(TopicServices, Protocol):
     """For `handlers/cluster`: what the broker and the cluster hold; Metadata may create topics."""
 
-    clock: Clock
     disk: Disk
     replicas: ReplicaManager
     quotas: Quotas
@@ -117,6 +118,7 @@ class Services:
     net: Net
     disk: Disk
     cluster: Cluster
+    controller: ControllerLink
     replicas: ReplicaManager
     pending_logs: PendingLogs
     groups: GroupCoordinator

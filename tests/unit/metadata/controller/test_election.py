@@ -1,28 +1,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import TopicId
 from tidemill.metadata.controller.election import (
+    Live,
+    Return,
     after_isr_change,
-    after_unclean_restart,
+    after_return,
     new_partition,
-    reconcile,
-    restart_unclean,
+    preferred_election,
+    unclean_election,
     with_live_brokers,
 )
-from tidemill.metadata.image.metadata_image import (
-    BrokerImage,
-    MetadataImage,
-    PartitionImage,
-    TopicImage,
-)
+from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.metadata.image.topic_config import TopicConfig
 
 ONE = TopicConfig()
@@ -44,6 +39,10 @@ def partition(
     )
 
 
+def live(*brokers: int) -> Live:
+    return Live(frozenset(brokers), frozenset(brokers))
+
+
 def state(found: PartitionImage) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
     return found.leader, found.leader_epoch, found.isr, found.elr
 
@@ -56,112 +55,172 @@ def test_a_new_partition_is_led_by_its_first_replica_with_all_in_sync():
 
 def test_with_all_brokers_alive_nothing_changes():
     before = partition(0, isr=(0, 1, 2))
-    assert with_live_brokers(before, {0, 1, 2}, TWO) == before
+    assert with_live_brokers(before, live(0, 1, 2), TWO) == before
 
 
 def test_a_dead_follower_leaves_the_isr_in_the_same_epoch():
-    after = with_live_brokers(partition(0, isr=(0, 1, 2)), {0, 1}, TWO)
+    after = with_live_brokers(partition(0, isr=(0, 1, 2)), live(0, 1), TWO)
     assert state(after) == (0, 4, (0, 1), ())
 
 
 def test_I11_a_dead_leader_is_replaced_from_the_isr_in_the_next_epoch():
-    after = with_live_brokers(partition(0, isr=(0, 2)), {1, 2}, ONE)
+    after = with_live_brokers(partition(0, isr=(0, 2)), live(1, 2), ONE)
     assert state(after) == (2, 5, (2,), ())
     assert after.last_known_leader == 2
 
 
 def test_a_replica_that_leaves_an_isr_below_the_minimum_moves_to_the_elr():
-    after = with_live_brokers(partition(0, isr=(0, 1)), {0}, TWO)
+    after = with_live_brokers(partition(0, isr=(0, 1)), live(0), TWO)
     assert state(after) == (0, 4, (0,), (1,))
 
 
 def test_with_no_in_sync_replica_alive_the_partition_has_no_leader():
-    after = with_live_brokers(partition(0, isr=(0,)), {1, 2}, ONE)
+    after = with_live_brokers(partition(0, isr=(0,)), live(1, 2), ONE)
     assert state(after) == (-1, 5, (), (0,))
     assert after.last_known_leader == 0
-    assert with_live_brokers(after, {1, 2}, ONE) == after
+    assert with_live_brokers(after, live(1, 2), ONE) == after
 
 
 def test_the_last_in_sync_replica_leads_again_when_it_comes_back():
     waiting = partition(-1, isr=(), elr=(0,), last=0)
-    assert state(with_live_brokers(waiting, {0, 1}, ONE)) == (0, 5, (0,), ())
+    assert state(with_live_brokers(waiting, live(0, 1), ONE)) == (0, 5, (0,), ())
 
 
 def test_a_leader_from_the_elr_keeps_the_rest_of_the_elr():
     waiting = partition(-1, isr=(), elr=(1, 0), last=0)
-    assert state(with_live_brokers(waiting, {1}, TWO)) == (1, 5, (1,), (0,))
+    assert state(with_live_brokers(waiting, live(1), TWO)) == (1, 5, (1,), (0,))
 
 
 def test_a_leader_from_the_isr_is_preferred_to_one_from_the_elr():
     waiting = partition(-1, isr=(2,), elr=(0,), last=2)
-    assert with_live_brokers(waiting, {0, 2}, TWO).leader == 2
+    assert with_live_brokers(waiting, live(0, 2), TWO).leader == 2
 
 
 def test_the_last_known_leader_returns_only_when_isr_and_elr_are_empty():
     lost = partition(-1, isr=(), elr=(), last=1)
-    assert state(with_live_brokers(lost, {0, 1}, TWO)) == (1, 5, (1,), ())
+    assert state(with_live_brokers(lost, live(0, 1), TWO)) == (1, 5, (1,), ())
     waiting = partition(-1, isr=(), elr=(0,), last=1)
-    assert with_live_brokers(waiting, {1}, TWO).leader == -1
+    assert with_live_brokers(waiting, live(1), TWO).leader == -1
 
 
 def test_an_unclean_election_happens_only_where_the_topic_allows_it():
     before = partition(0, isr=(0,))
-    assert with_live_brokers(before, {1, 2}, ONE).leader == -1
-    assert state(with_live_brokers(before, {1, 2}, UNCLEAN)) == (1, 5, (1,), ())
+    assert with_live_brokers(before, live(1, 2), ONE).leader == -1
+    assert state(with_live_brokers(before, live(1, 2), UNCLEAN)) == (1, 5, (1,), ())
 
 
 def test_an_elr_beside_a_large_enough_isr_is_cleared():
     stale = partition(0, isr=(0,), elr=(1,))
-    assert state(with_live_brokers(stale, {0, 1}, ONE)) == (0, 4, (0,), ())
+    assert state(with_live_brokers(stale, live(0, 1), ONE)) == (0, 4, (0,), ())
     # The leader dies at the same moment: a replica in the stale elr may lack records.
-    assert state(with_live_brokers(stale, {1}, ONE)) == (-1, 5, (), (0,))
+    assert state(with_live_brokers(stale, live(1), ONE)) == (-1, 5, (), (0,))
 
 
 # --- unclean restarts ---
 
 
 def test_I14_an_unclean_broker_leaves_isr_and_elr():
-    assert state(after_unclean_restart(partition(0, isr=(0, 1)), 1)) == (0, 4, (0,), ())
-    assert state(after_unclean_restart(partition(0, isr=(0,), elr=(1,)), 1)) == (0, 4, (0,), ())
+    assert state(after_return(partition(0, isr=(0, 1)), 1, Return.UNCLEAN)) == (0, 4, (0,), ())
+    assert state(after_return(partition(0, isr=(0,), elr=(1,)), 1, Return.UNCLEAN)) == (
+        0,
+        4,
+        (0,),
+        (),
+    )
 
 
 def test_I14_an_unclean_leader_resigns_if_others_are_in_sync():
-    assert state(after_unclean_restart(partition(0, isr=(0, 1)), 0)) == (-1, 5, (1,), ())
+    assert state(after_return(partition(0, isr=(0, 1)), 0, Return.UNCLEAN)) == (-1, 5, (1,), ())
     waiting = partition(0, isr=(0,), elr=(1,))
-    assert state(after_unclean_restart(waiting, 0)) == (-1, 5, (), (1,))
+    assert state(after_return(waiting, 0, Return.UNCLEAN)) == (-1, 5, (), (1,))
 
 
 def test_the_only_in_sync_replica_leads_in_a_new_epoch_after_an_unclean_stop():
-    assert state(after_unclean_restart(partition(0, isr=(0,)), 0)) == (0, 5, (0,), ())
+    assert state(after_return(partition(0, isr=(0,)), 0, Return.UNCLEAN)) == (0, 5, (0,), ())
     alone = replace(new_partition((0,)), leader_epoch=7)
-    assert state(after_unclean_restart(alone, 0)) == (0, 8, (0,), ())
+    assert state(after_return(alone, 0, Return.UNCLEAN)) == (0, 8, (0,), ())
 
 
 def test_an_unclean_broker_outside_isr_and_elr_changes_nothing():
     before = partition(0, isr=(0, 1))
-    assert after_unclean_restart(before, 2) == before
+    assert after_return(before, 2, Return.UNCLEAN) == before
 
 
-# --- whole images ---
+def test_a_leader_that_returns_leads_in_the_next_epoch():
+    """No two lives of a broker share a leader epoch."""
+    before = partition(0, isr=(0, 1))
+    assert state(after_return(before, 0, Return.CLEAN)) == (0, 5, (0, 1), ())
+    assert after_return(before, 1, Return.CLEAN) == before
+    alone = new_partition((0,))
+    assert after_return(alone, 0, Return.CLEAN) == alone
 
 
-def image(*partitions: PartitionImage, live: tuple[int, ...]) -> MetadataImage:
-    topic = TopicImage(name="t", topic_id=TopicId(UUID(int=1)), partitions=partitions, config=ONE)
-    brokers = {one: BrokerImage(broker_id=one, epoch=1, host="h", port=1) for one in live}
-    return MetadataImage(brokers=brokers, topics={"t": topic}, names={UUID(int=1): "t"})
+def test_a_broker_with_a_new_disk_leaves_isr_and_elr_and_never_leads_by_itself():
+    assert state(after_return(partition(0, isr=(0, 1)), 0, Return.NEW_DISK)) == (-1, 5, (1,), ())
+    alone = after_return(partition(0, isr=(0,)), 0, Return.NEW_DISK)
+    assert state(alone) == (-1, 5, (), ())
+    assert with_live_brokers(alone, live(0, 1, 2), ONE) == alone
+    lost = partition(-1, isr=(), last=0)
+    assert with_live_brokers(lost, live(0), ONE).leader == 0
+    assert with_live_brokers(after_return(lost, 0, Return.NEW_DISK), live(0), ONE).leader == -1
 
 
-def test_reconcile_names_only_partitions_that_must_change():
-    found = reconcile(image(partition(1, isr=(1,)), partition(0, isr=(0, 1)), live=(1, 2)))
-    assert [(one.partition, one.after.leader) for one in found] == [(1, 1)]
-    assert found[0].before.partition_epoch == 9
+# --- brokers that are about to stop ---
 
 
-def test_a_restart_touches_every_partition_the_broker_was_in_sync_for():
-    found = restart_unclean(
-        image(partition(0, isr=(0,)), partition(1, isr=(1,)), partition(1, isr=(1, 0)), live=()), 0
-    )
-    assert [one.partition for one in found] == [0, 2]
+def test_a_leader_that_is_about_to_stop_hands_over_and_stays_in_sync():
+    all_live = Live(frozenset({0, 1, 2}), frozenset({1, 2}), frozenset({0}))
+    after = with_live_brokers(partition(0, isr=(0, 2)), all_live, ONE)
+    assert state(after) == (2, 5, (0, 2), ())
+
+
+def test_a_leader_that_is_about_to_stop_goes_on_where_no_other_is_in_sync():
+    all_live = Live(frozenset({0, 1, 2}), frozenset({1, 2}), frozenset({0}))
+    alone = partition(0, isr=(0,))
+    assert with_live_brokers(alone, all_live, ONE) == alone
+
+
+# --- elections that somebody asks for ---
+
+
+def test_the_preferred_replica_leads_again_if_it_is_in_sync():
+    assert state(preferred_election(partition(1, isr=(1, 0)), live(0, 1))) == (0, 5, (1, 0), ())
+
+
+@pytest.mark.parametrize(
+    ("before", "alive", "code"),
+    [
+        (partition(0, isr=(0, 1)), (0, 1), ErrorCode.ELECTION_NOT_NEEDED),
+        (partition(1, isr=(1,)), (0, 1), ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+        (partition(1, isr=(0, 1)), (1,), ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE),
+    ],
+)
+def test_a_preferred_election_that_cannot_be_is_refused(before, alive, code):
+    with pytest.raises(KafkaError) as refused:
+        preferred_election(before, live(*alive))
+    assert refused.value.code is code
+
+
+@pytest.mark.parametrize(
+    ("before", "alive", "after"),
+    [
+        (partition(-1, isr=(), elr=(2,), last=0), (0, 1, 2), (2, 5, (2,), ())),
+        (partition(-1, isr=(), elr=(2,), last=1), (0, 1), (1, 5, (1,), ())),
+        (partition(-1, isr=(), last=-1), (1, 2), (1, 5, (1,), ())),
+    ],
+)
+def test_an_unclean_election_prefers_who_is_certain_then_the_last_leader(before, alive, after):
+    assert state(unclean_election(before, live(*alive))) == after
+
+
+def test_an_unclean_election_replaces_no_leader_that_lives_and_needs_a_live_replica():
+    for before, alive, code in (
+        (partition(0, isr=(0,)), (0, 1), ErrorCode.ELECTION_NOT_NEEDED),
+        (partition(-1, isr=()), (), ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+    ):
+        with pytest.raises(KafkaError) as refused:
+            unclean_election(before, live(*alive))
+        assert refused.value.code is code
 
 
 # --- proposals of the leader ---
@@ -180,7 +239,7 @@ def proposed(
         isr,
         leader_epoch=leader_epoch,
         partition_epoch=partition_epoch,
-        live={0, 1},
+        eligible={0, 1},
         isr_min=isr_min,
     )
 
@@ -221,6 +280,8 @@ EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("live"), st.sets(st.integers(0, 2))),
         st.tuples(st.just("unclean"), st.integers(0, 2)),
+        st.tuples(st.just("clean"), st.integers(0, 2)),
+        st.tuples(st.just("new disk"), st.integers(0, 2)),
         st.tuples(st.just("isr"), st.sets(st.integers(0, 2))),
     ),
     max_size=20,
@@ -230,22 +291,22 @@ EVENTS = st.lists(
 @given(events=EVENTS, config=st.sampled_from([ONE, TWO, UNCLEAN]))
 def test_I11_epochs_never_go_back_and_a_leader_is_always_in_its_isr(events, config):
     now = new_partition((0, 1, 2))
-    live = {0, 1, 2}
+    alive = {0, 1, 2}
     for event, argument in events:
         before = now
         match event, argument:
             case "live", set(brokers):
-                live = brokers
-                now = with_live_brokers(now, live, config)
-            case "unclean", int(broker):
-                now = after_unclean_restart(now, broker)
-            case "isr", set(isr) if now.leader in isr and isr <= live:
+                alive = brokers
+                now = with_live_brokers(now, live(*alive), config)
+            case str(how), int(broker):
+                now = after_return(now, broker, Return(how))
+            case "isr", set(isr) if now.leader in isr and isr <= alive:
                 now = after_isr_change(
                     now,
                     tuple(sorted(isr)),
                     leader_epoch=now.leader_epoch,
                     partition_epoch=now.partition_epoch,
-                    live=live,
+                    eligible=alive,
                     isr_min=config.min_insync_replicas,
                 )
         assert now.leader_epoch >= before.leader_epoch

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import fcntl
+import os
 import sqlite3
 import sys
 from contextlib import closing
@@ -13,7 +15,7 @@ import pytest
 from tests.support.coroutines import run
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import StoreUnavailable, UserError
-from tidemill.metadata.store import session_files, sqlite_store
+from tidemill.metadata.store import session_files, sqlite_file, sqlite_store
 from tidemill.metadata.store.coord import Create, Node, SessionState
 from tidemill.metadata.store.session_files import SessionFile, read_page, this_process
 from tidemill.metadata.store.sqlite_store import SqliteCoord
@@ -258,4 +260,59 @@ def test_a_disk_without_room_for_a_session_is_refused_and_not_mapped(run, tmp_pa
             await SqliteCoord(str(tmp_path / "coord.db"), SystemClock()).start()
 
     monkeypatch.setattr(session_files.os, "pwrite", full)
+    run(scenario())
+
+
+def test_a_start_that_fails_leaves_no_descriptor_and_no_session_file(run, tmp_path, monkeypatch):
+    path = tmp_path / "coord.db"
+    start(path)
+    before = len(os.listdir("/proc/self/fd"))
+
+    def refused(*_arguments: object) -> int:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(session_files.os, "eventfd", refused)
+    for _ in range(5):
+        with pytest.raises(UserError):
+            start(path)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert os.listdir(tmp_path / "sessions") == []
+
+
+def test_a_session_that_a_full_disk_keeps_in_the_store_is_ended_by_the_next_one(run, tmp_path):
+    path = str(tmp_path / "coord.db")
+
+    async def scenario() -> None:
+        coord = SqliteCoord(path, SystemClock())
+        await coord.start()
+        await coord.multi([Create("/e", b"", ephemeral=True)])
+        file = coord._file
+        assert file is not None
+        file._db.execute("PRAGMA query_only = 1")  # as on a full disk, nothing can be written
+        await coord.close()
+        again = SqliteCoord(path, SystemClock())
+        await again.start()
+        assert await again.get("/e") is None
+        await again.close()
+
+    run(scenario())
+
+
+def test_a_start_that_waits_for_another_process_says_so(run, tmp_path, monkeypatch, caplog):
+    path = tmp_path / "coord.db"
+    start(path)
+    monkeypatch.setattr(sqlite_file, "_PATIENCE_S", 0.0)
+    holder = os.open(tmp_path / "coord.lock", os.O_RDWR)
+    fcntl.flock(holder, fcntl.LOCK_EX)
+
+    async def scenario() -> None:
+        coord = SqliteCoord(str(path), SystemClock())
+        starting = asyncio.ensure_future(coord.start())
+        while not caplog.records:  # noqa: ASYNC110 - a log line sets no event
+            await asyncio.sleep(0)
+        assert "is held by another process" in caplog.text
+        os.close(holder)
+        await starting
+        await coord.close()
+
     run(scenario())

@@ -40,8 +40,9 @@ FEATURES = {
 
 
 def make_handler(others: Iterable[Handler]) -> Handler:
-    """Build the handler; its answer lists all handlers, this one included."""
-    ranges = [(int(h.api_key), _advertised_min(h), h.versions[1]) for h in others]
+    """Build the handler; its answer lists all handlers for clients, this one included."""
+    listed = [handler for handler in others if not handler.is_internal]
+    ranges = [(int(h.api_key), _advertised_min(h), h.versions[1]) for h in listed]
     ranges.append((int(ApiKey.API_VERSIONS), *VERSIONS))
     ranges.sort()
 

@@ -15,14 +15,15 @@ from collections.abc import Iterable
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
 from tidemill.core.loop.pacing import Pacer
-from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, TopicImage
 from tidemill.server.handlers.cluster.partition_description import describe_partition
 from tidemill.server.handlers.topics.topic_changes import wait_usable
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import Operation, cluster, topic
 from tidemill.server.request.context import ClusterContext
+from tidemill.server.request.controller_forwarding import requester_of
 from tidemill.server.request.handler import Answer, Handler
+from tidemill.server.request.topic_creation import create_with_defaults
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.metadata import (
     MetadataRequest,
@@ -116,8 +117,8 @@ async def _create(context: ClusterContext, names: list[str]) -> dict[str, ErrorC
     if not names:
         return {}
     try:
-        results = await context.services.cluster.create_topics(
-            [TopicSpec(name=name) for name in names], validate_only=False
+        results = await create_with_defaults(
+            context.services, names, requester=requester_of(context)
         )
     except (KafkaError, StoreUnavailable):
         # Also if the store has the topics and only its answer was lost: the client asks again.

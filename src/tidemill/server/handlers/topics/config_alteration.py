@@ -5,7 +5,7 @@ The two APIs differ in which keys a request leaves alone and in their message cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Protocol, TypeVar
@@ -34,6 +34,8 @@ class ConfigResource(Protocol):
 
 Wanted = TypeVar("Wanted", bound=ConfigResource)
 Row = TypeVar("Row")
+PassOn = Callable[[list[Wanted]], Awaitable[list[Row]]]
+"""Sends some of the resources of a request to the controller; their rows of its answer."""
 
 
 async def alter_resources(
@@ -44,8 +46,12 @@ async def alter_resources(
     changes_of: Callable[[Wanted], Sequence[KeyChange]],
     replace_all: bool,
     validate_only: bool,
+    pass_on: PassOn[Wanted, Row],
 ) -> list[Row]:
-    """Alter each resource; returns one row of the answer per resource, in order."""
+    """Alter each resource; returns one row of the answer per resource, in order.
+
+    Only the controller alters them; another broker sends them there with `pass_on`.
+    """
     cluster = context.services.cluster
 
     def topic(wanted: Wanted) -> ConfigChange:
@@ -57,7 +63,8 @@ async def alter_resources(
         changes = changes_of(wanted)
         return plan_override_change(context, kind, name, changes, replace_all=replace_all)
 
-    # Only the controller changes topics, any broker the rest: one may fail without the other.
+    if not cluster.is_controller:
+        return await _alter_elsewhere(context, resources, make_row, other, pass_on)
     topics, others = _by_owner(resources)
     of_topics = await change_topics(
         context,
@@ -79,6 +86,34 @@ async def alter_resources(
         _row(make_row, wanted, result.code, result.detail)
         for wanted, result in zip(resources, results, strict=True)
     ]
+
+
+async def _alter_elsewhere(
+    context: TopicContext,
+    resources: Sequence[Wanted],
+    make_row: Callable[..., Row],
+    plan: Callable[[Wanted], OverrideChange],
+    pass_on: PassOn[Wanted, Row],
+) -> list[Row]:
+    """Check what only this broker can check, its own keys; the controller does the rest."""
+    rows: dict[int, Row] = {}
+    for position, wanted in enumerate(resources):
+        if wanted.resource_type == ConfigResourceType.BROKER:
+            try:
+                (checked,) = await context.services.cluster.check_overrides([plan(wanted)])
+            except KafkaError as error:
+                rows[position] = _row(make_row, wanted, error.code, error.detail)
+            else:
+                if checked.code is not ErrorCode.NONE:
+                    rows[position] = _row(make_row, wanted, checked.code, checked.detail)
+    left = [position for position in range(len(resources)) if position not in rows]
+    if left:
+        try:
+            answered = await pass_on([resources[position] for position in left])
+        except KafkaError as error:
+            answered = refuse_resources([resources[one] for one in left], make_row, error)
+        rows.update(zip(left, answered, strict=True))
+    return [rows[position] for position in range(len(resources))]
 
 
 def _by_owner(resources: Sequence[Wanted]) -> tuple[list[Wanted], list[Wanted]]:

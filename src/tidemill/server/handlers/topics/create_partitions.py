@@ -18,7 +18,6 @@ from tidemill.metadata.controller.controller import PartitionsSpec
 from tidemill.server.handlers.topics.topic_changes import (
     answered_once,
     change_topics,
-    check_controller,
     wait_usable,
 )
 from tidemill.server.request.authorizer import Operation, topic
@@ -36,7 +35,6 @@ __all__ = ["HANDLER"]
 
 
 def handle(context: TopicContext, request: CreatePartitionsRequest) -> Answer:
-    check_controller(context)
     return _create(context, request)
 
 
@@ -87,4 +85,10 @@ def _refuse(request: CreatePartitionsRequest, error: KafkaError) -> CreatePartit
     )
 
 
-HANDLER = Handler(api_key=ApiKey.CREATE_PARTITIONS, versions=(0, 3), handle=handle, refuse=_refuse)
+HANDLER = Handler(
+    api_key=ApiKey.CREATE_PARTITIONS,
+    versions=(0, 3),
+    handle=handle,
+    refuse=_refuse,
+    by_controller=True,
+)

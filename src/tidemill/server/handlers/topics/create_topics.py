@@ -24,7 +24,6 @@ from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.server.handlers.topics.topic_changes import (
     answered_once,
     change_topics,
-    check_controller,
     wait_usable,
 )
 from tidemill.server.request.authorizer import Operation, cluster, topic
@@ -47,7 +46,6 @@ TOPICS_PER_SLICE = 10
 
 
 def handle(context: TopicContext, request: CreateTopicsRequest) -> Answer:
-    check_controller(context)
     return _create(context, request)
 
 
@@ -135,4 +133,10 @@ def _refuse(request: CreateTopicsRequest, error: KafkaError) -> CreateTopicsResp
     )
 
 
-HANDLER = Handler(api_key=ApiKey.CREATE_TOPICS, versions=(2, 7), handle=handle, refuse=_refuse)
+HANDLER = Handler(
+    api_key=ApiKey.CREATE_TOPICS,
+    versions=(2, 7),
+    handle=handle,
+    refuse=_refuse,
+    by_controller=True,
+)

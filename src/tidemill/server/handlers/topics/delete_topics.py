@@ -20,7 +20,6 @@ from tidemill.metadata.controller.controller import TopicResult
 from tidemill.server.handlers.topics.topic_changes import (
     answered_once,
     change_topics,
-    check_controller,
 )
 from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import TopicContext
@@ -39,7 +38,6 @@ FIRST_WITH_IDS = 6
 
 
 def handle(context: TopicContext, request: DeleteTopicsRequest) -> Answer:
-    check_controller(context)
     return _delete(context, request)
 
 
@@ -137,4 +135,10 @@ def _refuse(request: DeleteTopicsRequest, error: KafkaError) -> DeleteTopicsResp
     )
 
 
-HANDLER = Handler(api_key=ApiKey.DELETE_TOPICS, versions=(1, 6), handle=handle, refuse=_refuse)
+HANDLER = Handler(
+    api_key=ApiKey.DELETE_TOPICS,
+    versions=(1, 6),
+    handle=handle,
+    refuse=_refuse,
+    by_controller=True,
+)

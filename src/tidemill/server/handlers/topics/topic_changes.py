@@ -20,19 +20,13 @@ from tidemill.metadata.controller.controller import TopicResult
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.server.request.context import TopicContext
 
-__all__ = ["answered_once", "change_topics", "check_controller", "wait_usable"]
+__all__ = ["answered_once", "change_topics", "wait_usable"]
 
 ENTRIES_PER_SLICE = 250
 """Entries checked in one slice of the loop (S11)."""
 
 Entry = TypeVar("Entry")
 Change = TypeVar("Change")
-
-
-def check_controller(context: TopicContext) -> None:
-    """KafkaError unless this broker is the controller; clients then look it up again (T18)."""
-    if not context.services.cluster.is_controller:
-        raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker is not the controller")
 
 
 async def change_topics(

@@ -41,7 +41,7 @@ class Stage:
     late: Callable[[], int] | None = None
     """Records of this run that came too late; None: as Spark counts rows."""
     upkeep: Callable[[], bool] | None = None
-    """A short step of work beside the batches, for the runner's thread; False: none is left."""
+    """A short step of work beside the batches, for the runner's thread; False: none for now."""
 
 
 @final

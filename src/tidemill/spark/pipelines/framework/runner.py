@@ -105,7 +105,7 @@ class Runner:
             pass
         self._stop_queries(wait_s=self._run.stop_wait_s)
         if self._once:
-            self._keep_up(_UPKEEP_LAST_S)
+            self._keep_up_to_the_end()
 
     # --- one attempt -----------------------------------------------------------------------------
 
@@ -168,12 +168,26 @@ class Runner:
                 del self._failures[name]
             self._listener.progressed(stages)
 
-    def _keep_up(self, seconds: float) -> None:
-        deadline = self._clock.monotonic() + seconds
+    def _keep_up(self, seconds: float) -> bool:
+        """False if there was nothing to do."""
+        deadline, has_worked = self._clock.monotonic() + seconds, False
         for step in self._upkeep.values():
             while step is not None and not self._stop.is_set and step():
+                has_worked = True
                 if self._clock.monotonic() >= deadline:
-                    return
+                    return True
+        return has_worked
+
+    def _keep_up_to_the_end(self) -> None:
+        """Work may have to rest for a poll before its next step: "none for now" counts twice."""
+        is_idle = not any(self._upkeep.values())
+        left_s, deadline = _UPKEEP_LAST_S, self._clock.monotonic() + _UPKEEP_LAST_S
+        while left_s > 0 and not self._stop.is_set:
+            was_idle, is_idle = is_idle, not self._keep_up(left_s)
+            if was_idle and is_idle:
+                return
+            self._pause(min(_POLL_S, deadline - self._clock.monotonic()))
+            left_s = deadline - self._clock.monotonic()
 
     # --- failures --------------------------------------------------------------------------------
 

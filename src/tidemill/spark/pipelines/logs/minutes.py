@@ -59,8 +59,8 @@ def read_minutes(directory: str, minutes: int, window_s: int) -> list[Minute]:
     """The stored windows of the last `minutes` before the newest one ends, oldest first.
 
     Later batches of a query have later windows. So each query is read from its newest batch back
-    to the first one with a window that is too old, and no other file is opened. Files that are
-    merged meanwhile vanish, and all is read again.
+    to the first one with a window that is too old, and of those before it no file is opened. Files
+    that are merged meanwhile vanish, and all is read again.
     """
     for _ in range(_TRIES_MAX - 1):
         with contextlib.suppress(FileNotFoundError):
@@ -72,13 +72,18 @@ def _read_minutes(directory: str, minutes: int, window_s: int) -> list[Minute]:
     queries = _batches_by_query(Path(directory), days=minutes // 1_440 + 2)
     found: dict[datetime, Minute] = {}
     for batches in queries:
-        found |= _windows(batches.pop())
+        found |= _windows(batches.pop().files)
     for batches in queries:
+        needed_from = 0
         while batches:
-            windows = _windows(batches.pop())
+            made = batches.pop()
+            if made.last < needed_from:
+                break
+            windows = _windows(made.files)
             found = windows | found
             if windows and min(windows) < _covered_since(found, minutes, window_s):
-                break
+                # A merged folder may have left out a batch between its first and its last.
+                needed_from = max(needed_from, made.first)
     return newest_minutes(found, minutes, window_s)
 
 
@@ -94,16 +99,30 @@ def _covered_since(found: Iterable[datetime], minutes: int, window_s: int) -> da
     return max(found) + timedelta(seconds=window_s) - timedelta(minutes=minutes)
 
 
-def _batches_by_query(directory: Path, days: int) -> list[list[list[Path]]]:
-    """For each query the files of its batches, the newest batch last, from the newest days."""
-    queries: dict[str, dict[int, list[Path]]] = {}
+@final
+@dataclass(slots=True)
+class _StoredBatches:
+    """The files of the batches from `first` to `last`."""
+
+    first: int
+    last: int
+    files: list[Path]
+
+
+def _batches_by_query(directory: Path, days: int) -> list[list[_StoredBatches]]:
+    """For each query its batches, the newest one last, from the newest days."""
+    queries: dict[str, dict[int, _StoredBatches]] = {}
     for folder in sorted(directory.glob("date=*"))[-days:]:
         for file in sorted(_parquet_files(folder)):
             named = BatchFolder.try_parse(file.parent.name)
             # Files that something else has put there have no order among each other.
-            query, number = (named.query, named.last) if named else (str(file), 0)
-            queries.setdefault(query, {}).setdefault(number, []).append(file)
-    return [[files for _, files in sorted(made.items())] for _, made in sorted(queries.items())]
+            batches = named or BatchFolder(str(file), 0, 0)
+            found = queries.setdefault(batches.query, {}).setdefault(
+                batches.last, _StoredBatches(batches.first, batches.last, [])
+            )
+            found.first = min(found.first, batches.first)
+            found.files.append(file)
+    return [[batches for _, batches in sorted(made.items())] for _, made in sorted(queries.items())]
 
 
 def _parquet_files(folder: Path) -> Iterator[Path]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, final
 
 from pyspark.sql import functions as F
 
+from tidemill.core.clock import SystemClock
 from tidemill.spark.pipelines.logs.utc_text import utc_date, utc_hour
 from tidemill.spark.pipelines.merging.file_merging import FileMerging
 
@@ -38,6 +39,7 @@ class ResultFiles:
             settings.output_dir,
             {_EVENTS: True, _MINUTES: False},
             is_active=settings.output_merge,
+            clock=SystemClock(),
         )
 
     def write_events(self, rows: DataFrame, batch: BatchFolder) -> None:

@@ -18,6 +18,12 @@ __all__ = ["BatchFolder", "folders_to_merge"]
 
 _NAME: Final = re.compile(r"batch=([^-]+)-(\d+)(?:-(\d+))?")
 _QUERY_CHARS: Final = 8
+_RATIO_MAX: Final = 4
+"""A copy of a larger folder is at least a quarter larger than that."""
+_CHEAP_PART: Final = 64
+"""This part of a full folder is copied for every late line: one file less is worth it."""
+_FULL_MAX: Final = 4
+"""Full files that one merge makes, about."""
 
 
 @final
@@ -39,7 +45,10 @@ class BatchFolder:
         found = _NAME.fullmatch(name)
         if found is None:
             return None
-        return cls(found[1], int(found[2]), int(found[3] or found[2]))
+        made = cls(found[1], int(found[2]), int(found[3] or found[2]))
+        # Ours are found again by the name that they get here. `batch=x-007` would not be: its rows
+        # would be merged, and stay where they are as well.
+        return made if made.name == name and made.first <= made.last else None
 
     @classmethod
     def around(cls, folders: Iterable[BatchFolder]) -> Self:
@@ -76,14 +85,43 @@ def folders_to_merge(
 ) -> Sequence[BatchFolder]:
     """Folders of the query of `done`, up to that batch, in their order; empty if it is too few.
 
-    A folder of `full_bytes` or more stays as it is. So rows are copied a bounded number of times,
-    however often late lines add to a folder.
+    A folder of `full_bytes` or more stays as it is, and so does one of some size that is much
+    larger than all that would join it. So the rows of large folders are copied a bounded number of
+    times, however often late lines come. And no more is taken than fills a few files, which bounds
+    the time and the room for it; the next pass takes the rest.
     """
-    small = sorted(
-        folder
+    small = {
+        folder: size
         for folder, size in size_bytes.items()
         if folder.query == done.query and folder.last <= done.last and size < full_bytes
-    )
+    }
+    alike = _alike(small, full_bytes // _CHEAP_PART)
+    chosen = _first(alike, full_bytes * _FULL_MAX)
     # With the name of one of them, a reader could take the merged folder for that one.
-    is_new = len(small) > 1 and BatchFolder.around(small) not in size_bytes
-    return small if is_new else []
+    is_new = len(chosen) > 1 and BatchFolder.around(chosen) not in size_bytes
+    return chosen if is_new else []
+
+
+def _alike(size_bytes: Mapping[BatchFolder, int], cheap_bytes: int) -> Mapping[BatchFolder, int]:
+    """Without those above `cheap_bytes` that are much larger than all smaller ones together."""
+    kept = dict(size_bytes)
+    total = sum(kept.values())
+    for folder in sorted(kept, key=kept.__getitem__, reverse=True):
+        others = total - kept[folder]
+        if kept[folder] <= max(cheap_bytes, _RATIO_MAX * others):
+            break
+        del kept[folder]
+        total = others
+    return kept
+
+
+def _first(size_bytes: Mapping[BatchFolder, int], bytes_max: int) -> list[BatchFolder]:
+    """The first ones in their order, until they have `bytes_max`."""
+    chosen: list[BatchFolder] = []
+    total = 0
+    for folder in sorted(size_bytes):
+        if total >= bytes_max:
+            break
+        chosen.append(folder)
+        total += size_bytes[folder]
+    return chosen

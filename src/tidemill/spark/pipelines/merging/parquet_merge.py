@@ -11,6 +11,7 @@ Memory: a few thousand rows of one input, and one row group of the output.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, final
@@ -39,7 +40,7 @@ def merged_files(inputs: Sequence[Path], folder: Path) -> Iterator[None]:
     written differs from them.
     """
     with _opened(inputs[0]) as first:
-        output = _RollingFiles(folder, first)
+        output = _RollingFiles(folder, first, inputs[0])
     row_count = 0
     try:
         for path in inputs:
@@ -59,17 +60,24 @@ def merged_files(inputs: Sequence[Path], folder: Path) -> Iterator[None]:
 
 
 def _opened(path: Path) -> parquet.ParquetFile:
-    # Nanoseconds, the default, end in the year 2262.
-    return parquet.ParquetFile(path, coerce_int96_timestamp_unit="us", pre_buffer=False)
+    # Nanoseconds, the default, end in the year 2262. Spark writes a checksum with each page: the
+    # inputs and their checksums are removed later, and a damaged row must not outlive them.
+    return parquet.ParquetFile(
+        path,
+        coerce_int96_timestamp_unit="us",
+        pre_buffer=False,
+        page_checksum_verification=True,
+    )
 
 
 @final
 class _RollingFiles:
-    """Files like `example`, one after the other."""
+    """Files like `example`, one after the other, which those may read who may read `source`."""
 
-    def __init__(self, folder: Path, example: parquet.ParquetFile) -> None:
+    def __init__(self, folder: Path, example: parquet.ParquetFile, source: Path) -> None:
         self.schema = example.schema
         self._folder = folder
+        self._source = source
         self._columns = example.schema_arrow
         self._has_int96 = any(
             example.schema.column(index).physical_type == _INT96
@@ -121,12 +129,14 @@ class _RollingFiles:
             path = self._folder / f"part-{len(self._paths):05}.parquet"
             self._paths.append(path)
             self._file = path.open("xb")
+            shutil.copymode(self._source, path)  # Spark's files do not follow our umask
             self._writer = parquet.ParquetWriter(
                 self._file,
                 self._columns,
                 compression=self._codec,
                 use_deprecated_int96_timestamps=self._has_int96,
                 store_schema=False,
+                write_page_checksum=True,
             )
             self._writer.add_key_value_metadata(self._notes)
         return self._file, self._writer

@@ -2,7 +2,7 @@
 
     prepare   everything that is not merged is linked into a folder of the staging area, and the
               merged files are written there; all of it is synced
-    publish   if the folder is still what it was, the two change places, in one step
+    publish   if both are still what they were, the two change places, in one step
     discard   what is in the staging area now, old or outdated, is removed
 
 Readers see the folder as it was or as it is, and no row in both. A reader that has listed old files
@@ -27,10 +27,10 @@ from typing import Final, final
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder, folders_to_merge
 from tidemill.spark.pipelines.merging.folder_swap import swap_folders, sync_folder, sync_tree
 from tidemill.spark.pipelines.merging.parquet_merge import FULL_BYTES, merged_files
+from tidemill.spark.pipelines.merging.result_folders import is_result_file
 
 __all__ = ["PreparedFolder"]
 
-_SUFFIX: Final = ".parquet"
 _FREE_SPACE_FACTOR: Final = 4
 """Results come first: nothing is merged on a disk that has less room than this many copies."""
 
@@ -45,6 +45,9 @@ class PreparedFolder:
         self._folder = folder
         self._staged = staged
         self._before: Listing = frozenset()
+        """The folder as it was read."""
+        self._made: Listing = frozenset()
+        """The successor as it was made."""
         self._announced: Path | None = None
         self.merged: BatchFolder | None = None
         """What the successor has; None if there is nothing to merge."""
@@ -61,6 +64,7 @@ class PreparedFolder:
         self.discard()
         self._announced = self._folder / merged.name
         self._announced.mkdir(exist_ok=True)
+        shutil.copymode(self._folder / chosen[0].name, self._announced)  # readers list it too
         yield
         self._link_others({batch.name for batch in chosen})
         yield
@@ -69,15 +73,17 @@ class PreparedFolder:
         yield from merged_files([file for batch in chosen for file in inputs[batch]], target)
         shutil.copymode(self._folder / chosen[0].name, target)
         sync_tree(self._staged)
+        self._made = _listing(self._staged)
         self.merged = merged
 
     def publish(self) -> bool:
-        """Put the successor in its place. False if the folder has changed since it was read.
+        """Put the successor in its place. False if one of the two is not what it was.
 
-        The caller makes sure that no batch is written meanwhile.
+        The caller makes sure that no batch is written meanwhile. The successor may have waited long
+        for that, in a folder that users take for temporary.
         """
         try:
-            if _listing(self._folder) != self._before:
+            if _listing(self._folder) != self._before or _listing(self._staged) != self._made:
                 return False
             swap_folders(self._staged, self._folder)
         except FileNotFoundError:  # a user is removing the folder
@@ -107,9 +113,14 @@ class PreparedFolder:
             return left_out | {name for name in names if _is_empty_batch(self._folder / name)}
 
         self._staged.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(
-            self._folder, self._staged, symlinks=True, ignore=ignored, copy_function=os.link
-        )
+        try:
+            shutil.copytree(
+                self._folder, self._staged, symlinks=True, ignore=ignored, copy_function=os.link
+            )
+        except shutil.Error as error:  # it has gone on after each, and hides their types
+            if all(os.path.lexists(source) for source, _, _ in error.args[0]):
+                raise
+            raise FileNotFoundError(f"{self._folder} has changed") from error
 
 
 def _listing(folder: Path) -> Listing:
@@ -124,14 +135,17 @@ def _listing(folder: Path) -> Listing:
 
 
 def _mergeable(folder: Path) -> dict[BatchFolder, Sequence[Path]]:
-    """The files of each batch. A folder with anything but visible Parquet files is left alone."""
+    """The files of each batch. A folder with anything but Spark's own files is left alone."""
     found: dict[BatchFolder, Sequence[Path]] = {}
     for path in sorted(folder.iterdir()):
         batch = BatchFolder.try_parse(path.name)
         if batch is None or not path.is_dir():
             continue
-        files = sorted(file for file in path.iterdir() if not file.name.startswith("."))
-        if files and all(file.suffix == _SUFFIX and file.is_file() for file in files):
+        inside = sorted(path.iterdir())
+        files = [file for file in inside if is_result_file(file.name) and file.is_file()]
+        ours = {name for file in files for name in (file.name, f".{file.name}.crc")}
+        # Merging removes what is inside: a file that a user has hidden there is not ours to remove.
+        if files and all(file.name in ours for file in inside):
             found[batch] = files
     return found
 

@@ -147,7 +147,7 @@ def test_each_type_of_resource_has_its_own_permission_and_error(broker, kind, co
     assert overrides(broker) == {}
 
 
-def test_T18_a_broker_that_is_not_the_controller_refuses(broker):
+def test_T18_a_broker_that_finds_no_controller_refuses(broker):
     broker.make_topic("t")
     broker.depose()
     answers = [alter(broker, ("retention.ms", SET, "7")), replace_all(broker, {})]

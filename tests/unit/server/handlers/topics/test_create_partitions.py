@@ -73,7 +73,7 @@ def test_a_topic_that_is_named_twice_stays_as_it_is_and_is_answered_once(broker)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T18_a_broker_that_is_not_the_controller_refuses(broker, version):
+def test_T18_a_broker_that_finds_no_controller_refuses(broker, version):
     broker.make_topic("t")
     broker.depose()
     (answer,) = create(broker, grow("t", 2), version=version)

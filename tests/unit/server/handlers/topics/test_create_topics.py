@@ -151,7 +151,7 @@ def test_S39_a_request_for_too_many_partitions_is_refused(broker):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T18_a_broker_that_is_not_the_controller_refuses_every_topic(broker, version):
+def test_T18_a_broker_that_finds_no_controller_refuses_every_topic(broker, version):
     broker.depose()
     answers = create(broker, topic("t"), topic("u"), topic("u"), version=version)
     assert [one.error_code for one in answers] == [ErrorCode.NOT_CONTROLLER] * 3

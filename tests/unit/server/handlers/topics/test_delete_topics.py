@@ -136,7 +136,7 @@ def test_an_id_does_not_reveal_the_name_of_a_hidden_topic(broker):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_T18_a_broker_that_is_not_the_controller_refuses(broker, version):
+def test_T18_a_broker_that_finds_no_controller_refuses(broker, version):
     broker.make_topic("t")
     broker.depose()
     (answer,) = delete(broker, "t", version=version)

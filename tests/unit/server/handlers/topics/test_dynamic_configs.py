@@ -198,7 +198,7 @@ def test_a_request_may_change_topics_brokers_and_groups_together(broker):
     ]
 
 
-def test_brokers_and_groups_change_on_a_broker_that_is_not_the_controller(broker):
+def test_a_broker_that_is_not_the_controller_checks_its_own_keys_first(broker):
     broker.make_topic("t")
     broker.depose()
     broker.run(broker.cluster.catch_up())
@@ -206,10 +206,15 @@ def test_brokers_and_groups_change_on_a_broker_that_is_not_the_controller(broker
         broker,
         [
             resource_of([("retention.ms", SET, "7")], kind=TOPIC, name="t"),
-            resource_of([("log.retention.ms", SET, "5")], kind=BROKER, name=OWN),
+            resource_of([("log.retention.ms", SET, "no number")], kind=BROKER, name=OWN),
+            resource_of([("log.retention.ms", SET, "5")], kind=BROKER, name="77"),
         ],
     )
-    assert [one.error_code for one in answers] == [ErrorCode.NOT_CONTROLLER, 0]
+    assert [one.error_code for one in answers] == [
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.INVALID_CONFIG,
+        ErrorCode.INVALID_REQUEST,
+    ]
 
 
 # --- groups ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,7 +18,7 @@ from tidemill.spark.pipelines.framework.config_file import configure
 from tidemill.spark.pipelines.framework.pipeline import Stage
 from tidemill.spark.pipelines.framework.runner import Runner
 from tidemill.spark.pipelines.framework.stopping import StopRequest
-from tidemill.testing.manual_clock import ManualClock
+from tidemill.testing.manual_clock import ManualClock, SimClock
 
 OUTAGE = "tidemill.client.network.errors.BrokerUnreachable: cannot write to topic x: refused"
 
@@ -210,3 +211,15 @@ def test_a_stop_does_not_wait_for_work_beside_the_batches(tmp_path):
     runner.run()
 
     assert upkeep.steps == 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_work_that_has_to_rest_for_a_poll_is_finished_at_the_end_too(tmp_path, first):
+    clock = SimClock(itertools.count(0, 0.5).__next__)
+    steps = iter([*([True] * first), False, True, True, False, False, False])
+    query = ScriptedQuery(batches_max=0, upkeep=lambda: next(steps))
+    runner, _ = runner_of(tmp_path, {"only": query}, once=True, clock=clock)
+
+    runner.run()
+
+    assert list(steps) == []

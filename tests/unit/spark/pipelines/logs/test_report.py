@@ -191,6 +191,16 @@ def test_windows_of_batches_that_were_merged_are_read_in_the_order_of_their_batc
     assert [m.requests for m in found] == [7, 8, 9, 10]
 
 
+def test_windows_of_a_batch_that_was_left_out_of_a_merge_are_read_too(tmp_path):
+    store(tmp_path, "q-0-3", window_rows(0, 9, 10))
+    store(tmp_path, "q-1", window_rows(7, 8))
+    store(tmp_path, "q-4", window_rows(11))
+
+    found = read_minutes(str(tmp_path), minutes=5, window_s=60)
+
+    assert [m.requests for m in found] == [7, 8, 9, 10, 11]
+
+
 def test_windows_that_are_merged_while_they_are_read_are_read_again(tmp_path, monkeypatch):
     store(tmp_path, "q-0", window_rows(0))
     store(tmp_path, "q-1", window_rows(1))

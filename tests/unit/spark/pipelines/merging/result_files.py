@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet
 
+from tidemill.core.clock import Clock
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 from tidemill.spark.pipelines.merging.file_merging import FileMerging
+from tidemill.testing.manual_clock import SimClock
 
 QUERY = "1f0c2d3e"
 HOUR = "date=2026-05-01/hour=07"
@@ -51,9 +54,16 @@ def folders_in(output: Path, place: str = HOUR) -> list[str]:
     return sorted(path.name for path in (output / "events" / place).iterdir())
 
 
-def merging_of(output: Path, *, done: int | None = None, query: str = QUERY) -> FileMerging:
+def hasty_clock() -> Clock:
+    """Ten seconds pass between two readings: no merged folder has to wait for its time."""
+    return SimClock(itertools.count(0, 10).__next__)
+
+
+def merging_of(
+    output: Path, *, done: int | None = None, query: str = QUERY, clock: Clock | None = None
+) -> FileMerging:
     """After batch `done`, with all folders closed."""
-    made = FileMerging(str(output), {"events": True}, is_active=True)
+    made = FileMerging(str(output), {"events": True}, is_active=True, clock=clock or hasty_clock())
     if done is not None:
         made.batch_written(BatchFolder(query, done + 1, done + 1), DAY_END_MS)
     return made

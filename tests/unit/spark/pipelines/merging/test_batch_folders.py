@@ -47,3 +47,33 @@ def test_a_single_small_folder_is_not_copied():
     sizes = {BatchFolder(Q, 1, 8): 500, BatchFolder(Q, 9, 9): 1}
 
     assert folders_to_merge(sizes, BatchFolder(Q, 10, 10), 100) == []
+
+
+def test_a_late_line_does_not_copy_a_folder_that_is_much_larger():
+    sizes = {BatchFolder(Q, 0, 8): 90, BatchFolder(Q, 9, 9): 1}
+
+    assert folders_to_merge(sizes, BatchFolder(Q, 10, 10), 100) == []
+
+
+@pytest.mark.parametrize("late_bytes", [1, 3])
+def test_rows_are_copied_a_bounded_number_of_times_however_often_late_lines_come(late_bytes):
+    full_bytes = 100_000
+    sizes = {BatchFolder(Q, 0, 0): 60_000, BatchFolder(Q, 1, 1): 20_000}
+    copied = 0
+    for number in range(2, 3_000):
+        sizes[BatchFolder(Q, number, number)] = late_bytes
+        chosen = folders_to_merge(sizes, BatchFolder(Q, number, number), full_bytes)
+        if chosen:
+            copied += sum(sizes[folder] for folder in chosen if sizes[folder] > full_bytes // 64)
+            sizes[BatchFolder.around(chosen)] = sum(sizes.pop(folder) for folder in chosen)
+        assert len(sizes) < 12
+
+    assert copied < 10 * sum(sizes.values())
+
+
+def test_an_hour_of_any_size_is_merged_a_bounded_part_at_a_time():
+    sizes = {BatchFolder(Q, n, n): 50 for n in range(20)}
+
+    chosen = folders_to_merge(sizes, BatchFolder(Q, 19, 19), 100)
+
+    assert chosen == [BatchFolder(Q, n, n) for n in range(8)]

@@ -18,6 +18,7 @@ from tests.unit.spark.pipelines.merging.result_files import (
     QUERY,
     finish,
     folders_in,
+    hasty_clock,
     merging_of,
     numbers_in,
     write_batch,
@@ -25,6 +26,7 @@ from tests.unit.spark.pipelines.merging.result_files import (
 from tidemill.spark.pipelines.merging import file_merging, prepared_folder
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 from tidemill.spark.pipelines.merging.file_merging import FileMerging
+from tidemill.testing.manual_clock import ManualClock
 
 CHANGES = ("link", "mkdir", "unlink", "rmdir", "fsync")
 """Calls of `os` after which a crash leaves something else behind than before."""
@@ -52,7 +54,7 @@ def test_batches_of_a_closed_hour_become_one_folder_with_the_same_rows(output):
     assert folders_in(output) == [f"batch={QUERY}-0-4"]
     assert numbers_in(output) == list(range(50))
     assert len(list((output / "events").rglob("*.parquet"))) == 1
-    assert [path.name for path in files_in(output / ".merge")] == ["lock"]
+    assert [path.name for path in files_in(output / ".merge")] == []
 
 
 def test_an_hour_that_the_watermark_has_not_passed_is_left_alone(output):
@@ -130,7 +132,22 @@ def test_a_batch_that_came_while_its_hour_was_merged_is_kept(output):
 
     assert numbers_in(output) == [*range(50), 80]
     assert len(folders_in(output)) == 6
-    assert [path.name for path in files_in(output / ".merge")] == ["lock"]
+    assert [path.name for path in files_in(output / ".merge")] == []
+
+
+@pytest.mark.parametrize("steps", range(9))
+def test_a_folder_that_waits_for_a_writer_is_not_prepared_again_by_the_next_pass(output, steps):
+    """The second successor would be made in the place of the first, and swapped half made."""
+    merging = merging_of(output, done=4)
+    with merging_of(output).writing():
+        finish(merging)
+        merging.batch_written(BatchFolder(QUERY, 6, 6), DAY_END_MS + 3_600_000)
+        for _ in range(steps):
+            merging.step()
+    finish(merging)
+
+    assert numbers_in(output) == list(range(50))
+    assert folders_in(output) == [f"batch={QUERY}-0-4"]
 
 
 def test_a_repeated_batch_is_told_where_its_rows_are(output):
@@ -203,6 +220,22 @@ def test_a_reader_in_the_middle_of_a_swap_gets_every_row_once_or_an_error(tmp_pa
     assert failed > 2
 
 
+def test_a_reader_that_has_listed_an_hour_before_it_was_announced_gets_every_row(output):
+    clock = ManualClock()
+    merging = merging_of(output, done=4, clock=clock)
+    found: list[int] = []
+    reader = reader_steps(output, backwards=False, found=found)
+    next(reader)
+    finish(merging)
+    for _ in reader:
+        pass
+    assert sorted(found) == list(range(50))
+
+    clock.advance(1)
+    finish(merging)
+    assert folders_in(output) == [f"batch={QUERY}-0-4"]
+
+
 # --- crashes -------------------------------------------------------------------------------------
 
 
@@ -243,7 +276,7 @@ def test_a_crash_at_any_change_of_files_loses_no_row_and_shows_none_twice(tmp_pa
         finish(merging_of(output, done=2))
         assert numbers_in(output) == [0, 1, 2, 9], seen
         assert folders_in(output) == ["batch=1f0c2d3e-0-2", "batch=another0-0"], seen
-        assert [path.name for path in files_in(output / ".merge")] == ["lock"], seen
+        assert [path.name for path in files_in(output / ".merge")] == [], seen
         if len(seen) < number:
             break
     assert set(seen) == {*CHANGES, "swap"}
@@ -254,7 +287,7 @@ def test_a_crash_at_any_change_of_files_loses_no_row_and_shows_none_twice(tmp_pa
 
 @pytest.mark.parametrize("address", ["hdfs://host/out", "s3a://bucket/out"])
 def test_other_storage_is_left_alone_and_said_so_once(address, caplog):
-    merging = FileMerging(address, {"events": True}, is_active=True)
+    merging = FileMerging(address, {"events": True}, is_active=True, clock=hasty_clock())
     merging.batch_written(BatchFolder(QUERY, 5, 5), DAY_END_MS)
     with merging.writing():
         assert merging.merged_labels("events", BatchFolder(QUERY, 1, 1)) == []
@@ -306,12 +339,12 @@ def test_results_that_a_user_removes_meanwhile_stay_removed(output, removed, cap
     finish(merging)
 
     assert numbers_in(output) == []
-    assert files_in(output / ".merge") == [output / ".merge/lock"]
+    assert files_in(output / ".merge") == []
     assert caplog.records == []
 
 
 def test_merging_can_be_turned_off(output):
-    merging = FileMerging(str(output), {"events": True}, is_active=False)
+    merging = FileMerging(str(output), {"events": True}, is_active=False, clock=hasty_clock())
     merging.batch_written(BatchFolder(QUERY, 5, 5), DAY_END_MS)
     finish(merging)
 

@@ -1,0 +1,72 @@
+"""A broker's requests to whoever is the controller, over one connection at a time.
+
+The outcome is one of three, as with the store: an answer; KafkaError NOT_CONTROLLER, nothing was
+sent; ClientError, it may have been done or not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar, final
+
+from tidemill.client.network.broker_connection import BrokerConnection
+from tidemill.client.network.errors import ClientError
+from tidemill.core.config.broker_config import Endpoint
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.net import Net
+from tidemill.wire.message import Message
+
+__all__ = ["ControllerLink"]
+
+R = TypeVar("R", bound=Message)
+
+
+@final
+class ControllerLink:
+    """Connects when it is first used, and again when the controller is another one."""
+
+    def __init__(self, net: Net, find: Callable[[], Endpoint | None], *, client_id: str) -> None:
+        """`find` says where the controller is; None while there is none."""
+        self._net = net
+        self._find = find
+        self._client_id = client_id
+        self._connection: BrokerConnection | None = None
+        self._endpoint: Endpoint | None = None
+        self._connecting = asyncio.Lock()
+
+    async def request(
+        self, message: Message, response_type: type[R], *, version: int, timeout_s: float
+    ) -> R:
+        """The controller's answer; the module's head has the three outcomes."""
+        connection = await self._connected(timeout_s)
+        return await connection.request(
+            message, response_type, version=version, timeout_s=timeout_s
+        )
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    async def _connected(self, timeout_s: float) -> BrokerConnection:
+        async with self._connecting:
+            endpoint = self._find()
+            connection = self._connection
+            if connection is not None and connection.usable and endpoint == self._endpoint:
+                return connection
+            self.close()
+            if endpoint is None:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "there is no controller at present")
+            try:
+                connection = await BrokerConnection.open(
+                    self._net,
+                    endpoint.host,
+                    endpoint.port,
+                    timeout_s=timeout_s,
+                    client_id=self._client_id,
+                )
+            except ClientError as error:
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
+            self._connection, self._endpoint = connection, endpoint
+            return connection

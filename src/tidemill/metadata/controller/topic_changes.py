@@ -1,0 +1,185 @@
+"""Requests that change topics: planned by `controller.py`, checked against the pages, written.
+
+There is one result per request, in order (T21). A topic whose page cannot be read is not written,
+and one that does not fit into its page is refused alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol, TypeVar, final
+from uuid import UUID
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicId
+from tidemill.metadata.controller.controller import (
+    ConfigChange,
+    PartitionsSpec,
+    TopicPlanner,
+    TopicResult,
+    TopicSpec,
+)
+from tidemill.metadata.controller.page_writer import PartTooLarge
+from tidemill.metadata.controller.store_writes import altered_topic
+from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
+from tidemill.metadata.image.page import page_of
+
+__all__ = ["TopicChanges", "WriteDraft"]
+
+
+class WriteDraft(Protocol):
+    """Writes a draft as the controller of a term, and publishes it."""
+
+    async def __call__(self, draft: ImageDraft, *, term: int, bounded: bool = False) -> None: ...
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+_Request = TypeVar("_Request", bound=_Named)
+
+
+@final
+class TopicChanges:
+    """The changes of topics that the controller makes; called with the cluster's lock held."""
+
+    def __init__(
+        self, keeper: ImageKeeper, planner: Callable[[], TopicPlanner], write: WriteDraft
+    ) -> None:
+        self._keeper = keeper
+        self._planner = planner
+        self._write = write
+
+    @property
+    def _image(self) -> MetadataImage:
+        return self._keeper.image
+
+    async def create(
+        self,
+        specs: Sequence[TopicSpec],
+        topic_ids: Sequence[TopicId],
+        *,
+        validate_only: bool,
+        term: int,
+    ) -> list[TopicResult]:
+        planner = self._planner()
+        ids = dict(zip((spec.name for spec in specs), topic_ids, strict=True))
+
+        def plan(spec: TopicSpec) -> TopicImage:
+            # An earlier attempt of this request, whose outcome we missed, may have made it.
+            made = self._image.topic_by_id(ids[spec.name])
+            return made or planner.plan_topic(spec, ids[spec.name])
+
+        results = _planned(specs, plan)
+        self._refuse_unknown_names(results)
+        if not validate_only:
+            await self.put(results, term=term)
+        return results
+
+    async def delete(self, topics: Sequence[str | UUID], *, term: int) -> list[TopicResult]:
+        results = [_deletion(self._image, topic) for topic in topics]
+        self._refuse_unwritable(results)
+        draft = ImageDraft(self._image)
+        for result in results:
+            if result.topic is not None:
+                draft.drop_topic(result.topic.name)
+        await self._write(draft, term=term)
+        return results
+
+    async def add_partitions(
+        self, specs: Sequence[PartitionsSpec], *, validate_only: bool, term: int
+    ) -> list[TopicResult]:
+        results = _planned(specs, self._planner().plan_partitions)
+        if not validate_only:
+            await self.put(results, term=term)
+        return results
+
+    async def configure(
+        self, changes: Sequence[ConfigChange], *, validate_only: bool, term: int
+    ) -> list[TopicResult]:
+        results = _planned(changes, self._planner().plan_config)
+        if not validate_only:
+            await self.put(results, term=term)
+        return results
+
+    async def put(self, results: Sequence[TopicResult], *, term: int) -> None:
+        """Write the topics of the results; those that do not fit into their pages are refused."""
+        self._refuse_unwritable(results)
+        while True:
+            draft = ImageDraft(self._image)
+            for result in results:
+                if result.topic is not None:
+                    before = self._image.topic_by_id(result.topic_id)
+                    after = result.topic if before is None else altered_topic(before, result.topic)
+                    draft.put_topic(after)
+            try:
+                await self._write(draft, term=term, bounded=True)
+            except PartTooLarge as error:
+                _refuse_page(results, error)
+            else:
+                break
+        for result in results:
+            if result.topic is not None:
+                result.topic = self._image.topics[result.name]
+
+    def is_writable(self, topic_id: UUID) -> bool:
+        return self._keeper.is_readable(page_path(page_of(topic_id)))
+
+    def _refuse_unknown_names(self, results: Iterable[TopicResult]) -> None:
+        """A page that cannot be read may have a topic of any name, whose logs are there (I34)."""
+        if self._keeper.topics_readable:
+            return
+        for result in results:
+            if result.topic is not None and self._image.topic_by_id(result.topic_id) is None:
+                detail = "a page of the metadata cannot be read, and may have this topic"
+                result.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail))
+
+    def _refuse_unwritable(self, results: Iterable[TopicResult]) -> None:
+        for result in results:
+            if result.topic is not None and not self.is_writable(result.topic.topic_id):
+                detail = "its page of the metadata cannot be read, so it is not written"
+                result.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail))
+
+
+def _refuse_page(results: Iterable[TopicResult], error: PartTooLarge) -> None:
+    for result in results:
+        if result.topic is not None and page_path(page_of(result.topic.topic_id)) == error.path:
+            result.refuse(error)
+
+
+def _planned(
+    requests: Sequence[_Request], plan: Callable[[_Request], TopicImage]
+) -> list[TopicResult]:
+    """One result per request, in order; a topic that occurs twice is refused both times."""
+    times = Counter(request.name for request in requests)
+    results: list[TopicResult] = []
+    for request in requests:
+        result = TopicResult(request.name)
+        try:
+            if times[request.name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names it more than once")
+            result.topic = plan(request)
+            result.topic_id = result.topic.topic_id
+        except KafkaError as error:
+            result.refuse(error)
+        results.append(result)
+    return results
+
+
+def _deletion(image: MetadataImage, wanted: str | UUID) -> TopicResult:
+    if isinstance(wanted, UUID):
+        topic, missing = image.topic_by_id(wanted), ErrorCode.UNKNOWN_TOPIC_ID
+        result = TopicResult("", topic_id=wanted)
+    else:
+        topic, missing = image.topic(wanted), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        result = TopicResult(wanted)
+    if topic is None:
+        result.refuse(KafkaError(missing, "no such topic"))
+    else:
+        result.name, result.topic_id, result.topic = topic.name, topic.topic_id, topic
+    return result

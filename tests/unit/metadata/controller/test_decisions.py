@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicId
+from tidemill.metadata.controller.decisions import (
+    changed_in_sync_set,
+    let_in,
+    live_brokers,
+    missing_members,
+    reconcile,
+    returns,
+)
+from tidemill.metadata.controller.election import Return
+from tidemill.metadata.image.isr_proposal import IsrProposal
+from tidemill.metadata.image.metadata_image import (
+    BrokerImage,
+    MemberImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from tidemill.metadata.image.topic_config import TopicConfig
+
+TOPIC_ID = TopicId(UUID(int=1))
+DISK, OTHER_DISK = UUID(int=7), UUID(int=8)
+
+
+def broker(broker_id: int, *, epoch: int = 1, **fields) -> BrokerImage:
+    return BrokerImage(broker_id=broker_id, epoch=epoch, host="h", port=1, **fields)
+
+
+def member(broker_id: int, *, epoch: int = 1, directory_id: UUID = DISK) -> MemberImage:
+    return MemberImage(broker_id=broker_id, epoch=epoch, directory_id=directory_id)
+
+
+def partition(leader: int, isr: tuple[int, ...]) -> PartitionImage:
+    return PartitionImage(
+        leader=leader,
+        leader_epoch=4,
+        replicas=(0, 1, 2),
+        isr=isr,
+        last_known_leader=leader,
+        partition_epoch=9,
+    )
+
+
+def image(
+    *partitions: PartitionImage, brokers: list[BrokerImage], members: list[MemberImage]
+) -> MetadataImage:
+    topic = TopicImage(name="t", topic_id=TOPIC_ID, partitions=partitions, config=TopicConfig())
+    return MetadataImage(
+        brokers={one.broker_id: one for one in brokers},
+        members={one.broker_id: one for one in members},
+        topics={"t": topic},
+        names={TOPIC_ID: "t"},
+    )
+
+
+def test_only_a_broker_that_is_let_in_and_whose_disk_works_is_live():
+    found = image(
+        brokers=[
+            broker(0),
+            broker(1, epoch=2),
+            broker(2, failed=True),
+            broker(3, leaving=True),
+            broker(4),
+        ],
+        members=[member(0), member(1), member(2), member(3)],
+    )
+    live = live_brokers(found)
+    assert (live.brokers, live.electable, live.leaving) == ({0, 3}, {0}, {3})
+
+
+def test_a_broker_is_let_in_in_the_epoch_of_its_registration_unless_its_disk_failed():
+    found = image(
+        brokers=[broker(0, epoch=5, directory_id=DISK), broker(1, epoch=6, failed=True)],
+        members=[member(0), member(1), member(2)],
+    )
+    after = let_in(found)
+    assert [(one, after[one].epoch) for one in sorted(after)] == [(0, 5), (1, 1), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "how"),
+    [
+        ({"directory_id": DISK}, Return.CLEAN),
+        ({"directory_id": DISK, "unclean": True}, Return.UNCLEAN),
+        ({"directory_id": OTHER_DISK}, Return.NEW_DISK),
+        ({"directory_id": OTHER_DISK, "unclean": True}, Return.NEW_DISK),
+        ({}, Return.CLEAN),
+    ],
+)
+def test_a_registration_says_what_a_broker_still_has(fields, how):
+    found = image(brokers=[broker(0, epoch=2, **fields)], members=[member(0)])
+    assert returns(found) == {0: how}
+
+
+def test_a_broker_in_the_epoch_that_was_let_in_does_not_return():
+    assert returns(image(brokers=[broker(0, unclean=True)], members=[member(0)])) == {}
+
+
+def test_reconcile_names_only_partitions_that_must_change():
+    found = reconcile(
+        image(
+            partition(1, (1,)),
+            partition(0, (0, 1)),
+            brokers=[broker(1), broker(2)],
+            members=[member(0), member(1), member(2)],
+        )
+    )
+    assert [(one.partition, one.after.leader) for one in found] == [(1, 1)]
+    assert found[0].before.partition_epoch == 9
+
+
+def test_a_fenced_broker_is_not_elected_and_leaves_the_in_sync_set():
+    (change,) = reconcile(
+        image(
+            partition(0, (0, 1)),
+            brokers=[broker(0, epoch=2), broker(1)],
+            members=[member(0), member(1)],
+        )
+    )
+    assert (change.after.leader, change.after.isr) == (1, (1,))
+
+
+def test_one_change_lets_an_unclean_leader_in_and_elects_another():
+    found = image(
+        partition(0, (0, 1)),
+        partition(0, (0,)),
+        partition(1, (1,)),
+        brokers=[broker(0, epoch=2, unclean=True), broker(1)],
+        members=[member(0, directory_id=UUID(int=0)), member(1)],
+    )
+    changes = reconcile(found, returned=returns(found))
+    after = [(one.partition, one.after.leader, one.after.isr) for one in changes]
+    assert after == [(0, 1, (1,)), (1, 0, (0,))]
+    assert all(one.after.leader_epoch > one.before.leader_epoch for one in changes)
+
+
+def test_a_broker_that_is_waited_for_keeps_its_leaderships_but_is_given_none():
+    found = image(
+        partition(0, (0, 1)),
+        partition(2, (2, 0)),
+        brokers=[broker(1)],
+        members=[member(0), member(1), member(2)],
+    )
+    changes = reconcile(found, waited_for={0})
+    assert [(one.partition, one.after.leader, one.after.isr) for one in changes] == [(1, -1, (0,))]
+
+
+def test_members_are_missing_only_while_an_in_sync_set_counts_on_them():
+    found = image(
+        partition(0, (0, 1)),
+        brokers=[broker(1)],
+        members=[member(0), member(1), member(2)],
+    )
+    assert missing_members(found) == {0}
+
+
+# --- in-sync sets ---
+
+LED = image(
+    partition(0, (0,)),
+    brokers=[broker(0), broker(1, epoch=3), broker(2, leaving=True)],
+    members=[member(0), member(1, epoch=3), member(2)],
+)
+
+
+def propose(*isr: tuple[int, int], sender: int = 0, index: int = 0) -> PartitionImage:
+    proposal = IsrProposal(
+        topic_id=TOPIC_ID, partition=index, leader_epoch=4, partition_epoch=9, isr=isr
+    )
+    return changed_in_sync_set(LED, LED.brokers[sender], proposal).after
+
+
+def test_a_follower_joins_in_the_life_in_which_it_caught_up():
+    assert propose((0, 1), (1, 3)).isr == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("isr", "fields", "code"),
+    [
+        ([(0, 1), (1, 2)], {}, ErrorCode.INELIGIBLE_REPLICA),
+        ([(0, 1), (2, 1)], {}, ErrorCode.INELIGIBLE_REPLICA),
+        ([(0, 1)], {"sender": 1}, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        ([(0, 1)], {"index": 1}, ErrorCode.UNKNOWN_TOPIC_ID),
+        ([(1, 3)], {}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_a_proposal_is_refused_with_its_own_code(isr, fields, code):
+    with pytest.raises(KafkaError) as refused:
+        propose(*isr, **fields)
+    assert refused.value.code is code
