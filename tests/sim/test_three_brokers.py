@@ -156,7 +156,7 @@ def test_F79_consumers_see_only_what_every_in_sync_replica_has(seed):
         await bench.send(5)
         bench.cut_off(bench.followers[0])
         _, delivery = await bench.begin()
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(5.0)
         assert replica(bench.world, bench.leader, ORDERS).log.log_end_offset == 6
         assert len(await drain(bench.world, ORDERS)) == 5
         bench.world.net.heal_all()
@@ -173,7 +173,7 @@ def test_F78_a_silent_follower_holds_acks_all_back_until_it_leaves_the_isr(seed)
         leader, silent = bench.leader, bench.followers[0]
         bench.cut_off(silent)
         value, delivery = await bench.begin()
-        await asyncio.sleep(20.0)
+        await asyncio.sleep(5.0)
         led = replica(bench.world, leader, ORDERS)
         assert led.high_watermark == 5
         assert sorted(led.isr) == list(IDS)
@@ -271,10 +271,14 @@ def test_I14_a_follower_with_a_tail_of_its_own_acknowledges_nothing():
         for follower in bench.followers:
             for epoch, offset in ((99, 3), (led.leader_epoch, 4)):
                 wanted = FetchPartition(
-                    fetch_offset=offset, last_fetched_epoch=epoch, flushed_offset=offset
+                    current_leader_epoch=led.leader_epoch,
+                    fetch_offset=offset,
+                    last_fetched_epoch=epoch,
+                    flushed_offset=offset,
                 )
+                broker_epoch = bench.world.broker(follower).cluster.broker_epoch
                 request = FetchRequest(
-                    replica_state=ReplicaState(replica_id=follower),
+                    replica_state=ReplicaState(replica_id=follower, replica_epoch=broker_epoch),
                     topics=[FetchTopic(topic_id=led.topic_id, partitions=[wanted])],
                 )
                 response = await connection.request(request, FetchResponse, timeout_s=5.0)

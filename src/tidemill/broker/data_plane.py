@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
 
 from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
 from tidemill.core.config.broker_config import BrokerConfig
-from tidemill.core.errors import StorageFault
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.follower import Followers
-from tidemill.replication.isr_keeper import IsrKeeper
+from tidemill.replication.isr_proposals import AlterIsr, IsrProposals
 from tidemill.replication.journal_settler import JournalSettler
 from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
@@ -50,7 +51,7 @@ class DataPlane:
     flusher: Flusher
     settler: JournalSettler
     replicas: ReplicaManager
-    isr_keeper: IsrKeeper
+    isr_proposals: IsrProposals
     housekeeping: Housekeeping
     cleaner: Cleaner
     stray_logs: StrayLogs
@@ -58,7 +59,7 @@ class DataPlane:
     def loops(self) -> Loops:
         yield "flusher", self.flusher.run()
         yield "journal", self.settler.run()
-        yield "in-sync sets", self.isr_keeper.run()
+        yield "in-sync sets", self.isr_proposals.run()
         yield "retention", self.housekeeping.run_retention()
         yield "openings", self.housekeeping.run_openings()
         yield "checkpoints", self.housekeeping.run_checkpoints()
@@ -133,6 +134,8 @@ def build_data_plane(
         cutter=cutter,
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
+        broker_epoch=lambda: cluster.broker_epoch,
+        checkpoint=lambda: housekeeping.write_checkpoint(),
     )
 
     def follow_and_tell(partition: Partition, image: PartitionImage) -> None:
@@ -140,7 +143,22 @@ def build_data_plane(
         role_changed(partition, image)
 
     replicas = ReplicaManager(
-        config.node_id, directory, flusher, clock=clock, followed=follow_and_tell
+        config.node_id,
+        directory,
+        flusher,
+        clock=clock,
+        followed=follow_and_tell,
+        lease=cluster,
+        broker_epoch=lambda: cluster.broker_epoch,
+    )
+    housekeeping = Housekeeping(
+        disk,
+        directory,
+        replicas,
+        clock=clock,
+        flusher=flusher,
+        log_changes=log_changes,
+        config=cluster.live,
     )
     flusher.subscribe(replicas.log_flushed)
     directory.on_failure = _take_offline(replicas)
@@ -149,16 +167,8 @@ def build_data_plane(
         flusher=flusher,
         settler=settler,
         replicas=replicas,
-        isr_keeper=IsrKeeper(replicas, _isr_proposal(cluster), clock=clock),
-        housekeeping=Housekeeping(
-            disk,
-            directory,
-            replicas,
-            clock=clock,
-            flusher=flusher,
-            log_changes=log_changes,
-            config=cluster.live,
-        ),
+        isr_proposals=IsrProposals(replicas, _alter_isr(cluster), clock=clock, lease=cluster),
+        housekeeping=housekeeping,
         cleaner=Cleaner(
             disk,
             directory,
@@ -181,16 +191,27 @@ def _take_offline(replicas: ReplicaManager) -> Callable[[StorageFault], None]:
     return failed
 
 
-def _isr_proposal(cluster: Cluster) -> Callable[[Partition, tuple[int, ...]], Awaitable[None]]:
-    async def propose(partition: Partition, isr: tuple[int, ...]) -> None:
-        image = partition.image
-        assert image is not None
-        await cluster.propose_isr(
-            partition.topic_id,
-            partition.name.partition,
-            isr,
-            leader_epoch=image.leader_epoch,
-            partition_epoch=image.partition_epoch,
-        )
+def _alter_isr(cluster: Cluster) -> AlterIsr:
+    """Proposes one by one; a refusal is the answer for its partition alone."""
 
-    return propose
+    async def alter(proposals: Sequence[IsrProposal]) -> list[IsrAnswer]:
+        return [await _alter_one(cluster, proposal) for proposal in proposals]
+
+    return alter
+
+
+async def _alter_one(cluster: Cluster, proposal: IsrProposal) -> IsrAnswer:
+    topic = cluster.image.topic_by_id(proposal.topic_id)
+    isr = () if topic is None else topic.partitions[proposal.partition].isr
+    try:
+        state = await cluster.propose_isr(
+            proposal.topic_id,
+            proposal.partition,
+            [broker_id for broker_id, _ in proposal.isr],
+            leader_epoch=proposal.leader_epoch,
+            partition_epoch=proposal.partition_epoch,
+            broker_epochs={one: epoch for one, epoch in proposal.isr if one not in isr},
+        )
+    except KafkaError as error:
+        return IsrAnswer(error.code)
+    return IsrAnswer(ErrorCode.NONE, state)
