@@ -20,7 +20,7 @@ def fetched(
     of: LedReplicas, by: int, offset: int, *, leader_end: int = 9, now: float = 2.0
 ) -> bool:
     return of.fetched(
-        by, fetch_offset=offset, flushed_offset=offset, leader_end=leader_end, now=now
+        by, fetch_offset=offset, flushed_offset=offset, leader_end=leader_end, now=2.0
     )
 
 
