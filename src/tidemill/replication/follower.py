@@ -141,9 +141,8 @@ class Followers:
         leader = self._broker(leader_id)
         if leader is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {leader_id} is not alive")
-        connection = await BrokerConnection.open(
-            self._net, leader.host, leader.port, timeout_s=REQUEST_TIMEOUT_S
-        )
+        host, port = leader.peer_endpoint
+        connection = await BrokerConnection.open(self._net, host, port, timeout_s=REQUEST_TIMEOUT_S)
         try:
             while self._followed.get(leader_id):
                 await self._fetch_once(connection, leader_id)
@@ -157,9 +156,8 @@ class Followers:
         asked: dict[tuple[UUID, int], tuple[Partition, int]] = {
             (p.topic_id, p.name.partition): (p, p.leader_epoch) for p in partitions
         }
-        response = await connection.request(
-            self._request(partitions), FetchResponse, timeout_s=REQUEST_TIMEOUT_S
-        )
+        request = self._request(partitions, self._wait_ms(leader_id))
+        response = await connection.request(request, FetchResponse, timeout_s=REQUEST_TIMEOUT_S)
         appended: list[Partition] = []
         for topic in response.responses:
             for data in topic.partitions:
@@ -168,15 +166,13 @@ class Followers:
                     continue  # its role changed during the fetch
                 if await self._try_apply(partition, data, leader_id, epoch):
                     appended.append(partition)
-                if not data.error_code and partition.follow_start(data.log_start_offset):
-                    self._has_unsaved_starts = True
         await self._flush(appended)
         await self._maybe_save_starts()
         if response.error_code:
             await asyncio.sleep(RETRY_S)
 
     async def _wait_ready(self, leader_id: int) -> list[Partition]:
-        """The partitions to fetch now; waits while all of them rest. None if there are none."""
+        """The partitions to fetch now; waits while all of them rest. Empty if there are none."""
         while followed := self._followed[leader_id]:
             now = self._clock.monotonic()
             ready = [
@@ -190,6 +186,13 @@ class Followers:
             await asyncio.sleep(RETRY_S)
         return []
 
+    def _wait_ms(self, leader_id: int) -> int:
+        """How long the leader may park the fetch: no longer than until a rest ends."""
+        now = self._clock.monotonic()
+        rests = [self._rests[one] for one in self._followed[leader_id] if one in self._rests]
+        ends = [rest.until - now for rest in rests if rest.until > now]
+        return min([FETCH_WAIT_MS, *(int(1000 * end) for end in ends)])
+
     async def _try_apply(
         self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
     ) -> bool:
@@ -197,7 +200,8 @@ class Followers:
         try:
             has_appended = await self._apply(partition, data, leader_id, epoch)
         except DiskFull as full:
-            log.error("replicating %s: %s", partition.name, full)
+            if partition not in self._rests:
+                log.error("replicating %s: %s", partition.name, full)
             self._rest(partition, FULL_DISK_REST_S, failures=0)
         except (KafkaError, StorageFault) as error:
             failures = self._rests[partition].failures + 1 if partition in self._rests else 1
@@ -235,7 +239,7 @@ class Followers:
         followed = partition in self._followed.get(leader_id, ())
         return followed and partition.leader_epoch == epoch
 
-    def _request(self, partitions: Iterable[Partition]) -> FetchRequest:
+    def _request(self, partitions: Iterable[Partition], wait_ms: int) -> FetchRequest:
         topics: dict[object, FetchTopic] = {}
         for partition in partitions:
             topic = topics.setdefault(partition.topic_id, FetchTopic(topic_id=partition.topic_id))
@@ -244,7 +248,7 @@ class Followers:
             replica_state=ReplicaState(
                 replica_id=self._broker_id, replica_epoch=self._broker_epoch()
             ),
-            max_wait_ms=FETCH_WAIT_MS,
+            max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=FETCH_BYTES_MAX,
             topics=list(topics.values()),
@@ -268,6 +272,8 @@ class Followers:
             high_watermark=data.high_watermark,
             now_ms=self._clock.wall_ms(),
         )
+        if partition.follow_start(data.log_start_offset):
+            self._has_unsaved_starts = True
         return count > 0
 
     def _allows_cut(self, partition: Partition, cut: _AskedCut) -> bool:

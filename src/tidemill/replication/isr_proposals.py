@@ -16,6 +16,7 @@ from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.loop.pacing import Pacer
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.replication.partition import Partition
@@ -30,6 +31,8 @@ AlterIsr = Callable[[Sequence[IsrProposal]], Awaitable[Sequence[IsrAnswer]]]
 nobody knows what became of any of them."""
 
 LOOK_INTERVAL_S = 0.5
+PARTITIONS_PER_SLICE = 250
+"""Partitions that are looked at in one turn of the loop: about a millisecond."""
 REQUEST_INTERVAL_S = 0.01
 """At most a hundred requests per second, however many followers catch up."""
 
@@ -68,7 +71,7 @@ class IsrProposals:
         """Propose what all partitions want now, and take in the answers."""
         if not self._lease.may_act:
             return
-        sent = self._collect()
+        sent = await self._collect()
         if not sent:
             return
         try:
@@ -82,11 +85,13 @@ class IsrProposals:
             else:
                 partition.isr_unanswered(proposal)
 
-    def _collect(self) -> list[tuple[Partition, IsrProposal]]:
+    async def _collect(self) -> list[tuple[Partition, IsrProposal]]:
         """At most one proposal for each partition."""
-        now = self._clock.monotonic()
         sent = []
+        pacer = Pacer(PARTITIONS_PER_SLICE)
         for partition in list(self._replicas):
+            await pacer.step()
+            now = self._clock.monotonic()
             if partition.marks_are_held:
                 partition.maybe_advance_marks()
             proposal = partition.try_propose_isr(now=now) if partition.has_followers else None

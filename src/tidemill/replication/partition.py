@@ -123,7 +123,7 @@ class Partition:
         self.epoch_start_offset = 0
         """The log end when this broker became leader: everything below is of an older epoch."""
         self.led: LedReplicas | None = None
-        """What we know of the other replicas, while we lead."""
+        """What we know of the other replicas in the leader epoch in which we lead, or led last."""
         self._broker_id = broker_id
         self._flushes = flushes
         self._lease = lease
@@ -153,13 +153,13 @@ class Partition:
         led = self.led
         if led is None or image.leader_epoch != self.leader_epoch:
             self._start_epoch(image.leader_epoch)
-            self.is_leader = True
             self.epoch_start_offset = self.log.log_end_offset
             self._flush_requested_offset = 0
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.led = LedReplicas(self._broker_id, image, self._epochs, now=now)
         else:
             led.follow(image, now=now)
+        self.is_leader = True
         self.image = image
         self._in_sync_changed()
         self.maybe_advance_marks()
@@ -173,9 +173,15 @@ class Partition:
 
     def resign(self, code: ErrorCode) -> None:
         """Stop serving: another leads, the topic was deleted, or the log directory failed."""
-        self.is_leader = False
         self.led = None
-        self._alone = self.marks_are_held = False
+        self.step_back(code)
+
+    def step_back(self, code: ErrorCode) -> None:
+        """Stop leading, perhaps only until the controller has let this broker in again.
+
+        In the same leader epoch, a proposal that is in doubt can still be made.
+        """
+        self.is_leader = self.marks_are_held = False
         self.fail_waiters(code)
         self._wake_everyone()
 
@@ -207,12 +213,12 @@ class Partition:
     @property
     def has_followers(self) -> bool:
         """Whether this broker leads, and there are other replicas."""
-        return self.led is not None and bool(self.led.followers)
+        return self.is_leader and self.led is not None and bool(self.led.followers)
 
     def try_propose_isr(self, *, now: float) -> IsrProposal | None:
         """What to ask of the controller now, if anything; from now on it may have been made."""
         led = self.led
-        if led is None:
+        if led is None or not self.is_leader:
             return None
         if led.review_candidates(now):
             self._in_sync_changed()
@@ -415,7 +421,7 @@ class Partition:
     ) -> None:
         """A follower's fetch is its acknowledgement of everything before `fetch_offset`."""
         led = self.led
-        if led is None:
+        if led is None or not self.is_leader:
             raise self._not_leading()
         is_candidate = led.fetched(
             broker_id,

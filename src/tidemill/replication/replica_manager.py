@@ -223,7 +223,7 @@ class ReplicaManager:
         leads = image.leader == self.broker_id
         if leads and not self._is_let_in:
             partition.after_cut = None
-            partition.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            partition.step_back(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self._followed(partition, replace(image, leader=NO_LEADER))
             return
         if leads and partition.is_being_cut:

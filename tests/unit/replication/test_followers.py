@@ -171,6 +171,7 @@ def test_an_error_of_one_partition_delays_that_one_alone(run):
         refused = data(0, error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         await bench.fetch(refused, data(1))
         assert await bench.fetch(data(1)) == [1]
+        assert bench.connection.asked[-1].max_wait_ms <= 100
         bench.clock.advance(0.1)
         assert await bench.fetch(data(0), data(1)) == [0, 1]
 

@@ -67,6 +67,16 @@ def test_H2_another_image_of_the_same_state_does_not_take_a_proposal_back(propos
     assert proposed.high_watermark == 4
 
 
+def test_H1_a_proposal_in_doubt_outlives_a_pause_of_the_leadership_in_the_same_epoch(proposed):
+    proposed.isr_unanswered(proposed.try_propose_isr(now=1.0))
+    proposed.step_back(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert propose(proposed) is None
+    proposed.become_leader(image(isr=(OWN, SECOND)), now=2.0)
+    append(proposed, 4)
+    fetched(SECOND, proposed, 8)
+    assert proposed.high_watermark == 4
+
+
 def test_an_answer_is_adopted_before_the_image_has_it(proposed):
     proposal = proposed.try_propose_isr(now=1.0)
     state = image(isr=ALL, version=1)
