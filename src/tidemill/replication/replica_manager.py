@@ -153,16 +153,20 @@ class ReplicaManager:
     def _follow_brokers(self, delta: Delta) -> None:
         if not delta.brokers_changed and not delta.members_changed:
             return
-        image, epochs = delta.after, self.broker_epochs
-        epochs.registered = {one.broker_id: one.epoch for one in image.brokers.values()}
-        epochs.let_in = {
+        image, before = delta.after, delta.before.brokers
+        self.broker_epochs.registered = {one: image.brokers[one].epoch for one in image.brokers}
+        self.broker_epochs.let_in = {
             broker.broker_id
             for broker in image.brokers.values()
-            if _is_let_in(image, broker.broker_id, broker.epoch) and not broker.failed
+            if _is_let_in(image, broker.broker_id, broker.epoch)
+            and not broker.failed
+            and not broker.leaving
         }
         for broker_id in delta.brokers_changed:
-            for partition in self:
-                partition.follower_restarted(broker_id)
+            known, now = before.get(broker_id), image.brokers.get(broker_id)
+            if known is None or now is None or known.epoch != now.epoch:
+                for partition in self:
+                    partition.follower_restarted(broker_id)
 
     def _follow_own_registration(self, image: MetadataImage) -> bool:
         """Whether we were let in just now, or are not any more."""

@@ -123,9 +123,10 @@ class Place:
         draft.drop_topic(name)
         self._apply(draft)
 
-    def register(self, broker_id: int, epoch: int) -> None:
+    def register(self, broker_id: int, epoch: int, *, leaving: bool = False) -> None:
         draft = ImageDraft(self.metadata)
-        draft.put_broker(BrokerImage(broker_id=broker_id, epoch=epoch, host="h", port=1))
+        broker = BrokerImage(broker_id=broker_id, epoch=epoch, host="h", port=1, leaving=leaving)
+        draft.put_broker(broker)
         self._apply(draft)
 
     def _apply(self, draft: ImageDraft) -> None:
@@ -320,6 +321,18 @@ def test_I14_the_position_of_a_broker_before_its_restart_does_not_count(place):
     assert not _wants(partition, SECOND)
     fetched(SECOND, partition, 5)
     assert _wants(partition, SECOND)
+
+
+def test_a_follower_that_is_about_to_leave_keeps_its_position_and_does_not_join(place):
+    place.register(SECOND, epoch=2)
+    place.let_in(SECOND, epoch=2)
+    place.put(topic(image(isr=(OWN,))))
+    partition = place.partition()
+    append(partition, 5)
+    fetched(SECOND, partition, 5)
+    place.register(SECOND, epoch=2, leaving=True)
+    assert partition.led.followers[SECOND].log_end_offset == 5
+    assert not _wants(partition, SECOND)
 
 
 def test_a_follower_that_is_fenced_does_not_join(place):
