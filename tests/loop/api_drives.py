@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.loop.stage import Drive, Stage
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.wire.api_keys import API_SPECS, ApiKey
 from tidemill.wire.generated import alter_configs, consumer_group_heartbeat, delete_records
 from tidemill.wire.generated import describe_quorum as quorum_described
@@ -287,16 +288,21 @@ async def as_another_broker(stage: Stage) -> None:
     """What brokers ask the controller: proposals for a wide topic, and a request passed on."""
     await stage.create("wide", WIDE)
     cluster = stage.world.broker(0).cluster
+    host, port = cluster.image.brokers[0].peer_endpoint
+    net = stage.world.client_net("another")
+    connection = await BrokerConnection.open(net, host, port, timeout_s=5.0)
+    internal = Stage(stage.world, connection)
     topic = cluster.image.topics["wide"]
     me = [BrokerState(broker_id=0, broker_epoch=cluster.broker_epoch)]
     data = [RequestPartitionData(partition_index=i, new_isr_with_epochs=me) for i in range(WIDE)]
     topics = [RequestTopicData(topic_id=topic.topic_id, partitions=data)]
     proposals = AlterPartitionRequest(broker_id=0, broker_epoch=cluster.broker_epoch, topics=topics)
-    await stage.ask(proposals, 3)
+    await internal.ask(proposals, 3)
     spec = API_SPECS[ApiKey.DELETE_TOPICS]
     request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
     frame = encode_request(request, spec=spec, version=5, correlation_id=0, client_id="c")
-    await stage.ask(EnvelopeRequest(request_data=b"".join(frame)[4:]), 0)
+    await internal.ask(EnvelopeRequest(request_data=b"".join(frame)[4:]), 0)
+    connection.close()
 
 
 async def offsets(stage: Stage) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from tests.sim.replicas import eventually
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.client.producing.producer import Producer
 from tidemill.testing.sim.world import SimWorld
 from tidemill.upkeep import stray_logs
 
@@ -38,5 +39,34 @@ def test_I34_a_broker_that_was_down_removes_the_logs_of_topics_deleted_meanwhile
         assert _logs(world, 2) == ["gone-0", "kept-0"]
         await eventually(lambda: _logs(world, 2) == ["kept-0"])
         assert _logs(world, 0) == ["kept-0"]
+
+    SimWorld(1).run(main)
+
+
+def test_H4_a_topic_that_is_deleted_while_it_is_flushed_does_not_fail_the_directory():
+    async def main(world: SimWorld) -> None:
+        for broker_id in IDS:
+            await world.start_broker(broker_id)
+        async with (
+            ClusterClient(world.client_net(), world.bootstrap) as cluster,
+            Producer(cluster, world.clock, acks=1) as producer,
+        ):
+            admin = Admin(cluster)
+            await admin.create_topic("kept", partitions=1, replication=3)
+            for number in range(5):
+                name = f"gone-{number}"
+                await admin.create_topic(name, partitions=1, replication=3)
+                await (await producer.send(name, b"x", partition=0)).offset()
+                for broker_id in IDS:
+                    world.disk_delays_s[broker_id] = 0.3
+                kept = await producer.send("kept", b"x", partition=0)
+                await asyncio.sleep(0.1)
+                await admin.delete_topics([name])
+                await kept.offset()
+                world.disk_delays_s.clear()
+            await asyncio.sleep(5.0)
+            await (await producer.send("kept", b"x", partition=0)).offset()
+        for broker_id in IDS:
+            assert all(not copy.offline for copy in world.broker(broker_id).replicas)
 
     SimWorld(1).run(main)

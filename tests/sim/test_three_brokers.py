@@ -11,6 +11,7 @@ from tests.sim.clients import drain, retry_until_ready
 from tests.sim.history import History
 from tests.sim.replicas import eventually, leader_of, log_bytes, replica, replicas_agree
 from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.producing.producer import Producer, RecordDelivery
 from tidemill.core.errors import ErrorCode
@@ -156,7 +157,7 @@ def test_F79_consumers_see_only_what_every_in_sync_replica_has(seed):
         await bench.send(5)
         bench.cut_off(bench.followers[0])
         _, delivery = await bench.begin()
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(5.0)
         assert replica(bench.world, bench.leader, ORDERS).log.log_end_offset == 6
         assert len(await drain(bench.world, ORDERS)) == 5
         bench.world.net.heal_all()
@@ -173,7 +174,7 @@ def test_F78_a_silent_follower_holds_acks_all_back_until_it_leaves_the_isr(seed)
         leader, silent = bench.leader, bench.followers[0]
         bench.cut_off(silent)
         value, delivery = await bench.begin()
-        await asyncio.sleep(20.0)
+        await asyncio.sleep(5.0)
         led = replica(bench.world, leader, ORDERS)
         assert led.high_watermark == 5
         assert sorted(led.isr) == list(IDS)
@@ -266,15 +267,21 @@ def test_I14_a_follower_with_a_tail_of_its_own_acknowledges_nothing():
     async def scenario(bench: Bench) -> None:
         await write_alone(bench, 3)
         led = replica(bench.world, bench.leader, ORDERS)
-        await bench.cluster.refresh([])
-        connection = await bench.cluster.connection(bench.leader)
+        image = bench.world.broker(bench.leader).cluster.image
+        host, port = image.brokers[bench.leader].peer_endpoint
+        stranger = bench.world.client_net("stranger")
+        connection = await BrokerConnection.open(stranger, host, port, timeout_s=5.0)
         for follower in bench.followers:
             for epoch, offset in ((99, 3), (led.leader_epoch, 4)):
                 wanted = FetchPartition(
-                    fetch_offset=offset, last_fetched_epoch=epoch, flushed_offset=offset
+                    current_leader_epoch=led.leader_epoch,
+                    fetch_offset=offset,
+                    last_fetched_epoch=epoch,
+                    flushed_offset=offset,
                 )
+                broker_epoch = bench.world.broker(follower).cluster.broker_epoch
                 request = FetchRequest(
-                    replica_state=ReplicaState(replica_id=follower),
+                    replica_state=ReplicaState(replica_id=follower, replica_epoch=broker_epoch),
                     topics=[FetchTopic(topic_id=led.topic_id, partitions=[wanted])],
                 )
                 response = await connection.request(request, FetchResponse, timeout_s=5.0)
@@ -282,6 +289,21 @@ def test_I14_a_follower_with_a_tail_of_its_own_acknowledges_nothing():
                 is_refused = data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
                 assert is_refused or data.diverging_epoch is not None
         assert led.high_watermark == 0
+        connection.close()
+
+    run(scenario, 1)
+
+
+def test_S31_a_client_cannot_fetch_as_a_replica():
+    async def scenario(bench: Bench) -> None:
+        await bench.cluster.refresh([])
+        connection = await bench.cluster.connection(bench.leader)
+        follower = bench.followers[0]
+        epoch = bench.world.broker(follower).cluster.broker_epoch
+        state = ReplicaState(replica_id=follower, replica_epoch=epoch)
+        request = FetchRequest(replica_state=state)
+        response = await connection.request(request, FetchResponse, timeout_s=5.0)
+        assert response.error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
     run(scenario, 1)
 

@@ -8,6 +8,7 @@ import pytest
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.partition import ACKS_ALL, Appended, Partition, PartitionSettings
 from tidemill.storage.files.disk import Buffer
@@ -66,9 +67,15 @@ def image(
     epoch: int = 0,
     isr: tuple[int, ...] = (OWN,),
     replicas: tuple[int, ...] | None = None,
+    version: int = 0,
 ) -> PartitionImage:
+    """`version` is the partition epoch."""
     return PartitionImage(
-        leader=leader, leader_epoch=epoch, replicas=replicas or (OWN, SECOND, THIRD), isr=isr
+        leader=leader,
+        leader_epoch=epoch,
+        replicas=replicas or (OWN, SECOND, THIRD),
+        isr=isr,
+        partition_epoch=version,
     )
 
 
@@ -81,6 +88,7 @@ def partition(
     *,
     flushes: Flushes | None = None,
     high_watermark: int = 0,
+    lease: OwnerLease = ALWAYS,
     **options: object,
 ) -> Partition:
     """A partition without a role."""
@@ -92,6 +100,7 @@ def partition(
         settings=settings(**options),
         flushes=flushes or Flushes(),
         high_watermark=high_watermark,
+        lease=lease,
     )
 
 
@@ -114,11 +123,20 @@ def append(to: Partition, count: int = 1, *, acks: int = ACKS_ALL, **options: ob
     return to.append(memoryview(bytearray(batch(count, **options))), acks=acks, now_ms=NOW_MS)
 
 
-def fetched(by: int, of: Partition, offset: int, *, flushed: int | None = None) -> None:
+def fetched(
+    by: int, of: Partition, offset: int, *, flushed: int | None = None, now: float = 1.0
+) -> None:
     """A follower fetches at `offset`; by default it has flushed everything before that."""
     of.follower_fetched(
-        by, fetch_offset=offset, flushed_offset=offset if flushed is None else flushed, now=1.0
+        by, fetch_offset=offset, flushed_offset=offset if flushed is None else flushed, now=now
     )
+
+
+class Lease:
+    """A lease that a test takes away and gives back."""
+
+    def __init__(self) -> None:
+        self.may_act = True
 
 
 def wait(for_: Partition, next_offset: int) -> list[ErrorCode]:

@@ -22,7 +22,7 @@ from tidemill.broker.serving import Serving, build_services
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan, Endpoint
 from tidemill.core.config.keys import INT32_MAX
-from tidemill.core.errors import UserError
+from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.core.loop.event_loop import report_broken_invariants
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.loop_watch import watch_loop
@@ -43,6 +43,9 @@ from tidemill.storage.files.disk import Disk, OsDisk
 __all__ = ["Broker"]
 
 log = logging.getLogger(__name__)
+
+HAND_OVER_S = 2.0
+"""The controller answers in milliseconds; if all brokers stop, there may be none."""
 
 
 @final
@@ -190,6 +193,7 @@ class Broker:
 
     async def stop(self) -> None:
         """The way back; ends within ten seconds."""
+        await self._hand_over()
         await self._serving.stop()
         await self._data.flusher.finish()
         await self._supervisor.stop()
@@ -198,6 +202,18 @@ class Broker:
         await self._data.housekeeping.close()
         await self.cluster.close()
         self._stop_reports()
+
+    async def _hand_over(self) -> None:
+        """Let other brokers lead what they can lead, so that clients wait for nobody."""
+        cluster = self.cluster
+        if self.failed or cluster.has_left:
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                await cluster.leave()
+                await cluster.wait_left()
+        except (TimeoutError, StoreUnavailable):
+            log.warning("no controller took over what this broker leads; it stops all the same")
 
     async def abandon(self) -> None:
         """End as a killed process does, for tests: nothing is answered, flushed or marked."""

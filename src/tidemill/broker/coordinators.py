@@ -26,6 +26,7 @@ class Coordinators:
             timers=timers,
             disk=seams.disk,
             image=lambda: cluster.image,
+            lease=cluster,
         )
 
     def loops(self) -> Loops:

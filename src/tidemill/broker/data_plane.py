@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import posixpath
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import final
 
@@ -13,15 +13,14 @@ from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.config.broker_config import BrokerConfig
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import StorageFault
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage, controller_endpoint
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.follower import Followers
-from tidemill.replication.isr_keeper import IsrKeeper
+from tidemill.replication.isr_proposals import IsrProposals
 from tidemill.replication.isr_sender import IsrSender
 from tidemill.replication.journal_settler import JournalSettler
 from tidemill.replication.log_cutter import LogCutter
@@ -53,7 +52,7 @@ class DataPlane:
     flusher: Flusher
     settler: JournalSettler
     replicas: ReplicaManager
-    isr_keeper: IsrKeeper
+    isr_proposals: IsrProposals
     housekeeping: Housekeeping
     cleaner: Cleaner
     stray_logs: StrayLogs
@@ -63,7 +62,7 @@ class DataPlane:
     def loops(self) -> Loops:
         yield "flusher", self.flusher.run()
         yield "journal", self.settler.run()
-        yield "in-sync sets", self.isr_keeper.run()
+        yield "in-sync sets", self.isr_proposals.run()
         yield "retention", self.housekeeping.run_retention()
         yield "openings", self.housekeeping.run_openings()
         yield "checkpoints", self.housekeeping.run_checkpoints()
@@ -138,6 +137,8 @@ def build_data_plane(
         cutter=cutter,
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
+        broker_epoch=lambda: cluster.broker_epoch,
+        checkpoint=lambda: housekeeping.write_checkpoint(),
     )
 
     def follow_and_tell(partition: Partition, image: PartitionImage) -> None:
@@ -145,29 +146,36 @@ def build_data_plane(
         role_changed(partition, image)
 
     replicas = ReplicaManager(
-        config.node_id, directory, flusher, clock=clock, followed=follow_and_tell
+        config.node_id,
+        directory,
+        flusher,
+        clock=clock,
+        followed=follow_and_tell,
+        lease=cluster,
+        broker_epoch=lambda: cluster.broker_epoch,
+    )
+    housekeeping = Housekeeping(
+        disk,
+        directory,
+        replicas,
+        clock=clock,
+        flusher=flusher,
+        log_changes=log_changes,
+        config=cluster.live,
     )
     flusher.subscribe(replicas.log_flushed)
     link = ControllerLink(
         seams.net, lambda: controller_endpoint(cluster.image), client_id="in-sync sets"
     )
     sender = IsrSender(cluster, link)
-    directory.on_failure = _take_offline(replicas)
+    directory.on_failure = _take_offline(replicas, cluster)
     return DataPlane(
         directory=directory,
         flusher=flusher,
         settler=settler,
         replicas=replicas,
-        isr_keeper=IsrKeeper(replicas, _isr_proposal(cluster, sender), clock=clock),
-        housekeeping=Housekeeping(
-            disk,
-            directory,
-            replicas,
-            clock=clock,
-            flusher=flusher,
-            log_changes=log_changes,
-            config=cluster.live,
-        ),
+        isr_proposals=IsrProposals(replicas, sender.send, clock=clock, lease=cluster),
+        housekeeping=housekeeping,
         cleaner=Cleaner(
             disk,
             directory,
@@ -183,29 +191,10 @@ def build_data_plane(
     )
 
 
-def _take_offline(replicas: ReplicaManager) -> Callable[[StorageFault], None]:
+def _take_offline(replicas: ReplicaManager, cluster: Cluster) -> Callable[[StorageFault], None]:
     def failed(fault: StorageFault) -> None:
         log.critical("the data directory is offline: %s", fault)
         replicas.go_offline()
+        cluster.disk_failed()
 
     return failed
-
-
-def _isr_proposal(
-    cluster: Cluster, sender: IsrSender
-) -> Callable[[Partition, tuple[int, ...]], Awaitable[None]]:
-    async def propose(partition: Partition, isr: tuple[int, ...]) -> None:
-        image, brokers = partition.image, cluster.image.brokers
-        assert image is not None
-        proposal = IsrProposal(
-            topic_id=partition.topic_id,
-            partition=partition.name.partition,
-            leader_epoch=image.leader_epoch,
-            partition_epoch=image.partition_epoch,
-            isr=tuple((one, brokers[one].epoch if one in brokers else -1) for one in isr),
-        )
-        (answer,) = await sender.send([proposal])
-        if answer.code is not ErrorCode.NONE:
-            raise KafkaError(answer.code)
-
-    return propose

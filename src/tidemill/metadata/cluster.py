@@ -205,6 +205,14 @@ class Cluster:
         self._registration.presence = replace(self._registration.presence, leaving=True)
         await self.catch_up()
 
+    async def wait_left(self) -> None:
+        """Wait until `has_left`, while `run` follows the store."""
+        changed = asyncio.Event()
+        self.subscribe(lambda _delta: changed.set())
+        while not self.has_left:
+            changed.clear()
+            await changed.wait()
+
     @property
     def has_left(self) -> bool:
         """Whether nothing is led here any more that another broker could lead."""

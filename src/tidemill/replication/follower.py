@@ -5,13 +5,25 @@ tidemill.flush=group flushes what it received before it fetches more, and the le
 Logs that diverge are told apart by leader epoch: the follower names the epoch of its last batch, a
 leader that disagrees answers with the offset where that epoch ended, and the follower truncates its
 log there (KIP-101, KIP-279, KIP-595).
+
+What is wrong with one partition stops that one alone. It rests for a while, the longer the more
+often it failed, and the others are fetched on (I13, S23):
+
+| the leader's answer                       | what follows                                     |
+|-------------------------------------------|--------------------------------------------------|
+| records that must not follow ours         | an alarm; rests 1, 2, 4 ... 30 s                 |
+| our disk is full                          | rests 1 s                                        |
+| any other error                           | asked again soon                                 |
+| a cut below what was committed here        | an alarm; refused if no unclean election allows it |
+| log start above ours                      | ours follows, and is checkpointed                |
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import final
 from uuid import UUID
@@ -19,12 +31,14 @@ from uuid import UUID
 from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import Clock
-from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
+from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import MIB
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.net import Net
 from tidemill.metadata.image.metadata_image import BrokerImage, PartitionImage
 from tidemill.replication.flusher import Flusher
+from tidemill.replication.following import CutVerdict, judge_cut, rest_s_after
 from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
 from tidemill.storage.log.interface import LogCut
@@ -46,6 +60,17 @@ FETCH_BYTES_MAX = 10 * MIB
 PARTITION_BYTES_MAX = 1 * MIB
 REQUEST_TIMEOUT_S = 10.0
 RETRY_S = 0.1
+FULL_DISK_REST_S = 1.0
+SAVE_INTERVAL_S = 1.0
+
+
+@final
+@dataclass(slots=True)
+class _Rest:
+    """A partition that is not fetched for a while."""
+
+    until: float
+    failures: int = 0
 
 
 @final
@@ -62,7 +87,14 @@ class Followers:
         cutter: LogCutter,
         supervisor: Supervisor,
         broker: Callable[[int], BrokerImage | None],
+        broker_epoch: Callable[[], int] = lambda: -1,
+        checkpoint: Callable[[], Awaitable[None]] | None = None,
+        unclean_epoch: Callable[[Partition], int | None] = lambda _partition: None,
     ) -> None:
+        """`checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`."""
+        self._broker_epoch = broker_epoch
+        self._checkpoint = checkpoint
+        self._unclean_epoch = unclean_epoch
         self._broker_id = broker_id
         self._net = net
         self._clock = clock
@@ -72,13 +104,22 @@ class Followers:
         self._broker = broker
         self._followed: dict[int, dict[Partition, None]] = {}
         self._running: dict[int, None] = {}
+        self._rests: dict[Partition, _Rest] = {}
+        """Of partitions whose last answers could not be used; no more than there are partitions."""
+        self._failed: dict[Partition, int] = {}
+        """Partitions whose leader asks for a cut that must not be made, and its epoch."""
+        self._has_unsaved_starts = False
+        self._saved_at = clock.monotonic()
 
     def role_changed(self, partition: Partition, image: PartitionImage) -> None:
         """Follow the partition's leader from now on; called whenever its image was applied."""
+        self._rests.pop(partition, None)
+        if self._failed.get(partition) != image.leader_epoch or image.leader == NO_LEADER:
+            self._failed.pop(partition, None)
         for leader, partitions in self._followed.items():
             if leader != image.leader:
                 partitions.pop(partition, None)
-        if image.leader in (self._broker_id, -1):
+        if image.leader in (self._broker_id, NO_LEADER):
             return
         self._followed.setdefault(image.leader, {})[partition] = None
         if image.leader not in self._running:
@@ -100,9 +141,8 @@ class Followers:
         leader = self._broker(leader_id)
         if leader is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"broker {leader_id} is not alive")
-        connection = await BrokerConnection.open(
-            self._net, leader.host, leader.port, timeout_s=REQUEST_TIMEOUT_S
-        )
+        host, port = leader.peer_endpoint
+        connection = await BrokerConnection.open(self._net, host, port, timeout_s=REQUEST_TIMEOUT_S)
         try:
             while self._followed.get(leader_id):
                 await self._fetch_once(connection, leader_id)
@@ -110,44 +150,105 @@ class Followers:
             connection.close()
 
     async def _fetch_once(self, connection: BrokerConnection, leader_id: int) -> None:
-        partitions = list(self._followed[leader_id])
+        partitions = await self._wait_ready(leader_id)
+        if not partitions:
+            return
         asked: dict[tuple[UUID, int], tuple[Partition, int]] = {
             (p.topic_id, p.name.partition): (p, p.leader_epoch) for p in partitions
         }
-        response = await connection.request(
-            self._request(partitions), FetchResponse, timeout_s=REQUEST_TIMEOUT_S
-        )
-        appended, delayed = [], response.error_code != 0
+        request = self._request(partitions, self._wait_ms(leader_id))
+        response = await connection.request(request, FetchResponse, timeout_s=REQUEST_TIMEOUT_S)
+        appended: list[Partition] = []
         for topic in response.responses:
             for data in topic.partitions:
                 partition, epoch = asked.get((topic.topic_id, data.partition_index), (None, 0))
                 if partition is None or not self._follows(leader_id, partition, epoch):
                     continue  # its role changed during the fetch
-                try:
-                    if await self._apply(partition, data, leader_id, epoch):
-                        appended.append(partition)
-                except (KafkaError, StorageFault) as error:
-                    # A fault of one partition (full disk, damaged batch) must not stop the others.
-                    log.error("replicating %s failed: %s", partition.name, error)
-                    delayed = True
-                delayed = delayed or data.error_code != 0
+                if await self._try_apply(partition, data, leader_id, epoch):
+                    appended.append(partition)
         await self._flush(appended)
-        if delayed:
+        await self._maybe_save_starts()
+        if response.error_code:
             await asyncio.sleep(RETRY_S)
+
+    async def _wait_ready(self, leader_id: int) -> list[Partition]:
+        """The partitions to fetch now; waits while all of them rest. Empty if there are none."""
+        while followed := self._followed[leader_id]:
+            now = self._clock.monotonic()
+            ready = [
+                one
+                for one in followed
+                if one not in self._failed
+                and (one not in self._rests or self._rests[one].until <= now)
+            ]
+            if ready:
+                return ready
+            await asyncio.sleep(RETRY_S)
+        return []
+
+    def _wait_ms(self, leader_id: int) -> int:
+        """How long the leader may park the fetch: no longer than until a rest ends."""
+        now = self._clock.monotonic()
+        rests = [self._rests[one] for one in self._followed[leader_id] if one in self._rests]
+        ends = [rest.until - now for rest in rests if rest.until > now]
+        return min([FETCH_WAIT_MS, *(int(1000 * end) for end in ends)])
+
+    async def _try_apply(
+        self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
+    ) -> bool:
+        """Apply one partition of an answer, or let it rest; whether records were appended."""
+        try:
+            has_appended = await self._apply(partition, data, leader_id, epoch)
+        except DiskFull as full:
+            if partition not in self._rests:
+                log.error("replicating %s: %s", partition.name, full)
+            self._rest(partition, FULL_DISK_REST_S, failures=0)
+        except (KafkaError, StorageFault) as error:
+            failures = self._rests[partition].failures + 1 if partition in self._rests else 1
+            rest_s = rest_s_after(failures)
+            log.error("replicating %s failed, again in %.0f s: %s", partition.name, rest_s, error)
+            self._rest(partition, rest_s, failures=failures)
+        else:
+            if data.error_code:
+                self._rest(partition, RETRY_S, failures=0)
+            else:
+                self._rests.pop(partition, None)
+            return has_appended
+        return False
+
+    def _rest(self, partition: Partition, rest_s: float, *, failures: int) -> None:
+        self._rests[partition] = _Rest(self._clock.monotonic() + rest_s, failures)
+
+    async def _maybe_save_starts(self) -> None:
+        """Deleted records must not come back after a crash, should we lead then (I9).
+
+        Retention moves the starts of many logs: a checkpoint covers those of a second.
+        """
+        now = self._clock.monotonic()
+        if not self._has_unsaved_starts or now - self._saved_at < SAVE_INTERVAL_S:
+            return
+        self._has_unsaved_starts, self._saved_at = False, now
+        if self._checkpoint is not None:
+            try:
+                await self._checkpoint()
+            except StorageFault as fault:
+                log.error("checkpoint failed: %s", fault)
 
     def _follows(self, leader_id: int, partition: Partition, epoch: int) -> bool:
         """Whether it still follows this leader in this epoch: between epochs others may lead."""
         followed = partition in self._followed.get(leader_id, ())
         return followed and partition.leader_epoch == epoch
 
-    def _request(self, partitions: Iterable[Partition]) -> FetchRequest:
+    def _request(self, partitions: Iterable[Partition], wait_ms: int) -> FetchRequest:
         topics: dict[object, FetchTopic] = {}
         for partition in partitions:
             topic = topics.setdefault(partition.topic_id, FetchTopic(topic_id=partition.topic_id))
             topic.partitions.append(_wanted(partition))
         return FetchRequest(
-            replica_state=ReplicaState(replica_id=self._broker_id),
-            max_wait_ms=FETCH_WAIT_MS,
+            replica_state=ReplicaState(
+                replica_id=self._broker_id, replica_epoch=self._broker_epoch()
+            ),
+            max_wait_ms=wait_ms,
             min_bytes=1,
             max_bytes=FETCH_BYTES_MAX,
             topics=list(topics.values()),
@@ -157,19 +258,45 @@ class Followers:
         self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
     ) -> bool:
         """Apply one partition of an answer; returns whether records were appended."""
-        plan = _try_plan_cut(partition, data)
-        if plan is not None:
-            # The role may change while it waits for its turn.
-            is_wanted = partial(self._follows, leader_id, partition, epoch)
-            await self._cutter.cut(partition, plan, is_wanted=is_wanted)
-        if plan is not None or data.error_code:
+        cut = _try_plan_cut(partition, data)
+        if cut is not None:
+            if self._allows_cut(partition, cut):
+                # The role may change while it waits for its turn.
+                is_wanted = partial(self._follows, leader_id, partition, epoch)
+                await self._cutter.cut(partition, cut.plan, is_wanted=is_wanted)
+            return False
+        if data.error_code:
             return False
         count = partition.append_from_leader(
             data.records or b"",
             high_watermark=data.high_watermark,
             now_ms=self._clock.wall_ms(),
         )
+        if partition.follow_start(data.log_start_offset):
+            self._has_unsaved_starts = True
         return count > 0
+
+    def _allows_cut(self, partition: Partition, cut: _AskedCut) -> bool:
+        """Whether the cut is made; one that drops committed records raises an alarm (I13)."""
+        verdict = judge_cut(
+            cut.offset,
+            committed_offset=partition.committed_here(),
+            epoch_there=partition.log.epochs.epoch_at(cut.offset),
+            unclean_epoch=self._unclean_epoch(partition),
+        )
+        if verdict is CutVerdict.FINE:
+            return True
+        committed, done = partition.committed_here(), verdict is CutVerdict.LOSES
+        log.error(
+            "%s: its leader has nothing after offset %d, but %d was committed here: %s",
+            partition.name,
+            cut.offset,
+            committed,
+            "cut" if done else "refused, the partition is not replicated until a person decides",
+        )
+        if not done:
+            self._failed[partition] = partition.leader_epoch
+        return done
 
     async def _flush(self, partitions: list[Partition]) -> None:
         logs = [p.log for p in partitions if p.settings.flush_before_ack]
@@ -177,17 +304,32 @@ class Followers:
             await self._flusher.wait_flushed(logs)
 
 
-def _try_plan_cut(partition: Partition, data: PartitionData) -> Callable[[], LogCut | None] | None:
+@final
+@dataclass(frozen=True, slots=True)
+class _AskedCut:
+    """A cut that follows from the leader's answer."""
+
+    offset: int
+    """What is kept ends here."""
+    plan: Callable[[], LogCut | None]
+
+
+def _try_plan_cut(partition: Partition, data: PartitionData) -> _AskedCut | None:
     """The cut that the leader's answer asks for, if any; the next fetch continues after it."""
+    end = partition.log.log_end_offset
     if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-        return partial(partition.plan_restart, max(0, data.log_start_offset))
+        start = max(0, data.log_start_offset)
+        # What is below its start it has deleted: only what we have from there on is lost.
+        return _AskedCut(min(end, start), partial(partition.plan_restart, start))
     if data.error_code:
         return None
     diverging = data.diverging_epoch
     if diverging is not None:
-        return partial(partition.plan_truncation, diverging.epoch, diverging.end_offset)
+        kept = partition.common_end(diverging.epoch, diverging.end_offset)
+        plan = partial(partition.plan_truncation, diverging.epoch, diverging.end_offset)
+        return _AskedCut(kept, plan)
     begin = partition.try_find_begin(data.records or b"")
-    return None if begin is None else partial(partition.plan_restart, begin)
+    return None if begin is None else _AskedCut(end, partial(partition.plan_restart, begin))
 
 
 def _wanted(partition: Partition) -> FetchPartition:

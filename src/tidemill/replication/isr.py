@@ -1,8 +1,11 @@
-"""Which replicas are in sync, decided from the followers' positions. Pure.
+"""Which replicas should be in sync, decided from the followers' positions. Pure.
 
-A follower is in sync while it has caught up with the leader's log end within `lag_s_max`. It may
-join again only after it has reached the high watermark *and* the start of the current leader epoch:
-before that it might still hold a tail that another leader wrote.
+A follower stays in sync while it has caught up with the leader's log end within `lag_s_max`. It may
+join when it has reached the high watermark *and* the start of the current leader epoch: before that
+it might still hold a tail that another leader wrote. If acknowledgements wait for disks, it must
+also have flushed that far, or "on every in-sync disk" would end with its joining. While too few are
+in sync the high watermark stands still and any follower reaches it; so one that joins then must
+also keep up with the log end, or it would leave again at once (KAFKA-19996).
 """
 
 from __future__ import annotations
@@ -11,25 +14,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["FollowerPosition", "expanded_isr", "shrunk_isr"]
+__all__ = ["LAG_S_MAX", "NEVER", "UNKNOWN_OFFSET", "FollowerPosition", "JoinBar", "joined", "kept"]
 
 UNKNOWN_OFFSET = -1
+NEVER = float("-inf")
+LAG_S_MAX = 10.0
+"""replica.lag.time.max.ms: at least two sessions, so that a leader that was moved away knows it
+before it leaves the in-sync set."""
 
 
 @final
 @dataclass(slots=True)
 class FollowerPosition:
-    """What the leader knows about one follower, from its fetches alone."""
+    """What the leader knows about one follower, from its fetches in this leader epoch alone."""
 
     log_end_offset: int = UNKNOWN_OFFSET
     """It has appended everything below."""
     flushed_offset: int = UNKNOWN_OFFSET
     """It has flushed everything below; never above `log_end_offset`."""
-    caught_up_at: float = 0.0
+    caught_up_at: float = NEVER
     """Monotonic time at which it was last known to have everything that the leader had."""
     leader_end_at_fetch: int = UNKNOWN_OFFSET
-    fetched_at: float = 0.0
+    fetched_at: float = NEVER
     """The leader's log end at the last fetch, and when that was."""
+    keeps_up: bool = False
+    """At its last fetch it had all that the leader had had at the fetch before."""
 
     def fetched(
         self, *, fetch_offset: int, flushed_offset: int, leader_end: int, now: float
@@ -39,44 +48,58 @@ class FollowerPosition:
         self.flushed_offset = min(flushed_offset, fetch_offset)
         if fetch_offset >= leader_end:
             self.caught_up_at = now
-        elif fetch_offset >= self.leader_end_at_fetch:
+            self.keeps_up = True
+        else:
             # Under steady load a follower that keeps up is always one fetch behind.
-            self.caught_up_at = max(self.caught_up_at, self.fetched_at)
+            before = self.leader_end_at_fetch
+            self.keeps_up = before != UNKNOWN_OFFSET and fetch_offset >= before
+            if self.keeps_up:
+                self.caught_up_at = max(self.caught_up_at, self.fetched_at)
         self.leader_end_at_fetch = leader_end
         self.fetched_at = now
 
+    def lags(self, now: float) -> bool:
+        return now - self.caught_up_at > LAG_S_MAX
 
-def shrunk_isr(
-    isr: tuple[int, ...],
-    followers: Mapping[int, FollowerPosition],
-    *,
-    leader_end: int,
-    now: float,
-    lag_s_max: float,
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinBar:
+    """What a follower must have to join the in-sync set."""
+
+    log_end_offset: int
+    flushed_offset: int = UNKNOWN_OFFSET
+    must_keep_up: bool = False
+
+    def admits(self, position: FollowerPosition) -> bool:
+        return (
+            position.log_end_offset >= self.log_end_offset
+            and position.flushed_offset >= self.flushed_offset
+            and (position.keeps_up or not self.must_keep_up)
+        )
+
+
+def kept(
+    isr: tuple[int, ...], followers: Mapping[int, FollowerPosition], *, leader_end: int, now: float
 ) -> tuple[int, ...]:
     """The in-sync set without the followers that have been behind for too long."""
 
-    def keeps_up(broker_id: int) -> bool:
+    def stays(broker_id: int) -> bool:
         position = followers.get(broker_id)
         if position is None:  # the leader itself
             return True
-        return position.log_end_offset >= leader_end or now - position.caught_up_at <= lag_s_max
+        return position.log_end_offset >= leader_end or not position.lags(now)
 
-    return tuple(broker_id for broker_id in isr if keeps_up(broker_id))
+    return tuple([broker_id for broker_id in isr if stays(broker_id)])
 
 
-def expanded_isr(
-    isr: tuple[int, ...],
-    followers: Mapping[int, FollowerPosition],
-    *,
-    high_watermark: int,
-    epoch_start_offset: int,
+def joined(
+    isr: tuple[int, ...], followers: Mapping[int, FollowerPosition], bar: JoinBar
 ) -> tuple[int, ...]:
-    """The in-sync set plus the followers that have caught up."""
-    needed = max(high_watermark, epoch_start_offset)
-    joining = (
+    """The in-sync set plus those of these followers that pass the bar."""
+    joining = [
         broker_id
         for broker_id, position in sorted(followers.items())
-        if broker_id not in isr and position.log_end_offset >= needed
-    )
+        if broker_id not in isr and bar.admits(position)
+    ]
     return (*isr, *joining)

@@ -5,27 +5,42 @@ HOT PATH: `append` and `read` run once per batch and once per fetched partition.
 Theory of operation. The role comes from the metadata image alone: when the image changes, the
 replica manager calls `become_leader`, `become_follower` or `resign`, and nothing else changes the
 role. A leader validates batches, assigns offsets and appends. Each append, flush and follower fetch
-may move the two marks (`watermark.py`), and only a mark that moves releases an acknowledgement
-(R14). A follower appends what the leader sends, byte for byte.
+may move the two marks, and only a mark that moves releases an acknowledgement (R14). A follower
+appends what the leader sends, byte for byte.
+
+    high watermark   every replica that counts as in sync has appended everything below
+    durable offset   every one has flushed everything below
+
+    log_start_offset <= durable_offset <= high_watermark <= log_end_offset
+
+Consumers read below the first; both never go back on a leader. `in_sync.py` says who counts.
+
+A leader without a lease may have a successor: it neither appends nor reads for clients, and its
+marks stand still, so no acknowledgement leaves (I8, I15). It still serves followers: they check its
+epoch.
 
 All methods run on the event loop and none suspends, so a check still holds when its act runs (R9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, final
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.min_isr import effective_min_isr
+from tidemill.core.owner_lease import ALWAYS, OwnerLease
+from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.replication.isr import FollowerPosition
+from tidemill.replication.following import check_batches
+from tidemill.replication.isr import UNKNOWN_OFFSET, JoinBar
+from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
 from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
-from tidemill.replication.watermark import agreed_offset
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut, LogSlice, PartitionLog
-from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, iter_headers, verify
+from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, iter_headers
 from tidemill.wire.produced_batch import BatchPolicy, BatchWork, prepare_own, prepare_produced
 
 __all__ = ["Appended", "FlushRequests", "Partition", "PartitionSettings"]
@@ -85,6 +100,8 @@ class Partition:
         settings: PartitionSettings,
         flushes: FlushRequests,
         high_watermark: int,
+        lease: OwnerLease = ALWAYS,
+        epochs: BrokerEpochs | None = None,
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -105,13 +122,19 @@ class Partition:
         """Every in-sync replica has flushed everything below; at most the high watermark."""
         self.epoch_start_offset = 0
         """The log end when this broker became leader: everything below is of an older epoch."""
-        self.followers: dict[int, FollowerPosition] = {}
+        self.led: LedReplicas | None = None
+        """What we know of the other replicas in the leader epoch in which we lead, or led last."""
         self._broker_id = broker_id
         self._flushes = flushes
+        self._lease = lease
+        self._epochs = epochs or BrokerEpochs()
         self.isr: tuple[int, ...] = ()
         self.effective_in_sync_min = 1
         """The configured minimum, capped at the number of replicas."""
-        self._maximal_isr: tuple[int, ...] = ()
+        self.marks_are_held = False
+        """The marks could not move for want of a lease: somebody must look again."""
+        self.candidate_came: Callable[[], None] | None = None
+        """Called when a follower has caught up and may join the in-sync set."""
         self._alone = False
         """No other replica is in sync or needs to be: our own log decides both marks."""
         self._appended_waiters = OffsetWaiters()
@@ -126,33 +149,39 @@ class Partition:
     # --- role ------------------------------------------------------------------------------------
 
     def become_leader(self, image: PartitionImage, *, now: float) -> None:
-        """Lead under `image.leader_epoch`; if we already do, only adopt the in-sync set."""
-        if not self.is_leader or image.leader_epoch != self.leader_epoch:
+        """Lead under `image.leader_epoch`; if we already do, only adopt what else has changed."""
+        led = self.led
+        if led is None or image.leader_epoch != self.leader_epoch:
             self._start_epoch(image.leader_epoch)
-            self.is_leader = True
             self.epoch_start_offset = self.log.log_end_offset
             self._flush_requested_offset = 0
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
-            self.followers = {
-                broker_id: FollowerPosition(caught_up_at=now)
-                for broker_id in image.replicas
-                if broker_id != self._broker_id
-            }
-        self._adopt_isr(image)
+            self.led = LedReplicas(self._broker_id, image, self._epochs, now=now)
+        else:
+            led.follow(image, now=now)
+        self.is_leader = True
+        self.image = image
+        self._in_sync_changed()
         self.maybe_advance_marks()
 
     def become_follower(self, image: PartitionImage) -> None:
         """Follow `image.leader`; waiting requests are refused, so that clients find the leader."""
         self._start_epoch(image.leader_epoch)
-        self.is_leader = False
-        self.followers = {}
-        self._adopt_isr(image)
-        self.fail_waiters(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._wake_everyone()
+        self.image = image
+        self.isr = image.isr
+        self.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def resign(self, code: ErrorCode) -> None:
-        """Stop serving: the topic was deleted, or the log directory failed."""
-        self.is_leader = False
+        """Stop serving: another leads, the topic was deleted, or the log directory failed."""
+        self.led = None
+        self.step_back(code)
+
+    def step_back(self, code: ErrorCode) -> None:
+        """Stop leading, perhaps only until the controller has let this broker in again.
+
+        In the same leader epoch, a proposal that is in doubt can still be made.
+        """
+        self.is_leader = self.marks_are_held = False
         self.fail_waiters(code)
         self._wake_everyone()
 
@@ -164,30 +193,77 @@ class Partition:
         invariant(epoch >= self.leader_epoch, f"{self.name}: leader epoch went back")
         self.leader_epoch = epoch
 
-    def _adopt_isr(self, image: PartitionImage) -> None:
-        self.image = image
-        self.isr = image.isr
-        self._set_maximal_isr(image.isr)
-
-    def _set_maximal_isr(self, isr: tuple[int, ...]) -> None:
-        self._maximal_isr = isr
-        self.effective_in_sync_min = min(self.settings.in_sync_min, len(self.followers) + 1)
-        self._alone = isr == (self._broker_id,) and self.effective_in_sync_min <= 1
+    def _in_sync_changed(self) -> None:
+        """Somebody else is or may be in sync, or must be."""
+        led = self.led
+        if led is not None:
+            self.isr = led.in_sync.committed
+            replica_count = len(led.followers) + 1
+            self.effective_in_sync_min = effective_min_isr(self.settings.in_sync_min, replica_count)
+            self._alone = led.in_sync.is_alone(self.effective_in_sync_min)
 
     def set_settings(self, settings: PartitionSettings) -> None:
         """Adopt changed topic keys; a lower minimum may release waiting requests."""
         self.settings = settings
-        self._set_maximal_isr(self._maximal_isr)
+        self._in_sync_changed()
         self.maybe_advance_marks()
 
-    def propose_isr(self, isr: tuple[int, ...]) -> None:
-        """Let the marks respect both the current and the proposed set until that is decided."""
-        self._set_maximal_isr(tuple(sorted({*self.isr, *isr})))
+    # --- leader: the in-sync set -----------------------------------------------------------------
 
-    def withdraw_isr_proposal(self) -> None:
-        """The store refused the proposal: only the current set counts again."""
-        self._set_maximal_isr(self.isr)
+    @property
+    def has_followers(self) -> bool:
+        """Whether this broker leads, and there are other replicas."""
+        return self.is_leader and self.led is not None and bool(self.led.followers)
+
+    def try_propose_isr(self, *, now: float) -> IsrProposal | None:
+        """What to ask of the controller now, if anything; from now on it may have been made."""
+        led = self.led
+        if led is None or not self.is_leader:
+            return None
+        if led.review_candidates(now):
+            self._in_sync_changed()
+            self.maybe_advance_marks()
+        wanted = led.wanted(self._join_bar(), leader_end=self.log.log_end_offset, now=now)
+        members = led.in_sync.try_next_proposal(wanted)
+        if members is None:
+            return None
+        led.in_sync.sent(members)
+        self._in_sync_changed()
+        return IsrProposal(
+            topic_id=self.topic_id,
+            partition=self.name.partition,
+            leader_epoch=self.leader_epoch,
+            partition_epoch=led.in_sync.partition_epoch,
+            isr=members,
+        )
+
+    def _join_bar(self) -> JoinBar:
+        start = self.epoch_start_offset
+        flushed = max(self.durable_offset, start)
+        return JoinBar(
+            log_end_offset=max(self.high_watermark, start),
+            flushed_offset=flushed if self.settings.flush_before_ack else UNKNOWN_OFFSET,
+            must_keep_up=len(self.isr) < self.effective_in_sync_min,
+        )
+
+    def isr_answered(
+        self, proposal: IsrProposal, code: ErrorCode, state: PartitionImage | None
+    ) -> None:
+        """The controller's answer to a proposal; `state` is the partition after the change."""
+        led, base = self.led, proposal.partition_epoch
+        if led is None or proposal.leader_epoch != self.leader_epoch:
+            return
+        if code is not ErrorCode.NONE or state is None:
+            led.in_sync.refused(base, code)
+        elif state.leader_epoch == self.leader_epoch:
+            led.in_sync.accepted(base, state.isr, state.partition_epoch)
+        self._in_sync_changed()
         self.maybe_advance_marks()
+
+    def isr_unanswered(self, proposal: IsrProposal) -> None:
+        """Nobody knows what became of the proposal: it counts as made until that is known."""
+        if self.led is not None and proposal.leader_epoch == self.leader_epoch:
+            self.led.in_sync.unanswered(proposal.partition_epoch)
 
     # --- leader: produce -------------------------------------------------------------------------
 
@@ -246,7 +322,7 @@ class Partition:
         if ack_waits:
             self._flush_requested_offset = next_offset
         self._flushes.appended(log, size_bytes, ack_waits=ack_waits)
-        self.maybe_advance_marks()
+        self._advance_marks()  # the lease was checked in this turn
         if self.replica_watchers:
             for watcher in self.replica_watchers:
                 watcher.wake()
@@ -281,10 +357,21 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS, f"{len(self.isr)} in sync")
 
     def check_leader(self) -> None:
+        """KafkaError unless this broker leads, and nobody can have taken over from it."""
+        if self.offline or not self.is_leader:
+            raise self._not_leading()
+        if not self._lease.may_act:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no lease")
+
+    def check_serves_followers(self) -> None:
+        """KafkaError unless this broker leads; followers check its epoch themselves."""
+        if self.offline or not self.is_leader:
+            raise self._not_leading()
+
+    def _not_leading(self) -> KafkaError:
         if self.offline:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
-        if not self.is_leader:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the log directory is offline")
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare the client's leader epoch with ours (T36); -1 skips the check."""
@@ -297,34 +384,25 @@ class Partition:
     # --- marks -----------------------------------------------------------------------------------
 
     def maybe_advance_marks(self) -> None:
-        """Move both marks as far as the in-sync replicas agree, and release their waiters."""
+        """Move both marks as far as the replicas agree, if this broker has a lease."""
         if not self.is_leader:
             return
-        log = self.log
+        if not self._lease.may_act:
+            self.marks_are_held = True
+            return
+        self.marks_are_held = False
+        self._advance_marks()
+
+    def _advance_marks(self) -> None:
+        """Move both marks as far as all that count agree, and release their waiters."""
+        log, led = self.log, self.led
         if self._alone:
             self._move_marks(log.log_end_offset, log.flushed_offset)
-            return
-        count, minimum = len(self.isr), self.effective_in_sync_min
-        appended = agreed_offset(
-            self._positions(log.log_end_offset, "log_end_offset"),
-            in_sync_count=count,
-            in_sync_min=minimum,
-            current=self.high_watermark,
-        )
-        durable = agreed_offset(
-            self._positions(log.flushed_offset, "flushed_offset"),
-            in_sync_count=count,
-            in_sync_min=minimum,
-            current=self.durable_offset,
-        )
-        self._move_marks(appended, durable)
-
-    def _positions(self, own: int, field: str) -> list[int]:
-        return [
-            own if broker_id == self._broker_id else getattr(self.followers[broker_id], field)
-            for broker_id in self._maximal_isr
-            if broker_id == self._broker_id or broker_id in self.followers
-        ]
+        elif led is not None:
+            appended, durable = led.in_sync.agreed(
+                log.log_end_offset, log.flushed_offset, led.followers, self.effective_in_sync_min
+            )
+            self._move_marks(appended, durable)
 
     def _move_marks(self, appended: int, durable: int) -> None:
         if appended > self.high_watermark:
@@ -342,24 +420,28 @@ class Partition:
         self, broker_id: int, *, fetch_offset: int, flushed_offset: int, now: float
     ) -> None:
         """A follower's fetch is its acknowledgement of everything before `fetch_offset`."""
-        position = self.followers.get(broker_id)
-        if position is None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"{broker_id} is no replica")
-        if fetch_offset > self.log.log_end_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{broker_id} is ahead of its leader")
-        position.fetched(
+        led = self.led
+        if led is None or not self.is_leader:
+            raise self._not_leading()
+        is_candidate = led.fetched(
+            broker_id,
             fetch_offset=fetch_offset,
             flushed_offset=flushed_offset,
             leader_end=self.log.log_end_offset,
             now=now,
         )
+        if is_candidate:
+            self._in_sync_changed()
+            if self.candidate_came is not None:
+                self.candidate_came()
         self.maybe_advance_marks()
 
     def follower_restarted(self, broker_id: int) -> None:
         """Forget a broker's position when it registers or leaves: it may have lost data (I14)."""
-        position = self.followers.get(broker_id)
-        if position is not None:
-            self.followers[broker_id] = FollowerPosition(caught_up_at=position.caught_up_at)
+        if self.led is not None:
+            self.led.restarted(broker_id)
+            self._in_sync_changed()
+            self.maybe_advance_marks()
 
     def fail_waiters(self, code: ErrorCode) -> None:
         """Answer every waiting acknowledgement with `code`: the partition cannot promise it."""
@@ -408,7 +490,13 @@ class Partition:
         view = memoryview(batches)
         found = list(iter_headers(view))
         if found:
-            self._check_from_leader(view, found)
+            check_batches(
+                view,
+                found,
+                end_offset=self.log.log_end_offset,
+                last_epoch=self.log.epochs.latest,
+                leader_epoch=self.leader_epoch,
+            )
             last_position, last = found[-1]
             end = last_position + last.size_bytes
             self.log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
@@ -425,29 +513,23 @@ class Partition:
             return first.base_offset if first.base_offset < end else None
         return None
 
-    def _check_from_leader(
-        self, view: memoryview, found: Sequence[tuple[int, BatchHeader]]
-    ) -> None:
-        """Check the checksums, and that no offset is sent twice (S23)."""
-        expected = self.log.log_end_offset
-        for position, header in found:
-            if header.base_offset < expected:
-                raise KafkaError(
-                    ErrorCode.CORRUPT_MESSAGE, f"the leader sent offset {header.base_offset} again"
-                )
-            verify(view[position : position + header.size_bytes], header)
-            expected = header.next_offset
-
-    def plan_truncation(self, epoch: int, end_offset: int) -> LogCut | None:
-        """Drop the tail that the leader does not have: by epochs, never by the watermark (KIP-279).
+    def common_end(self, epoch: int, end_offset: int) -> int:
+        """Where our log stops to be the leader's: by epochs, never by the watermark (KIP-279).
 
         `epoch` is the leader's largest epoch up to ours, and ended there at `end_offset`. If it
         ended earlier here, or is unknown here, our own end of it is the last common point. If all
         our epochs are newer, that is the start of the oldest.
         """
         _, own_end = self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
-        offset = min(end_offset, own_end) if own_end >= 0 else self.log.log_start_offset
-        cut = self.log.plan_truncation(offset)
+        return max(0, min(end_offset, own_end)) if own_end >= 0 else self.log.log_start_offset
+
+    def committed_here(self) -> int:
+        """Everything below was committed and is durable here: cutting it is a loss (I13)."""
+        return min(self.high_watermark, self.log.flushed_offset)
+
+    def plan_truncation(self, epoch: int, end_offset: int) -> LogCut | None:
+        """Drop the tail that the leader does not have; None if there is none."""
+        cut = self.log.plan_truncation(self.common_end(epoch, end_offset))
         if cut is None:
             self._adopt_end()
         return cut
@@ -455,6 +537,18 @@ class Partition:
     def plan_restart(self, offset: int) -> LogCut:
         """Drop the whole log and start at `offset`: the leader no longer has what follows ours."""
         return self.log.plan_restart(offset)
+
+    def follow_start(self, leader_start: int) -> bool:
+        """The leader has deleted what is below its start; whether that is news here.
+
+        Only what is committed here: the answer may be about a log that ours does not agree with.
+        """
+        start = min(leader_start, self.high_watermark)
+        if self.is_being_cut or start <= self.log.log_start_offset:
+            return False
+        self.log.advance_start(start)
+        self.durable_offset = max(self.durable_offset, start)
+        return True
 
     def begin_cut(self, cut: LogCut) -> bool:
         """Readers find the shorter log from now on; see `LogCut.begin`."""

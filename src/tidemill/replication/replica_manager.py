@@ -4,6 +4,9 @@ The image is the only source of roles. `apply` brings the partitions in line wit
 whose replicas include this broker gets a log, and leads or follows; one that is no longer ours
 resigns and its log is deleted. A missing log is made away from the event loop (`log_opener`). Until
 then its partition is in `pending_logs`, and `find` does not return it.
+
+A broker that the controller has not let in yet leads nothing, not even for its followers: its log
+may have lost records since its last life, and they would cut theirs. It leads when it is let in.
 """
 
 from __future__ import annotations
@@ -17,8 +20,10 @@ from tidemill.core.clock import Clock
 from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
-from tidemill.metadata.image.metadata_image import Delta, PartitionImage, TopicImage
+from tidemill.core.owner_lease import ALWAYS, OwnerLease
+from tidemill.metadata.image.metadata_image import Delta, MetadataImage, PartitionImage, TopicImage
 from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.replication.led_replicas import BrokerEpochs
 from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
@@ -101,8 +106,17 @@ class ReplicaManager:
         *,
         clock: Clock,
         followed: Callable[[Partition, PartitionImage], None] = lambda _partition, _image: None,
+        lease: OwnerLease = ALWAYS,
+        broker_epoch: Callable[[], int] | None = None,
     ) -> None:
+        """`broker_epoch` is that of our registration; without one we count as let in."""
         self.broker_id = broker_id
+        self._lease = lease
+        self._broker_epoch = broker_epoch
+        self._is_let_in = broker_epoch is None
+        self.broker_epochs = BrokerEpochs()
+        self.candidate_came: Callable[[], None] = lambda: None
+        """Called when a follower has caught up and may join an in-sync set."""
         self._store = store
         self._flushes = flushes
         self._clock = clock
@@ -124,9 +138,8 @@ class ReplicaManager:
 
     def apply(self, delta: Delta) -> None:
         """Bring the partitions of this broker in line with `delta.after`."""
-        for broker_id in delta.brokers_changed:
-            for partition in self:
-                partition.follower_restarted(broker_id)
+        self._follow_brokers(delta)
+        is_news = self._follow_own_registration(delta.after)
         for gone in delta.topics_deleted:
             before = delta.before.topics.get(gone.name)
             for index in range(len(before.partitions) if before is not None else 0):
@@ -134,6 +147,41 @@ class ReplicaManager:
                 self._store.delete_unloaded(TopicPartition(gone.name, index), gone.topic_id)
         for name in delta.topics_changed:
             self._apply_topic(delta.after.topics[name])
+        if is_news:
+            self._take_leading_roles(delta.after)
+
+    def _follow_brokers(self, delta: Delta) -> None:
+        if not delta.brokers_changed and not delta.members_changed:
+            return
+        image, before = delta.after, delta.before.brokers
+        self.broker_epochs.registered = {one: image.brokers[one].epoch for one in image.brokers}
+        self.broker_epochs.let_in = {
+            broker.broker_id
+            for broker in image.brokers.values()
+            if _is_let_in(image, broker.broker_id, broker.epoch)
+            and not broker.failed
+            and not broker.leaving
+        }
+        for broker_id in delta.brokers_changed:
+            known, now = before.get(broker_id), image.brokers.get(broker_id)
+            if known is None or now is None or known.epoch != now.epoch:
+                for partition in self:
+                    partition.follower_restarted(broker_id)
+
+    def _follow_own_registration(self, image: MetadataImage) -> bool:
+        """Whether we were let in just now, or are not any more."""
+        if self._broker_epoch is None:
+            return False
+        before = self._is_let_in
+        self._is_let_in = _is_let_in(image, self.broker_id, self._broker_epoch())
+        return self._is_let_in is not before
+
+    def _take_leading_roles(self, image: MetadataImage) -> None:
+        """Also of topics that have not changed: whether we are let in decides these roles."""
+        for partition in list(self):
+            now = image.partition(*partition.name)
+            if now is not None and now.leader == self.broker_id:
+                self._take_role(partition, now)
 
     def open_made(self, names: Iterable[TopicPartition]) -> None:
         """Serve partitions whose logs were made; delete a log whose topic was deleted."""
@@ -177,6 +225,11 @@ class ReplicaManager:
 
     def _take_role(self, partition: Partition, image: PartitionImage) -> None:
         leads = image.leader == self.broker_id
+        if leads and not self._is_let_in:
+            partition.after_cut = None
+            partition.step_back(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._followed(partition, replace(image, leader=NO_LEADER))
+            return
         if leads and partition.is_being_cut:
             partition.after_cut = partial(self._take_role, partition, image)
             self._followed(partition, replace(image, leader=NO_LEADER))
@@ -206,10 +259,16 @@ class ReplicaManager:
             settings=settings,
             flushes=self._flushes,
             high_watermark=self._store.high_watermark(name),
+            lease=self._lease,
+            epochs=self.broker_epochs,
         )
+        partition.candidate_came = self._tell_candidate
         self._partitions[name] = partition
         self._by_log[log_] = partition
         return partition
+
+    def _tell_candidate(self) -> None:
+        self.candidate_came()
 
     def _drop(self, name: TopicPartition, topic_id: TopicId) -> None:
         self.pending_logs.forget(name)
@@ -241,3 +300,9 @@ class ReplicaManager:
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""
         return {partition.name: partition.high_watermark for partition in self}
+
+
+def _is_let_in(image: MetadataImage, broker_id: int, epoch: int) -> bool:
+    """Whether the controller has let in this registration of the broker."""
+    member = image.members.get(broker_id)
+    return member is not None and member.epoch == epoch

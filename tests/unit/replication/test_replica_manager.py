@@ -13,12 +13,12 @@ from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     ImageDraft,
+    MemberImage,
     MetadataImage,
     PartitionImage,
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import TopicConfig
-from tidemill.replication.isr_keeper import IsrKeeper
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager, log_config_of
 from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
@@ -63,10 +63,31 @@ class Place:
         self.logs = Logs()
         self.clock = ManualClock()
         self.followed: list[tuple[str, int]] = []
-        self.replicas = ReplicaManager(
-            OWN, self.logs, Flushes(), clock=self.clock, followed=self._followed
-        )
+        self.broker_epoch: int | None = None
+        """That of our registration; None: nobody asks whether we are let in."""
+        self.replicas = self._manager()
         self.metadata = MetadataImage()
+
+    def _manager(self, **options: object) -> ReplicaManager:
+        return ReplicaManager(
+            OWN,
+            self.logs,
+            Flushes(),
+            clock=self.clock,
+            followed=self._followed,
+            **options,  # type: ignore[arg-type]
+        )
+
+    def register_ourselves(self, epoch: int) -> None:
+        """From now on we lead only where the controller has let us in."""
+        self.replicas = self._manager(broker_epoch=lambda: self.broker_epoch)
+        self.broker_epoch = epoch
+
+    def let_in(self, broker_id: int, epoch: int) -> None:
+        draft = ImageDraft(self.metadata)
+        member = MemberImage(broker_id=broker_id, epoch=epoch)
+        draft.set_members({**self.metadata.members, broker_id: member})
+        self._apply(draft)
 
     def _followed(self, partition: Partition, now: PartitionImage) -> None:
         self.followed.append((str(partition.name), now.leader))
@@ -102,9 +123,10 @@ class Place:
         draft.drop_topic(name)
         self._apply(draft)
 
-    def register(self, broker_id: int, epoch: int) -> None:
+    def register(self, broker_id: int, epoch: int, *, leaving: bool = False) -> None:
         draft = ImageDraft(self.metadata)
-        draft.put_broker(BrokerImage(broker_id=broker_id, epoch=epoch, host="h", port=1))
+        broker = BrokerImage(broker_id=broker_id, epoch=epoch, host="h", port=1, leaving=leaving)
+        draft.put_broker(broker)
         self._apply(draft)
 
     def _apply(self, draft: ImageDraft) -> None:
@@ -281,23 +303,91 @@ def test_R12_a_failed_directory_takes_every_partition_offline(place):
         assert caught.value.code is ErrorCode.KAFKA_STORAGE_ERROR
 
 
+def _wants(partition: Partition, broker_id: int) -> bool:
+    proposal = partition.try_propose_isr(now=1.0)
+    return proposal is not None and (broker_id, 2) in proposal.isr
+
+
 def test_I14_the_position_of_a_broker_before_its_restart_does_not_count(place):
     """It may have lost its tail: only a fetch after the restart counts."""
     place.register(SECOND, epoch=1)
+    place.let_in(SECOND, epoch=1)
     place.put(topic(image(isr=(OWN,))))
     partition = place.partition()
     append(partition, 5)
     fetched(SECOND, partition, 5)
-    keeper = IsrKeeper(place.replicas, propose=_refuse_proposal, clock=place.clock)
-    assert keeper.wanted_isr(partition) == (OWN, SECOND)
     place.register(SECOND, epoch=2)
-    assert keeper.wanted_isr(partition) == (OWN,)
+    place.let_in(SECOND, epoch=2)
+    assert not _wants(partition, SECOND)
     fetched(SECOND, partition, 5)
-    assert keeper.wanted_isr(partition) == (OWN, SECOND)
+    assert _wants(partition, SECOND)
 
 
-async def _refuse_proposal(_partition: Partition, _isr: tuple[int, ...]) -> None:
-    raise AssertionError("no proposal is expected")
+def test_a_follower_that_is_about_to_leave_keeps_its_position_and_does_not_join(place):
+    place.register(SECOND, epoch=2)
+    place.let_in(SECOND, epoch=2)
+    place.put(topic(image(isr=(OWN,))))
+    partition = place.partition()
+    append(partition, 5)
+    fetched(SECOND, partition, 5)
+    place.register(SECOND, epoch=2, leaving=True)
+    assert partition.led.followers[SECOND].log_end_offset == 5
+    assert not _wants(partition, SECOND)
+
+
+def test_a_follower_that_is_fenced_does_not_join(place):
+    place.register(SECOND, epoch=2)
+    place.let_in(SECOND, epoch=1)
+    place.put(topic(image(isr=(OWN,))))
+    partition = place.partition()
+    append(partition, 5)
+    fetched(SECOND, partition, 5)
+    assert not _wants(partition, SECOND)
+    place.let_in(SECOND, epoch=2)
+    assert _wants(partition, SECOND)
+
+
+# --- before and after the controller lets us in --------------------------------------------------
+
+
+def test_a_broker_that_is_not_let_in_leads_nothing_and_serves_no_follower(place):
+    place.register_ourselves(epoch=7)
+    place.put(topic(image()))
+    for check in (place.partition().check_leader, place.partition().check_serves_followers):
+        with pytest.raises(KafkaError) as caught:
+            check()
+        assert caught.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert place.followed[-1] == ("t-0", NO_LEADER)
+
+
+def test_a_broker_that_is_let_in_leads_without_another_change_of_its_topics(place):
+    place.register_ourselves(epoch=7)
+    place.put(topic(image(), image(leader=SECOND)))
+    place.let_in(OWN, epoch=6)
+    assert not place.partition().is_leader
+    place.let_in(OWN, epoch=7)
+    assert [partition.is_leader for partition in place.replicas] == [True, False]
+
+
+def test_a_broker_that_is_not_let_in_follows(place):
+    place.register_ourselves(epoch=7)
+    place.put(topic(image(leader=SECOND)))
+    assert place.followed == [("t-0", SECOND)]
+
+
+def test_a_broker_that_registers_again_leads_only_after_it_is_let_in_again(place):
+    place.register_ourselves(epoch=7)
+    place.let_in(OWN, epoch=7)
+    place.put(topic(image(isr=(OWN, SECOND))))
+    heard: list[ErrorCode] = []
+    partition = place.partition()
+    partition.wait_acknowledged(append(partition).next_offset, heard.append)
+    place.broker_epoch = 8
+    place.register(OWN, epoch=8)
+    assert not partition.is_leader
+    assert heard == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    place.let_in(OWN, epoch=8)
+    assert partition.is_leader
 
 
 def test_F27_kafkas_largest_number_means_no_flush_rule():

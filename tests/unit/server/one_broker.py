@@ -164,10 +164,17 @@ class OneBroker:
             timers=self.timers,
             disk=self.disk,
             image=lambda: self.cluster.image,
+            lease=self.cluster,
         )
         self.logs = MemoryLogs()
         self.replicas = ReplicaManager(
-            NODE_ID, self.logs, NoFlushes(), clock=self.clock, followed=self._role_changed
+            NODE_ID,
+            self.logs,
+            NoFlushes(),
+            clock=self.clock,
+            followed=self._role_changed,
+            lease=self.cluster,
+            broker_epoch=lambda: self.cluster.broker_epoch,
         )
         self.cluster.subscribe(self.replicas.apply)
         self.cluster.subscribe(self.groups.metadata_changed)

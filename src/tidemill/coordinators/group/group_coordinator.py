@@ -22,6 +22,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
+from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, Delta, MetadataImage
 from tidemill.storage.files.disk import Disk
 
@@ -56,6 +57,7 @@ class GroupCoordinator:
         timers: LoopTimers,
         disk: Disk,
         image: Callable[[], MetadataImage],
+        lease: OwnerLease = ALWAYS,
     ) -> None:
         config = live.current.groups
         self._live = live
@@ -70,6 +72,7 @@ class GroupCoordinator:
             disk=disk,
             image=image,
             commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
+            lease=lease,
         )
         live.subscribe(self._config_changed)
 

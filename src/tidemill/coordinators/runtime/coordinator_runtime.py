@@ -31,6 +31,9 @@ every client of the partition, so three rules keep them rare:
 Where the append comes first, its failure is reported to the caller alone. The exception is a result
 that also answers parked requests: the shard has already forgotten them, so it is reloaded.
 
+Without a lease another broker may coordinate by now: requests are refused with NOT_COORDINATOR, and
+deadlines wait for the lease. Answers that wait for their records are held by the partition.
+
 Everything runs on the event loop and nothing suspends, so shards need no locks. Records that are
 replayed but not committed can be lost with the leadership; the shard goes with them.
 
@@ -65,6 +68,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, TidemillEr
 from tidemill.core.logs import RateLimit
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
+from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, difference
 from tidemill.storage.files.disk import Disk
 from tidemill.wire.records import build_pair_batch
@@ -72,6 +76,9 @@ from tidemill.wire.records import build_pair_batch
 __all__ = ["CoordinatorRuntime"]
 
 log = logging.getLogger(__name__)
+
+NO_LEASE_PAUSE_MS = 500
+"""Until deadlines that passed without a lease are looked at again."""
 
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
@@ -91,6 +98,7 @@ class CoordinatorRuntime(Generic[S]):
         disk: Disk,
         image: Callable[[], MetadataImage],
         commit_timeout_s: float,
+        lease: OwnerLease = ALWAYS,
     ) -> None:
         self._name = name
         self._make_shard = make_shard
@@ -99,6 +107,7 @@ class CoordinatorRuntime(Generic[S]):
         self._disk = disk
         self._image = image
         self.commit_timeout_s = commit_timeout_s
+        self._lease = lease
         self._hosted: dict[int, HostedShard[S]] = {}
         """By partition number; bounded by the partitions of the topic."""
         self._to_load: deque[tuple[HostedShard[S], MetadataImage]] = deque()
@@ -274,7 +283,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _find(self, index: int) -> HostedShard[S]:
         hosted = self._hosted.get(index)
-        if hosted is None:
+        if hosted is None or not self._lease.may_act:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if not hosted.is_loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -437,10 +446,19 @@ class CoordinatorRuntime(Generic[S]):
 
     def _expire(self, hosted: HostedShard[S]) -> None:
         hosted.timer = None
+        if not self._lease.may_act:
+            self._expire_later(hosted)
+            return
         # Fresh: by the older time of an open batch, the deadline might not have passed yet.
         now = self._turn_now = self._fresh_now()
         self._run_in_background(hosted, lambda: hosted.shard.expire(now), now)
         self._maybe_schedule_expiry(hosted)
+
+    def _expire_later(self, hosted: HostedShard[S]) -> None:
+        """Members are not expired by a broker that may have a successor."""
+        due_ms = int(self._clock.monotonic() * 1000) + NO_LEASE_PAUSE_MS
+        timer = self._timers.add_after(NO_LEASE_PAUSE_MS / 1000, lambda: self._expire(hosted))
+        hosted.timer = due_ms, timer
 
     def _change_metadata(self, hosted: HostedShard[S], delta: Delta) -> None:
         now = self._now()

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
+from tidemill.core.errors import ErrorCode
+from tidemill.core.ids import NO_LEADER
 from tidemill.server.request.context import AnyContext
 
 __all__ = ["LeaderHint", "leader_endpoints", "try_leader_hint"]
 
 T = TypeVar("T")
+
+_NOT_LEADER = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class LeaderHint(Protocol):
@@ -23,13 +27,19 @@ class LeaderHint(Protocol):
 
 
 def try_leader_hint(
-    context: AnyContext, topic: str, index: int, hint: Callable[..., T]
+    context: AnyContext, topic: str, index: int, hint: Callable[..., T], *, code: int
 ) -> T | None:
-    """The leader and its epoch, as a `hint`; None if there is no such partition."""
+    """The leader and its epoch, as a `hint`; None if there is no such partition.
+
+    A broker that refuses because it may not lead never names itself, whatever its image says.
+    """
     partition = context.image.partition(topic, index)
     if partition is None:
         return None
-    return hint(leader_id=partition.leader, leader_epoch=partition.leader_epoch)
+    leader = partition.leader
+    if code == _NOT_LEADER and leader == context.services.config.static.node_id:
+        leader = NO_LEADER
+    return hint(leader_id=leader, leader_epoch=partition.leader_epoch)
 
 
 def leader_endpoints(

@@ -8,6 +8,9 @@ flexible and diverging epochs; v13 topic ids; v15-v18 fields of followers.
 v10 says that the client knows zstd, but clients of older versions are sent zstd too, as by Kafka 4:
 kafka-python 2.0 fetches by v4 and reads it (T23).
 
+A follower's fetch acknowledges what it has, once, when it arrives: a fetch that waits and is read
+again says nothing new, and its sender may have restarted since.
+
 The fetch is planned from the request and its session, read (`FetchReader`) and answered. A fetch
 that finds fewer than `min_bytes` is parked until its partitions have more or its time is up, and
 then read again. Batches that are not in memory are read in a thread before the answer leaves. A
@@ -22,13 +25,11 @@ from __future__ import annotations
 
 from typing import final
 
-from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
-from tidemill.replication.partition import Partition
+from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.server.fetching.fetch_sessions import FetchPlan
 from tidemill.server.handlers.data.cold_reads import ColdRead
 from tidemill.server.handlers.data.fetch_reader import FetchReader, FetchResults
-from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.server.request.leader_hints import leader_endpoints
@@ -57,9 +58,11 @@ THROTTLE_MS_WHEN_FULL = 1000
 def handle(context: DataContext, request: FetchRequest) -> Answer:
     state = request.replica_state
     replica_id = request.replica_id if state is None else state.replica_id
-    if replica_id >= 0 and not context.allows(Operation.CLUSTER_ACTION, cluster()):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     services = context.services
+    if replica_id >= 0:
+        context.require_broker()
+        epoch = NO_EPOCH if state is None else state.replica_epoch
+        services.replicas.broker_epochs.check(replica_id, epoch)
     plan = services.fetch_sessions.plan(request, services.clock.monotonic())
     reader = FetchReader(context, request, plan.targets, replica_id)
     if len(plan.targets) >= LONG_FETCH_PARTITIONS and replica_id < 0:

@@ -57,6 +57,7 @@ class FetchReader:
     __slots__ = (
         "_context",
         "_copied_bytes",
+        "_is_noted",
         "_replica_id",
         "_request",
         "_targets",
@@ -79,6 +80,8 @@ class FetchReader:
         self._request = request
         self._targets = targets
         self._replica_id = replica_id
+        self._is_noted = False
+        """What a follower's fetch acknowledges was noted when it arrived."""
         self._copied_bytes = 0
         """Of this turn of the loop: batches that were read into new memory."""
         self.partitions: list[Partition] = []
@@ -96,7 +99,9 @@ class FetchReader:
 
     def read(self) -> FetchResults:
         """Read every partition as it is now."""
-        return self._read_some(self._targets, self._begin())
+        results = self._read_some(self._targets, self._begin())
+        self._is_noted = True
+        return results
 
     async def read_in_turns(self) -> FetchResults:
         """Read a slice of the partitions per turn of the loop, each as it is in its turn."""
@@ -146,7 +151,10 @@ class FetchReader:
         if context.version >= FIRST_WITH_TOPIC_IDS and partition.topic_id != target.topic_id:
             # The topic was deleted and created again since the session learnt its id (I34).
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition.check_leader()
+        if self._replica_id >= 0:
+            partition.check_serves_followers()
+        else:
+            partition.check_leader()
         partition.check_epoch(target.current_leader_epoch)
         self.partitions.append(partition)
         data.log_start_offset = partition.log.log_start_offset
@@ -176,18 +184,24 @@ class FetchReader:
     def _end_offset(self, partition: Partition, target: FetchTarget) -> int:
         """Where the reader must stop; a follower's fetch also acknowledges what it has."""
         if self._replica_id >= 0:
-            partition.follower_fetched(
-                self._replica_id,
-                fetch_offset=target.fetch_offset,
-                flushed_offset=target.flushed_offset,
-                now=self._context.services.clock.monotonic(),
-            )
+            if not self._is_noted:
+                self._note_position(partition, target)
             if target.known_high_watermark < partition.high_watermark:
                 self.must_answer = True  # the follower learns the new watermark at once (KIP-1166)
             return partition.log.log_end_offset
         if self._request.isolation_level == READ_COMMITTED:
             return partition.last_stable_offset()
         return partition.high_watermark
+
+    def _note_position(self, partition: Partition, target: FetchTarget) -> None:
+        if target.current_leader_epoch == NO_EPOCH:
+            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "a replica must name its epoch")
+        partition.follower_fetched(
+            self._replica_id,
+            fetch_offset=target.fetch_offset,
+            flushed_offset=target.flushed_offset,
+            now=self._context.services.clock.monotonic(),
+        )
 
     def _diverges(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
         """The reader's last epoch ended earlier here: it must cut its tail first (KIP-595)."""
@@ -230,5 +244,5 @@ class FetchReader:
         data.high_watermark = data.last_stable_offset = UNKNOWN_OFFSET
         if code in HINTED_CODES and context.version >= FIRST_WITH_LEADER_HINTS:
             data.current_leader = try_leader_hint(
-                context, target.topic, target.index, LeaderIdAndEpoch
+                context, target.topic, target.index, LeaderIdAndEpoch, code=code
             )

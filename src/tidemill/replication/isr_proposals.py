@@ -1,0 +1,109 @@
+"""Asks the controller for other in-sync sets: without those that lag, with those that caught up.
+
+All led partitions are looked at twice a second, and soon after a follower has caught up. What they
+want goes to the controller in one request, one at a time (H13). A request without an answer leaves
+every proposal in it unsettled: `in_sync.py` counts it as made until its outcome is known.
+
+Here also marks go on that stood still while this broker had no lease.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import final
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.loop.pacing import Pacer
+from tidemill.core.owner_lease import ALWAYS, OwnerLease
+from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
+from tidemill.replication.partition import Partition
+from tidemill.replication.replica_manager import ReplicaManager
+
+__all__ = ["AlterIsr", "IsrProposals"]
+
+log = logging.getLogger(__name__)
+
+AlterIsr = Callable[[Sequence[IsrProposal]], Awaitable[Sequence[IsrAnswer]]]
+"""Sends proposals to the controller; one answer each, in order. KafkaError or StoreUnavailable:
+nobody knows what became of any of them."""
+
+LOOK_INTERVAL_S = 0.5
+PARTITIONS_PER_SLICE = 250
+"""Partitions that are looked at in one turn of the loop: about a millisecond."""
+REQUEST_INTERVAL_S = 0.01
+"""At most a hundred requests per second, however many followers catch up."""
+
+
+@final
+class IsrProposals:
+    """The loop that keeps the in-sync sets of all led partitions in line with their followers."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        alter_isr: AlterIsr,
+        *,
+        clock: Clock,
+        lease: OwnerLease = ALWAYS,
+    ) -> None:
+        self._replicas = replicas
+        self._alter_isr = alter_isr
+        self._clock = clock
+        self._lease = lease
+        self._wakeup = asyncio.Event()
+        replicas.candidate_came = self._wakeup.set
+
+    async def run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_INTERVAL_S):
+                    await self._wakeup.wait()
+            except TimeoutError:
+                pass
+            self._wakeup.clear()
+            await self.look()
+            await asyncio.sleep(REQUEST_INTERVAL_S)
+
+    async def look(self) -> None:
+        """Propose what all partitions want now, and take in the answers."""
+        if not self._lease.may_act:
+            return
+        sent = await self._collect()
+        if not sent:
+            return
+        try:
+            answers = await self._alter_isr([proposal for _, proposal in sent])
+        except (KafkaError, StoreUnavailable) as error:
+            log.warning("%d changes of in-sync sets are in doubt: %s", len(sent), error)
+            answers = ()
+        for index, (partition, proposal) in enumerate(sent):
+            if index < len(answers):
+                _take_answer(partition, proposal, answers[index])
+            else:
+                partition.isr_unanswered(proposal)
+
+    async def _collect(self) -> list[tuple[Partition, IsrProposal]]:
+        """At most one proposal for each partition."""
+        sent = []
+        pacer = Pacer(PARTITIONS_PER_SLICE)
+        for partition in list(self._replicas):
+            await pacer.step()
+            now = self._clock.monotonic()
+            if partition.marks_are_held:
+                partition.maybe_advance_marks()
+            proposal = partition.try_propose_isr(now=now) if partition.has_followers else None
+            if proposal is not None:
+                sent.append((partition, proposal))
+        return sent
+
+
+def _take_answer(partition: Partition, proposal: IsrProposal, answer: IsrAnswer) -> None:
+    before = partition.isr
+    partition.isr_answered(proposal, answer.code, answer.state)
+    if answer.code is not ErrorCode.NONE:
+        log.info("%s: in-sync set not changed: %s", partition.name, answer.code.name)
+    elif partition.isr != before:
+        log.info("%s: in sync %s -> %s", partition.name, before, partition.isr)

@@ -1,0 +1,131 @@
+"""The loop that asks the controller for other in-sync sets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.partitions import OWN, SECOND, Lease, append, fetched, image
+from tests.unit.replication.test_replica_manager import Place, topic
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
+from tidemill.replication.isr_proposals import IsrProposals
+
+
+class Controller:
+    """Answers as a test says, and counts the requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[list[IsrProposal]] = []
+        self.answers: list[IsrAnswer] = []
+        self.error: Exception | None = None
+        self.asked = asyncio.Event()
+
+    async def alter_isr(self, proposals: Sequence[IsrProposal]) -> list[IsrAnswer]:
+        self.requests.append(list(proposals))
+        self.asked.set()
+        if self.error is not None:
+            raise self.error
+        return self.answers
+
+
+class Bench:
+    """Three partitions of which a follower has caught up with two."""
+
+    def __init__(self) -> None:
+        self.place = Place()
+        self.place.put(topic(image(), image(), image()))
+        self.partitions = list(self.place.replicas)
+        self.controller = Controller()
+        self.lease = Lease()
+        self.proposals = IsrProposals(
+            self.place.replicas,
+            self.controller.alter_isr,
+            clock=self.place.clock,
+            lease=self.lease,
+        )
+
+    def catch_up(self, *indexes: int) -> None:
+        for index in indexes:
+            append(self.partitions[index])
+            fetched(SECOND, self.partitions[index], 1, now=self.place.clock.monotonic())
+
+
+def accepted(version: int = 1) -> IsrAnswer:
+    return IsrAnswer(ErrorCode.NONE, image(isr=(OWN, SECOND), version=version))
+
+
+def test_H13_all_proposals_of_a_broker_go_out_in_one_request(run):
+    bench = Bench()
+    bench.catch_up(0, 2)
+    bench.controller.answers = [accepted(), accepted()]
+    run(bench.proposals.look())
+    assert [[one.partition for one in sent] for sent in bench.controller.requests] == [[0, 2]]
+    assert [one.isr for one in bench.partitions] == [(OWN, SECOND), (OWN,), (OWN, SECOND)]
+    run(bench.proposals.look())
+    assert len(bench.controller.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("gone"), KafkaError(ErrorCode.NOT_CONTROLLER, "moved")]
+)
+def test_H1_a_request_without_an_answer_leaves_every_proposal_in_doubt(run, error):
+    bench = Bench()
+    bench.catch_up(0, 2)
+    bench.controller.error = error
+    run(bench.proposals.look())
+    run(bench.proposals.look())
+    first, second = bench.controller.requests
+    assert first == second
+    for index in (0, 2):
+        append(bench.partitions[index])
+        assert bench.partitions[index].high_watermark == 1
+
+
+def test_a_proposal_that_the_answer_does_not_mention_is_in_doubt(run):
+    bench = Bench()
+    bench.catch_up(0, 2)
+    bench.controller.answers = [accepted()]
+    run(bench.proposals.look())
+    assert bench.partitions[0].isr == (OWN, SECOND)
+    append(bench.partitions[2])
+    assert bench.partitions[2].high_watermark == 1
+
+
+def test_one_refusal_concerns_its_partition_alone(run):
+    bench = Bench()
+    bench.catch_up(0, 2)
+    bench.controller.answers = [IsrAnswer(ErrorCode.INELIGIBLE_REPLICA), accepted()]
+    run(bench.proposals.look())
+    assert [one.isr for one in bench.partitions] == [(OWN,), (OWN,), (OWN, SECOND)]
+
+
+def test_without_a_lease_nothing_is_proposed_and_afterwards_the_marks_go_on(run):
+    bench = Bench()
+    partition = bench.partitions[1]
+    partition.marks_are_held = True
+    bench.lease.may_act = False
+    bench.catch_up(0)
+    run(bench.proposals.look())
+    assert bench.controller.requests == []
+    assert partition.marks_are_held
+    bench.lease.may_act = True
+    bench.controller.answers = [accepted()]
+    run(bench.proposals.look())
+    assert not partition.marks_are_held
+    assert len(bench.controller.requests) == 1
+
+
+def test_a_follower_that_catches_up_is_proposed_at_once(run):
+    async def main() -> None:
+        bench = Bench()
+        bench.controller.answers = [accepted()]
+        loop = asyncio.ensure_future(bench.proposals.run())
+        await asyncio.sleep(0)
+        bench.catch_up(0)
+        await asyncio.wait_for(bench.controller.asked.wait(), 0.4)
+        loop.cancel()
+
+    run(main())
