@@ -25,9 +25,10 @@ __all__ = ["Worker", "drain", "retry_until_ready"]
 
 T = TypeVar("T")
 
-DELIVERY_TIMEOUT_S = 120.0
+DELIVERY_TIMEOUT_S = 600.0
 ATTEMPTS_MAX = 500
 RETRY_S = 0.2
+PAUSE_S_MAX = 2.0
 SHORT_TOPIC_PREFIX = "short-"
 
 
@@ -86,11 +87,12 @@ class Worker:
         ):
             for _ in range(operations):
                 await self._one(cluster, producer)
-                await asyncio.sleep(self._rng.below(1000) / 100_000)
+                # Long enough on average that the load lasts as long as the faults do.
+                await asyncio.sleep(PAUSE_S_MAX / 2 ** self._rng.below(9))
 
     async def _one(self, cluster: ClusterClient, producer: Producer) -> None:
         choice = self._rng.below(100)
-        if choice < 70:
+        if choice < 60:
             await self._produce(producer)
         elif choice < 80:
             await self._fetch(cluster)
@@ -119,8 +121,12 @@ class Worker:
     async def _fetch(self, cluster: ClusterClient) -> None:
         partition, life = self._partition(), self._history.life
         consumer = Consumer(cluster, max_wait_ms=50)
-        start = AtOffset(self._rng.below(1 + len(self._history.acked[partition])))
-        assign = partial(consumer.assign, partition.topic, start, [partition.partition])
+        acked = len(self._history.acked[partition])
+        if self._rng.below(2):  # near the end, where records can still be lost
+            start = max(0, acked - self._rng.below(4))
+        else:
+            start = self._rng.below(1 + acked)
+        assign = partial(consumer.assign, partition.topic, AtOffset(start), [partition.partition])
         await retry_until_ready(assign)
         try:
             polled = await consumer.poll(0.2)

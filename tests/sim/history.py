@@ -22,9 +22,12 @@ class History:
         self.invoked: set[bytes] = set()
         self.acked: dict[TopicPartition, dict[int, bytes]] = defaultdict(dict)
         self.life = 0
-        """Counts power losses: records that were read but not acknowledged may change (I8)."""
+        """Counts power losses of all in-sync replicas: records that were read but not acknowledged
+        may change then (I8)."""
         self._reads: dict[tuple[int, TopicPartition], dict[int, bytes]] = defaultdict(dict)
         self._ends: dict[tuple[int, TopicPartition], int] = {}
+        self._deleted: dict[TopicPartition, int] = defaultdict(int)
+        """Everything below may have been deleted by request."""
 
     def value(self, producer: int, number: int) -> bytes:
         value = b"%d/%06d" % (producer, number)
@@ -45,6 +48,10 @@ class History:
             assert reads.setdefault(record.offset, value) == value, (partition, record.offset)
             assert acked.get(record.offset, value) == value, (partition, record.offset)
 
+    def deleting(self, partition: TopicPartition, offset: int) -> None:
+        """Someone asks to delete all records below `offset`."""
+        self._deleted[partition] = max(offset, self._deleted[partition])
+
     def known_end(self, partition: TopicPartition) -> int:
         """The largest end that any client was told; read it before the next request."""
         return self._ends.get((self.life, partition), 0)
@@ -55,11 +62,19 @@ class History:
         key = (self.life, partition)
         self._ends[key] = max(offset, self._ends.get(key, 0))
 
+    def _missing(
+        self, partition: TopicPartition, expected: dict[int, bytes], found: dict[int, bytes]
+    ) -> dict[int, bytes]:
+        deleted = self._deleted[partition]
+        return {o: v for o, v in expected.items() if o >= deleted and found.get(o) != v}
+
     def check_final(self, partition: TopicPartition, records: list[Record]) -> None:
-        """I1, I4, I5: every acknowledged record is there once, in its producer's order."""
+        """I1, I4, I5, I8: what was acknowledged or read is there once, in its producer's order."""
         found = {record.offset: bytes(record.value or b"") for record in records}
-        lost = {o: v for o, v in self.acked[partition].items() if found.get(o) != v}
+        lost = self._missing(partition, self.acked[partition], found)
         assert not lost, f"I1: lost in {partition}: {lost}"
+        gone = self._missing(partition, self._reads[self.life, partition], found)
+        assert not gone, f"I8: was read in {partition} and is gone: {gone}"
         values = list(found.values())
         assert len(values) == len(set(values)), f"I4: doubled in {partition}"
         last: dict[bytes, bytes] = {}
