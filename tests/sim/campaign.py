@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tests.sim.clients import Worker, drain, retry_until_ready
-from tests.sim.faults import Faults
+from tests.sim.faults import KNOWN_HOLES_KINDS, STALE_READS, Faults
 from tests.sim.history import History
 from tests.sim.probe import Probe
+from tests.sim.stale_client import StaleClient
 from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
@@ -73,17 +74,26 @@ def run_campaign(
     Raises what was found: AssertionError, SimulationFailed, or an error of a client.
     """
     campaign, history, ids = Campaign(seed), History(), range(brokers)
+    reads_stale = brokers > 1 and STALE_READS in kinds
+    if not kinds:
+        reads_stale = brokers > 1 and STALE_READS not in KNOWN_HOLES_KINDS
 
     async def main(world: SimWorld) -> None:
         for broker_id in ids:
             await world.start_broker(broker_id)
         await _create(world, brokers)
-        trouble = Faults(world, history, probe, ids, kinds)
+        trouble = Faults(world, history, probe, ids, [k for k in kinds if k != STALE_READS])
         campaign.faults = trouble.done
         clients = [Worker(world, number, history, PARTITIONS) for number in range(workers)]
-        await asyncio.gather(
-            *(client.run(operations // workers) for client in clients), trouble.run(faults)
-        )
+        stale = [StaleClient(world, i, history, PARTITIONS) for i in ids] if reads_stale else []
+        working = asyncio.Event()
+
+        async def work() -> None:
+            runs = [client.run(operations // workers) for client in clients]
+            await asyncio.gather(*runs, trouble.run(faults))
+            working.set()
+
+        await asyncio.gather(work(), *(one.run(working.is_set) for one in stale))
         await _check(world, history, ids)
         for broker_id in ids:
             await world.stop_broker(broker_id)

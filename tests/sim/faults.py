@@ -21,7 +21,14 @@ from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.world import SESSION_TIMEOUT_S, SimWorld, host_name
 
-__all__ = ["ALL_KINDS", "DEFAULT_KINDS", "KNOWN_HOLES_KINDS", "ONE_BROKER_KINDS", "Faults"]
+__all__ = [
+    "ALL_KINDS",
+    "DEFAULT_KINDS",
+    "KNOWN_HOLES_KINDS",
+    "ONE_BROKER_KINDS",
+    "STALE_READS",
+    "Faults",
+]
 
 ALL_KINDS = (
     "crash",
@@ -43,8 +50,18 @@ ALL_KINDS = (
     "recreate_topic",
     "delete_records",
 )
+STALE_READS = "stale_reads"
+"""Not a fault: clients that ask former leaders, too, during the whole run."""
 
-KNOWN_HOLES_KINDS: tuple[str, ...] = ()
+KNOWN_HOLES_KINDS = (
+    # A registration, or taking office, whose outcome is unknown: the broker stops for good, or
+    # nobody is controller any more.
+    "doubt",
+    "minority",
+    # Without a lease on the data path (H3) former leaders answer readers.
+    STALE_READS,
+)
+"""What the present code does not stand: left out unless named. To be emptied with each fix."""
 
 DEFAULT_KINDS = tuple(kind for kind in ALL_KINDS if kind not in KNOWN_HOLES_KINDS)
 ONE_BROKER_KINDS = ("crash", "power_loss_of_all", "restart_cleanly", "suspend", "expiry")
@@ -186,8 +203,12 @@ class Faults:
     async def _pause_host(self, broker_id: int, *, clock_stops: bool) -> None:
         """Sometimes for less than its lease, sometimes beyond its session."""
         self._world.pause(broker_id, clock_stops=clock_stops)
+        self._history.stale_hosts += clock_stops
         await self._pause(20.0)
         self._world.unpause(broker_id)
+        if clock_stops:  # its lease, by its clock, may go on for as long as it was granted
+            await asyncio.sleep(SESSION_TIMEOUT_S)
+            self._history.stale_hosts -= 1
 
     # --- the network -----------------------------------------------------------------------------
 
