@@ -23,6 +23,8 @@ TOPIC = "orders"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(2)]
 VALUES = {"log.segment.bytes": 4_096}
 """Segments of a few batches, so that a crash meets rolled files, snapshots and indexes."""
+TIME_LIMIT_S = 600.0
+"""No run that makes progress takes so long; a cluster that is stuck is found soon."""
 
 
 @dataclass(slots=True)
@@ -98,7 +100,7 @@ def run_campaign(
         for broker_id in ids:
             await world.stop_broker(broker_id)
 
-    world = SimWorld(seed, values=VALUES)
+    world = SimWorld(seed, values=VALUES, time_limit_s=TIME_LIMIT_S)
     probe = Probe(world, PARTITIONS)
     started = world.loop.time()
     try:

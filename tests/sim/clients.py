@@ -26,7 +26,8 @@ __all__ = ["Worker", "drain", "retry_until_ready"]
 T = TypeVar("T")
 
 DELIVERY_TIMEOUT_S = 600.0
-ATTEMPTS_MAX = 500
+READY_WITHIN_S = 120.0
+"""Twice as long as the longest fault."""
 RETRY_S = 0.2
 PAUSE_S_MAX = 2.0
 SHORT_TOPIC_PREFIX = "short-"
@@ -47,7 +48,9 @@ async def drain(brokers: Brokers, partition: TopicPartition) -> list[Record]:
 
 async def retry_until_ready(attempt: Callable[[], Awaitable[T]]) -> T:
     """Retry until the cluster is reachable and has a leader and a controller."""
-    for _ in range(ATTEMPTS_MAX):
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + READY_WITHIN_S
+    while loop.time() < deadline:
         try:
             return await attempt()
         except ClientError:

@@ -60,8 +60,11 @@ KNOWN_HOLES_KINDS = (
     "minority",
     # Without a lease on the data path (H3) former leaders answer readers.
     STALE_READS,
+    # A follower whose end lies inside the leader's first batch begins anew for ever.
+    "delete_records",
 )
-"""What the present code does not stand: left out unless named. To be emptied with each fix."""
+"""What the present code does not stand: left out unless a run names it. `test_found_seeds.py` has a
+run for each. To be shortened with each fix."""
 
 DEFAULT_KINDS = tuple(kind for kind in ALL_KINDS if kind not in KNOWN_HOLES_KINDS)
 ONE_BROKER_KINDS = ("crash", "power_loss_of_all", "restart_cleanly", "suspend", "expiry")

@@ -109,11 +109,12 @@ class SimWorld:
         link: Link | None = None,
         values: Mapping[str, object] | None = None,
         watch_disk: Callable[[SimDisk], Disk] | None = None,
+        time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         """`watch_disk` may put something between a broker and its disk."""
         self.rng = SeededRng(seed)
         self.loop = SimLoop(
-            None if first_come_first_served else self._fork(), time_limit_s=TIME_LIMIT_S
+            None if first_come_first_served else self._fork(), time_limit_s=time_limit_s
         )
         self.clock = SimClock(self.loop.time)
         """For clients; every broker has its own."""
