@@ -10,8 +10,8 @@ from tests.sim.clients import Worker, drain, retry_until_ready
 from tests.sim.faults import KNOWN_HOLES_KINDS, STALE_READS, Faults
 from tests.sim.history import History
 from tests.sim.probe import Probe
-from tests.sim.stale_client import StaleClient
 from tests.sim.replicas import eventually, log_bytes, replica, replicas_agree
+from tests.sim.stale_client import StaleClient
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
@@ -75,7 +75,7 @@ def run_campaign(
 
     Raises what was found: AssertionError, SimulationFailed, or an error of a client.
     """
-    campaign, history, ids = Campaign(seed), History(), range(brokers)
+    campaign, ids = Campaign(seed), range(brokers)
     reads_stale = brokers > 1 and STALE_READS in kinds
     if not kinds:
         reads_stale = brokers > 1 and STALE_READS not in KNOWN_HOLES_KINDS
@@ -102,6 +102,7 @@ def run_campaign(
 
     world = SimWorld(seed, values=VALUES, time_limit_s=TIME_LIMIT_S)
     probe = Probe(world, PARTITIONS)
+    history = History(probe.told)
     started = world.loop.time()
     try:
         world.run(main)

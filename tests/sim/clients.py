@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, LEADER_MOVED
 from tidemill.client.producing.producer import Producer
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
+from tidemill.core.net import Net
 from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.world import SimWorld
 from tidemill.wire.records import Record
@@ -30,6 +32,8 @@ READY_WITHIN_S = 120.0
 """Twice as long as the longest fault."""
 RETRY_S = 0.2
 PAUSE_S_MAX = 2.0
+HASTY_ONE_IN = 5
+HASTY_TIMEOUT_S = 1.0
 SHORT_TOPIC_PREFIX = "short-"
 
 
@@ -89,6 +93,8 @@ class Worker:
             ) as producer,
         ):
             for _ in range(operations):
+                if self._rng.below(HASTY_ONE_IN) == 0:
+                    await self._produce_hastily(net)
                 await self._one(cluster, producer)
                 # Long enough on average that the load lasts as long as the faults do.
                 await asyncio.sleep(PAUSE_S_MAX / 2 ** self._rng.below(9))
@@ -120,6 +126,21 @@ class Worker:
             sends.append((value, await retry_until_ready(send)))
         for value, delivery in sends:
             self._history.sent(partition, await delivery.offset(), value)
+
+    async def _produce_hastily(self, net: Net) -> None:
+        """With acks=1: a leader that is cut off gets a tail of its own, which must go again."""
+        partition = self._partition()
+        with suppress(ClientError, KafkaError):
+            async with (
+                ClusterClient(net, self._world.bootstrap) as cluster,
+                Producer(
+                    cluster, self._world.clock, acks=1, delivery_timeout_s=HASTY_TIMEOUT_S
+                ) as producer,
+            ):
+                for _ in range(1 + self._rng.below(3)):
+                    self._sent += 1
+                    value = self._history.hasty_value(self._number, self._sent)
+                    await producer.send(partition.topic, value, partition=partition.partition)
 
     async def _fetch(self, cluster: ClusterClient) -> None:
         partition, life = self._partition(), self._history.life

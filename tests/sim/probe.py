@@ -50,6 +50,11 @@ class Probe:
     def forget_told(self) -> None:
         """Records that were readable but not flushed may be lost now (I8)."""
         self._told.clear()
+        self._last.clear()
+
+    def told(self, partition: TopicPartition) -> int:
+        """The highest mark that any leader has had: nobody reads at or above it."""
+        return self._told.get(partition, 0)
 
     def may_lose_unflushed(self) -> bool:
         """Whether all replicas that a partition counts on are without power."""
@@ -134,9 +139,7 @@ class Probe:
             place = f"I14: {partition} epoch {leader.leader_epoch}: in-sync broker {broker_id}"
             self._expect(end >= mark, f"{place} ends at {end}, the high watermark is {mark}")
             flushed, durable = copy.log.flushed_offset, leader.durable_offset
-            self._expect(
-                flushed >= durable, f"{place} has flushed {flushed}, the durable offset is {durable}"
-            )
+            self._expect(flushed >= durable, f"{place} has flushed {flushed}, durable is {durable}")
 
     def _newest(
         self, partition: TopicPartition, brokers: Mapping[int, Broker]

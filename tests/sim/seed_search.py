@@ -1,9 +1,9 @@
 """Runs the campaign over many seeds; a seed that fails is made smaller and printed.
 
-    python -m tests.sim.seed_search --seeds 0-299 [--faults 8] [--operations 120] [--kinds a,b] [--json]
+    python -m tests.sim.seed_search --seeds 0-299 [--faults 8] [--operations 120] [--kinds a,b]
 
-`make sim SEEDS=0-299` is the same. The exit code is 1 if a seed failed. Progress goes to stderr, the
-result to stdout.
+`make sim SEEDS=0-299` is the same. The exit code is 1 if a seed failed. Progress goes to stderr,
+the result to stdout, with --json as one object.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs that broke a promise once, and the runs that still do.
 
-A run whose kinds the present code does not stand (`KNOWN_HOLES_KINDS`) is skipped; it is switched on
-by taking the kind out of that list.
+A run whose kinds the present code does not stand (`KNOWN_HOLES_KINDS`) is skipped. Taking a kind
+out of that list switches its runs on.
 """
 
 from __future__ import annotations

@@ -37,11 +37,7 @@ def test_a_planted_bug_is_gone_afterwards(name):
 def test_a_failing_seed_is_made_smaller():
     mutant = MUTANTS["elect outside the isr"]
     with mutant.planted():
-        broken = next(
-            one
-            for one in map(Settings, range(40))
-            if run_one(one).error
-        )
+        broken = next(one for one in map(Settings, range(40)) if run_one(one).error)
         small = shrunk(broken)
     assert small.error
     assert small.settings.faults <= broken.faults

@@ -24,14 +24,23 @@ from importlib import import_module
 from typing import Any, final
 
 from tidemill.core.compiled import is_compiled
-from tidemill.core.errors import ErrorCode, StorageFault
+from tidemill.core.errors import ErrorCode
+from tidemill.core.ids import TopicPartition
+from tidemill.replication.follower import Followers
+from tidemill.replication.partition import Partition
+from tidemill.replication.waiters import AckWaiter
+from tidemill.server.fetching.fetch_sessions import FetchTarget
+from tidemill.server.handlers.data.fetch_reader import FetchReader
+from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogCut
+from tidemill.wire.generated.fetch import FetchPartition
 
 __all__ = ["MUTANTS", "Mutant", "MutantNotPlantable", "mutant", "seeds_to_detection"]
 
 Function = Any
 """Any function or property: a mutant has the signature of what it replaces."""
 Make = Callable[[Function], Function]
+Settle = Callable[[ErrorCode], None]
 
 
 class MutantNotPlantable(Exception):
@@ -105,8 +114,8 @@ _PARTITION = "tidemill.replication.partition"
 
 @mutant("ack at once", f"{_PARTITION}:Partition.wait_acknowledged")
 def _ack_at_once(original: Function) -> Function:
-    def wait_acknowledged(partition: Any, next_offset: int, settle: Any) -> Any:
-        waiter = original(partition, next_offset, settle)
+    def wait_acknowledged(partition: Partition, next_offset: int, settle: Settle) -> AckWaiter:
+        waiter: AckWaiter = original(partition, next_offset, settle)
         waiter.settle(ErrorCode.NONE)
         return waiter
 
@@ -120,7 +129,7 @@ def _leader_only(_original: Function) -> Function:
 
 @mutant("count a follower outside the isr", f"{_PARTITION}:Partition._positions")
 def _any_followers(_original: Function) -> Function:
-    def positions(partition: Any, own: int, field: str) -> list[int]:
+    def positions(partition: Partition, own: int, field: str) -> list[int]:
         others = [getattr(one, field) for one in partition.followers.values()]
         return sorted([own, *others])[-partition.effective_in_sync_min :]
 
@@ -129,10 +138,9 @@ def _any_followers(_original: Function) -> Function:
 
 @mutant("mark moves below min isr", f"{_PARTITION}:agreed_offset")
 def _below_min_isr(original: Function) -> Function:
-    def agreed(positions: Any, *, in_sync_count: int, in_sync_min: int, current: int) -> Any:
-        return original(positions, in_sync_count=1, in_sync_min=0, current=current)
-
-    return agreed
+    return lambda positions, *, current, **_counts: original(
+        positions, in_sync_count=1, in_sync_min=0, current=current
+    )
 
 
 @mutant("mark from the proposed isr only", f"{_PARTITION}:Partition.propose_isr")
@@ -150,25 +158,27 @@ def _former_life(_original: Function) -> Function:
     "tidemill.server.handlers.data.fetch_reader:FetchReader._end_offset",
 )
 def _beyond_the_mark(original: Function) -> Function:
-    def end_offset(reader: Any, partition: Any, target: Any) -> Any:
+    def end_offset(reader: FetchReader, partition: Partition, target: FetchTarget) -> int:
         original(reader, partition, target)
         return partition.log.log_end_offset
 
     return end_offset
 
 
-@mutant("end told before it is known", "tidemill.server.handlers.data.list_offsets:_check_end_known")
+@mutant(
+    "end told before it is known", "tidemill.server.handlers.data.list_offsets:_check_end_known"
+)
 def _end_unknown(_original: Function) -> Function:
     return lambda _partition, _request, _version: None
 
 
-# --- followers --------------------------------------------------------------------------------------
+# --- followers -----------------------------------------------------------------------------------
 
 
 @mutant("truncate to the high watermark", f"{_PARTITION}:Partition.plan_truncation")
 def _to_the_mark(_original: Function) -> Function:
-    def plan(partition: Any, _epoch: int, _end_offset: int) -> LogCut | None:
-        cut: LogCut | None = partition.log.plan_truncation(partition.high_watermark)
+    def plan(partition: Partition, _epoch: int, _end_offset: int) -> LogCut | None:
+        cut = partition.log.plan_truncation(partition.high_watermark)
         if cut is None:
             partition._adopt_end()
         return cut
@@ -183,7 +193,7 @@ def _no_truncation(_original: Function) -> Function:
 
 @mutant("empty epoch stays", f"{_PARTITION}:Partition._adopt_end")
 def _empty_epoch(_original: Function) -> Function:
-    def adopt_end(partition: Any) -> None:
+    def adopt_end(partition: Partition) -> None:
         start, end = partition.log.log_start_offset, partition.log.log_end_offset
         partition.high_watermark = min(max(partition.high_watermark, start), end)
         partition.durable_offset = min(max(partition.durable_offset, start), end)
@@ -213,8 +223,8 @@ def _any_epoch(_original: Function) -> Function:
 
 @mutant("follower claims to have flushed", "tidemill.replication.follower:_wanted")
 def _claims_flushed(original: Function) -> Function:
-    def wanted(partition: Any) -> Any:
-        asked = original(partition)
+    def wanted(partition: Partition) -> FetchPartition:
+        asked: FetchPartition = original(partition)
         asked.flushed_offset = asked.fetch_offset
         return asked
 
@@ -223,7 +233,7 @@ def _claims_flushed(original: Function) -> Function:
 
 @mutant("follower does not flush", "tidemill.replication.follower:Followers._flush")
 def _does_not_flush(_original: Function) -> Function:
-    async def flush(_followers: Any, _partitions: Any) -> None:
+    async def flush(_followers: Followers, _partitions: list[Partition]) -> None:
         return
 
     return flush
@@ -231,10 +241,9 @@ def _does_not_flush(_original: Function) -> Function:
 
 @mutant("join too early", "tidemill.replication.isr_keeper:expanded_isr")
 def _join_early(original: Function) -> Function:
-    def expanded(isr: Any, followers: Any, **_needed: int) -> Any:
-        return original(isr, followers, high_watermark=0, epoch_start_offset=0)
-
-    return expanded
+    return lambda isr, followers, **_needed: original(
+        isr, followers, high_watermark=0, epoch_start_offset=0
+    )
 
 
 # --- the controller and the store -----------------------------------------------------------------
@@ -244,21 +253,18 @@ _ELECTION = "tidemill.metadata.controller.election"
 
 @mutant("elect outside the isr", f"{_ELECTION}:_elect")
 def _outside_isr(original: Function) -> Function:
-    def elect(partition: Any, live: Any, config: Any) -> Any:
-        alive = tuple(one for one in partition.replicas if one in live)
-        return original(replace(partition, isr=alive, elr=()), live, config)
-
-    return elect
+    return lambda partition, live, config: original(
+        replace(partition, isr=tuple(one for one in partition.replicas if one in live), elr=()),
+        live,
+        config,
+    )
 
 
 @mutant("no epoch bump", f"{_ELECTION}:_led_by")
 def _no_bump(original: Function) -> Function:
-    def led_by(partition: Any, leader: int, **sets: Any) -> Any:
-        return replace(
-            original(partition, leader, **sets), leader_epoch=max(0, partition.leader_epoch)
-        )
-
-    return led_by
+    return lambda partition, leader, **sets: replace(
+        original(partition, leader, **sets), leader_epoch=partition.leader_epoch
+    )
 
 
 @mutant("unclean restart stays in sync", "tidemill.metadata.cluster:restart_unclean")
@@ -276,7 +282,7 @@ def _lease_ignored(_original: Function) -> Function:
     return property(lambda lease: lease.registered)
 
 
-# --- storage ------------------------------------------------------------------------------------------
+# --- storage --------------------------------------------------------------------------------------
 
 
 @mutant("sequence not checked", "tidemill.storage.state.producer_state:ProducerState.check")
@@ -286,10 +292,7 @@ def _no_sequence(_original: Function) -> Function:
 
 @mutant("failed sync counts", "tidemill.storage.directory.flush_round:FlushRound.check_synced")
 def _failed_sync(original: Function) -> Function:
-    def check_synced(flush_round: Any, outcomes: list[StorageFault | None]) -> None:
-        original(flush_round, [None] * len(outcomes))
-
-    return check_synced
+    return lambda flush_round, outcomes: original(flush_round, [None] * len(outcomes))
 
 
 @mutant(
@@ -297,7 +300,7 @@ def _failed_sync(original: Function) -> Function:
     "tidemill.storage.directory.log_directory:LogDirectory.delete_log",
 )
 def _rename_at_once(original: Function) -> Function:
-    def delete_log(directory: Any, partition: Any) -> None:
+    def delete_log(directory: LogDirectory, partition: TopicPartition) -> None:
         original(directory, partition)
         directory._busy.clear()
 

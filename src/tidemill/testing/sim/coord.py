@@ -251,7 +251,7 @@ class SimCoord:
             for context, changed in self._callbacks:
                 context.copy().run(changed, state)
 
-    # --- the lease, and the end of the session -----------------------------------------------------
+    # --- the lease, and the end of the session ---------------------------------------------------
 
     def _boottime(self) -> float:
         return self._host.time(asyncio.get_running_loop().time())
