@@ -8,7 +8,7 @@ from tests.sim.mutant_hunt import hunt
 from tests.sim.seed_search import Settings, run_one, shrunk
 from tidemill.testing.mutants import MUTANTS, MutantNotPlantable
 
-QUICK = ["ack before followers have it", "unclean restart stays in sync"]
+QUICK = ["ack before followers have it", "elect outside the isr"]
 """Found within a few seeds."""
 
 

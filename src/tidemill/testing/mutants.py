@@ -285,7 +285,7 @@ def _lease_ignored(_original: Function) -> Function:
 # --- storage --------------------------------------------------------------------------------------
 
 
-@mutant("sequence not checked", "tidemill.storage.state.producer_state:ProducerState.check")
+@mutant("sequence not checked", "tidemill.storage.state.producer_state:ProducerStates.check")
 def _no_sequence(_original: Function) -> Function:
     return lambda _producers, _header: None
 
