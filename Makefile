@@ -23,7 +23,7 @@ PATH_BUILT := $(shell find src -name '*.so' -not -path '*/hot/*')
 METADATA := pyproject.toml $(wildcard setup.py)
 LINTED := src tests tools interop examples $(wildcard bench) $(wildcard setup.py)
 
-.PHONY: help setup setup-spark plain fresh demo test check lint bench interop coverage docs lock generate format clean
+.PHONY: help setup setup-spark plain fresh demo test check lint bench sim interop coverage docs lock generate format clean
 
 help:
 	@echo 'make setup      .venv with the broker and what its tests need'
@@ -31,6 +31,7 @@ help:
 	@echo 'make demo       the main job, end to end, in a minute'
 	@echo 'make check      format, lint, types and the quick tests: before every commit'
 	@echo 'make test       all tests, the same that CI runs'
+	@echo 'make sim SEEDS=0-999  search simulated clusters for a seed that breaks a promise'
 	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools'
 	@echo 'make bench      measure, side by side with Apache Kafka'
 	@echo 'make coverage   which branches the tests miss'
@@ -134,6 +135,11 @@ test: setup-spark lint
 			--junitxml=build/tests.xml || status=$$?; \
 		$(BIN)/python tools/requirement_table.py build/tests.xml build/requirement_table.md; \
 		exit $$status
+
+# A failing seed is made smaller and printed with the command that repeats it.
+SEEDS ?= 0-299
+sim: $(STAMPS)/hot fresh
+	@$(BIN)/python -m tests.sim.seed_search --seeds $(SEEDS) $(SIM_OPTIONS)
 
 interop: setup
 	@$(BIN)/python -m interop.run $(ONLY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, LEADER_MOVED
 from tidemill.client.producing.producer import Producer
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
+from tidemill.core.net import Net
 from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.world import SimWorld
 from tidemill.wire.records import Record
@@ -25,9 +27,13 @@ __all__ = ["Worker", "drain", "retry_until_ready"]
 
 T = TypeVar("T")
 
-DELIVERY_TIMEOUT_S = 120.0
-ATTEMPTS_MAX = 500
+DELIVERY_TIMEOUT_S = 600.0
+READY_WITHIN_S = 120.0
+"""Twice as long as the longest fault."""
 RETRY_S = 0.2
+PAUSE_S_MAX = 2.0
+HASTY_ONE_IN = 5
+HASTY_TIMEOUT_S = 1.0
 SHORT_TOPIC_PREFIX = "short-"
 
 
@@ -46,7 +52,9 @@ async def drain(brokers: Brokers, partition: TopicPartition) -> list[Record]:
 
 async def retry_until_ready(attempt: Callable[[], Awaitable[T]]) -> T:
     """Retry until the cluster is reachable and has a leader and a controller."""
-    for _ in range(ATTEMPTS_MAX):
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + READY_WITHIN_S
+    while loop.time() < deadline:
         try:
             return await attempt()
         except ClientError:
@@ -85,12 +93,15 @@ class Worker:
             ) as producer,
         ):
             for _ in range(operations):
+                if self._rng.below(HASTY_ONE_IN) == 0:
+                    await self._produce_hastily(net)
                 await self._one(cluster, producer)
-                await asyncio.sleep(self._rng.below(1000) / 100_000)
+                # Long enough on average that the load lasts as long as the faults do.
+                await asyncio.sleep(PAUSE_S_MAX / 2 ** self._rng.below(9))
 
     async def _one(self, cluster: ClusterClient, producer: Producer) -> None:
         choice = self._rng.below(100)
-        if choice < 70:
+        if choice < 60:
             await self._produce(producer)
         elif choice < 80:
             await self._fetch(cluster)
@@ -116,11 +127,30 @@ class Worker:
         for value, delivery in sends:
             self._history.sent(partition, await delivery.offset(), value)
 
+    async def _produce_hastily(self, net: Net) -> None:
+        """With acks=1: a leader that is cut off gets a tail of its own, which must go again."""
+        partition = self._partition()
+        with suppress(ClientError, KafkaError):
+            async with (
+                ClusterClient(net, self._world.bootstrap) as cluster,
+                Producer(
+                    cluster, self._world.clock, acks=1, delivery_timeout_s=HASTY_TIMEOUT_S
+                ) as producer,
+            ):
+                for _ in range(1 + self._rng.below(3)):
+                    self._sent += 1
+                    value = self._history.hasty_value(self._number, self._sent)
+                    await producer.send(partition.topic, value, partition=partition.partition)
+
     async def _fetch(self, cluster: ClusterClient) -> None:
         partition, life = self._partition(), self._history.life
         consumer = Consumer(cluster, max_wait_ms=50)
-        start = AtOffset(self._rng.below(1 + len(self._history.acked[partition])))
-        assign = partial(consumer.assign, partition.topic, start, [partition.partition])
+        acked = len(self._history.acked[partition])
+        if self._rng.below(2):  # near the end, where records can still be lost
+            start = max(0, acked - self._rng.below(4))
+        else:
+            start = self._rng.below(1 + acked)
+        assign = partial(consumer.assign, partition.topic, AtOffset(start), [partition.partition])
         await retry_until_ready(assign)
         try:
             polled = await consumer.poll(0.2)

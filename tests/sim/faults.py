@@ -1,85 +1,171 @@
-"""Random faults from a seed while clients work; at the end everything is repaired."""
+"""Random faults from a seed while clients work; at the end everything is repaired.
+
+Up to three faults run at once, at most one of them on any broker. A run with fewer faults is the
+beginning of the run with more: so a failing seed is shortened by leaving out its last faults.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
+from tests.sim.clients import retry_until_ready
 from tests.sim.history import History
+from tests.sim.probe import Probe
+from tests.sim.second_topic import SecondTopic
+from tidemill.client.admin.topic_admin import Admin
+from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
-from tidemill.testing.sim.world import SimWorld, host_name
+from tidemill.testing.sim.world import SESSION_TIMEOUT_S, SimWorld, host_name
 
-__all__ = ["Faults"]
+__all__ = [
+    "ALL_KINDS",
+    "DEFAULT_KINDS",
+    "KNOWN_HOLES_KINDS",
+    "ONE_BROKER_KINDS",
+    "STALE_READS",
+    "Faults",
+]
 
-EVERYWHERE = ("crash", "crash", "power_loss_of_all", "lose_session", "restart_cleanly")
-AMONG_SEVERAL = (*EVERYWHERE, "cut", "isolate")
-"""A kind that is listed twice happens twice as often."""
+ALL_KINDS = (
+    "crash",
+    "power_loss_of_all",
+    "restart_cleanly",
+    "cut",
+    "isolate",
+    "suspend",
+    "expiry",
+    "storm",
+    "minority",
+    "doubt",
+    "late_watches",
+    "pause",
+    "pause_clock",
+    "slow_disk",
+    "full_disk",
+    "failing_disk",
+    "recreate_topic",
+    "delete_records",
+)
+STALE_READS = "stale_reads"
+"""Not a fault: clients that ask former leaders, too, during the whole run."""
+
+KNOWN_HOLES_KINDS = (
+    # A registration, or taking office, whose outcome is unknown: the broker stops for good, or
+    # nobody is controller any more.
+    "doubt",
+    "minority",
+    # Without a lease on the data path (H3) former leaders answer readers.
+    STALE_READS,
+    # A follower whose end lies inside the leader's first batch begins anew for ever.
+    "delete_records",
+)
+"""What the present code does not stand: left out unless a run names it. `test_found_seeds.py` has a
+run for each. To be shortened with each fix."""
+
+DEFAULT_KINDS = tuple(kind for kind in ALL_KINDS if kind not in KNOWN_HOLES_KINDS)
+ONE_BROKER_KINDS = ("crash", "power_loss_of_all", "restart_cleanly", "suspend", "expiry")
+
+STREAMS_MAX = 3
+KINDS_PER_SEED_MAX = 4
+START_ATTEMPTS_MAX = 100
+RETRY_S = 1.0
+FULL_DISK_ROOM_BYTES = 4_000
 
 
 class Faults:
-    """`run` returns when everything is up and connected again.
-
-    Faults of two brokers may overlap, those of one do not. `kinds` are some of crash,
-    power_loss_of_all, cut, isolate, lose_session, restart_cleanly.
-    """
+    """`run` returns when everything is up and connected again. `kinds` are some of ALL_KINDS."""
 
     def __init__(
         self,
         world: SimWorld,
         history: History,
+        probe: Probe,
         brokers: Sequence[int],
         kinds: Sequence[str] = (),
     ) -> None:
         self._world = world
         self._history = history
+        self._probe = probe
         self._brokers = brokers
         self._rng = SeededRng(world.rng.below(1 << 62))
-        self._kinds = kinds or (EVERYWHERE if len(brokers) == 1 else AMONG_SEVERAL)
+        self._kinds = kinds or self._draw_kinds()
         self._free = set(brokers)
+        self._left = 0
+        self._second = SecondTopic(world, len(brokers))
+        self._second_is_busy = False
         self.done: list[str] = []
 
-    async def run(self, count: int) -> None:
-        """Cause `count` faults in parallel streams, one fewer than there are brokers."""
-        streams = max(1, len(self._brokers) - 1)
-        await asyncio.gather(*(self._stream(count // streams or 1) for _ in range(streams)))
+    def _draw_kinds(self) -> list[str]:
+        """A few kinds for each seed: with all of them at once, none would be pushed far."""
+        if len(self._brokers) == 1:
+            return list(ONE_BROKER_KINDS)
+        left = list(DEFAULT_KINDS)
+        count = 1 + self._rng.below(KINDS_PER_SEED_MAX)
+        return [left.pop(self._rng.below(len(left))) for _ in range(min(count, len(left)))]
 
-    async def _stream(self, count: int) -> None:
-        for _ in range(count):
+    async def run(self, count: int) -> None:
+        """Cause `count` faults, up to three at once."""
+        self._left = count
+        streams = min(STREAMS_MAX, len(self._brokers))
+        await asyncio.gather(*(self._stream() for _ in range(streams)))
+
+    async def _stream(self) -> None:
+        while self._left > 0:
             await self._pause(1.5)
             free = sorted(self._free)
-            if not free:
+            if not free or self._left <= 0:
                 continue
+            self._left -= 1
             broker_id = free[self._rng.below(len(free))]
             kind = self._kinds[self._rng.below(len(self._kinds))]
-            self.done.append(f"{kind} {broker_id}")
+            self.done.append(f"{self._world.loop.time():.3f} {kind} {broker_id}")
             await self._one(kind, broker_id)
 
     async def _one(self, kind: str, broker_id: int) -> None:
-        if kind == "power_loss_of_all":
-            await self._power_loss_of_all()
+        of_all: dict[str, Callable[[], Awaitable[None]]] = {
+            "power_loss_of_all": self._power_loss_of_all,
+            "storm": self._storm,
+            "recreate_topic": self._recreate_topic,
+            "delete_records": self._delete_records,
+        }
+        if kind in of_all:
+            await of_all[kind]()
             return
-        self._free.discard(broker_id)
-        faults: dict[str, Callable[[int], Awaitable[None]]] = {
+        of_one: dict[str, Callable[[int], Awaitable[None]]] = {
             "crash": self._crash,
+            "restart_cleanly": self._restart_cleanly,
             "cut": self._cut,
             "isolate": self._isolate,
-            "lose_session": self._lose_session,
-            "restart_cleanly": self._restart_cleanly,
+            "suspend": self._suspend,
+            "expiry": self._expiry,
+            "minority": self._minority,
+            "doubt": self._doubt,
+            "late_watches": self._late_watches,
+            "pause": partial(self._pause_host, clock_stops=False),
+            "pause_clock": partial(self._pause_host, clock_stops=True),
+            "slow_disk": self._slow_disk,
+            "full_disk": self._full_disk,
+            "failing_disk": self._failing_disk,
         }
-        await faults[kind](broker_id)
+        self._free.discard(broker_id)
+        await of_one[kind](broker_id)
         self._free.add(broker_id)
 
     async def _pause(self, longest_s: float) -> None:
         """Short pauses are as frequent as long ones, so that races of milliseconds occur too."""
         await asyncio.sleep(longest_s / 2 ** self._rng.below(8))
 
+    # --- processes and machines ------------------------------------------------------------------
+
     async def _crash(self, broker_id: int) -> None:
         """Restart it sometimes before its session has expired, sometimes long after."""
-        self._world.crash(broker_id, power_loss=self._rng.below(2) == 0)
-        if len(self._brokers) == 1:
-            self._history.life += 1
+        self._kill(broker_id, power_loss=self._rng.below(2) == 0)
         await self._pause(20.0)
-        await self._world.restart(broker_id)
+        await self._bring_up(broker_id)
 
     async def _power_loss_of_all(self) -> None:
         """Of all brokers that run and have no other fault."""
@@ -87,17 +173,55 @@ class Faults:
             return
         self._free.clear()
         for broker_id in self._brokers:
-            self._world.crash(broker_id, power_loss=True)
-        self._history.life += 1
+            self._kill(broker_id, power_loss=True)
         for broker_id in self._shuffled():
             await self._pause(5.0)
-            await self._world.restart(broker_id)
+            await self._bring_up(broker_id)
         self._free.update(self._brokers)
 
+    def _kill(self, broker_id: int, *, power_loss: bool) -> None:
+        self._world.crash(broker_id, power_loss=power_loss)
+        alone = len(self._brokers) == 1
+        if alone or (power_loss and self._probe.may_lose_unflushed()):
+            self._history.life += 1
+            self._probe.forget_told()
+
+    async def _bring_up(self, broker_id: int) -> None:
+        """Start it as a supervisor does: a start that the store's faults stopped is repeated."""
+        for _ in range(START_ATTEMPTS_MAX):
+            try:
+                await self._world.restart(broker_id)
+            except StoreUnavailable:
+                self._world.crash(broker_id, power_loss=False)
+                await asyncio.sleep(RETRY_S)
+            else:
+                return
+        raise AssertionError(f"broker {broker_id} does not start any more")
+
+    async def _restart_cleanly(self, broker_id: int) -> None:
+        await self._world.stop_broker(broker_id)
+        await self._pause(10.0)
+        await self._bring_up(broker_id)
+
+    async def _pause_host(self, broker_id: int, *, clock_stops: bool) -> None:
+        """Sometimes for less than its lease, sometimes beyond its session."""
+        self._world.pause(broker_id, clock_stops=clock_stops)
+        self._history.stale_hosts += clock_stops
+        await self._pause(20.0)
+        self._world.unpause(broker_id)
+        if clock_stops:  # its lease, by its clock, may go on for as long as it was granted
+            await asyncio.sleep(SESSION_TIMEOUT_S)
+            self._history.stale_hosts -= 1
+
+    # --- the network -----------------------------------------------------------------------------
+
     async def _cut(self, broker_id: int) -> None:
-        """Cut one direction between two brokers."""
-        other = self._brokers[(self._brokers.index(broker_id) + 1) % len(self._brokers)]
-        way = host_name(broker_id), host_name(other)
+        """Cut one direction to one other broker."""
+        others = [other for other in self._brokers if other != broker_id]
+        other = others[self._rng.below(len(others))]
+        way = (host_name(broker_id), host_name(other))
+        if self._rng.below(2):
+            way = way[::-1]
         self._world.net.cut(*way)
         await self._pause(60.0)
         self._world.net.heal(*way)
@@ -112,21 +236,108 @@ class Faults:
             self._world.net.heal(name, other)
             self._world.net.heal(other, name)
 
-    async def _lose_session(self, broker_id: int) -> None:
-        """Suspend the session, then expire it while the broker works on and learns it late."""
+    # --- the store -------------------------------------------------------------------------------
+
+    async def _suspend(self, broker_id: int) -> None:
+        """Disconnect it for less than its session."""
         session = self._world.session(broker_id)
         session.suspend()
-        await self._pause(10.0)
-        if self._rng.below(2) == 0:
-            session.expire()
-            await self._pause(10.0)
+        await self._pause(0.9 * SESSION_TIMEOUT_S)
         session.resume()
 
-    async def _restart_cleanly(self, broker_id: int) -> None:
-        await self._world.stop_broker(broker_id)
+    async def _expiry(self, broker_id: int) -> None:
+        """Disconnect it until the store has ended its session, and let it learn that late."""
+        session = self._world.session(broker_id)
+        session.suspend()
+        await asyncio.sleep(SESSION_TIMEOUT_S)
         await self._pause(10.0)
-        await self._world.start_broker(broker_id)
+        session.resume()
+
+    async def _storm(self) -> None:
+        """The store stands still; when it goes on, the sessions of all are over."""
+        shaken = sorted(self._free)
+        self._free.clear()
+        for broker_id in shaken:
+            self._world.session(broker_id).suspend()
+        await asyncio.sleep(SESSION_TIMEOUT_S)
+        for broker_id in shaken:
+            await self._pause(0.5)
+            self._world.session(broker_id).resume()
+        self._free.update(shaken)
+
+    async def _minority(self, broker_id: int) -> None:
+        """It is connected to a server of the store that has lost its quorum."""
+        session = self._world.session(broker_id)
+        session.enter_minority()
+        await self._pause(20.0)
+        session.leave_minority()
+
+    async def _doubt(self, broker_id: int) -> None:
+        """Outcomes stay unknown; sometimes while it has to register anew."""
+        session = self._world.session(broker_id)
+        session.doubts_one_in = 1 + self._rng.below(3)
+        if self._rng.below(3) == 0:
+            await self._expiry(broker_id)
+        await self._pause(20.0)
+        session.doubts_one_in = 0
+
+    async def _late_watches(self, broker_id: int) -> None:
+        session = self._world.session(broker_id)
+        session.watch_delay_s_max = SESSION_TIMEOUT_S
+        await self._pause(40.0)
+        session.watch_delay_s_max = 0.0
+
+    # --- disks -----------------------------------------------------------------------------------
+
+    async def _slow_disk(self, broker_id: int) -> None:
+        self._world.disk_delays_s[broker_id] = 4.0 / 2 ** self._rng.below(6)
+        await self._pause(30.0)
+        del self._world.disk_delays_s[broker_id]
+
+    async def _full_disk(self, broker_id: int) -> None:
+        disk = self._world.disk(broker_id)
+        space = disk.space("/")
+        room = self._rng.below(FULL_DISK_ROOM_BYTES)
+        disk.set_capacity(space.total_bytes - space.usable_bytes + room)
+        await self._pause(30.0)
+        disk.set_capacity(None)
+
+    async def _failing_disk(self, broker_id: int) -> None:
+        """Its syncs fail until the machine is restarted with a good disk."""
+        self._world.disk(broker_id).fail("sync", times=1 << 30)
+        await self._pause(10.0)
+        self._kill(broker_id, power_loss=True)
+        await self._pause(5.0)
+        await self._bring_up(broker_id)
+
+    # --- administration --------------------------------------------------------------------------
+
+    async def _recreate_topic(self) -> None:
+        if not self._second_is_busy:
+            self._second_is_busy = True
+            await self._second.delete_and_create()
+            self._second_is_busy = False
+
+    async def _delete_records(self) -> None:
+        """Delete some of the records that were acknowledged."""
+        partitions = [one for one, acked in sorted(self._history.acked.items()) if acked]
+        if not partitions:
+            return
+        partition = partitions[self._rng.below(len(partitions))]
+        offset = self._rng.below(1 + max(self._history.acked[partition]))
+        self._history.deleting(partition, offset)
+        net, bootstrap = self._world.client_net("deleter"), self._world.bootstrap
+        async with ClusterClient(net, bootstrap) as cluster:
+            await retry_until_ready(partial(_delete_records, cluster, partition, offset))
 
     def _shuffled(self) -> list[int]:
         left = list(self._brokers)
         return [left.pop(self._rng.below(len(left))) for _ in self._brokers]
+
+
+async def _delete_records(cluster: ClusterClient, partition: TopicPartition, offset: int) -> None:
+    try:
+        await Admin(cluster).delete_records(partition.topic, {partition.partition: offset})
+    except KafkaError as error:
+        if error.code is not ErrorCode.OFFSET_OUT_OF_RANGE:
+            raise  # a leader that does not know the high watermark yet

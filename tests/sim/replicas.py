@@ -56,9 +56,9 @@ def leader_of(brokers: Brokers, ids: Iterable[int], partition: TopicPartition) -
     return leader
 
 
-def log_bytes(copy: Partition) -> bytes:
-    """All bytes of a replica's log."""
-    log, data, offset = copy.log, b"", copy.log.log_start_offset
+def log_bytes(copy: Partition, start: int = 0) -> bytes:
+    """All bytes of a replica's log, from `start` on."""
+    log, data, offset = copy.log, b"", max(start, copy.log.log_start_offset)
     while offset < log.log_end_offset:
         found = log.read(offset, max_bytes=1 << 20, end_offset=log.log_end_offset)
         chunk = b"".join(map(bytes, found.load() if found.load is not None else found.chunks))

@@ -66,6 +66,12 @@ class MemoryCoordServer:
         """Reconnect a client: to its session, or to LOST if that has expired."""
         session._resumed()
 
+    def snapshot(self) -> MemoryCoordServer:
+        """The nodes as they are now, for reads that may be old."""
+        copy = MemoryCoordServer()
+        copy._nodes, copy._paths = dict(self._nodes), list(self._paths)
+        return copy
+
     def get(self, path: str) -> Node | None:
         return self._nodes.get(path)
 
@@ -140,6 +146,11 @@ class MemoryCoord:
     def lease_until(self) -> float:
         """Nothing ends a connected session here but `expire`, which tells its owner at once."""
         return math.inf if self._state is SessionState.CONNECTED else -math.inf
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether the server has ended the session, known to the client or not."""
+        return self._expired_unseen or self._state is SessionState.LOST
 
     async def start(self) -> None:
         self._expired_unseen = False

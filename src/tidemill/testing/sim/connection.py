@@ -313,6 +313,9 @@ class End(asyncio.Transport):
         """The peer has read: more of the backlog may be sent."""
         if self._lost or not self.host.alive:
             return
+        if self.host.paused_at is not None:
+            self.host.on_resume.append(self.room_available)
+            return
         self._outgoing.pump()
         if self._write_paused and len(self._outgoing.backlog) <= self._low:
             self._write_paused = False
@@ -356,7 +359,8 @@ class End(asyncio.Transport):
 
     def _may_deliver(self) -> bool:
         open_ = self._protocol is not None and not self._closing
-        return open_ and self._reading and self.host.alive
+        runs = self.host.alive and self.host.paused_at is None
+        return open_ and self._reading and runs
 
     def _hand_over(self, incoming: Pipe) -> None:
         protocol = self.get_protocol()
@@ -383,7 +387,14 @@ class End(asyncio.Transport):
             self.lose(error)
             return None
 
+    def resumed(self) -> None:
+        """The host goes on after a pause: what arrived meanwhile is in its socket."""
+        self._medium.call_soon(self._deliver)
+
     def _report_lost(self) -> None:
+        if self.host.alive and self.host.paused_at is not None:
+            self.host.on_resume.append(self._report_lost)
+            return
         protocol = self.get_protocol()
         if self.host.alive:
             self._medium.observe("lost", self.name, b"")

@@ -13,6 +13,10 @@ dies, none of that runs again, not even `finally` blocks: a crashed process clea
 tasks are kept in a graveyard, because dropping a coroutine would run those blocks. They are closed
 with the loop, when no test can observe it any more.
 
+A host can also be paused: nothing of it runs until it goes on. Like SIGSTOP, its clock runs
+meanwhile and the timers that came due run together afterwards. Or like a virtual machine that its
+own host has stopped: its clock stands still too, and its timers come due later by the pause.
+
 An exception that reaches the loop's handler (a callback that failed, a task whose failure was never
 retrieved) fails the whole run.
 """
@@ -25,6 +29,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
 from contextvars import Context, ContextVar
+from heapq import heapify
 from typing import Any, Never, TypeVar, TypeVarTuple, Unpack, final
 
 from tidemill.core.rng import Rng
@@ -73,6 +78,24 @@ class SimHost:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.paused_at: float | None = None
+        """Since when nothing of it runs; None: it runs."""
+        self.clock_stops = False
+        """Whether its clock stands still while it is paused."""
+        self.clock_lag_s = 0.0
+        """How long its clock has stood still in earlier pauses."""
+        self.held: list[asyncio.Handle] = []
+        """What would have run during the pause."""
+        self.timers: list[asyncio.TimerHandle] = []
+        """Its timers, while its clock stands still."""
+        self.on_resume: list[Callable[[], None]] = []
+        """What happened to it from outside during the pause, for when it goes on."""
+
+    def time(self, now: float) -> float:
+        """Its own clock, given the simulation's time."""
+        if self.clock_stops and self.paused_at is not None:
+            now = self.paused_at
+        return now - self.clock_lag_s
 
     def __repr__(self) -> str:
         return f"<{self.name}{'' if self.alive else ', dead'}>"
@@ -129,14 +152,18 @@ class _ReadyQueue:
         self._handles.append(handle)
 
     def popleft(self) -> asyncio.Handle:
-        """The next handle to run; an empty one in place of a dead host's."""
+        """The next handle to run; an empty one in place of a dead or paused host's."""
         index = 0
         if self._rng is not None and len(self._handles) > 1:
             index = self._rng.below(len(self._handles))
         handle = self._handles[index]
         del self._handles[index]
         host = _context_of(handle).get(CURRENT_HOST)
-        return handle if host is None or host.alive else self._nothing
+        if host is None or (host.alive and host.paused_at is None):
+            return handle
+        if host.alive:
+            host.held.append(handle)
+        return self._nothing
 
     def clear(self) -> None:
         self._handles.clear()
@@ -192,7 +219,37 @@ class SimLoop(asyncio.BaseEventLoop):
     def kill(self, host: SimHost) -> None:
         """End a host: none of its code runs from now on."""
         host.alive = False
+        host.held, host.timers, host.on_resume = [], [], []
         self._graveyard += [task for task in self._open_tasks() if task.host is host]
+
+    def pause(self, host: SimHost, *, clock_stops: bool = False) -> None:
+        """Let nothing of a host run until `resume`."""
+        host.paused_at, host.clock_stops = self._now, clock_stops
+        if clock_stops:
+            timers = self._scheduled
+            host.timers = [one for one in timers if _context_of(one).get(CURRENT_HOST) is host]
+            own = dict.fromkeys(map(id, host.timers))
+            self._scheduled = [one for one in timers if id(one) not in own]
+            heapify(self._scheduled)
+
+    def resume(self, host: SimHost) -> None:
+        """Let a paused host go on; no effect if it died meanwhile."""
+        if host.paused_at is None or not host.alive:
+            return
+        paused_s = self._now - host.paused_at
+        if host.clock_stops:
+            host.clock_lag_s += paused_s
+        host.paused_at = None
+        for timer in host.timers:
+            timer._when += paused_s  # type: ignore[attr-defined]  # asyncio has no other way
+        self._scheduled += [timer for timer in host.timers if not timer.cancelled()]
+        heapify(self._scheduled)
+        for handle in host.held:
+            self._ready.append(handle)
+        happened, host.on_resume = host.on_resume, []
+        host.held, host.timers = [], []
+        for call in happened:
+            call()
 
     def close_coroutines(self) -> None:
         """The run is over: close every remaining coroutine, and ignore what it raises."""

@@ -6,7 +6,8 @@
 Faults. `cut` stops one direction between two hosts: bytes wait, as with TCP's retransmissions,
 until `heal`; new connections wait too. A host that crashes sends RST on all its connections (the
 kernel outlives the process). If the machine died with it, it sends nothing: peers find out when
-they send to the next life of that host, or by their own deadlines.
+they send to the next life of that host, or by their own deadlines. A paused host's kernel goes on:
+it accepts connections and receives until the window is full.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import asyncio
 import errno
 from collections.abc import Callable, Iterable
 from contextvars import copy_context
+from functools import partial
 from typing import final
 
 from tidemill.core.net import ServerHandle
@@ -61,6 +63,9 @@ class _Server:
         self._net.unbind(self)
 
     def accept(self, end: End) -> None:
+        if self.host.paused_at is not None:  # in the kernel's queue
+            self.host.on_resume.append(partial(self.accept, end))
+            return
         context = self._context.copy()
         end.open(context.run(self._factory), context)
 
@@ -161,6 +166,11 @@ class SimNet:
             self.unbind(server)
         for end in [end for end in self.medium.ends if end.host is host]:
             end.die(silent=silent)
+
+    def resumed(self, host: SimHost) -> None:
+        """A host goes on after a pause, and finds what arrived meanwhile."""
+        for end in [end for end in self.medium.ends if end.host is host]:
+            end.resumed()
 
     def reset_between(self, one: str, other: str) -> None:
         """Break every connection from one host to another, as a stateless firewall would."""

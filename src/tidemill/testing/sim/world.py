@@ -8,7 +8,7 @@ seams is the broker that `tidemill up` runs. `crash` kills a host between two st
 its page cache; `restart` starts the next life on what the disk kept. The trace is a hash over
 everything that passed through the seams, with its time: two runs with the same hash did the same.
 
-A crashed host's session ends after `SESSION_TIMEOUT_S`, or when the host is restarted.
+A session ends `SESSION_TIMEOUT_S` after the store last heard of it, or when its host is restarted.
 """
 
 from __future__ import annotations
@@ -64,6 +64,8 @@ class Trace:
     def __init__(self, time: Callable[[], float]) -> None:
         self.events = 0
         self.last: deque[str] = deque(maxlen=EVENTS_KEPT)
+        self.probe: Callable[[], None] | None = None
+        """Called after every event, to look at the brokers; must change nothing."""
         self._time = time
         self._hash = sha256()
 
@@ -73,6 +75,8 @@ class Trace:
         self.last.append(line)
         self._hash.update(line.encode())
         self._hash.update(data)
+        if self.probe is not None:
+            self.probe()
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
@@ -88,6 +92,9 @@ class _Life:
     coord: SimCoord
     waiting: list[asyncio.Future[Any]]
     """Futures of callers that wait for work on this host."""
+    is_up: bool = False
+    """It has started, and was neither stopped nor killed."""
+    lost_power: bool = False
 
 
 @final
@@ -102,11 +109,12 @@ class SimWorld:
         link: Link | None = None,
         values: Mapping[str, object] | None = None,
         watch_disk: Callable[[SimDisk], Disk] | None = None,
+        time_limit_s: float = TIME_LIMIT_S,
     ) -> None:
         """`watch_disk` may put something between a broker and its disk."""
         self.rng = SeededRng(seed)
         self.loop = SimLoop(
-            None if first_come_first_served else self._fork(), time_limit_s=TIME_LIMIT_S
+            None if first_come_first_served else self._fork(), time_limit_s=time_limit_s
         )
         self.clock = SimClock(self.loop.time)
         """For clients; every broker has its own."""
@@ -154,6 +162,18 @@ class SimWorld:
     def broker(self, broker_id: int) -> Broker:
         return self._lives[broker_id].broker
 
+    def up_brokers(self) -> dict[int, Broker]:
+        """The brokers that have started and run, paused or not, by id."""
+        return {one: life.broker for one, life in self._lives.items() if life.is_up}
+
+    def known_brokers(self) -> dict[int, Broker]:
+        """The last life of every broker, running or not, by id."""
+        return {one: life.broker for one, life in self._lives.items()}
+
+    def has_lost_power(self, broker_id: int) -> bool:
+        """Whether it is down, and lost what was not flushed."""
+        return self._lives[broker_id].lost_power
+
     def disk(self, broker_id: int) -> SimDisk:
         return self._disks[broker_id]
 
@@ -169,10 +189,13 @@ class SimWorld:
             self.coord,
             delay_s=lambda: self._draw_s(COORD_DELAY_S_MAX),
             observe=lambda op, path: self.trace.add(op, f"{host.name}:{path}"),
+            session_timeout_s=SESSION_TIMEOUT_S,
+            host=host,
+            rng=self._fork(),
         )
         broker = Broker(
             self._config(broker_id),
-            clock=SimClock(self.loop.time),
+            clock=SimClock(lambda: host.time(self.loop.time())),
             net=self.net.on(host),
             disk=disk if self._watch_disk is None else self._watch_disk(disk),
             rng=self._fork(),
@@ -181,6 +204,7 @@ class SimWorld:
         broker.on_failure(lambda: self._died(broker_id))
         self._lives[broker_id] = _Life(host, broker, coord, [])
         await self.on_host(broker_id, broker.start())
+        self._lives[broker_id].is_up = True
 
     async def stop_broker(self, broker_id: int) -> None:
         """Stop a broker cleanly."""
@@ -191,11 +215,23 @@ class SimWorld:
     def crash(self, broker_id: int, *, power_loss: bool = True) -> None:
         """Kill a broker now: with its machine and all unflushed bytes, or only its process."""
         life = self._end(broker_id)
+        life.lost_power = power_loss
         disk = self._disks[broker_id]
         self._disks[broker_id] = disk.crash(self._fork()) if power_loss else disk.restart()
         self.net.crash(life.host, silent=power_loss)
-        self.loop.call_later(SESSION_TIMEOUT_S, life.coord.expire)
         self.trace.add("crash", life.host.name)
+
+    def pause(self, broker_id: int, *, clock_stops: bool = False) -> None:
+        """Stop a broker's process, as SIGSTOP does, or with its clock, as a stopped VM does."""
+        self.loop.pause(self._lives[broker_id].host, clock_stops=clock_stops)
+        self.trace.add("pause", host_name(broker_id))
+
+    def unpause(self, broker_id: int) -> None:
+        """Let it go on; what arrived meanwhile waits in its sockets."""
+        host = self._lives[broker_id].host
+        self.loop.resume(host)
+        self.net.resumed(host)
+        self.trace.add("unpause", host_name(broker_id))
 
     async def restart(self, broker_id: int) -> None:
         """Start the next life of a crashed broker, after ending its last session."""
@@ -214,6 +250,7 @@ class SimWorld:
 
     def _end(self, broker_id: int) -> _Life:
         life = self._lives[broker_id]
+        life.is_up = False
         self.loop.kill(life.host)
         for future in life.waiting:
             if not future.done():

@@ -12,6 +12,7 @@ import pytest
 
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.rng import SeededRng
+from tidemill.testing.manual_clock import MONOTONIC_START_S
 from tidemill.testing.sim.loop import (
     CURRENT_HOST,
     Deadlock,
@@ -202,3 +203,52 @@ def test_what_a_host_starts_belongs_to_it():
 
     SimLoop(SeededRng(1)).run(main())
     assert seen == []
+
+
+async def _tick(seen: list[float]) -> None:
+    while True:
+        await asyncio.sleep(1.0)
+        seen.append(round(asyncio.get_running_loop().time() - MONOTONIC_START_S, 3))
+
+
+@pytest.mark.parametrize(
+    ("clock_stops", "ticks"),
+    [(False, [1.0, 2.0, 12.5, 13.5]), (True, [1.0, 2.0, 13.0, 14.0])],
+)
+def test_a_paused_host_goes_on_with_its_timers_due_or_shifted(clock_stops, ticks):
+    seen: list[float] = []
+    host = SimHost("paused")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        _spawn(_tick(seen), host)
+        await asyncio.sleep(2.5)
+        loop.pause(host, clock_stops=clock_stops)
+        await asyncio.sleep(10.0)
+        assert seen == ticks[:2]
+        loop.resume(host)
+        await asyncio.sleep(1.8)
+        assert host.time(loop.time()) == pytest.approx(loop.time() - 10.0 * clock_stops)
+
+    SimLoop(SeededRng(1)).run(main())
+    assert seen == ticks
+
+
+def test_a_host_that_is_killed_while_it_is_paused_never_goes_on():
+    seen: list[float] = []
+    host = SimHost("paused")
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, SimLoop)
+        _spawn(_tick(seen), host)
+        await asyncio.sleep(1.5)
+        loop.pause(host)
+        await asyncio.sleep(1.0)
+        loop.kill(host)
+        loop.resume(host)
+        await asyncio.sleep(10.0)
+
+    SimLoop(SeededRng(1)).run(main())
+    assert seen == [1.0]

@@ -212,3 +212,37 @@ def test_a_closed_end_resets_a_peer_that_keeps_sending():
         assert served.losses == [None]
 
     run(scenario)
+
+
+def test_a_paused_host_finds_connections_and_bytes_when_it_goes_on():
+    async def scenario(world: World) -> None:
+        client, server = await world.connect()
+        world.loop.pause(world.server)
+        client.transport.write(b"while you slept")
+        late = Peer()
+        await world.net.on(world.client).connect(lambda: late, "server", PORT)
+        await asyncio.sleep(10.0)
+        assert server.received == b""
+        assert len(world.accepted) == 1
+        world.loop.resume(world.server)
+        world.net.resumed(world.server)
+        await asyncio.sleep(1.0)
+        assert server.received == b"while you slept"
+        assert len(world.accepted) == 2
+
+    run(scenario)
+
+
+def test_a_paused_host_learns_of_a_reset_when_it_goes_on():
+    async def scenario(world: World) -> None:
+        client, server = await world.connect()
+        world.loop.pause(world.server)
+        client.transport.abort()
+        await asyncio.sleep(10.0)
+        assert server.losses == []
+        world.loop.resume(world.server)
+        world.net.resumed(world.server)
+        await asyncio.sleep(1.0)
+        assert len(server.losses) == 1
+
+    run(scenario)

@@ -1,0 +1,160 @@
+"""Looks into the brokers after every event of a run, and keeps the first promise that is broken.
+
+What it checks, for the partitions of a topic that is never deleted:
+
+- I9   on one leader in one epoch the high watermark never goes back; durable <= HW <= log end
+- I11  no two brokers lead a partition in one epoch
+- I12  a new leader has every offset below every high watermark that any leader has had
+- I14  every member of the in-sync set has what the leader's marks say; the high watermark stands
+       still while the set is too small
+
+It changes nothing and reads only what tests may read: a run with it is the run without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tidemill.broker import Broker
+from tidemill.core.ids import TopicPartition
+from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.replication.partition import Partition
+from tidemill.testing.sim.world import SimWorld
+
+__all__ = ["InvariantBroken", "Probe"]
+
+_Sample = tuple[int, int, int, bool]
+"""Epoch, high watermark, log end, and whether too few are in sync."""
+
+
+class InvariantBroken(AssertionError):
+    """A promise was broken during the run; the text says which, when and where."""
+
+
+class Probe:
+    """The eyes of a run."""
+
+    def __init__(self, world: SimWorld, partitions: Sequence[TopicPartition]) -> None:
+        self._world = world
+        self._partitions = partitions
+        self._leaders: dict[tuple[TopicPartition, int], int] = {}
+        self._told: dict[TopicPartition, int] = {}
+        self._last: dict[TopicPartition, dict[Partition, _Sample]] = {}
+        self.broken: str | None = None
+        world.trace.probe = self.look
+
+    def check(self) -> None:
+        if self.broken is not None:
+            raise InvariantBroken(self.broken)
+
+    def forget_told(self) -> None:
+        """Records that were readable but not flushed may be lost now (I8)."""
+        self._told.clear()
+        self._last.clear()
+
+    def told(self, partition: TopicPartition) -> int:
+        """The highest mark that any leader has had: nobody reads at or above it."""
+        return self._told.get(partition, 0)
+
+    def may_lose_unflushed(self) -> bool:
+        """Whether all replicas that a partition counts on are without power."""
+        images = [
+            image
+            for partition in self._partitions
+            if (image := self._newest(partition, self._world.known_brokers())) is not None
+        ]
+        return any(
+            all(map(self._world.has_lost_power, {*image.isr, *image.elr})) for image in images
+        )
+
+    def look(self) -> None:
+        if self.broken is None:
+            brokers = self._world.up_brokers()
+            for partition in self._partitions:
+                self._look_at(partition, brokers)
+
+    def _look_at(self, partition: TopicPartition, brokers: Mapping[int, Broker]) -> None:
+        copies = {
+            broker_id: copy
+            for broker_id, broker in brokers.items()
+            if (copy := broker.replicas.find(*partition)) is not None
+        }
+        last = self._last.get(partition, {})
+        now: dict[Partition, _Sample] = {}
+        for broker_id, copy in copies.items():
+            if not copy.is_leader:
+                continue
+            end, mark = copy.log.log_end_offset, copy.high_watermark
+            sample = (copy.leader_epoch, mark, end, len(copy.isr) < copy.effective_in_sync_min)
+            now[copy] = sample
+            before = last.get(copy)
+            if sample == before:
+                continue
+            if before is None or before[0] != sample[0]:
+                self._check_elected(partition, broker_id, copy)
+            else:
+                self._check_marks(partition, copy, before, sample)
+            self._told[partition] = max(mark, self._told.get(partition, 0))
+        self._last[partition] = now
+        self._check_in_sync(partition, copies, brokers)
+
+    def _check_elected(self, partition: TopicPartition, broker_id: int, copy: Partition) -> None:
+        place = f"{partition} epoch {copy.leader_epoch}"
+        first = self._leaders.setdefault((partition, copy.leader_epoch), broker_id)
+        self._expect(first == broker_id, f"I11: {place}: led by {first} and by {broker_id}")
+        told, end = self._told.get(partition, 0), copy.log.log_end_offset
+        self._expect(
+            end >= told, f"I12: {place}: broker {broker_id} ends at {end}, readers saw {told}"
+        )
+
+    def _check_marks(
+        self, partition: TopicPartition, copy: Partition, before: _Sample, now: _Sample
+    ) -> None:
+        mark, place = now[1], f"{partition} epoch {now[0]}"
+        self._expect(mark >= before[1], f"I9: {place}: the high watermark fell to {mark}")
+        self._expect(
+            copy.durable_offset <= mark <= now[2],
+            f"I9: {place}: durable {copy.durable_offset}, high watermark {mark}, end {now[2]}",
+        )
+        stood_still = mark == before[1] or not (before[3] and now[3])
+        self._expect(stood_still, f"I14: {place}: the mark moved with {copy.isr} in sync")
+
+    def _check_in_sync(
+        self,
+        partition: TopicPartition,
+        copies: Mapping[int, Partition],
+        brokers: Mapping[int, Broker],
+    ) -> None:
+        newest = self._newest(partition, brokers)
+        leader = None if newest is None else copies.get(newest.leader)
+        if newest is None or leader is None or leader.leader_epoch != newest.leader_epoch:
+            return
+        if not leader.is_leader:
+            return
+        for broker_id in newest.isr:
+            copy = copies.get(broker_id)
+            if copy is None or copy is leader:
+                continue
+            end, mark = copy.log.log_end_offset, leader.high_watermark
+            place = f"I14: {partition} epoch {leader.leader_epoch}: in-sync broker {broker_id}"
+            self._expect(end >= mark, f"{place} ends at {end}, the high watermark is {mark}")
+            flushed, durable = copy.log.flushed_offset, leader.durable_offset
+            self._expect(flushed >= durable, f"{place} has flushed {flushed}, durable is {durable}")
+
+    def _newest(
+        self, partition: TopicPartition, brokers: Mapping[int, Broker]
+    ) -> PartitionImage | None:
+        """The newest state of a partition that any of these brokers knows."""
+        newest: PartitionImage | None = None
+        for broker in brokers.values():
+            topic = broker.cluster.image.topics.get(partition.topic)
+            if topic is None:
+                continue
+            known = topic.partitions[partition.partition]
+            if newest is None or known.partition_epoch > newest.partition_epoch:
+                newest = known
+        return newest
+
+    def _expect(self, holds: bool, what: str) -> None:
+        if not holds and self.broken is None:
+            self.broken = f"{self._world.loop.time():.3f} {what}"
