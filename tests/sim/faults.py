@@ -53,16 +53,7 @@ ALL_KINDS = (
 STALE_READS = "stale_reads"
 """Not a fault: clients that ask former leaders, too, during the whole run."""
 
-KNOWN_HOLES_KINDS = (
-    # A registration, or taking office, whose outcome is unknown: the broker stops for good, or
-    # nobody is controller any more.
-    "doubt",
-    "minority",
-    # Without a lease on the data path (H3) former leaders answer readers.
-    STALE_READS,
-    # A follower whose end lies inside the leader's first batch begins anew for ever.
-    "delete_records",
-)
+KNOWN_HOLES_KINDS: tuple[str, ...] = ()
 """What the present code does not stand: left out unless a run names it. `test_found_seeds.py` has a
 run for each. To be shortened with each fix."""
 

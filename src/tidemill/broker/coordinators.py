@@ -26,7 +26,7 @@ class Coordinators:
             timers=timers,
             disk=seams.disk,
             image=lambda: cluster.image,
-            lease=cluster,
+            lease=cluster.lease,
         )
 
     def loops(self) -> Loops:

@@ -151,7 +151,7 @@ def build_data_plane(
         flusher,
         clock=clock,
         followed=follow_and_tell,
-        lease=cluster,
+        lease=cluster.lease,
         broker_epoch=lambda: cluster.broker_epoch,
     )
     housekeeping = Housekeeping(
@@ -174,7 +174,7 @@ def build_data_plane(
         flusher=flusher,
         settler=settler,
         replicas=replicas,
-        isr_proposals=IsrProposals(replicas, sender.send, clock=clock, lease=cluster),
+        isr_proposals=IsrProposals(replicas, sender.send, clock=clock, lease=cluster.lease),
         housekeeping=housekeeping,
         cleaner=Cleaner(
             disk,

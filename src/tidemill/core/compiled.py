@@ -58,6 +58,7 @@ REQUEST_PATH = (
     "tidemill.storage.log.segments",
     "tidemill.storage.index.time_index",
     "tidemill.storage.log.unflushed_changes",
+    "tidemill.metadata.lease",
     "tidemill.replication.flusher",
     "tidemill.replication.in_sync",
     "tidemill.replication.isr",

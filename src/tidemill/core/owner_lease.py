@@ -12,7 +12,7 @@ __all__ = ["ALWAYS", "OwnerLease"]
 
 
 class OwnerLease(Protocol):
-    """`Cluster`, as far as owners need it."""
+    """`Lease`, as far as owners need it."""
 
     @property
     def may_act(self) -> bool:

@@ -110,6 +110,11 @@ class Cluster:
         return self._keeper.image
 
     @property
+    def lease(self) -> Lease:
+        """What owners ask before they act."""
+        return self._lease
+
+    @property
     def may_act(self) -> bool:
         """Whether this broker may act as an owner right now."""
         return self._lease.may_act
@@ -261,8 +266,11 @@ class Cluster:
         """Do what the newest image requires of this broker: step down, campaign or control."""
         if self._controller.term != self._keeper.term:
             self._controller.step_down()
-        if self.image.controller_broker_id == NO_LEADER and self._lease.registered:
-            await self._controller.campaign()
+        if self._lease.registered and self._controller.term is None:
+            if self.image.controller_broker_id == NO_LEADER:
+                await self._controller.campaign(self.broker_epoch)
+            elif self.image.controller_broker_id == self.broker_id:
+                await self._controller.resume(self.broker_epoch)
         if self.is_controller:
             await self._controller.serve()
 

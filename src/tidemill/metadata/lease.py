@@ -1,5 +1,7 @@
 """The lease: whether this broker may act as an owner right now. The one door to that question.
 
+HOT PATH: every append and every fetched partition asks.
+
 A state of the session alone does not do: after a stop that was longer than the session, a client
 still says CONNECTED for a while. So the store also says until when it has told nobody that the
 session is over, and every act of an owner compares that with the clock. Boot time is that clock: it
@@ -11,12 +13,14 @@ controller itself may be fenced: after a restart of everything, all brokers are.
 
 from __future__ import annotations
 
-from typing import Protocol, final
+from typing import Final, Protocol, final
 
 from tidemill.core.clock import Clock
 from tidemill.metadata.store.coord import SessionState
 
 __all__ = ["Lease"]
+
+_NEVER: Final = float("inf")
 
 
 class _Session(Protocol):
@@ -42,13 +46,14 @@ class Lease:
     @property
     def is_held(self) -> bool:
         """Whether nobody can have been told that this registration is over."""
-        return (
-            self.registered
-            and self._session.state is SessionState.CONNECTED
-            and self._clock.boottime() < self._session.lease_until
-        )
+        if not self.registered:
+            return False
+        until = self._session.lease_until
+        if until == _NEVER:  # only of a session that is connected
+            return True
+        return self._session.state is SessionState.CONNECTED and self._clock.boottime() < until
 
     @property
     def may_act(self) -> bool:
         """Whether this broker may lead, acknowledge, serve reads and coordinate."""
-        return self.is_held and not self.fenced
+        return not self.fenced and self.is_held

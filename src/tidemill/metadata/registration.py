@@ -119,10 +119,10 @@ class Registration:
         controller = await self._coord.get(nodes.CONTROLLER)
         if controller is not None:
             try:
-                broker_id, _ = nodes.decode_controller(nodes.CONTROLLER, controller)
+                found = nodes.decode_controller(nodes.CONTROLLER, controller)
             except nodes.BadNode:
                 return ops
-            if broker_id == self._broker_id:
+            if found.broker_id == self._broker_id:
                 ops.append(Delete(nodes.CONTROLLER, controller.version))
         return ops
 

@@ -319,6 +319,7 @@ def _try_plan_cut(partition: Partition, data: PartitionData) -> _AskedCut | None
     end = partition.log.log_end_offset
     if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         start = max(0, data.log_start_offset)
+        partition.leader_starts_at(start)
         # What is below its start it has deleted: only what we have from there on is lost.
         return _AskedCut(min(end, start), partial(partition.plan_restart, start))
     if data.error_code:
@@ -337,7 +338,7 @@ def _wanted(partition: Partition) -> FetchPartition:
     return FetchPartition(
         partition=partition.name.partition,
         current_leader_epoch=partition.leader_epoch,
-        fetch_offset=log_.log_end_offset,
+        fetch_offset=partition.fetch_offset,
         last_fetched_epoch=log_.epochs.latest,
         log_start_offset=log_.log_start_offset,
         partition_max_bytes=PARTITION_BYTES_MAX,

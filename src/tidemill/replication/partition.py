@@ -135,6 +135,8 @@ class Partition:
         """The marks could not move for want of a lease: somebody must look again."""
         self.candidate_came: Callable[[], None] | None = None
         """Called when a follower has caught up and may join the in-sync set."""
+        self._leader_start_offset = 0
+        """Of a follower: below it its leader has nothing, as it said in this epoch."""
         self._alone = False
         """No other replica is in sync or needs to be: our own log decides both marks."""
         self._appended_waiters = OffsetWaiters()
@@ -191,6 +193,8 @@ class Partition:
 
     def _start_epoch(self, epoch: int) -> None:
         invariant(epoch >= self.leader_epoch, f"{self.name}: leader epoch went back")
+        if epoch > self.leader_epoch:
+            self._leader_start_offset = 0
         self.leader_epoch = epoch
 
     def _in_sync_changed(self) -> None:
@@ -534,9 +538,24 @@ class Partition:
             self._adopt_end()
         return cut
 
+    def leader_starts_at(self, offset: int) -> None:
+        """The leader has nothing below `offset`, where our log ends."""
+        self._leader_start_offset = offset
+
     def plan_restart(self, offset: int) -> LogCut:
         """Drop the whole log and start at `offset`: the leader no longer has what follows ours."""
         return self.log.plan_restart(offset)
+
+    @property
+    def fetch_offset(self) -> int:
+        """Where a follower goes on.
+
+        The leader's log may start inside a batch. An empty log that waits for this batch begins at
+        the batch's base, but asks from the leader's start on: below it the leader has nothing.
+        """
+        end = self.log.log_end_offset
+        is_empty = self.log.log_start_offset == end
+        return max(end, self._leader_start_offset) if is_empty else end
 
     def follow_start(self, leader_start: int) -> bool:
         """The leader has deleted what is below its start; whether that is news here.

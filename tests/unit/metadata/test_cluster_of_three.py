@@ -120,7 +120,7 @@ def test_I33_a_stale_controller_steps_down_when_its_write_is_refused(run):
         # Given: broker 0 is not notified of the change.
         small.notices_held = True
         other = small.members[1].coord
-        value = nodes.encode_controller(1, epoch.version + 1)
+        value = nodes.encode_controller(nodes.StoredController(1, epoch.version + 1, 0))
         await other.multi(
             [
                 Put(nodes.CONTROLLER, value, controller.version),

@@ -16,7 +16,7 @@ from uuid import UUID
 
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
@@ -105,7 +105,7 @@ class Controllership:
         self.term = None
         self.look_again_at = None
 
-    async def campaign(self) -> None:
+    async def campaign(self, broker_epoch: int) -> None:
         """Become the controller, unless another broker does."""
         epoch = await self._coord.get(nodes.CONTROLLER_EPOCH)
         if epoch is None:
@@ -116,7 +116,8 @@ class Controllership:
         except nodes.BadNode as bad:
             self._alarm(str(bad))
             return
-        value = nodes.encode_controller(self._live.static.node_id, next_epoch)
+        own = nodes.StoredController(self._live.static.node_id, next_epoch, broker_epoch)
+        value = nodes.encode_controller(own)
         try:
             await self._coord.multi(
                 [
@@ -127,7 +128,30 @@ class Controllership:
         except CoordConflict:
             self._keeper.mark(ALL)
             return
-        self.term = epoch.version + 1
+        except StoreUnavailable:
+            self._keeper.mark(ALL)  # perhaps it is the controller now: `resume` finds that
+            raise
+        self._take_office(epoch.version + 1)
+
+    async def resume(self, broker_epoch: int) -> None:
+        """Take the office that this broker has won without hearing of it."""
+        node = await self._coord.get(nodes.CONTROLLER, newest=True)
+        epoch = await self._coord.get(nodes.CONTROLLER_EPOCH, newest=True)
+        if node is None or epoch is None:
+            self._keeper.mark(ALL)
+            return
+        try:
+            found = nodes.decode_controller(nodes.CONTROLLER, node)
+            current = nodes.decode_counter(nodes.CONTROLLER_EPOCH, epoch)
+        except nodes.BadNode as bad:
+            self._alarm(str(bad))
+            return
+        own = nodes.StoredController(self._live.static.node_id, current, broker_epoch)
+        if found == own:
+            self._take_office(epoch.version)
+
+    def _take_office(self, term: int) -> None:
+        self.term = term
         self._in_doubt = True
         self._all_unserved = True
         self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S

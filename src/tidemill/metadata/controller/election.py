@@ -27,6 +27,7 @@ from typing import NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId
+from tidemill.core.min_isr import effective_min_isr
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.metadata.image.topic_config import TopicConfig
 
@@ -106,6 +107,7 @@ def _handed_over(partition: PartitionImage, candidates: Collection[int]) -> Part
 
 def _without(partition: PartitionImage, gone: tuple[int, ...], isr_min: int) -> PartitionImage:
     """The partition after `gone` left the isr."""
+    isr_min = effective_min_isr(isr_min, len(partition.replicas))
     # An elr beside an isr that is large enough dates from a time with a higher minimum; the high
     # watermark may have moved since.
     elr = partition.elr if len(partition.isr) < isr_min else ()
@@ -121,7 +123,8 @@ def _elect(partition: PartitionImage, live: Collection[int], config: TopicConfig
     for leader in candidates:
         if leader in partition.elr:
             elr = tuple(one for one in partition.elr if one != leader)
-            kept = elr if config.min_insync_replicas > 1 else ()
+            minimum = effective_min_isr(config.min_insync_replicas, len(partition.replicas))
+            kept = elr if minimum > 1 else ()
             return _led_by(partition, leader, isr=(leader,), elr=kept)
     unsure = _uncertain_leader(partition, candidates, config)
     if unsure != NO_LEADER:
@@ -215,6 +218,7 @@ def after_isr_change(
     A proposal from an older leader or on an older state has no effect (I15). `eligible` are the
     brokers that may join.
     """
+    isr_min = effective_min_isr(isr_min, len(partition.replicas))
     _check_proposal(partition, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
     if partition.leader not in new_isr or not set(new_isr) <= set(partition.replicas):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "an isr is the leader and other replicas")

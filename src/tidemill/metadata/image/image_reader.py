@@ -165,7 +165,8 @@ class ImageReader:
             draft.set_controller(NO_LEADER, draft.controller_epoch)
             return
         try:
-            draft.set_controller(*nodes.decode_controller(nodes.CONTROLLER, node))
+            found = nodes.decode_controller(nodes.CONTROLLER, node)
+            draft.set_controller(found.broker_id, found.epoch)
         except BadNode as bad:
             self._alarm(str(bad))
 

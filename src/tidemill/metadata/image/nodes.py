@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.config.keys import INT32_MAX, INT64_MAX
@@ -42,6 +42,7 @@ __all__ = [
     "PRODUCER_IDS",
     "SETTINGS",
     "BadNode",
+    "StoredController",
     "broker_path",
     "decode_broker",
     "decode_cluster_id",
@@ -105,14 +106,34 @@ def decode_counter(path: str, node: Node) -> int:
     return stored_fields.load(path, node.value).number("value", 0, INT64_MAX)
 
 
-def encode_controller(broker_id: int, epoch: int) -> bytes:
-    return stored_fields.dump({"broker": broker_id, "epoch": epoch})
+@final
+class StoredController(NamedTuple):
+    """Who is the controller."""
+
+    broker_id: int
+    epoch: int
+    """The controller epoch."""
+    broker_epoch: int
+    """Of the registration in which the broker took office."""
 
 
-def decode_controller(path: str, node: Node) -> tuple[int, int]:
-    """Broker id and controller epoch."""
+def encode_controller(controller: StoredController) -> bytes:
+    return stored_fields.dump(
+        {
+            "broker": controller.broker_id,
+            "epoch": controller.epoch,
+            "broker_epoch": controller.broker_epoch,
+        }
+    )
+
+
+def decode_controller(path: str, node: Node) -> StoredController:
     value = stored_fields.load(path, node.value)
-    return value.number("broker", 0, INT32_MAX), value.number("epoch", 0, INT64_MAX)
+    return StoredController(
+        value.number("broker", 0, INT32_MAX),
+        value.number("epoch", 0, INT64_MAX),
+        value.number("broker_epoch", 0, INT64_MAX),
+    )
 
 
 def encode_broker(broker: BrokerImage) -> bytes:

@@ -124,7 +124,8 @@ class Coord(Protocol):
     def lease_until(self) -> float:
         """Until then the store has told nobody that this session is over.
 
-        A time of `Clock.boottime`; `inf` where a session cannot end while its process runs.
+        A time of `Clock.boottime`; `inf`, while it is CONNECTED, where a session cannot end while
+        its process runs.
         """
         ...
 

@@ -63,16 +63,13 @@ class SqliteCoord:
         self._looking: Future[Looked] | None = None
         self._last_error = ""
         self._state = SessionState.LOST
+        self.lease_until = -math.inf
         self._watchers = Watchers()
         self._state_callbacks: list[Callable[[SessionState], None]] = []
 
     @property
     def state(self) -> SessionState:
         return self._state
-
-    @property
-    def lease_until(self) -> float:
-        return math.inf if self._state is SessionState.CONNECTED else -math.inf
 
     # --- start and close -------------------------------------------------------------------------
 
@@ -233,6 +230,7 @@ class SqliteCoord:
 
     def _enter(self, state: SessionState) -> None:
         self._state = state
+        self.lease_until = math.inf if state is SessionState.CONNECTED else -math.inf
         for changed in self._state_callbacks:
             changed(state)
 

@@ -14,7 +14,8 @@ def test_a_broker_survives_the_round_trip():
 
 
 def test_the_other_nodes_survive_the_round_trip():
-    assert nodes.decode_controller("/c", Node(nodes.encode_controller(3, 9), 0)) == (3, 9)
+    controller = nodes.StoredController(3, 9, 77)
+    assert nodes.decode_controller("/c", Node(nodes.encode_controller(controller), 0)) == controller
     assert nodes.decode_counter("/n", Node(nodes.encode_counter(1000), 0)) == 1000
     assert nodes.decode_cluster_id("/x", Node(nodes.encode_cluster_id("aB_-1"), 0)) == "aB_-1"
     members = {4: MemberImage(broker_id=4, epoch=8, rack="r"), 0: MemberImage(broker_id=0, epoch=1)}
