@@ -178,7 +178,9 @@ class Cluster:
                 self._keeper.wakeup.set()
 
     async def _wait_for_work(self) -> None:
-        due = self._controller.look_again_at
+        # Without a connection it would look again and again, and see nothing.
+        is_connected = self._coord.state is SessionState.CONNECTED
+        due = self._controller.look_again_at if is_connected else None
         wait_s = None if due is None else max(0.0, due - self._clock.monotonic())
         try:
             async with asyncio.timeout(wait_s):
