@@ -8,7 +8,7 @@ cursor may be gone by then: the answer goes on behind its name.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
@@ -88,20 +88,19 @@ async def _describe(
 def _topic(
     context: ClusterContext, found: TopicImage, indexes: Iterable[int]
 ) -> DescribeTopicPartitionsResponseTopic:
-    alive = context.image.brokers
     return DescribeTopicPartitionsResponseTopic(
         name=found.name,
         topic_id=found.topic_id,
         is_internal=found.internal,
-        partitions=[_partition(index, found.partitions[index], alive) for index in indexes],
+        partitions=[_partition(context, index, found.partitions[index]) for index in indexes],
         topic_authorized_operations=authorized_operations(context, topic(found.name), True),
     )
 
 
 def _partition(
-    index: int, image: PartitionImage, alive: Container[int]
+    context: ClusterContext, index: int, image: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
-    row = describe_partition(DescribeTopicPartitionsResponsePartition, index, image, alive)
+    row = describe_partition(context, DescribeTopicPartitionsResponsePartition, index, image)
     row.eligible_leader_replicas = list(image.elr)
     nobody = not image.isr and not image.elr and image.last_known_leader >= 0
     row.last_known_elr = [image.last_known_leader] if nobody else []

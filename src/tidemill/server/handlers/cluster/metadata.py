@@ -192,9 +192,8 @@ def _refusal(
 
 
 def _partitions(context: ClusterContext, found: TopicImage) -> list[MetadataResponsePartition]:
-    alive = context.image.brokers
     return [
-        describe_partition(MetadataResponsePartition, index, image, alive)
+        describe_partition(context, MetadataResponsePartition, index, image)
         for index, image in enumerate(found.partitions)
     ]
 

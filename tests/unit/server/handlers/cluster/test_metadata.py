@@ -186,3 +186,13 @@ def test_a_few_small_topics_are_described_at_once(broker):
     broker.make_topic("orders", 3)
     answer, _ = broker.start(_named("orders"), 12)
     assert [topic.name for topic in answer.topics] == ["orders"]
+
+
+def test_a_broker_without_a_lease_does_not_send_clients_back_to_itself(broker):
+    broker.make_topic("t")
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
+    (led,) = broker.call(request, 12).topics[0].partitions
+    assert (led.leader_id, led.error_code) == (NODE_ID, ErrorCode.NONE)
+    broker.store.suspend(broker.session)
+    (led,) = broker.call(request, 12).topics[0].partitions
+    assert (led.leader_id, led.error_code) == (-1, ErrorCode.LEADER_NOT_AVAILABLE)
