@@ -156,3 +156,16 @@ def test_a_controller_that_does_not_answer_leaves_the_outcome_open():
         }
 
     run(scenario)
+
+
+def test_T22_a_topic_that_was_made_at_one_broker_is_known_at_all_of_them_at_once():
+    async def scenario(world: SimWorld, cluster: ClusterClient) -> None:
+        for number in range(10):
+            await cluster.ask_controller(create(f"t{number}"), CreateTopicsResponse)
+            for broker_id in others(world):
+                wanted = MetadataRequest(topics=[MetadataRequestTopic(name=f"t{number}")])
+                found = await cluster.ask_broker(broker_id, wanted, MetadataResponse)
+                assert found.topics[0].error_code == ErrorCode.NONE
+            await asyncio.sleep(0.1)
+
+    run(scenario, auto_create_topics_enable="false")

@@ -61,6 +61,7 @@ _log = logging.getLogger("tidemill.metadata")
 
 _RETRY_AFTER_S = 1.0
 """Pause of `run` after the store has failed."""
+_LOOK_INTERVAL_S = 0.05
 _PRODUCER_ID_BLOCK = 1_000
 
 
@@ -95,6 +96,7 @@ class Cluster:
         self._clock = clock
         self._lease = Lease(coord, clock)
         self._closed = False
+        self._looked_at = float("-inf")
 
     @property
     def broker_id(self) -> int:
@@ -206,6 +208,18 @@ class Cluster:
         """Read everything that was written before this call, also by other brokers (T22)."""
         self._keeper.mark(nodes.HEAD)
         await self.catch_up()
+
+    def try_take_look(self) -> bool:
+        """Whether it is worth reading the newest for something that the image lacks.
+
+        Never on the controller, which knows its own changes; elsewhere at most twenty times a
+        second, whatever clients ask for.
+        """
+        now = self._clock.monotonic()
+        if self.is_controller or now - self._looked_at < _LOOK_INTERVAL_S:
+            return False
+        self._looked_at = now
+        return True
 
     async def leave(self) -> None:
         """Say that this broker is about to stop; the controller moves its leaderships away."""

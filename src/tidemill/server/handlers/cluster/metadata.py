@@ -10,7 +10,8 @@ A topic that is requested by name and does not exist is created, within the quot
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
+from contextlib import suppress
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
@@ -45,6 +46,12 @@ PARTITIONS_PER_TOPIC = 10
 
 
 def handle(context: ClusterContext, request: MetadataRequest) -> Answer:
+    if _lacks_any(context, request) and context.services.cluster.try_take_look():
+        return _handle_newest(context, request)
+    return _handle(context, request)
+
+
+def _handle(context: ClusterContext, request: MetadataRequest) -> Answer:
     names = _names_to_create(context, request)
     wanted = [] if names else list(_wanted(context, request))
     if names or sum(_cost(context, one) for one in wanted) > TOPICS_PER_SLICE:
@@ -52,6 +59,26 @@ def handle(context: ClusterContext, request: MetadataRequest) -> Answer:
     response = _without_topics(context, request)
     response.topics = [_describe(context, request, one) for one in wanted]
     return response
+
+
+def _lacks_any(context: ClusterContext, request: MetadataRequest) -> bool:
+    """Whether a topic is asked for that this broker has not heard of."""
+    image = context.image
+    return any(
+        one.name not in image.topics if one.name else one.topic_id not in image.names
+        for one in request.topics or ()
+    )
+
+
+async def _handle_newest(context: ClusterContext, request: MetadataRequest) -> MetadataResponse:
+    """Another broker may have made the topic a moment ago (T22)."""
+    with suppress(StoreUnavailable):
+        await context.services.cluster.read_newest()
+    answer = _handle(context, request)
+    if isinstance(answer, Coroutine):
+        answer = await answer
+    assert isinstance(answer, MetadataResponse)
+    return answer
 
 
 def _cost(context: ClusterContext, wanted: MetadataRequestTopic) -> int:
