@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.e2e.load import read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message, create_topic
-from tidemill.testing.broker_process import BrokerProcess
+from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -180,3 +182,33 @@ def test_a_port_in_use_ends_all_with_one_line_that_says_what_to_do(tmp_path, new
     assert "[broker 0] error: cannot listen on " in cluster.log()
     assert "broker 0 ended with exit code 2: mend what its last line says" in cluster.log()
     assert cluster.stop() == 1
+
+
+def _cluster_command(cluster: ClusterProcess, *args: str) -> str:
+    ran = subprocess.run(
+        [*TIDEMILL, "cluster", *args, "--bootstrap", cluster.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=True,
+    )
+    return ran.stdout
+
+
+def test_leaderships_that_moved_with_a_death_are_seen_and_given_back(new_cluster):
+    cluster = new_cluster()
+    _create_replicated(cluster, "t")
+    cluster.kill_broker(1)
+    cluster.wait_log(r"broker 1 is ready again")
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        facts = json.loads(_cluster_command(cluster, "describe", "--json"))
+        if not facts["under_replicated"] and len(facts["brokers"]) == 3:
+            break
+        assert time.monotonic() < deadline, facts
+    assert facts["offline"] == []
+    assert facts["not_preferred"]
+    assert "t-" in _cluster_command(cluster, "elect", "preferred")
+    facts = json.loads(_cluster_command(cluster, "describe", "--json"))
+    assert [one for one in facts["not_preferred"] if one.startswith("t-")] == []
+    assert "controller" in _cluster_command(cluster, "describe")

@@ -1,0 +1,154 @@
+"""The state of a cluster at one moment: tables, sentences about what is wrong, JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, final
+
+import click
+
+from tidemill.cli.text import escape, print_table
+from tidemill.client.admin.cluster_admin import ClusterSnapshot
+from tidemill.client.network.metadata_cache import PartitionInfo
+from tidemill.core.ids import TopicPartition
+
+__all__ = ["ClusterHealth", "cluster_facts", "print_cluster"]
+
+_COLUMNS = ("BROKER", "ADDRESS", "RACK", "LEADS", "REPLICAS", "IN SYNC", "ROLE")
+_SENTENCES_MAX = 20
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BrokerRow:
+    """One broker that lives or holds replicas."""
+
+    broker_id: int
+    address: str | None
+    """None: it is not registered."""
+    rack: str | None
+    leads: int
+    replicas: int
+    in_sync: int
+    role: str
+
+
+@final
+class ClusterHealth:
+    """What a snapshot says about brokers and partitions."""
+
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self._live = {one.broker_id for one in snapshot.brokers}
+        self.partitions = [
+            (TopicPartition(topic.name, index), partition)
+            for topic in snapshot.topics
+            for index, partition in topic.partitions.items()
+        ]
+        self.offline = [name for name, one in self.partitions if one.leader not in self._live]
+        self.under_replicated = [
+            name
+            for name, one in self.partitions
+            if one.leader in self._live and len(one.isr) < len(one.replicas)
+        ]
+        self.not_preferred = [
+            name
+            for name, one in self.partitions
+            if one.leader in self._live and one.replicas and one.leader != one.replicas[0]
+        ]
+
+    def rows(self) -> list[BrokerRow]:
+        """All brokers, also those that are missing and hold replicas, by id."""
+        found = {one.broker_id: one for one in self._snapshot.brokers}
+        holders = {member for _, one in self.partitions for member in one.replicas}
+        partitions = [one for _, one in self.partitions]
+        rows = []
+        for broker_id in sorted(found.keys() | holders):
+            broker = found.get(broker_id)
+            rows.append(
+                BrokerRow(
+                    broker_id,
+                    None if broker is None else f"{broker.host}:{broker.port}",
+                    None if broker is None else broker.rack,
+                    sum(one.leader == broker_id for one in partitions),
+                    sum(broker_id in one.replicas for one in partitions),
+                    sum(broker_id in one.isr for one in partitions),
+                    self._role(broker_id),
+                )
+            )
+        return rows
+
+    def _role(self, broker_id: int) -> str:
+        if broker_id not in self._live:
+            return "missing"
+        return "controller" if broker_id == self._snapshot.controller_id else "broker"
+
+    def sentences(self) -> Iterator[str]:
+        """What is wrong, and what to do about it; nothing if all is well."""
+        states = dict(self.partitions)
+        if self._snapshot.controller_id not in self._live:
+            yield "there is no controller: topics cannot be changed until one is elected"
+        for row in self.rows():
+            if row.address is None:
+                held = f"{row.replicas} replicas"
+                yield f"broker {row.broker_id} is missing and holds {held}: start it"
+        for name in self.offline:
+            yield f"{name} has no leader: {self._offline_advice(states[name])}"
+        for name in self.under_replicated:
+            state = states[name]
+            behind = [str(one) for one in state.replicas if one not in state.isr]
+            yield f"{name} is under-replicated: broker {', '.join(behind)} is not in sync"
+
+    def _offline_advice(self, state: PartitionInfo) -> str:
+        waiting = [str(one) for one in state.replicas if one not in self._live]
+        if waiting:
+            return f"start broker {', '.join(waiting)}"
+        return "`tidemill cluster elect unclean` elects a replica that may lack records"
+
+
+def cluster_facts(snapshot: ClusterSnapshot) -> dict[str, Any]:
+    """The cluster for JSON."""
+    health = ClusterHealth(snapshot)
+    return {
+        "cluster_id": snapshot.cluster_id,
+        "controller": snapshot.controller_id,
+        "brokers": [
+            {
+                "broker": row.broker_id,
+                "address": row.address,
+                "rack": row.rack,
+                "leads": row.leads,
+                "replicas": row.replicas,
+                "in_sync": row.in_sync,
+                "role": row.role,
+            }
+            for row in health.rows()
+        ],
+        "partitions": len(health.partitions),
+        "offline": [str(name) for name in health.offline],
+        "under_replicated": [str(name) for name in health.under_replicated],
+        "not_preferred": [str(name) for name in health.not_preferred],
+    }
+
+
+def print_cluster(snapshot: ClusterSnapshot) -> None:
+    """Print the cluster for people."""
+    health = ClusterHealth(snapshot)
+    click.echo(
+        f"cluster {escape(snapshot.cluster_id)}, {len(health.partitions)} partitions: "
+        f"{len(health.offline)} without a leader, {len(health.under_replicated)} under-replicated, "
+        f"{len(health.not_preferred)} not led by their first replica"
+    )
+    print_table(
+        _COLUMNS,
+        [
+            (row.broker_id, row.address, row.rack, row.leads, row.replicas, row.in_sync, row.role)
+            for row in health.rows()
+        ],
+    )
+    sentences = list(health.sentences())
+    for sentence in sentences[:_SENTENCES_MAX]:
+        click.echo(escape(sentence))
+    if len(sentences) > _SENTENCES_MAX:
+        click.echo(f"... {len(sentences) - _SENTENCES_MAX} more")

@@ -1,0 +1,127 @@
+"""`tidemill cluster`: describe, elect."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import click
+
+from tidemill.cli.cluster_table import cluster_facts, print_cluster
+from tidemill.cli.failures import explain
+from tidemill.cli.session import bootstrap_option, json_option, run_client
+from tidemill.cli.text import escape, print_json
+from tidemill.client.admin.cluster_admin import (
+    ElectionResult,
+    elect_leaders,
+    take_cluster_snapshot,
+)
+from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.client.network.errors import ClientError
+from tidemill.core.errors import ErrorCode, KafkaError, UserError
+from tidemill.core.ids import TopicPartition
+
+__all__ = ["cluster"]
+
+_WATCH_S = 1.0
+
+
+@click.group()
+def cluster() -> None:
+    """Describe the cluster, and elect leaders."""
+
+
+@cluster.command()
+@click.option("--watch", is_flag=True, help="Repeat every second, until Ctrl-C.")
+@json_option
+@bootstrap_option
+def describe(watch: bool, as_json: bool, bootstrap: str) -> None:
+    """Describe brokers and replicas: who leads, who is missing, what to do."""
+
+    async def work(client: ClusterClient) -> None:
+        await _show(client, as_json=as_json)
+        while watch:
+            await asyncio.sleep(_WATCH_S)
+            try:
+                await _show(client, as_json=as_json, again=True)
+            except (ClientError, KafkaError) as error:  # people watch while brokers restart
+                failure = explain(error)
+                click.echo(f"error: {failure.line if failure else error}", err=True)
+
+    run_client(bootstrap, work)
+
+
+@cluster.command()
+@click.argument("kind", type=click.Choice(["preferred", "unclean"]))
+@click.option(
+    "--partition",
+    "names",
+    metavar="TOPIC:PARTITION",
+    multiple=True,
+    help="One partition; repeatable.  [default: all that need it]",
+)
+@click.option("--yes", is_flag=True, help="Do not ask before an unclean election.")
+@json_option
+@bootstrap_option
+def elect(kind: str, names: tuple[str, ...], yes: bool, as_json: bool, bootstrap: str) -> None:
+    """Elect leaders.
+
+    `preferred` gives partitions back to the first of their replicas. `unclean` gives a partition
+    without a leader to a replica that may lack acknowledged records: they are lost then.
+    """
+    partitions = [_parse_partition(name) for name in names] or None
+    is_unclean = kind == "unclean"
+    if is_unclean and not yes:
+        click.confirm("Records that the new leaders lack are lost. Go on?", abort=True, err=True)
+
+    async def work(client: ClusterClient) -> list[ElectionResult]:
+        return await elect_leaders(client, partitions, unclean=is_unclean)
+
+    results = run_client(bootstrap, work)
+    if as_json:
+        print_json([_facts(result) for result in results])
+    elif not results:
+        click.echo("no partition needs an election")
+    else:
+        for result in results:
+            done = result.code is ErrorCode.NONE
+            outcome = "elected" if done else f"{result.code.name}: {escape(result.detail)}"
+            click.echo(f"{escape(str(result.partition))}  {outcome}")
+    _check_done(results)
+
+
+def _check_done(results: list[ElectionResult]) -> None:
+    harmless = (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED)
+    refused = [result for result in results if result.code not in harmless]
+    if refused:
+        names = ", ".join(str(result.partition) for result in refused)
+        raise KafkaError(refused[0].code, f"not elected: {names}")
+
+
+def _parse_partition(text: str) -> TopicPartition:
+    name, colon, index = text.rpartition(":")
+    if not colon or not name or not (index.isascii() and index.isdecimal()):
+        raise UserError(f"--partition {text}: expected TOPIC:PARTITION, as in orders:0")
+    return TopicPartition(name, int(index))
+
+
+def _facts(result: ElectionResult) -> dict[str, object]:
+    return {
+        "topic": result.partition.topic,
+        "partition": result.partition.partition,
+        "code": result.code.name,
+        "detail": result.detail,
+    }
+
+
+async def _show(client: ClusterClient, *, as_json: bool, again: bool = False) -> None:
+    snapshot = await take_cluster_snapshot(client)
+    if as_json:
+        print_json(cluster_facts(snapshot))
+    else:
+        if again and sys.stdout.isatty():
+            click.clear()
+        elif again:
+            click.echo()
+        print_cluster(snapshot)
+    sys.stdout.flush()

@@ -1,0 +1,89 @@
+"""The cluster as a whole, for an administrator: its brokers, its partitions, elections."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
+from tidemill.client.network.errors import check, error_code
+from tidemill.client.network.metadata_cache import BrokerInfo, TopicInfo
+from tidemill.core.errors import ErrorCode
+from tidemill.core.ids import TopicPartition
+from tidemill.wire.generated.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+)
+
+__all__ = ["ClusterSnapshot", "ElectionResult", "elect_leaders", "take_cluster_snapshot"]
+
+_PREFERRED, _UNCLEAN = 0, 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """What one broker knows of the cluster at one moment."""
+
+    cluster_id: str
+    controller_id: int
+    brokers: list[BrokerInfo]
+    """Those that are registered now, by id."""
+    topics: list[TopicInfo]
+    """By name, with internal ones."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ElectionResult:
+    """What became of the election of one partition."""
+
+    partition: TopicPartition
+    code: ErrorCode
+    detail: str
+
+
+async def take_cluster_snapshot(cluster: ClusterClient) -> ClusterSnapshot:
+    """The cluster now."""
+    await cluster.refresh(None)
+    known = cluster.metadata
+    return ClusterSnapshot(
+        known.cluster_id or "",
+        known.controller_id,
+        [known.brokers[one] for one in sorted(known.brokers)],
+        sorted(known.topics.values(), key=lambda topic: topic.name),
+    )
+
+
+async def elect_leaders(
+    cluster: ClusterClient, partitions: Sequence[TopicPartition] | None, *, unclean: bool
+) -> list[ElectionResult]:
+    """Hold elections for some partitions, or for all that need one. Raises KafkaError."""
+    wanted: dict[str, list[int]] = {}
+    for name, index in partitions or ():
+        wanted.setdefault(name, []).append(index)
+    request = ElectLeadersRequest(
+        election_type=_UNCLEAN if unclean else _PREFERRED,
+        topic_partitions=None
+        if partitions is None
+        else [TopicPartitions(topic=name, partitions=found) for name, found in wanted.items()],
+        timeout_ms=int(cluster.request_timeout_s * 1000),
+    )
+
+    async def ask() -> ElectLeadersResponse:
+        response = await cluster.ask_controller(request, ElectLeadersResponse)
+        check(response.error_code, "no elections were held")
+        return response
+
+    response = await retry_refusals(ask, {ErrorCode.NOT_CONTROLLER})
+    return [
+        ElectionResult(
+            TopicPartition(topic.topic, one.partition_id),
+            error_code(one.error_code),
+            one.error_message or "",
+        )
+        for topic in response.replica_election_results
+        for one in topic.partition_result
+    ]

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from uuid import UUID
+
+from tidemill.cli.cluster_table import ClusterHealth, cluster_facts, print_cluster
+from tidemill.client.admin.cluster_admin import ClusterSnapshot
+from tidemill.client.network.metadata_cache import BrokerInfo, PartitionInfo, TopicInfo
+
+
+def partition(index: int, leader: int, isr: list[int]) -> PartitionInfo:
+    replicas = [0, 1, 2]
+    return PartitionInfo(index, leader, 1, replicas, isr, [])
+
+
+def snapshot(*partitions: PartitionInfo, live: tuple[int, ...] = (0, 1, 2)) -> ClusterSnapshot:
+    topic = TopicInfo("t", UUID(int=1), False, {one.index: one for one in partitions})
+    brokers = [BrokerInfo(one, "h", 9092 + one, f"r{one}") for one in live]
+    return ClusterSnapshot("id", 0, brokers, [topic])
+
+
+def test_a_cluster_in_which_all_is_well_has_nothing_to_say():
+    health = ClusterHealth(snapshot(partition(0, 0, [0, 1, 2])))
+    assert list(health.sentences()) == []
+    assert (health.offline, health.under_replicated, health.not_preferred) == ([], [], [])
+
+
+def test_each_trouble_has_a_sentence_that_says_what_to_do():
+    health = ClusterHealth(
+        snapshot(
+            partition(0, 1, [1]),
+            partition(1, -1, []),
+            partition(2, 0, [0, 1, 2]),
+            live=(0, 1),
+        )
+    )
+    assert list(health.sentences()) == [
+        "broker 2 is missing and holds 3 replicas: start it",
+        "t-1 has no leader: start broker 2",
+        "t-0 is under-replicated: broker 0, 2 is not in sync",
+    ]
+    assert [str(one) for one in health.not_preferred] == ["t-0"]
+
+
+def test_a_partition_whose_replicas_all_live_without_a_leader_needs_somebody_to_decide():
+    (sentence,) = ClusterHealth(snapshot(partition(0, -1, []))).sentences()
+    assert "tidemill cluster elect unclean" in sentence
+
+
+def test_a_missing_controller_is_named():
+    found = ClusterHealth(ClusterSnapshot("id", -1, [BrokerInfo(0, "h", 1)], []))
+    assert "no controller" in next(found.sentences())
+
+
+def test_json_and_table_have_every_broker_also_missing_ones(capsys):
+    cluster = snapshot(partition(0, 0, [0, 1]), live=(0, 1))
+    facts = cluster_facts(cluster)
+    assert [(one["broker"], one["role"]) for one in facts["brokers"]] == [
+        (0, "controller"),
+        (1, "broker"),
+        (2, "missing"),
+    ]
+    assert facts["under_replicated"] == ["t-0"]
+    print_cluster(cluster)
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0].startswith("cluster id, 1 partitions: 0 without a leader, 1 under-replicated")
+    assert shown[4].split() == ["2", "-", "-", "0", "1", "0", "missing"]
+
+
+def test_names_of_topics_cannot_control_the_terminal(capsys):
+    hostile = TopicInfo("\x1b[2J", UUID(int=1), False, {0: partition(0, -1, [])})
+    print_cluster(ClusterSnapshot("id", 0, [BrokerInfo(0, "h", 1)], [hostile]))
+    assert "\x1b" not in capsys.readouterr().out
