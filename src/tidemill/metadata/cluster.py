@@ -120,6 +120,11 @@ class Cluster:
         return self._lease.may_act
 
     @property
+    def last_end_is_counted(self) -> bool:
+        """Whether no unclean end of this broker is left that the controller has to hear of."""
+        return not self._registration.presence.unclean
+
+    @property
     def is_controller(self) -> bool:
         return self._controller.term is not None and self._lease.is_held
 
