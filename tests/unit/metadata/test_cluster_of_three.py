@@ -13,6 +13,7 @@ from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
+from tidemill.metadata.controller.controllership import PARTITIONS_PER_SLICE
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import DeletedTopic, PartitionImage
@@ -222,6 +223,35 @@ async def propose(
     )
     (answer,) = await controller.alter_isr(sender, brokers[sender].epoch, [proposal])
     return answer
+
+
+def test_S11_many_proposals_are_decided_in_slices(run):
+    async def scenario() -> None:
+        _, clusters = await three_brokers()
+        controller = clusters[0]
+        proposals = [
+            IsrProposal(
+                topic_id=controller.image.topics["t"].topic_id,
+                partition=index,
+                leader_epoch=-1,
+                partition_epoch=-(2**31),
+                isr=((-7, -1),),
+            )
+            for index in range(-1, 3 * PARTITIONS_PER_SLICE)
+        ]
+        epoch = controller.image.brokers[1].epoch
+        work = asyncio.ensure_future(controller.alter_isr(1, epoch, proposals))
+        turns = 0
+        while not work.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 4
+        assert {one.code for one in await work} == {
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        }
+
+    run(scenario())
 
 
 def test_I14_the_leader_changes_the_isr_by_compare_and_set(run):
