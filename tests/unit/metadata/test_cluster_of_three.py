@@ -166,6 +166,27 @@ def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too(run):
     run(scenario())
 
 
+def test_another_minimum_forgets_nobody_who_has_everything_while_there_is_no_leader(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        controller, *_ = await small.start(3, 0, 1, 2)
+        await controller.create_topics([TOPIC])
+        await small.catch_up()
+        for broker_id in (1, 2, 0):
+            small.crash(broker_id)
+            await small.catch_up()
+        assert partition(controller).elr == (2, 0)
+        change = ConfigChange(name="t", changes=[("min.insync.replicas", AlterOp.SET, "1")])
+        await controller.alter_topic_configs([change])
+        # Then: of the two, the one that comes back whole leads.
+        await small.start(0, unclean=True)
+        assert partition(controller).leader == -1
+        await small.start(2)
+        assert (partition(controller).leader, partition(controller).isr) == (2, (2,))
+
+    run(scenario())
+
+
 def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster(run):
     async def scenario() -> None:
         small, _ = await three_brokers()
