@@ -209,7 +209,7 @@ class Cluster:
 
     async def read_newest(self) -> None:
         """Read everything that was written before this call, also by other brokers (T22)."""
-        self._keeper.mark(nodes.HEAD)
+        self._keeper.want_newest()
         await self.catch_up()
 
     async def leave(self) -> None:

@@ -18,7 +18,7 @@ from tidemill.metadata.image import nodes
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import DeletedTopic, PartitionImage
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.metadata.store.coord import Op, Put
+from tidemill.metadata.store.coord import Node, Op, Put
 
 TOPIC = TopicSpec(name="t", assignments={0: [1, 2, 0]}, overrides={"min.insync.replicas": "2"})
 
@@ -183,6 +183,26 @@ def test_another_minimum_forgets_nobody_who_has_everything_while_there_is_no_lea
         assert partition(controller).leader == -1
         await small.start(2)
         assert (partition(controller).leader, partition(controller).isr) == (2, (2,))
+
+    run(scenario())
+
+
+def test_T22_what_was_written_before_is_read_although_the_store_answers_late(run, monkeypatch):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        coord = small.members[1].coord
+        get, old = coord.get, await coord.get(nodes.HEAD)
+
+        async def late(path: str, newest: bool = False) -> Node | None:
+            """As a server of the store that lags behind: only `newest` waits for it."""
+            return old if path == nodes.HEAD and not newest else await get(path, newest)
+
+        monkeypatch.setattr(coord, "get", late)
+        await clusters[0].create_topics([TopicSpec(name="u", partitions=1, replication_factor=1)])
+        await clusters[1].catch_up()
+        assert "u" not in clusters[1].image.topics
+        await clusters[1].read_newest()
+        assert "u" in clusters[1].image.topics
 
     run(scenario())
 
