@@ -186,7 +186,9 @@ class Cluster:
         # Without a connection it would look again and again, and see nothing.
         is_connected = self._coord.state is SessionState.CONNECTED
         due = self._controller.look_again_at if is_connected else None
-        wait_s = None if due is None else max(0.0, due - self._clock.monotonic())
+        # A controller without a lease decides nothing: it does not look again at once either.
+        least_s = 0.0 if self.is_controller else _RETRY_AFTER_S
+        wait_s = None if due is None else max(least_s, due - self._clock.monotonic())
         try:
             async with asyncio.timeout(wait_s):
                 await self._keeper.wakeup.wait()

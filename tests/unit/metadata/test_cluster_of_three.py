@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from tests.unit.client.virtual_time import run_virtually
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
@@ -19,6 +20,7 @@ from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import DeletedTopic, PartitionImage
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.store.coord import Node, Op, Put
+from tidemill.metadata.store.memory_store import MemoryCoord
 
 TOPIC = TopicSpec(name="t", assignments={0: [1, 2, 0]}, overrides={"min.insync.replicas": "2"})
 
@@ -496,6 +498,37 @@ def test_a_new_controller_waits_for_several_brokers_that_are_missing_at_once(run
         assert (now.leader, now.isr) == (2, (2, 0))
 
     run(scenario())
+
+
+def test_a_controller_without_a_lease_does_not_look_for_returns_without_pause(monkeypatch):
+    async def scenario() -> int:
+        small, clusters = await three_brokers()
+        small.crash(0)
+        small.crash(1)
+        await small.catch_up()
+        small.clock.advance(RETURNS_WAIT_S)
+        # When: the lease has run out, although the session is connected.
+        monkeypatch.setattr(MemoryCoord, "lease_until", property(lambda _: -1.0))
+        coord, looks = small.members[2].coord, 0
+        children = coord.children
+
+        async def counted(path: str) -> list[tuple[str, Node]]:
+            nonlocal looks
+            looks += 1
+            return await children(path)
+
+        monkeypatch.setattr(coord, "children", counted)
+        follows = asyncio.create_task(clusters[2].run())
+        await asyncio.wait([follows], timeout=10.0)
+        seen = looks
+        # Then: it goes on soon after it has one again.
+        monkeypatch.undo()
+        await asyncio.wait([follows], timeout=2.0)
+        assert partition(clusters[2]).leader == 2
+        follows.cancel()
+        return seen
+
+    assert 5 <= run_virtually(scenario()) <= 15
 
 
 def test_preferred_leaders_are_elected_on_request(run):
