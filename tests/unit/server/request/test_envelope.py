@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -79,18 +78,18 @@ def envelope(data: bytes, principal: bytes | None = b"User:a", host: bytes = b"h
     return EnvelopeRequest(request_data=data, request_principal=principal, client_host_address=host)
 
 
-def test_a_request_in_an_envelope_is_answered():
+def test_a_request_in_an_envelope_is_answered(run):
     bench = Bench()
-    answer = asyncio.run(bench.start(envelope(frame())))
+    answer = run(bench.start(envelope(frame())))
     assert answer.error_code == ErrorCode.NONE
     assert len(bench.seen) == 1
 
 
-def test_a_request_that_was_passed_on_is_never_passed_on_again():
+def test_a_request_that_was_passed_on_is_never_passed_on_again(run):
     bench = Bench()
     waiting = bench.start(envelope(frame()))
     bench.cluster.is_controller = False  # while the request waited for its turn
-    answer = asyncio.run(waiting)
+    answer = run(waiting)
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
     assert not bench.seen
 
@@ -112,7 +111,7 @@ def test_a_request_that_was_passed_on_is_never_passed_on_again():
         envelope(b"\x00\x2b\x00\x02" + b"\x00\x00\x00\x00" + b"\x00\x02\xff\xfe" + bytes(20)),
     ],
 )
-def test_garbage_in_an_envelope_is_refused(wrong):
+def test_garbage_in_an_envelope_is_refused(run, wrong):
     bench = Bench()
-    assert asyncio.run(bench.start(wrong)).error_code == ErrorCode.INVALID_REQUEST
+    assert run(bench.start(wrong)).error_code == ErrorCode.INVALID_REQUEST
     assert not bench.seen
