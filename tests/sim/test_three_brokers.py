@@ -417,3 +417,26 @@ def test_a_clean_stop_waits_for_the_flush_that_runs():
         await bench.check()
 
     run(scenario, 1)
+
+
+def test_I14_an_unclean_end_is_told_again_until_the_controller_has_counted_it():
+    async def scenario(bench: Bench) -> None:
+        world = bench.world
+        (controller,) = [one for one in IDS if world.broker(one).cluster.is_controller]
+        victim = next(one for one in IDS if one != controller)
+        world.crash(victim, power_loss=True)
+        # When: it comes back, and is stopped in order before the controller has let it in.
+        world.pause(controller)
+        await world.start_broker(victim)
+        assert world.broker(victim).cluster.lease.fenced
+        await world.stop_broker(victim)
+        # Then: its next life says too that records may be missing.
+        await world.start_broker(victim)
+        assert world.broker(victim).cluster.image.brokers[victim].unclean
+        world.unpause(controller)
+        await eventually(lambda: world.broker(victim).cluster.may_act)
+        await world.stop_broker(victim)
+        await world.start_broker(victim)
+        assert not world.broker(victim).cluster.image.brokers[victim].unclean
+
+    run(scenario, 1)

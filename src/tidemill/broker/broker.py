@@ -199,7 +199,8 @@ class Broker:
         await self._supervisor.stop()
         self._data.controller.close()
         self._timers.stop()
-        await self._data.housekeeping.close()
+        # Without the mark the next life says again that records may be missing (I14).
+        await self._data.housekeeping.close(is_clean=self.cluster.last_end_is_counted)
         await self.cluster.close()
         self._stop_reports()
 

@@ -122,6 +122,11 @@ class Cluster:
         return self._lease.may_act
 
     @property
+    def last_end_is_counted(self) -> bool:
+        """Whether no unclean end of this broker is left that the controller has to hear of."""
+        return not self._registration.presence.unclean
+
+    @property
     def is_controller(self) -> bool:
         return self._controller.term is not None and self._lease.is_held
 
@@ -183,7 +188,9 @@ class Cluster:
         # Without a connection it would look again and again, and see nothing.
         is_connected = self._coord.state is SessionState.CONNECTED
         due = self._controller.look_again_at if is_connected else None
-        wait_s = None if due is None else max(0.0, due - self._clock.monotonic())
+        # A controller without a lease decides nothing: it does not look again at once either.
+        least_s = 0.0 if self.is_controller else _RETRY_AFTER_S
+        wait_s = None if due is None else max(least_s, due - self._clock.monotonic())
         try:
             async with asyncio.timeout(wait_s):
                 await self._keeper.wakeup.wait()
@@ -206,7 +213,7 @@ class Cluster:
 
     async def read_newest(self) -> None:
         """Read everything that was written before this call, also by other brokers (T22)."""
-        self._keeper.mark(nodes.HEAD)
+        self._keeper.want_newest()
         await self.catch_up()
 
     def try_take_look(self) -> bool:

@@ -175,12 +175,14 @@ class Housekeeping:
                     "damage in %s at byte %d: %s", damage.path, damage.position, damage.detail
                 )
 
-    async def close(self) -> None:
-        """Flush everything, write the last checkpoint and the marker of a clean shutdown."""
+    async def close(self, *, is_clean: bool = True) -> None:
+        """Flush everything, write the last checkpoint and, if `is_clean`, the marker of that."""
         marks = self._replicas.high_watermarks()
         while True:
             try:
-                return await self._disk.run(lambda: self._directory.close(marks))
+                return await self._disk.run(
+                    partial(self._directory.close, marks, is_clean=is_clean)
+                )
             except DiskBusy:  # by reads whose callers have ended: they are skipped one by one
                 await asyncio.sleep(CLOSE_RETRY_S)
 

@@ -7,17 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from tests.unit.client.virtual_time import run_virtually
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
+from tidemill.metadata.controller.controllership import PARTITIONS_PER_SLICE
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import DeletedTopic, PartitionImage
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.metadata.store.coord import Op, Put
+from tidemill.metadata.store.coord import Node, Op, Put
+from tidemill.metadata.store.memory_store import MemoryCoord
 
 TOPIC = TopicSpec(name="t", assignments={0: [1, 2, 0]}, overrides={"min.insync.replicas": "2"})
 
@@ -165,6 +168,47 @@ def test_another_minimum_of_replicas_clears_the_elr_in_the_store_too(run):
     run(scenario())
 
 
+def test_another_minimum_forgets_nobody_who_has_everything_while_there_is_no_leader(run):
+    async def scenario() -> None:
+        small = SmallCluster()
+        controller, *_ = await small.start(3, 0, 1, 2)
+        await controller.create_topics([TOPIC])
+        await small.catch_up()
+        for broker_id in (1, 2, 0):
+            small.crash(broker_id)
+            await small.catch_up()
+        assert partition(controller).elr == (2, 0)
+        change = ConfigChange(name="t", changes=[("min.insync.replicas", AlterOp.SET, "1")])
+        await controller.alter_topic_configs([change])
+        # Then: of the two, the one that comes back whole leads.
+        await small.start(0, unclean=True)
+        assert partition(controller).leader == -1
+        await small.start(2)
+        assert (partition(controller).leader, partition(controller).isr) == (2, (2,))
+
+    run(scenario())
+
+
+def test_T22_what_was_written_before_is_read_although_the_store_answers_late(run, monkeypatch):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        coord = small.members[1].coord
+        get, old = coord.get, await coord.get(nodes.HEAD)
+
+        async def late(path: str, newest: bool = False) -> Node | None:
+            """As a server of the store that lags behind: only `newest` waits for it."""
+            return old if path == nodes.HEAD and not newest else await get(path, newest)
+
+        monkeypatch.setattr(coord, "get", late)
+        await clusters[0].create_topics([TopicSpec(name="u", partitions=1, replication_factor=1)])
+        await clusters[1].catch_up()
+        assert "u" not in clusters[1].image.topics
+        await clusters[1].read_newest()
+        assert "u" in clusters[1].image.topics
+
+    run(scenario())
+
+
 def test_the_in_sync_state_survives_a_stop_of_the_whole_cluster(run):
     async def scenario() -> None:
         small, _ = await three_brokers()
@@ -222,6 +266,35 @@ async def propose(
     )
     (answer,) = await controller.alter_isr(sender, brokers[sender].epoch, [proposal])
     return answer
+
+
+def test_S11_many_proposals_are_decided_in_slices(run):
+    async def scenario() -> None:
+        _, clusters = await three_brokers()
+        controller = clusters[0]
+        proposals = [
+            IsrProposal(
+                topic_id=controller.image.topics["t"].topic_id,
+                partition=index,
+                leader_epoch=-1,
+                partition_epoch=-(2**31),
+                isr=((-7, -1),),
+            )
+            for index in range(-1, 3 * PARTITIONS_PER_SLICE)
+        ]
+        epoch = controller.image.brokers[1].epoch
+        work = asyncio.ensure_future(controller.alter_isr(1, epoch, proposals))
+        turns = 0
+        while not work.done():
+            await asyncio.sleep(0)
+            turns += 1
+        assert turns >= 4
+        assert {one.code for one in await work} == {
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            ErrorCode.FENCED_LEADER_EPOCH,
+        }
+
+    run(scenario())
 
 
 def test_I14_the_leader_changes_the_isr_by_compare_and_set(run):
@@ -425,6 +498,37 @@ def test_a_new_controller_waits_for_several_brokers_that_are_missing_at_once(run
         assert (now.leader, now.isr) == (2, (2, 0))
 
     run(scenario())
+
+
+def test_a_controller_without_a_lease_does_not_look_for_returns_without_pause(monkeypatch):
+    async def scenario() -> int:
+        small, clusters = await three_brokers()
+        small.crash(0)
+        small.crash(1)
+        await small.catch_up()
+        small.clock.advance(RETURNS_WAIT_S)
+        # When: the lease has run out, although the session is connected.
+        monkeypatch.setattr(MemoryCoord, "lease_until", property(lambda _: -1.0))
+        coord, looks = small.members[2].coord, 0
+        children = coord.children
+
+        async def counted(path: str) -> list[tuple[str, Node]]:
+            nonlocal looks
+            looks += 1
+            return await children(path)
+
+        monkeypatch.setattr(coord, "children", counted)
+        follows = asyncio.create_task(clusters[2].run())
+        await asyncio.wait([follows], timeout=10.0)
+        seen = looks
+        # Then: it goes on soon after it has one again.
+        monkeypatch.undo()
+        await asyncio.wait([follows], timeout=2.0)
+        assert partition(clusters[2]).leader == 2
+        follows.cancel()
+        return seen
+
+    assert 5 <= run_virtually(scenario()) <= 15
 
 
 def test_preferred_leaders_are_elected_on_request(run):

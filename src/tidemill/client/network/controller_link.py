@@ -21,6 +21,10 @@ __all__ = ["ControllerLink"]
 
 R = TypeVar("R", bound=Message)
 
+CONNECT_S_MAX = 2.0
+"""For a connection, the wait for another caller's attempt included: a controller whose machine is
+dead must not hold up what its successor would answer."""
+
 
 @final
 class ControllerLink:
@@ -39,7 +43,13 @@ class ControllerLink:
         self, message: Message, response_type: type[R], *, version: int, timeout_s: float
     ) -> R:
         """The controller's answer; the module's head has the three outcomes."""
-        connection = await self._connected(timeout_s)
+        try:
+            async with asyncio.timeout(min(timeout_s, CONNECT_S_MAX)):
+                connection = await self._connected()
+        except TimeoutError as error:
+            raise KafkaError(
+                ErrorCode.NOT_CONTROLLER, "the controller does not accept connections"
+            ) from error
         return await connection.request(
             message, response_type, version=version, timeout_s=timeout_s
         )
@@ -49,7 +59,7 @@ class ControllerLink:
             self._connection.close()
             self._connection = None
 
-    async def _connected(self, timeout_s: float) -> BrokerConnection:
+    async def _connected(self) -> BrokerConnection:
         async with self._connecting:
             endpoint = self._find()
             connection = self._connection
@@ -63,7 +73,7 @@ class ControllerLink:
                     self._net,
                     endpoint.host,
                     endpoint.port,
-                    timeout_s=timeout_s,
+                    timeout_s=CONNECT_S_MAX,
                     client_id=self._client_id,
                 )
             except ClientError as error:

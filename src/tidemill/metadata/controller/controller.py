@@ -13,7 +13,13 @@ from uuid import UUID
 
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import TOPIC_NAME_CHARS_MAX, ZERO_UUID, TopicId, is_legal_topic_name
+from tidemill.core.ids import (
+    NO_LEADER,
+    TOPIC_NAME_CHARS_MAX,
+    ZERO_UUID,
+    TopicId,
+    is_legal_topic_name,
+)
 from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.internal_topics import (
@@ -23,7 +29,12 @@ from tidemill.metadata.controller.internal_topics import (
     mended_overrides,
 )
 from tidemill.metadata.controller.placement import Load, count_replicas, place
-from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, MetadataImage, TopicImage
+from tidemill.metadata.image.metadata_image import (
+    INTERNAL_TOPICS,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
 from tidemill.metadata.image.topic_config import (
     AlterOp,
     TopicConfig,
@@ -172,8 +183,7 @@ class TopicPlanner:
         changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
         if changed.config.min_insync_replicas == topic.config.min_insync_replicas:
             return changed
-        # The elr was decided under the old minimum (see election.py).
-        return replace(changed, partitions=tuple(replace(p, elr=()) for p in topic.partitions))
+        return replace(changed, partitions=tuple(map(_under_another_minimum, topic.partitions)))
 
     def plan_mending(self, topic: TopicImage) -> TopicImage:
         """An internal topic with the settings of its coordinator where its own lose state."""
@@ -292,6 +302,14 @@ class TopicPlanner:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
         self._partitions_left -= len(replicas)
         return replicas
+
+
+def _under_another_minimum(partition: PartitionImage) -> PartitionImage:
+    """The elr was decided under the old minimum (see election.py).
+
+    Without a leader nothing was acknowledged since: whoever is in it still has everything.
+    """
+    return partition if partition.leader == NO_LEADER else replace(partition, elr=())
 
 
 def _existing(image: MetadataImage, name: str) -> TopicImage:

@@ -19,6 +19,7 @@ from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import RETURNS_WAIT_S
+from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
     changed_in_sync_set,
@@ -50,6 +51,9 @@ from tidemill.metadata.image.metadata_image import (
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
 __all__ = ["Controllership"]
+
+PARTITIONS_PER_SLICE = 250
+"""Partitions of a request that are decided in one slice of the loop: a few milliseconds (S11)."""
 
 
 @final
@@ -290,7 +294,9 @@ class Controllership:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {sender_id} is not let in")
         outcomes: list[PartitionChange | KafkaError] = []
         seen: set[tuple[UUID, int]] = set()
+        pacer = Pacer(PARTITIONS_PER_SLICE)
         for proposal in proposals:
+            await pacer.step()
             try:
                 if (proposal.topic_id, proposal.partition) in seen:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "names a partition twice")
@@ -310,7 +316,9 @@ class Controllership:
         """Hold elections that somebody asks for; per partition why there was none."""
         changes: list[PartitionChange] = []
         refusals: list[KafkaError | None] = []
-        for name, index in dict.fromkeys(partitions):
+        pacer = Pacer(PARTITIONS_PER_SLICE)
+        for name, index in partitions:
+            await pacer.step()
             try:
                 change = elected(self._image, name, index, unclean=unclean)
                 if not self.topics.is_writable(change.topic_id):

@@ -136,13 +136,22 @@ def _changes(
             if not returned and _is_settled(partition, live):
                 continue
             after = partition
-            for broker_id, how in returned.items():
-                if broker_id in partition.replicas:
-                    after = after_return(after, broker_id, how)
+            for broker_id in _in_order(partition, returned):
+                after = after_return(after, broker_id, returned[broker_id])
             if not _is_settled(after, live):
                 after = with_live_brokers(after, live, topic.config)
             if after != partition:
                 yield PartitionChange(topic.topic_id, index, partition, after)
+
+
+def _in_order(partition: PartitionImage, returned: Mapping[int, Return]) -> list[int]:
+    """The returned replicas; whoever comes last is the best one left if none is certain.
+
+    Who has nothing comes first, and the last leader, whose log was the longest, comes last.
+    """
+    found = [one for one in returned if one in partition.replicas]
+    last = partition.last_known_leader
+    return sorted(found, key=lambda one: (returned[one] is not Return.NEW_DISK, one == last))
 
 
 def _is_settled(partition: PartitionImage, live: Live) -> bool:

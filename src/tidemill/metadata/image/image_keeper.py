@@ -45,6 +45,8 @@ class ImageKeeper:
         self._reader = reader
         self._changed: set[str] = set()
         """Of ALL and the watched paths: what has to be read."""
+        self._wants_newest = False
+        """Whether the next read of the head must not be a moment old."""
         self._subscribers: list[Callable[[Delta], None]] = []
         self._seqs = dict.fromkeys(PARTS, 0)
         """By part: the seq of what the image has of it."""
@@ -89,6 +91,11 @@ class ImageKeeper:
         """What is watched at `path` may have changed; ALL means everything."""
         self._changed.add(path)
         self.wakeup.set()
+
+    def want_newest(self) -> None:
+        """Read what was written until now, also what no watch has announced yet."""
+        self._wants_newest = True
+        self.mark(HEAD)
 
     def topics_of_page(self, page: int, delta: Delta) -> list[TopicImage]:
         """The topics on a page after a change that is not published yet, by name."""
@@ -135,6 +142,7 @@ class ImageKeeper:
     async def _refresh(self, paths: set[str]) -> None:
         # Cleared first: what changes while we read is marked and read again.
         self._changed.clear()
+        newest, self._wants_newest = self._wants_newest, False
         draft = ImageDraft(self.image)
         try:
             if nodes.CONTROLLER in paths:
@@ -143,8 +151,9 @@ class ImageKeeper:
                 found = await self._coord.children(nodes.BROKERS)
                 self._reader.read_brokers(self.image, found, draft)
             if HEAD in paths:
-                await self._read_head(draft, everything=ALL in paths)
+                await self._read_head(draft, everything=ALL in paths, newest=newest)
         except BaseException:
+            self._wants_newest |= newest
             self.mark(ALL)
             raise
         self.publish(draft)
@@ -154,8 +163,8 @@ class ImageKeeper:
         self.term = -1 if term is None else term.version
         self._reader.read_controller(await self._coord.get(nodes.CONTROLLER), draft)
 
-    async def _read_head(self, draft: ImageDraft, *, everything: bool) -> None:
-        node = await self._coord.get(HEAD)
+    async def _read_head(self, draft: ImageDraft, *, everything: bool, newest: bool) -> None:
+        node = await self._coord.get(HEAD, newest)
         try:
             if node is None:
                 raise BadNode(HEAD, "missing")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.core.config.broker_config import Endpoint
-from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
+from tidemill.core.errors import ErrorCode, ProtocolViolation
 from tidemill.server.request.context import RequestContext
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
@@ -45,8 +45,6 @@ def make_handler(inside: Iterable[Handler]) -> Handler:
 
     def handle(context: RequestContext[Services], request: EnvelopeRequest) -> Answer:
         context.require_broker()
-        if not context.services.cluster.is_controller:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER)
         return _opened(dispatcher, context, request)
 
     return Handler(
@@ -61,6 +59,10 @@ def make_handler(inside: Iterable[Handler]) -> Handler:
 async def _opened(
     dispatcher: Dispatcher, context: RequestContext[Services], request: EnvelopeRequest
 ) -> EnvelopeResponse:
+    # Asked now, not when the request came: it has waited for its turn, and what was passed on once
+    # is never passed on again.
+    if not context.services.cluster.is_controller:
+        return EnvelopeResponse(error_code=int(ErrorCode.NOT_CONTROLLER))
     frame = memoryview(request.request_data)
     try:
         header = parse_request_header(frame)

@@ -409,12 +409,17 @@ class LogDirectory:
         """Let another process open the directory, as the end of this one would."""
         self._lock.close()
 
-    def close(self, high_watermarks: Mapping[TopicPartition, int] | None = None) -> None:
-        """Flush everything and leave the mark of a clean shutdown; neither if the disk failed."""
+    def close(
+        self, high_watermarks: Mapping[TopicPartition, int] | None = None, *, is_clean: bool = True
+    ) -> None:
+        """Flush everything and leave the mark of a clean shutdown; neither if the disk failed.
+
+        Not `is_clean`: no mark, since an earlier unclean end is still to be told.
+        """
         invariant(self.dirty.running is None, "a flush round outlived the broker")
         try:
             if self.failure is None:
-                self._flush_everything(high_watermarks)
+                self._flush_everything(high_watermarks, is_clean=is_clean)
         except StorageFault as error:
             self.fail(error)
         finally:
@@ -422,7 +427,9 @@ class LogDirectory:
                 hosted.log.close()
             self._lock.close()
 
-    def _flush_everything(self, high_watermarks: Mapping[TopicPartition, int] | None) -> None:
+    def _flush_everything(
+        self, high_watermarks: Mapping[TopicPartition, int] | None, *, is_clean: bool
+    ) -> None:
         self.settle_removals()
         for hosted in self._hosted.values():
             hosted.log.settle_swap()
@@ -437,7 +444,8 @@ class LogDirectory:
             rest.sync()
             rest.apply()
         self.write_checkpoint(high_watermarks)
-        if all(log.synced_offset == log.log_end_offset and not log.is_being_cut for log in logs):
+        is_synced = all(log.synced_offset == log.log_end_offset for log in logs)
+        if is_clean and is_synced and not any(log.is_being_cut for log in logs):
             remove_journal(self._disk, self.path)
             mark_clean(self._disk, self.path, self._sequence)
 

@@ -141,6 +141,32 @@ def test_one_change_lets_an_unclean_leader_in_and_elects_another():
     assert all(one.after.leader_epoch > one.before.leader_epoch for one in changes)
 
 
+@pytest.mark.parametrize("emptied", [0, 1])
+def test_of_two_that_return_at_once_the_one_that_has_something_leads(emptied):
+    kept = 1 - emptied
+    found = image(
+        partition(emptied, (0, 1)),
+        brokers=[
+            broker(emptied, epoch=2, directory_id=OTHER_DISK),
+            broker(kept, epoch=2, directory_id=DISK, unclean=True),
+        ],
+        members=[member(0), member(1)],
+    )
+    (change,) = reconcile(found, returned=dict(sorted(returns(found).items())))
+    assert (change.after.leader, change.after.isr) == (kept, (kept,))
+
+
+@pytest.mark.parametrize("leader", [0, 1, 2])
+def test_if_all_return_at_once_after_a_loss_of_power_the_last_leader_leads(leader):
+    found = image(
+        partition(leader, (0, 1, 2)),
+        brokers=[broker(one, epoch=2, unclean=True) for one in range(3)],
+        members=[member(one) for one in range(3)],
+    )
+    (change,) = reconcile(found, returned=returns(found))
+    assert (change.after.leader, change.after.isr) == (leader, (leader,))
+
+
 def test_a_broker_that_is_waited_for_keeps_its_leaderships_but_is_given_none():
     found = image(
         partition(0, (0, 1)),

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from tests.support.fake_cluster import FIRST_PORT, HOST, FakeCluster
+from tests.unit.client.virtual_time import run_virtually
+from tidemill.client.network.controller_link import CONNECT_S_MAX, ControllerLink
+from tidemill.core.config.broker_config import Endpoint
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.wire.generated.metadata import MetadataRequest, MetadataResponse
+
+DEAD, ALIVE = Endpoint("dead.test", 1), Endpoint(HOST, FIRST_PORT)
+
+
+class DeafNet:
+    """Connecting to the dead host never ends, as after a power loss; others are reached."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._net = cluster.net
+
+    async def connect(self, factory, host, port):
+        if host == DEAD.host:
+            await asyncio.Event().wait()
+        return await self._net.connect(factory, host, port)
+
+
+class Bench:
+    """A link whose controller is dead at first."""
+
+    def __init__(self) -> None:
+        self.controller = DEAD
+        net = DeafNet(FakeCluster())
+        self.link = ControllerLink(net, lambda: self.controller, client_id="test")
+
+    async def ask(self) -> MetadataResponse:
+        return await self.link.request(
+            MetadataRequest(topics=[]), MetadataResponse, version=12, timeout_s=30
+        )
+
+
+def test_a_controller_that_does_not_accept_holds_nobody_up_for_long():
+    async def scenario():
+        bench = Bench()
+        began = asyncio.get_running_loop().time()
+        outcomes = await asyncio.gather(*(bench.ask() for _ in range(20)), return_exceptions=True)
+        assert all(isinstance(one, KafkaError) for one in outcomes)
+        assert {one.code for one in outcomes} == {ErrorCode.NOT_CONTROLLER}
+        return asyncio.get_running_loop().time() - began
+
+    assert run_virtually(scenario()) <= CONNECT_S_MAX + 0.1
+
+
+def test_the_next_controller_is_asked_soon_after_one_that_does_not_accept():
+    async def scenario():
+        bench = Bench()
+        first = asyncio.create_task(bench.ask())
+        await asyncio.sleep(0)
+        bench.controller = ALIVE
+        began = asyncio.get_running_loop().time()
+        while True:
+            with suppress(KafkaError):  # as its callers do
+                answer = await bench.ask()
+                break
+        took_s = asyncio.get_running_loop().time() - began
+        await asyncio.gather(first, return_exceptions=True)
+        assert isinstance(answer, MetadataResponse)
+        return took_s
+
+    assert run_virtually(scenario()) <= CONNECT_S_MAX + 0.1
