@@ -96,10 +96,11 @@ def run_campaign(
     operations: int,
     workers: int = 3,
     kinds: Sequence[str] = (),
+    pace: Pace | None = None,
 ) -> Campaign:
     """Run clients during faults; then repair everything and check that nothing is missing.
 
-    Without `kinds` the seed draws some, and its pace; a run of named kinds has the usual pace.
+    Without `kinds` the seed draws some, and the pace; a run of named kinds has the usual pace.
     Raises what was found: AssertionError, SimulationFailed, or an error of a client.
     """
     campaign, ids = Campaign(seed), range(brokers)
@@ -127,7 +128,8 @@ def run_campaign(
         for broker_id in ids:
             await world.stop_broker(broker_id)
 
-    pace = Pace() if kinds else Pace.drawn(seed)
+    if pace is None:
+        pace = Pace() if kinds else Pace.drawn(seed)
     world = SimWorld(
         seed,
         values=VALUES,

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field, replace
 from tests.sim.campaign import run_campaign
 from tests.sim.faults import ALL_KINDS, DEFAULT_KINDS, STALE_READS
 
-__all__ = ["Outcome", "Settings", "run_one", "shrunk"]
+__all__ = ["Outcome", "Settings", "parse_kinds", "run_one", "shrunk"]
 
 BAR_WIDTH = 30
 MESSAGE_CHARACTERS_MAX = 300
@@ -157,7 +157,7 @@ def _seeds(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def _kinds(text: str) -> tuple[str, ...]:
+def parse_kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(text.split(",")) if text else ()
     known = (*ALL_KINDS, STALE_READS)
     unknown = [kind for kind in kinds if kind not in known]
@@ -174,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--operations", type=int, default=120)
     parser.add_argument(
         "--kinds",
-        type=_kinds,
+        type=parse_kinds,
         default=(),
         help=f"kinds of faults, with commas; each seed draws some of {', '.join(DEFAULT_KINDS)}",
     )
