@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tests.sim.clients import Worker, drain, retry_until_ready
 from tests.sim.faults import KNOWN_HOLES_KINDS, STALE_READS, Faults
@@ -15,7 +16,9 @@ from tests.sim.stale_client import StaleClient
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
-from tidemill.testing.sim.world import SimWorld
+from tidemill.core.rng import SeededRng
+from tidemill.testing.sim.connection import Link
+from tidemill.testing.sim.world import DISK_DELAY_S_MAX, SimWorld
 
 __all__ = ["Campaign", "run_campaign"]
 
@@ -25,6 +28,29 @@ VALUES = {"log.segment.bytes": 4_096}
 """Segments of a few batches, so that a crash meets rolled files, snapshots and indexes."""
 TIME_LIMIT_S = 600.0
 """No run that makes progress takes so long; a cluster that is stuck is found soon."""
+DISK_FACTORS = (1, 1, 10, 100)
+NET_FACTORS = (1, 1, 5, 25)
+"""How much longer than usual things take in a seed: half of them keep the usual pace of each."""
+_PACE = 0x7ACE
+
+
+class Pace(NamedTuple):
+    """How fast disks and network are during a whole run: which races are likely."""
+
+    disk: int = 1
+    net: int = 1
+
+    @classmethod
+    def drawn(cls, seed: int) -> Pace:
+        """From a generator of its own, so that the rest of a run does not depend on it."""
+        rng = SeededRng((seed << 16) + _PACE)
+        disk, net = rng.below(len(DISK_FACTORS)), rng.below(len(NET_FACTORS))
+        return cls(DISK_FACTORS[disk], NET_FACTORS[net])
+
+    @property
+    def link(self) -> Link:
+        usual = Link()
+        return Link(delay_s_min=usual.delay_s_min, delay_s_max=self.net * usual.delay_s_max)
 
 
 @dataclass(slots=True)
@@ -70,9 +96,11 @@ def run_campaign(
     operations: int,
     workers: int = 3,
     kinds: Sequence[str] = (),
+    pace: Pace | None = None,
 ) -> Campaign:
     """Run clients during faults; then repair everything and check that nothing is missing.
 
+    Without `kinds` the seed draws some, and the pace; a run of named kinds has the usual pace.
     Raises what was found: AssertionError, SimulationFailed, or an error of a client.
     """
     campaign, ids = Campaign(seed), range(brokers)
@@ -100,7 +128,15 @@ def run_campaign(
         for broker_id in ids:
             await world.stop_broker(broker_id)
 
-    world = SimWorld(seed, values=VALUES, time_limit_s=TIME_LIMIT_S)
+    if pace is None:
+        pace = Pace() if kinds else Pace.drawn(seed)
+    world = SimWorld(
+        seed,
+        values=VALUES,
+        time_limit_s=TIME_LIMIT_S,
+        link=pace.link,
+        disk_delay_s_max=pace.disk * DISK_DELAY_S_MAX,
+    )
     probe = Probe(world, PARTITIONS)
     history = History(probe.told)
     started = world.loop.time()

@@ -1,6 +1,7 @@
 """Runs the campaign over many seeds; a seed that fails is made smaller and printed.
 
-    python -m tests.sim.seed_search --seeds 0-299 [--faults 8] [--operations 120] [--kinds a,b]
+    python -m tests.sim.seed_search --seeds 0-299 [--faults 8] [--operations 120]
+        [--kinds a,b [--paced]]
 
 `make sim SEEDS=0-299` is the same. The exit code is 1 if a seed failed. Progress goes to stderr,
 the result to stdout, with --json as one object.
@@ -19,10 +20,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 
-from tests.sim.campaign import run_campaign
+from tests.sim.campaign import Pace, run_campaign
 from tests.sim.faults import ALL_KINDS, DEFAULT_KINDS, STALE_READS
 
-__all__ = ["Outcome", "Settings", "run_one", "shrunk"]
+__all__ = ["Outcome", "Settings", "parse_kinds", "run_one", "shrunk"]
 
 BAR_WIDTH = 30
 MESSAGE_CHARACTERS_MAX = 300
@@ -38,10 +39,12 @@ class Settings:
     faults: int = 8
     operations: int = 120
     kinds: tuple[str, ...] = ()
+    is_paced: bool = False
 
     @property
     def command(self) -> str:
         kinds = f" --kinds {','.join(self.kinds)}" if self.kinds else ""
+        kinds += " --paced" if self.is_paced else ""
         return (
             f"python -m tests.sim.seed_search --seeds {self.seed} --brokers {self.brokers} "
             f"--faults {self.faults} --operations {self.operations}{kinds}"
@@ -70,6 +73,7 @@ def run_one(settings: Settings) -> Outcome:
             faults=settings.faults,
             operations=settings.operations,
             kinds=settings.kinds,
+            pace=Pace.drawn(settings.seed) if settings.is_paced else None,
         )
     except Exception as error:  # noqa: BLE001 - whatever was found is reported
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
@@ -157,7 +161,7 @@ def _seeds(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def _kinds(text: str) -> tuple[str, ...]:
+def parse_kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(text.split(",")) if text else ()
     known = (*ALL_KINDS, STALE_READS)
     unknown = [kind for kind in kinds if kind not in known]
@@ -174,16 +178,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--operations", type=int, default=120)
     parser.add_argument(
         "--kinds",
-        type=_kinds,
+        type=parse_kinds,
         default=(),
         help=f"kinds of faults, with commas; each seed draws some of {', '.join(DEFAULT_KINDS)}",
+    )
+    parser.add_argument(
+        "--paced", action="store_true", help="draw slow disks and networks with --kinds, too"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
     started = time.monotonic()
     chosen = [
-        Settings(seed, options.brokers, options.faults, options.operations, options.kinds)
+        Settings(
+            seed,
+            options.brokers,
+            options.faults,
+            options.operations,
+            options.kinds,
+            options.paced,
+        )
         for seed in options.seeds
     ]
     outcomes = _run_all(chosen, options.jobs)

@@ -8,7 +8,17 @@ from tests.sim.mutant_hunt import hunt
 from tests.sim.seed_search import Settings, run_one, shrunk
 from tidemill.testing.mutants import MUTANTS, MutantNotPlantable
 
-QUICK = ["ack before followers have it", "elect outside the isr"]
+QUICK = [
+    "ack at once",
+    "ack before followers have it",
+    "skip unknown member",
+    "mark from the proposed isr only",
+    "join too early",
+    "readers see beyond the mark",
+    "divergence not checked",
+    "elect outside the isr",
+    "sequence not checked",
+]
 """Found within a few seeds."""
 
 

@@ -17,7 +17,7 @@ Compiled modules take no replacement (`make plain` removes them), so planting on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -26,8 +26,14 @@ from typing import Any, final
 from tidemill.core.compiled import is_compiled
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
+from tidemill.core.owner_lease import ALWAYS
+from tidemill.metadata.controller.election import Return
+from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage
 from tidemill.replication.follower import Followers
+from tidemill.replication.in_sync import InSync, Members, ids_of
+from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar
 from tidemill.replication.partition import Partition
+from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.replication.waiters import AckWaiter
 from tidemill.server.fetching.fetch_sessions import FetchTarget
 from tidemill.server.handlers.data.fetch_reader import FetchReader
@@ -35,12 +41,20 @@ from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogCut
 from tidemill.wire.generated.fetch import FetchPartition
 
-__all__ = ["MUTANTS", "Mutant", "MutantNotPlantable", "mutant", "seeds_to_detection"]
+__all__ = [
+    "MUTANTS",
+    "Detection",
+    "Mutant",
+    "MutantNotPlantable",
+    "mutant",
+    "seeds_to_detection",
+]
 
 Function = Any
 """Any function or property: a mutant has the signature of what it replaces."""
 Make = Callable[[Function], Function]
 Settle = Callable[[ErrorCode], None]
+Positions = Mapping[int, FollowerPosition]
 
 
 class MutantNotPlantable(Exception):
@@ -91,9 +105,18 @@ def mutant(name: str, place: str) -> Callable[[Make], Make]:
     return add
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Detection:
+    """When a bug was found, and what was seen of it."""
+
+    seeds: int
+    error: Exception
+
+
 def seeds_to_detection(
     planted: Mutant, run: Callable[[int], object], *, seeds_max: int, first: int = 0
-) -> int | None:
+) -> Detection | None:
     """How many seeds `run` needs until it fails; None: it does not within `seeds_max`.
 
     `run(seed)` must pass for these seeds without the mutant.
@@ -102,14 +125,16 @@ def seeds_to_detection(
         for number in range(seeds_max):
             try:
                 run(first + number)
-            except Exception:  # noqa: BLE001 - whatever a planted bug leads to has found it
-                return number + 1
+            except Exception as error:  # noqa: BLE001 - whatever a planted bug leads to has found it
+                return Detection(number + 1, error)
     return None
 
 
 # --- acknowledgements and marks -------------------------------------------------------------------
 
 _PARTITION = "tidemill.replication.partition"
+_IN_SYNC = "tidemill.replication.in_sync:InSync"
+_FETCH_READER = "tidemill.server.handlers.data.fetch_reader:FetchReader"
 
 
 @mutant("ack at once", f"{_PARTITION}:Partition.wait_acknowledged")
@@ -122,30 +147,95 @@ def _ack_at_once(original: Function) -> Function:
     return wait_acknowledged
 
 
-@mutant("ack before followers have it", f"{_PARTITION}:Partition._positions")
+@mutant("ack before followers have it", f"{_IN_SYNC}.agreed")
 def _leader_only(_original: Function) -> Function:
-    return lambda _partition, own, _field: [own]
+    return lambda _in_sync, end, flushed, _followers, _minimum: (end, flushed)
 
 
-@mutant("count a follower outside the isr", f"{_PARTITION}:Partition._positions")
+@mutant("count a follower outside the isr", f"{_IN_SYNC}.agreed")
 def _any_followers(_original: Function) -> Function:
-    def positions(partition: Partition, own: int, field: str) -> list[int]:
-        others = [getattr(one, field) for one in partition.followers.values()]
-        return sorted([own, *others])[-partition.effective_in_sync_min :]
+    def agreed(
+        _in_sync: InSync, end: int, flushed: int, followers: Positions, minimum: int
+    ) -> tuple[int, int]:
+        ends = [end, *(one.log_end_offset for one in followers.values())]
+        syncs = [flushed, *(one.flushed_offset for one in followers.values())]
+        return sorted(ends)[-minimum], sorted(syncs)[-minimum]
 
-    return positions
+    return agreed
 
 
-@mutant("mark moves below min isr", f"{_PARTITION}:agreed_offset")
+@mutant("mark moves below min isr", f"{_IN_SYNC}.agreed")
 def _below_min_isr(original: Function) -> Function:
-    return lambda positions, *, current, **_counts: original(
-        positions, in_sync_count=1, in_sync_min=0, current=current
+    return lambda in_sync, end, flushed, followers, _minimum: original(
+        in_sync, end, flushed, followers, 0
     )
 
 
-@mutant("mark from the proposed isr only", f"{_PARTITION}:Partition.propose_isr")
-def _proposed_only(_original: Function) -> Function:
-    return lambda partition, isr: partition._set_maximal_isr(isr)
+@mutant("skip unknown member", f"{_IN_SYNC}.agreed")
+def _skip_unknown(original: Function) -> Function:
+    def agreed(
+        in_sync: InSync, end: int, flushed: int, followers: Positions, minimum: int
+    ) -> tuple[int, int]:
+        ours = FollowerPosition(end, flushed)
+        known = {i: ours if p.log_end_offset < 0 else p for i, p in followers.items()}
+        result: tuple[int, int] = original(in_sync, end, flushed, known, minimum)
+        return result
+
+    return agreed
+
+
+@mutant("mark from the proposed isr only", f"{_IN_SYNC}.sent")
+def _proposed_only(original: Function) -> Function:
+    def sent(in_sync: InSync, proposed: Members) -> None:
+        original(in_sync, proposed)
+        in_sync.maximal = ids_of(proposed)
+        in_sync.set_candidates(())
+
+    return sent
+
+
+@mutant("joining member is not feared", f"{_IN_SYNC}._fear")
+def _not_feared(original: Function) -> Function:
+    return lambda in_sync, _feared: original(in_sync, ())
+
+
+@mutant("withdraw on unknown", f"{_IN_SYNC}.unanswered")
+def _withdraw(_original: Function) -> Function:
+    return lambda in_sync, _base: in_sync._withdraw()
+
+
+@mutant("withdraw on any refusal", f"{_IN_SYNC}.refused")
+def _withdraw_refused(_original: Function) -> Function:
+    return lambda in_sync, _base, _code: in_sync._withdraw()
+
+
+@mutant("reset on any image", f"{_IN_SYNC}.saw")
+def _reset_on_image(_original: Function) -> Function:
+    return lambda in_sync, isr, epoch: in_sync._settle(isr, epoch) is None
+
+
+@mutant("candidates do not count", f"{_IN_SYNC}.set_candidates")
+def _no_candidates(_original: Function) -> Function:
+    return lambda in_sync, _candidates: in_sync._count()
+
+
+@mutant("join too early", f"{_PARTITION}:Partition._join_bar")
+def _join_early(_original: Function) -> Function:
+    return lambda _partition: JoinBar(log_end_offset=0)
+
+
+@mutant("join unflushed", f"{_PARTITION}:Partition._join_bar")
+def _join_unflushed(original: Function) -> Function:
+    return lambda partition: replace(original(partition), flushed_offset=UNKNOWN_OFFSET)
+
+
+@mutant("join by stale high watermark", f"{_PARTITION}:Partition._join_bar")
+def _join_by_stale_mark(original: Function) -> Function:
+    return lambda partition: replace(
+        original(partition),
+        log_end_offset=partition.high_watermark,
+        flushed_offset=partition.durable_offset,
+    )
 
 
 @mutant("position of a former life counts", f"{_PARTITION}:Partition.follower_restarted")
@@ -155,7 +245,7 @@ def _former_life(_original: Function) -> Function:
 
 @mutant(
     "readers see beyond the mark",
-    "tidemill.server.handlers.data.fetch_reader:FetchReader._end_offset",
+    f"{_FETCH_READER}._end_offset",
 )
 def _beyond_the_mark(original: Function) -> Function:
     def end_offset(reader: FetchReader, partition: Partition, target: FetchTarget) -> int:
@@ -208,7 +298,7 @@ def _no_epoch_check(_original: Function) -> Function:
 
 @mutant(
     "divergence not checked",
-    "tidemill.server.handlers.data.fetch_reader:FetchReader._diverges",
+    f"{_FETCH_READER}._diverges",
 )
 def _no_divergence(_original: Function) -> Function:
     return lambda _reader, _partition, _target, _data: False
@@ -239,16 +329,108 @@ def _does_not_flush(_original: Function) -> Function:
     return flush
 
 
-@mutant("join too early", "tidemill.replication.isr_keeper:expanded_isr")
-def _join_early(original: Function) -> Function:
-    return lambda isr, followers, **_needed: original(
-        isr, followers, high_watermark=0, epoch_start_offset=0
+@mutant("cut below what was committed", "tidemill.replication.follower:Followers._allows_cut")
+def _any_cut(_original: Function) -> Function:
+    return lambda _followers, _partition, _cut: True
+
+
+@mutant("note on re-read", f"{_FETCH_READER}._end_offset")
+def _note_again(original: Function) -> Function:
+    def end_offset(reader: FetchReader, partition: Partition, target: FetchTarget) -> int:
+        reader._is_noted = False
+        offset: int = original(reader, partition, target)
+        return offset
+
+    return end_offset
+
+
+@mutant("no broker epoch check", "tidemill.replication.led_replicas:BrokerEpochs.check")
+def _no_broker_epoch(_original: Function) -> Function:
+    return lambda _epochs, _broker_id, _epoch: None
+
+
+@mutant(
+    "fenced one serves followers",
+    "tidemill.replication.replica_manager:ReplicaManager._follow_own_registration",
+)
+def _fenced_serves(_original: Function) -> Function:
+    def follow_own_registration(replicas: ReplicaManager, _image: MetadataImage) -> bool:
+        replicas._is_let_in = True
+        return False
+
+    return follow_own_registration
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+@mutant("lease ignored", "tidemill.metadata.lease:Lease.is_held")
+def _lease_ignored(_original: Function) -> Function:
+    return property(lambda lease: lease.registered)
+
+
+@mutant("no lease at append", f"{_PARTITION}:Partition.check_writable")
+def _no_lease_at_append(original: Function) -> Function:
+    return lambda partition, acks: _without_lease(original, partition, acks)
+
+
+@mutant("no lease at the marks", f"{_PARTITION}:Partition.maybe_advance_marks")
+def _no_lease_at_marks(_original: Function) -> Function:
+    return lambda partition: partition._advance_marks() if partition.is_leader else None
+
+
+@mutant("no lease at fetch", f"{_FETCH_READER}._read_one")
+def _no_lease_at_fetch(original: Function) -> Function:
+    return lambda reader, target, data, budget: _without_lease(
+        original, reader, target, data, budget
     )
+
+
+@mutant("no lease at a parked fetch", f"{_FETCH_READER}._read_one")
+def _no_lease_at_parked_fetch(original: Function) -> Function:
+    def read_one(reader: FetchReader, *wanted: object) -> object:
+        if reader._is_noted:
+            return _without_lease(original, reader, *wanted)
+        return original(reader, *wanted)
+
+    return read_one
+
+
+@mutant("no lease at end offsets", "tidemill.server.handlers.data.list_offsets:find_led_partition")
+def _no_lease_at_ends(original: Function) -> Function:
+    return lambda *wanted: _without_lease(original, *wanted)
+
+
+@mutant(
+    "no lease at a coordinator",
+    "tidemill.coordinators.runtime.coordinator_runtime:CoordinatorRuntime._find",
+)
+def _no_lease_at_coordinator(original: Function) -> Function:
+    def find(runtime: Function, index: int) -> object:
+        lease, runtime._lease = runtime._lease, ALWAYS
+        try:
+            return original(runtime, index)
+        finally:
+            runtime._lease = lease
+
+    return find
+
+
+def _without_lease(call: Function, *arguments: object) -> object:
+    """Call what checks for the leader; nobody asks for its lease meanwhile."""
+    place: Any = Partition
+    check_leader = place.check_leader
+    place.check_leader = place.check_serves_followers
+    try:
+        return call(*arguments)
+    finally:
+        place.check_leader = check_leader
 
 
 # --- the controller and the store -----------------------------------------------------------------
 
 _ELECTION = "tidemill.metadata.controller.election"
+_DECISIONS = "tidemill.metadata.controller.decisions"
 
 
 @mutant("elect outside the isr", f"{_ELECTION}:_elect")
@@ -267,19 +449,58 @@ def _no_bump(original: Function) -> Function:
     )
 
 
-@mutant("unclean restart stays in sync", "tidemill.metadata.cluster:restart_unclean")
-def _stays_in_sync(_original: Function) -> Function:
-    return lambda _image, _broker_id: []
+@mutant("unclean restart stays in sync", f"{_DECISIONS}:after_return")
+def _stays_in_sync(original: Function) -> Function:
+    return lambda partition, broker_id, how: original(
+        partition, broker_id, Return.CLEAN if how is Return.UNCLEAN else how
+    )
+
+
+@mutant("new disk stays in elr", f"{_DECISIONS}:after_return")
+def _new_disk_stays(original: Function) -> Function:
+    return lambda partition, broker_id, how: original(
+        partition, broker_id, Return.CLEAN if how is Return.NEW_DISK else how
+    )
+
+
+@mutant("one life keeps its epoch", f"{_DECISIONS}:after_return")
+def _next_life_same_epoch(original: Function) -> Function:
+    return lambda partition, broker_id, how: (
+        partition if how is Return.CLEAN else original(partition, broker_id, how)
+    )
+
+
+@mutant("no epoch bump on removal", f"{_DECISIONS}:after_return")
+def _no_bump_on_removal(original: Function) -> Function:
+    return lambda partition, broker_id, how: replace(
+        original(partition, broker_id, how), leader_epoch=partition.leader_epoch
+    )
+
+
+@mutant("moved leader dropped from the isr", f"{_ELECTION}:_handed_over")
+def _moved_leader_dropped(original: Function) -> Function:
+    def handed_over(partition: PartitionImage, candidates: Function) -> PartitionImage:
+        after: PartitionImage = original(partition, candidates)
+        if after.leader == partition.leader:
+            return after
+        return replace(after, isr=tuple(one for one in after.isr if one != partition.leader))
+
+    return handed_over
+
+
+@mutant("storm counted dead", "tidemill.metadata.controller.controllership:Controllership._awaited")
+def _storm_counted_dead(_original: Function) -> Function:
+    return lambda _controllership, _image: frozenset()
+
+
+@mutant("any life may join", f"{_DECISIONS}:_eligible")
+def _any_life(_original: Function) -> Function:
+    return lambda _image, isr: {broker_id for broker_id, _ in isr}
 
 
 @mutant("controller unguarded by its epoch", "tidemill.metadata.controller.page_writer:_Write.ops")
 def _unguarded(original: Function) -> Function:
     return lambda write: original(write)[1:]
-
-
-@mutant("lease ignored", "tidemill.metadata.lease:Lease.is_held")
-def _lease_ignored(_original: Function) -> Function:
-    return property(lambda lease: lease.registered)
 
 
 # --- storage --------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from tidemill.testing.sim.disk import SimDisk
 from tidemill.testing.sim.loop import CURRENT_HOST, SimHost, SimLoop, SimulationFailed
 from tidemill.testing.sim.net import Link, SimNet
 
-__all__ = ["BrokerDied", "HostCrashed", "SimWorld", "Trace", "host_name"]
+__all__ = ["DISK_DELAY_S_MAX", "BrokerDied", "HostCrashed", "SimWorld", "Trace", "host_name"]
 
 T = TypeVar("T")
 
@@ -110,6 +110,7 @@ class SimWorld:
         values: Mapping[str, object] | None = None,
         watch_disk: Callable[[SimDisk], Disk] | None = None,
         time_limit_s: float = TIME_LIMIT_S,
+        disk_delay_s_max: float = DISK_DELAY_S_MAX,
     ) -> None:
         """`watch_disk` may put something between a broker and its disk."""
         self.rng = SeededRng(seed)
@@ -126,6 +127,7 @@ class SimWorld:
         """Brokers whose slow disk calls take exactly this long; for others the delay is random."""
         self._values = values or {}
         self._watch_disk = watch_disk
+        self._disk_delay_s_max = disk_delay_s_max
         self._lives: dict[int, _Life] = {}
         self._disks: dict[int, SimDisk] = {}
         self._delays = self._fork()
@@ -280,7 +282,7 @@ class SimWorld:
         )
 
     def _disk_delay_s(self, broker_id: int) -> float:
-        return self.disk_delays_s.get(broker_id) or self._draw_s(DISK_DELAY_S_MAX)
+        return self.disk_delays_s.get(broker_id) or self._draw_s(self._disk_delay_s_max)
 
     def _draw_s(self, longest_s: float) -> float:
         return longest_s * (1 + self._delays.below(_STEPS)) / _STEPS
