@@ -51,6 +51,7 @@ class PendingLogs:
         self._topics[name] = topic
         if before is None or before.topic_id != topic.topic_id:
             self._queue(name)
+            self._work_came.set()
 
     def forget(self, name: TopicPartition) -> None:
         """The partition is open now, or no longer ours."""
@@ -75,11 +76,16 @@ class PendingLogs:
             now = self._topics.get(name)
             if now is not None and now.topic_id != topic.topic_id:
                 self._queue(name)
+                self._work_came.set()
         ended, self._group_ended = self._group_ended, asyncio.Event()
         ended.set()
 
     def retry_failed(self) -> None:
-        """Queue every partition again that was tried and is not open."""
+        """Queue every partition again that was tried and is not open, for the caller to take.
+
+        It wakes nobody: on a full disk the next `wait_work` would not wait, and all would be tried
+        again without a pause.
+        """
         for name in self._topics:
             self._queue(name)
 
@@ -87,7 +93,6 @@ class PendingLogs:
         if name not in self._wanted and name not in self._making:
             self._wanted[name] = None
             self._untried[name.topic] += 1
-            self._work_came.set()
 
     def _leave(self, name: TopicPartition) -> None:
         self._untried[name.topic] -= 1

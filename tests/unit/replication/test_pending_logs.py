@@ -100,3 +100,20 @@ def test_a_partition_forgotten_while_it_is_made_holds_its_waiters(pending):
 
 def test_work_that_is_already_there_ends_the_wait_at_once(run, pending):
     run(pending.wait_work(3600))
+
+
+def test_what_fails_again_and_again_is_not_tried_without_a_pause(run, pending):
+    """Found by simulation: on a full disk the same log was tried hundreds of times a second."""
+
+    async def scenario() -> None:
+        await pending.wait_work(60.0)
+        pending.tried(pending.take(3))
+        pending.retry_failed()
+        pending.tried(pending.take(3))
+        waiting = asyncio.ensure_future(pending.wait_work(60.0))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert not waiting.done()
+        waiting.cancel()
+
+    run(scenario())
