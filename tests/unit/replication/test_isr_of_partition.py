@@ -154,3 +154,19 @@ def test_H8_a_restarted_member_holds_the_marks_until_it_fetches():
     assert led.high_watermark == 0
     fetched(SECOND, led, 2)
     assert led.high_watermark == 2
+
+
+def test_one_that_has_gone_does_not_join_again_because_the_marks_still_wait_for_it():
+    led = leader(isr=(OWN, SECOND), in_sync_min=2)
+    append(led)
+    fetched(SECOND, led, 1)
+    append(led, acks=1)
+    late = 2.0 + LAG_S_MAX
+    shrunk = led.try_propose_isr(now=late)
+    assert shrunk is not None
+    assert ids_of(shrunk.isr) == (OWN,)
+    led.isr_answered(shrunk, ErrorCode.NONE, image(isr=(OWN,), version=1))
+    assert led.high_watermark == 1
+    assert propose(led, now=late) is None
+    fetched(SECOND, led, 2, now=late)
+    assert propose(led, now=late) == (OWN, SECOND)
