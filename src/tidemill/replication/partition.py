@@ -464,7 +464,8 @@ class Partition:
 
     def follower_restarted(self, broker_id: int) -> None:
         """Forget a broker's position when it registers or leaves: it may have lost data (I14)."""
-        if self.led is not None:
+        # Most partitions have no replica there: one broker that moves must not cost a look at all.
+        if self.led is not None and broker_id in self.led.followers:
             self.led.restarted(broker_id)
             self._in_sync_changed()
             self.maybe_advance_marks()
