@@ -87,13 +87,24 @@ class IsrProposals:
 
     async def _ask(self, proposals: Sequence[IsrProposal]) -> Sequence[IsrAnswer]:
         """A controller may take long to answer, or to be found; marks must not wait for that."""
-        asking = asyncio.ensure_future(self._alter_isr(proposals))
-        try:
-            while not (await asyncio.wait((asking,), timeout=LOOK_INTERVAL_S))[0]:
+        has_ended = asyncio.Event()
+
+        async def ask() -> Sequence[IsrAnswer]:
+            try:
+                return await self._alter_isr(proposals)
+            finally:
+                has_ended.set()
+
+        answers, _ = await asyncio.gather(ask(), self._review_until(has_ended))
+        return answers
+
+    async def _review_until(self, has_ended: asyncio.Event) -> None:
+        while not has_ended.is_set():
+            try:
+                async with asyncio.timeout(LOOK_INTERVAL_S):
+                    await has_ended.wait()
+            except TimeoutError:
                 await self._review()
-            return asking.result()
-        finally:
-            asking.cancel()
 
     async def _review(self) -> None:
         """Let the marks go on that nothing holds any more."""
