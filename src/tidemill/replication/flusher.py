@@ -76,11 +76,14 @@ class Flusher:
     async def wait_flushed(self, logs: Sequence[PartitionLog]) -> None:
         """Wait until everything that these logs hold now is durable; forever if the disk failed.
 
-        A log that is deleted meanwhile is no longer waited for.
+        A log that is deleted meanwhile is no longer waited for, nor is what another leader has had
+        cut from it.
         """
         targets = [(log_, log_.log_end_offset) for log_ in logs]
         while behind := [
-            one for one, end in targets if one.flushed_offset < end and not one.is_closed
+            one
+            for one, end in targets
+            if one.flushed_offset < min(end, one.log_end_offset) and not one.is_closed
         ]:
             for log_ in behind:
                 self.request(log_)

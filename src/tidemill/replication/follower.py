@@ -16,6 +16,8 @@ often it failed, and the others are fetched on (I13, S23):
 | any other error                           | asked again soon                                 |
 | a cut below what was committed here        | an alarm; refused if no unclean election allows it |
 | log start above ours                      | ours follows, and is checkpointed                |
+
+So does a cut that takes long, for which the log may have to be read or a full disk to get room.
 """
 
 from __future__ import annotations
@@ -62,6 +64,8 @@ REQUEST_TIMEOUT_S = 10.0
 RETRY_S = 0.1
 FULL_DISK_REST_S = 1.0
 SAVE_INTERVAL_S = 1.0
+CUT_WAIT_S = 0.5
+"""How long the other partitions of a leader wait for a cut: most take milliseconds."""
 
 
 @final
@@ -108,6 +112,9 @@ class Followers:
         """Of partitions whose last answers could not be used; no more than there are partitions."""
         self._failed: dict[Partition, int] = {}
         """Partitions whose leader asks for a cut that must not be made, and its epoch."""
+        self._cutting: dict[Partition, None] = {}
+        """Partitions that are not fetched because their logs are being cut."""
+        self._cut_ended = asyncio.Event()
         self._has_unsaved_starts = False
         self._saved_at = clock.monotonic()
 
@@ -164,9 +171,10 @@ class Followers:
                 partition, epoch = asked.get((topic.topic_id, data.partition_index), (None, 0))
                 if partition is None or not self._follows(leader_id, partition, epoch):
                     continue  # its role changed during the fetch
-                if await self._try_apply(partition, data, leader_id, epoch):
+                if self._try_apply(partition, data, leader_id, epoch):
                     appended.append(partition)
         await self._flush(appended)
+        await self._wait_cut(partitions)
         await self._maybe_save_starts()
         if response.error_code:
             await asyncio.sleep(RETRY_S)
@@ -179,6 +187,7 @@ class Followers:
                 one
                 for one in followed
                 if one not in self._failed
+                and one not in self._cutting
                 and (one not in self._rests or self._rests[one].until <= now)
             ]
             if ready:
@@ -193,28 +202,31 @@ class Followers:
         ends = [rest.until - now for rest in rests if rest.until > now]
         return min([FETCH_WAIT_MS, *(int(1000 * end) for end in ends)])
 
-    async def _try_apply(
+    def _try_apply(
         self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
     ) -> bool:
         """Apply one partition of an answer, or let it rest; whether records were appended."""
         try:
-            has_appended = await self._apply(partition, data, leader_id, epoch)
-        except DiskFull as full:
-            if partition not in self._rests:
-                log.error("replicating %s: %s", partition.name, full)
-            self._rest(partition, FULL_DISK_REST_S, failures=0)
+            has_appended = self._apply(partition, data, leader_id, epoch)
         except (KafkaError, StorageFault) as error:
-            failures = self._rests[partition].failures + 1 if partition in self._rests else 1
-            rest_s = rest_s_after(failures)
-            log.error("replicating %s failed, again in %.0f s: %s", partition.name, rest_s, error)
-            self._rest(partition, rest_s, failures=failures)
-        else:
-            if data.error_code:
-                self._rest(partition, RETRY_S, failures=0)
-            else:
-                self._rests.pop(partition, None)
-            return has_appended
-        return False
+            self._rest_after(partition, error)
+            return False
+        if data.error_code:
+            self._rest(partition, RETRY_S, failures=0)
+        elif partition not in self._cutting:
+            self._rests.pop(partition, None)
+        return has_appended
+
+    def _rest_after(self, partition: Partition, error: KafkaError | StorageFault) -> None:
+        if isinstance(error, DiskFull):
+            if partition not in self._rests:
+                log.error("replicating %s: %s", partition.name, error)
+            self._rest(partition, FULL_DISK_REST_S, failures=0)
+            return
+        failures = self._rests[partition].failures + 1 if partition in self._rests else 1
+        rest_s = rest_s_after(failures)
+        log.error("replicating %s failed, again in %.0f s: %s", partition.name, rest_s, error)
+        self._rest(partition, rest_s, failures=failures)
 
     def _rest(self, partition: Partition, rest_s: float, *, failures: int) -> None:
         self._rests[partition] = _Rest(self._clock.monotonic() + rest_s, failures)
@@ -254,16 +266,17 @@ class Followers:
             topics=list(topics.values()),
         )
 
-    async def _apply(
-        self, partition: Partition, data: PartitionData, leader_id: int, epoch: int
-    ) -> bool:
+    def _apply(self, partition: Partition, data: PartitionData, leader_id: int, epoch: int) -> bool:
         """Apply one partition of an answer; returns whether records were appended."""
         cut = _try_plan_cut(partition, data)
         if cut is not None:
             if self._allows_cut(partition, cut):
                 # The role may change while it waits for its turn.
                 is_wanted = partial(self._follows, leader_id, partition, epoch)
-                await self._cutter.cut(partition, cut.plan, is_wanted=is_wanted)
+                self._cutting[partition] = None
+                self._supervisor.spawn(
+                    f"cut {partition.name}", self._cut(partition, cut.plan, is_wanted)
+                )
             return False
         if data.error_code:
             return False
@@ -275,6 +288,31 @@ class Followers:
         if partition.follow_start(data.log_start_offset):
             self._has_unsaved_starts = True
         return count > 0
+
+    async def _cut(
+        self,
+        partition: Partition,
+        plan: Callable[[], LogCut | None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        try:
+            await self._cutter.cut(partition, plan, is_wanted=is_wanted)
+        except (KafkaError, StorageFault) as error:
+            if is_wanted():
+                self._rest_after(partition, error)
+        finally:
+            del self._cutting[partition]
+            self._cut_ended.set()
+
+    async def _wait_cut(self, partitions: Iterable[Partition]) -> None:
+        """Most cuts end soon; then all go on together."""
+        try:
+            async with asyncio.timeout(CUT_WAIT_S):
+                while self._cutting and any(one in self._cutting for one in partitions):
+                    self._cut_ended.clear()
+                    await self._cut_ended.wait()
+        except TimeoutError:
+            pass
 
     def _allows_cut(self, partition: Partition, cut: _AskedCut) -> bool:
         """Whether the cut is made; one that drops committed records raises an alarm (I13)."""

@@ -14,7 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-__all__ = ["LAG_S_MAX", "NEVER", "UNKNOWN_OFFSET", "FollowerPosition", "JoinBar", "joined", "kept"]
+__all__ = [
+    "LAG_S_MAX",
+    "NEVER",
+    "UNKNOWN_OFFSET",
+    "FollowerPosition",
+    "JoinBar",
+    "is_behind",
+    "joined",
+    "kept",
+]
 
 UNKNOWN_OFFSET = -1
 NEVER = float("-inf")
@@ -79,6 +88,11 @@ class JoinBar:
         )
 
 
+def is_behind(position: FollowerPosition, *, leader_end: int, now: float) -> bool:
+    """Whether the follower has been behind for so long that it must not be in sync."""
+    return position.log_end_offset < leader_end and position.lags(now)
+
+
 def kept(
     isr: tuple[int, ...], followers: Mapping[int, FollowerPosition], *, leader_end: int, now: float
 ) -> tuple[int, ...]:
@@ -86,9 +100,8 @@ def kept(
 
     def stays(broker_id: int) -> bool:
         position = followers.get(broker_id)
-        if position is None:  # the leader itself
-            return True
-        return position.log_end_offset >= leader_end or not position.lags(now)
+        # The leader itself has no position.
+        return position is None or not is_behind(position, leader_end=leader_end, now=now)
 
     return tuple([broker_id for broker_id in isr if stays(broker_id)])
 

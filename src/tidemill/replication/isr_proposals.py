@@ -75,7 +75,7 @@ class IsrProposals:
         if not sent:
             return
         try:
-            answers = await self._alter_isr([proposal for _, proposal in sent])
+            answers = await self._ask([proposal for _, proposal in sent])
         except (KafkaError, StoreUnavailable) as error:
             log.warning("%d changes of in-sync sets are in doubt: %s", len(sent), error)
             answers = ()
@@ -85,6 +85,34 @@ class IsrProposals:
             else:
                 partition.isr_unanswered(proposal)
 
+    async def _ask(self, proposals: Sequence[IsrProposal]) -> Sequence[IsrAnswer]:
+        """A controller may take long to answer, or to be found; marks must not wait for that."""
+        has_ended = asyncio.Event()
+
+        async def ask() -> Sequence[IsrAnswer]:
+            try:
+                return await self._alter_isr(proposals)
+            finally:
+                has_ended.set()
+
+        answers, _ = await asyncio.gather(ask(), self._review_until(has_ended))
+        return answers
+
+    async def _review_until(self, has_ended: asyncio.Event) -> None:
+        while not has_ended.is_set():
+            try:
+                async with asyncio.timeout(LOOK_INTERVAL_S):
+                    await has_ended.wait()
+            except TimeoutError:
+                await self._review()
+
+    async def _review(self) -> None:
+        """Let the marks go on that nothing holds any more."""
+        pacer = Pacer(PARTITIONS_PER_SLICE)
+        for partition in list(self._replicas):
+            await pacer.step()
+            partition.review_marks(now=self._clock.monotonic())
+
     async def _collect(self) -> list[tuple[Partition, IsrProposal]]:
         """At most one proposal for each partition."""
         sent = []
@@ -92,8 +120,7 @@ class IsrProposals:
         for partition in list(self._replicas):
             await pacer.step()
             now = self._clock.monotonic()
-            if partition.marks_are_held:
-                partition.maybe_advance_marks()
+            partition.review_marks(now=now)
             proposal = partition.try_propose_isr(now=now) if partition.has_followers else None
             if proposal is not None:
                 sent.append((partition, proposal))

@@ -12,7 +12,7 @@ from typing import final
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.in_sync import InSync, Members
-from tidemill.replication.isr import NEVER, FollowerPosition, JoinBar, joined, kept
+from tidemill.replication.isr import NEVER, FollowerPosition, JoinBar, is_behind, joined, kept
 
 __all__ = ["BrokerEpochs", "LedReplicas"]
 
@@ -124,12 +124,18 @@ class LedReplicas:
         self.in_sync.set_candidates(tuple(sorted(self._candidates)))
 
     def wanted(self, bar: JoinBar, *, leader_end: int, now: float) -> Members:
-        """The in-sync set that the positions imply, each member in its present broker epoch."""
+        """The in-sync set that the positions imply, each member in its present broker epoch.
+
+        Nobody joins who would have to leave at once. Below the minimum the marks wait for one that
+        has gone: its last position would let it join again and again.
+        """
         epochs = self._epochs
         isr = kept(self.in_sync.committed, self.followers, leader_end=leader_end, now=now)
         eligible = {
             broker_id: position
             for broker_id, position in self.followers.items()
-            if broker_id not in self.in_sync.committed and epochs.may_join(broker_id)
+            if broker_id not in self.in_sync.committed
+            and epochs.may_join(broker_id)
+            and not is_behind(position, leader_end=leader_end, now=now)
         }
         return tuple([(one, epochs.epoch_of(one)) for one in joined(isr, eligible, bar)])

@@ -62,13 +62,15 @@ class LogCutter:
         Raises StorageFault, and KafkaError if the log is damaged; then the log is not cut, or its
         directory is offline.
         """
-        has_begun = is_done = False
+        is_ours = has_begun = is_done = False
         try:
             async with self._log_changes:
+                if partition.is_being_cut:
+                    return  # by a cut that waits for room; the next fetch asks again
                 cut = plan() if is_wanted() else None
                 if cut is None:
                     return
-                partition.is_being_cut = True
+                is_ours = partition.is_being_cut = True
                 await self._disk.run(cut.read, DiskWork.BACKGROUND)
                 async with await self._settled(cut):
                     if not is_wanted():
@@ -82,7 +84,7 @@ class LogCutter:
                 async with self._log_changes, self._flusher.between_rounds():
                     is_done = await self._try_perform(cut)
         finally:
-            if is_done or not has_begun:
+            if is_ours and (is_done or not has_begun):
                 partition.cut_ended()
 
     async def _settled(self, cut: LogCut) -> AsyncExitStack:

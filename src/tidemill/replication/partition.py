@@ -172,6 +172,7 @@ class Partition:
         self.image = image
         self.isr = image.isr
         self.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self._flush_for_leader()
 
     def resign(self, code: ErrorCode) -> None:
         """Stop serving: another leads, the topic was deleted, or the log directory failed."""
@@ -211,6 +212,16 @@ class Partition:
         self.settings = settings
         self._in_sync_changed()
         self.maybe_advance_marks()
+        if not self.is_leader:
+            self._flush_for_leader()
+
+    def _flush_for_leader(self) -> None:
+        """Nobody else flushes what came before this role or this configuration.
+
+        The leader waits for it: it counts us, or lets us in, only as far as we have flushed.
+        """
+        if self.settings.flush_before_ack and self.log.flushed_offset < self.log.log_end_offset:
+            self._flushes.request(self.log)
 
     # --- leader: the in-sync set -----------------------------------------------------------------
 
@@ -219,14 +230,25 @@ class Partition:
         """Whether this broker leads, and there are other replicas."""
         return self.is_leader and self.led is not None and bool(self.led.followers)
 
+    def review_marks(self, *, now: float) -> None:
+        """Move the marks if a lease is back, or a candidate that they waited for has fallen behind.
+
+        To be called twice a second, and before `try_propose_isr`.
+        """
+        led = self.led
+        if led is None or not self.is_leader:
+            return
+        if led.review_candidates(now):
+            self._in_sync_changed()
+            self.maybe_advance_marks()
+        elif self.marks_are_held:
+            self.maybe_advance_marks()
+
     def try_propose_isr(self, *, now: float) -> IsrProposal | None:
         """What to ask of the controller now, if anything; from now on it may have been made."""
         led = self.led
         if led is None or not self.is_leader:
             return None
-        if led.review_candidates(now):
-            self._in_sync_changed()
-            self.maybe_advance_marks()
         wanted = led.wanted(self._join_bar(), leader_end=self.log.log_end_offset, now=now)
         members = led.in_sync.try_next_proposal(wanted)
         if members is None:
@@ -442,7 +464,8 @@ class Partition:
 
     def follower_restarted(self, broker_id: int) -> None:
         """Forget a broker's position when it registers or leaves: it may have lost data (I14)."""
-        if self.led is not None:
+        # Most partitions have no replica there: one broker that moves must not cost a look at all.
+        if self.led is not None and broker_id in self.led.followers:
             self.led.restarted(broker_id)
             self._in_sync_changed()
             self.maybe_advance_marks()

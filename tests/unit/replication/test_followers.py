@@ -9,6 +9,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.memory_peer import simulated
 from tests.support.partitions import OWN, SECOND, Flushes, batch, image, settings
 from tidemill.core.errors import DiskFull, ErrorCode
 from tidemill.core.ids import TopicId, TopicPartition
@@ -51,6 +52,10 @@ class Connection:
 
 
 class Cutter:
+    def __init__(self) -> None:
+        self.may_cut = asyncio.Event()
+        self.may_cut.set()
+
     async def cut(
         self,
         partition: Partition,
@@ -59,6 +64,7 @@ class Cutter:
         is_wanted: Callable[[], bool],
     ) -> None:
         assert is_wanted()
+        await self.may_cut.wait()
         cut = plan()
         if cut is not None:
             cut.read()
@@ -79,12 +85,13 @@ class Bench:
         self.clock = ManualClock()
         self.connection = Connection()
         self.saved = 0
+        self.cutter = Cutter()
         self.followers = Followers(
             OWN,
             None,  # type: ignore[arg-type] - there is a connection already
             clock=self.clock,
             flusher=None,  # type: ignore[arg-type] - nothing waits for the disk
-            cutter=Cutter(),  # type: ignore[arg-type]
+            cutter=self.cutter,  # type: ignore[arg-type]
             supervisor=Supervisor(lambda _name, _error: None),
             broker=lambda _broker_id: None,
             broker_epoch=lambda: BROKER_EPOCH,
@@ -259,3 +266,17 @@ def test_a_partition_that_is_followed_no_more_ends_the_wait(run):
         assert await waiting == []
 
     run(main())
+
+
+@simulated
+async def test_a_cut_that_takes_long_does_not_stop_the_other_partitions():
+    bench = Bench(log(), log())
+    await bench.fetch(data(0, GOOD), data(1, GOOD))
+    bench.cutter.may_cut.clear()
+    assert await bench.fetch(_diverging(0, 0), data(1)) == [0, 1]
+    assert await bench.fetch(data(1)) == [1]
+    bench.cutter.may_cut.set()
+    await bench.followers._wait_cut(bench.partitions)
+    assert bench.partitions[0].log.log_end_offset == 0
+    assert await bench.fetch(data(0, GOOD)) == [0, 1]
+    assert bench.partitions[0].log.log_end_offset == 1

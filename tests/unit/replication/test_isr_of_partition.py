@@ -154,3 +154,37 @@ def test_H8_a_restarted_member_holds_the_marks_until_it_fetches():
     assert led.high_watermark == 0
     fetched(SECOND, led, 2)
     assert led.high_watermark == 2
+
+
+def test_one_that_has_gone_does_not_join_again_because_the_marks_still_wait_for_it():
+    led = leader(isr=(OWN, SECOND), in_sync_min=2)
+    append(led)
+    fetched(SECOND, led, 1)
+    append(led, acks=1)
+    late = 2.0 + LAG_S_MAX
+    shrunk = led.try_propose_isr(now=late)
+    assert shrunk is not None
+    assert ids_of(shrunk.isr) == (OWN,)
+    led.isr_answered(shrunk, ErrorCode.NONE, image(isr=(OWN,), version=1))
+    assert led.high_watermark == 1
+    assert propose(led, now=late) is None
+    fetched(SECOND, led, 2, now=late)
+    assert propose(led, now=late) == (OWN, SECOND)
+
+
+def test_marks_do_not_wait_for_ever_for_one_that_has_gone_while_its_proposal_was_in_doubt(proposed):
+    lost = proposed.try_propose_isr(now=1.0)
+    assert lost is not None
+    proposed.isr_unanswered(lost)
+    late = 2.0 + LAG_S_MAX
+    append(proposed, 4)
+    fetched(SECOND, proposed, 8, now=late)
+    again = proposed.try_propose_isr(now=late)
+    assert again == lost
+    proposed.isr_answered(lost, ErrorCode.INELIGIBLE_REPLICA, None)
+    proposed.review_marks(now=late)
+    touch = proposed.try_propose_isr(now=late)
+    assert touch is not None
+    assert ids_of(touch.isr) == (OWN, SECOND)
+    proposed.isr_answered(touch, ErrorCode.NONE, image(isr=(OWN, SECOND), version=1))
+    assert proposed.high_watermark == 8

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.support.memory_peer import simulated
 from tests.support.partitions import OWN, SECOND, Lease, append, fetched, image
 from tests.unit.replication.test_replica_manager import Place, topic
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
-from tidemill.replication.isr_proposals import IsrProposals
+from tidemill.replication.isr import LAG_S_MAX
+from tidemill.replication.isr_proposals import LOOK_INTERVAL_S, IsrProposals
 
 
 class Controller:
@@ -129,3 +131,30 @@ def test_a_follower_that_catches_up_is_proposed_at_once(run):
         loop.cancel()
 
     run(main())
+
+
+@simulated
+async def test_marks_do_not_wait_for_a_controller_that_does_not_answer():
+    bench = Bench()
+    forever = asyncio.Event()
+
+    async def hang(_proposals: Sequence[IsrProposal]) -> list[IsrAnswer]:
+        await forever.wait()
+        return []
+
+    proposals = IsrProposals(bench.place.replicas, hang, clock=bench.place.clock, lease=bench.lease)
+    running = asyncio.ensure_future(proposals.run())
+    await asyncio.sleep(0)
+    bench.catch_up(0)
+    await asyncio.sleep(LOOK_INTERVAL_S)
+    held = bench.partitions[1]
+    append(held)
+    waited_for = bench.partitions[2]
+    bench.catch_up(2)  # it becomes a candidate, and stops
+    append(waited_for)
+    held.marks_are_held = True
+    bench.place.clock.advance(1.0 + LAG_S_MAX)
+    await asyncio.sleep(2 * LOOK_INTERVAL_S)
+    running.cancel()
+    assert not held.marks_are_held
+    assert waited_for.high_watermark == 2

@@ -11,6 +11,7 @@ import pytest
 from tests.support.batches import append, batch, drain, fill
 from tests.support.directories import ORDERS, SMALL, TOPIC_ID, flushed, log_of, opened, stored
 from tests.support.loop_watch import LoopWatch
+from tests.support.memory_peer import simulated
 from tests.support.partitions import NOW_MS, OWN, SECOND, Flushes, image, settings
 from tidemill.core.errors import KafkaError, StorageFault
 from tidemill.core.rng import SeededRng
@@ -361,3 +362,38 @@ def test_I12_a_power_loss_during_a_restart_leaves_a_log_that_has_what_it_says(
             assert start < end or end <= offset
             assert directory.report.suspects == []
         stop += 1
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_log_whose_cut_waits_for_room_is_not_opened_by_a_second_cut(run, monkeypatch, is_wanted):
+    monkeypatch.setattr(log_cutter, "RETRY_S", 0.001)
+    place = Place()
+
+    async def cut() -> None:
+        place.disk.set_capacity(0)
+        cutting = asyncio.create_task(place.truncate(7))
+        await turns()
+        place.is_wanted = is_wanted
+        await place.truncate(7)  # for the next leader
+        await place.restart(3)
+        with pytest.raises(KafkaError, match="being cut"):
+            place.partition.append_from_leader(batch(7), high_watermark=0, now_ms=NOW_MS)
+        place.disk.set_capacity(None)
+        await cutting
+
+    run(cut())
+    assert place.log.log_end_offset == 7
+    assert not place.partition.is_being_cut
+
+
+@simulated
+async def test_a_wait_for_a_flush_ends_when_the_log_is_cut_below_it():
+    place = Place()
+    fill(place.log, 3)
+    waiting = asyncio.ensure_future(place.flusher.wait_flushed([place.log]))
+    await asyncio.sleep(0)
+    await place.truncate(7)
+    running = asyncio.ensure_future(place.flusher.run())
+    await asyncio.sleep(1.0)
+    running.cancel()
+    assert waiting.done()

@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.partitions import (
     ALL,
+    NOW_MS,
     OWN,
     SECOND,
     THIRD,
@@ -13,6 +14,7 @@ from tests.support.partitions import (
     SlowLog,
     Watcher,
     append,
+    batch,
     copy,
     fetched,
     image,
@@ -335,3 +337,25 @@ def test_T37_the_partitions_own_epoch_is_known_though_it_wrote_nothing():
     assert led.end_offset_of_epoch(5) == (2, 4)
     assert led.end_offset_of_epoch(7) == (7, 4)
     assert led.end_offset_of_epoch(8) == (-1, -1)
+
+
+def test_I16_a_follower_flushes_what_it_appended_while_it_led():
+    flushes, log = Flushes(), SlowLog()
+    former = leader(log, flushes=flushes)
+    append(former, acks=1)
+    assert flushes.requested == 0
+    former.become_follower(image(leader=SECOND, epoch=1))
+    assert flushes.requested == 1
+    log.flush()
+    former.become_follower(image(leader=SECOND, epoch=1, version=1))
+    assert flushes.requested == 1
+
+
+def test_a_follower_flushes_what_it_has_when_acknowledgements_begin_to_wait_for_disks():
+    flushes, log = Flushes(), SlowLog()
+    follower = partition(log, flushes=flushes, flush_before_ack=False)
+    follower.become_follower(image(leader=SECOND))
+    follower.append_from_leader(batch(), high_watermark=0, now_ms=NOW_MS)
+    assert flushes.requested == 0
+    follower.set_settings(settings())
+    assert flushes.requested == 1

@@ -109,8 +109,12 @@ class SimCoord:
         self._server.expire(self._session)
 
     def suspend(self) -> None:
-        """The client loses its connection to the server."""
-        self._server.suspend(self._session)
+        """The client loses its connection to the server.
+
+        A session that has ended stays ended, also if the client has not seen that yet.
+        """
+        if not self._session.is_ended:
+            self._server.suspend(self._session)
 
     def resume(self) -> None:
         self._server.resume(self._session)
@@ -118,7 +122,7 @@ class SimCoord:
     def enter_minority(self) -> None:
         """The server that this client is connected to is cut off from the other servers."""
         self._old_nodes = self._server.snapshot()
-        self._server.suspend(self._session)
+        self.suspend()
 
     def leave_minority(self) -> None:
         self._old_nodes = None

@@ -193,3 +193,22 @@ def test_a_conflict_is_told_when_nothing_is_in_doubt():
             await stage.coord.multi([Create("/a", b"")])
 
     play(scenario)
+
+
+@pytest.mark.parametrize("fault", ["suspend", "enter_minority"])
+def test_a_session_that_has_ended_does_not_come_back_by_a_fault_before_its_client_knows(fault):
+    async def scenario(stage: Stage) -> None:
+        stage.host.paused_at = stage.loop.time()
+        stage.coord.expire()
+        assert stage.coord.state is SessionState.CONNECTED
+        getattr(stage.coord, fault)()
+        await asyncio.sleep(1.0)
+        if fault == "suspend":
+            stage.coord.resume()
+        else:
+            stage.coord.leave_minority()
+        assert stage.coord.is_ended
+        with pytest.raises(StoreUnavailable):
+            await stage.coord.get("/e")
+
+    play(scenario)
