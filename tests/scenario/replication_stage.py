@@ -16,7 +16,6 @@ pause N [writing]        its process stands still, as with SIGSTOP; with `writin
 unpause N
 suspend N, expire N      its session with the store: connection lost, ended by the store;
 resume N                 connected again
-doubt N, certain N       whether it never or always learns the outcome of its writes to the store
 slow N SECONDS           each call of its disk takes that long; 0: as before
 wait SECONDS             time passes
 fear N                   time passes until the leader has proposed N for the in-sync set
@@ -73,6 +72,7 @@ PATIENCE_S = 2.0
 DELIVERY_TIMEOUT_S = 600.0
 REQUEST_TIMEOUT_S = 2.0
 FEAR_POLL_S = 0.0002
+FEAR_POLLS_MAX = 10_000
 """A proposal is usually settled within milliseconds."""
 
 
@@ -294,12 +294,6 @@ class ReplicationStage:
     async def _play_resume(self, broker_id: str) -> None:
         self._world.session(int(broker_id)).resume()
 
-    async def _play_doubt(self, broker_id: str) -> None:
-        self._world.session(int(broker_id)).doubts_one_in = 1
-
-    async def _play_certain(self, broker_id: str) -> None:
-        self._world.session(int(broker_id)).doubts_one_in = 0
-
     async def _play_slow(self, broker_id: str, seconds: str) -> None:
         self._world.disk_delays_s[int(broker_id)] = float(seconds)
 
@@ -307,8 +301,11 @@ class ReplicationStage:
         await asyncio.sleep(float(seconds))
 
     async def _play_fear(self, broker_id: str) -> None:
-        while not self._is_feared(int(broker_id)):  # noqa: ASYNC110 - nobody tells of it
+        for _ in range(FEAR_POLLS_MAX):
+            if self._is_feared(int(broker_id)):
+                return
             await asyncio.sleep(FEAR_POLL_S)
+        self._tell(f"nobody proposes {broker_id}")
 
     def _is_feared(self, broker_id: int) -> bool:
         copies = [broker.replicas.find(*ORDERS) for broker in self._world.up_brokers().values()]

@@ -30,7 +30,8 @@ ELECTIONS = (
 )
 DOUBTS = ("replication_unknown_isr_change", "replication_zombie_leader")
 CONTROLLERS = ("replication_two_controllers",)
-NUMBERED = (*FAST_FAILURES, *ELECTIONS, *DOUBTS, *CONTROLLERS)
+MARKS = ("replication_deleted_records", "replication_slow_disk")
+NUMBERED = (*FAST_FAILURES, *ELECTIONS, *DOUBTS, *CONTROLLERS, *MARKS)
 """Stories that prove a requirement: a test of its own names it."""
 
 
@@ -98,6 +99,11 @@ def test_I8_I14_I15_story_of_a_leader_in_doubt_plays_as_written(story, request):
 
 @told_in(*CONTROLLERS)
 def test_I33_story_of_controllers_plays_as_written(story, request):
+    check(story, request)
+
+
+@told_in(*MARKS)
+def test_F79_I1_I9_story_of_marks_plays_as_written(story, request):
     check(story, request)
 
 
