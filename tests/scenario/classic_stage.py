@@ -39,6 +39,9 @@ class ClassicStage:
             self._tell(f"{arguments[0]} is refused: {refusal.code.name}")
         return list(self._lines)
 
+    def close(self) -> None:
+        """Nothing runs between commands."""
+
     def _tell(self, line: str) -> None:
         self._lines.append(line)
 

@@ -41,6 +41,9 @@ class ConsumerStage:
             self._lines.append(f"{arguments[0]} is refused: {refusal.code.name}")
         return list(self._lines)
 
+    def close(self) -> None:
+        """Nothing runs between commands."""
+
     def _client(self, name: str) -> Client:
         if name not in self._clients:
             self._clients[name] = Client(self._desk, f"{name}-1", ["t"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -16,9 +17,22 @@ import pytest
 
 from tests.scenario.classic_stage import ClassicStage
 from tests.scenario.consumer_stage import ConsumerStage
+from tests.scenario.replication_stage import ReplicationStage
 
 FOLDER = Path(__file__).parent
 BLOCK = re.compile(r"(?P<commands>(?:^[^\s#].*\n)+)^----\n(?P<expected>(?:^.+\n)*)", re.M)
+
+FAST_FAILURES = ("replication_no_divergence", "replication_no_loss_by_truncation")
+ELECTIONS = (
+    "replication_hand_over",
+    "replication_last_replica_standing",
+    "replication_new_disk",
+)
+DOUBTS = ("replication_unknown_isr_change", "replication_zombie_leader")
+CONTROLLERS = ("replication_two_controllers",)
+MARKS = ("replication_deleted_records", "replication_slow_disk")
+NUMBERED = (*FAST_FAILURES, *ELECTIONS, *DOUBTS, *CONTROLLERS, *MARKS)
+"""Stories that prove a requirement: a test of its own names it."""
 
 
 class Stage(Protocol):
@@ -26,8 +40,14 @@ class Stage(Protocol):
 
     def play(self, command: str) -> list[str]: ...
 
+    def close(self) -> None: ...
 
-STAGES: dict[str, Callable[[], Stage]] = {"classic": ClassicStage, "consumer": ConsumerStage}
+
+STAGES: dict[str, Callable[[], Stage]] = {
+    "classic": ClassicStage,
+    "consumer": ConsumerStage,
+    "replication": ReplicationStage,
+}
 
 
 def played(text: str, stage: Stage) -> str:
@@ -40,14 +60,51 @@ def played(text: str, stage: Stage) -> str:
     return BLOCK.sub(play, text)
 
 
-@pytest.mark.parametrize("story", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
-def test_story_plays_as_written(story, request):
+def told_in(*names: str) -> pytest.MarkDecorator:
+    """These stories."""
+    paths = [FOLDER / f"{name}.txt" for name in names]
+    return pytest.mark.parametrize("story", paths, ids=lambda path: path.stem)
+
+
+def check(story: Path, request: pytest.FixtureRequest) -> None:
+    """Play a story; with `--rewrite`, write down what happened instead."""
     told = story.read_text()
-    happened = played(told, STAGES[story.stem.partition("_")[0]]())
+    with closing(STAGES[story.stem.partition("_")[0]]()) as stage:
+        happened = played(told, stage)
     if request.config.getoption("--rewrite", default=False):
         story.write_text(happened)
     else:
         assert happened == told
+
+
+@told_in(*sorted(path.stem for path in FOLDER.glob("*.txt") if path.stem not in NUMBERED))
+def test_story_plays_as_written(story, request):
+    check(story, request)
+
+
+@told_in(*FAST_FAILURES)
+def test_F81_I10_story_of_fast_failures_plays_as_written(story, request):
+    check(story, request)
+
+
+@told_in(*ELECTIONS)
+def test_F80_F82_I12_story_of_an_election_plays_as_written(story, request):
+    check(story, request)
+
+
+@told_in(*DOUBTS)
+def test_I8_I14_I15_story_of_a_leader_in_doubt_plays_as_written(story, request):
+    check(story, request)
+
+
+@told_in(*CONTROLLERS)
+def test_I33_story_of_controllers_plays_as_written(story, request):
+    check(story, request)
+
+
+@told_in(*MARKS)
+def test_F79_I1_I9_story_of_marks_plays_as_written(story, request):
+    check(story, request)
 
 
 def test_story_that_plays_differently_is_noticed():
