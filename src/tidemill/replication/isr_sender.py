@@ -24,7 +24,8 @@ from tidemill.wire.generated.alter_partition import (
 __all__ = ["IsrSender"]
 
 VERSION = 3
-TIMEOUT_S = 10.0
+TIMEOUT_S = 3.0
+"""After that a proposal is in doubt, and is sent again to whoever is controller then."""
 
 
 @final
