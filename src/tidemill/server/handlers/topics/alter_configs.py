@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from tidemill.core.errors import KafkaError
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.server.handlers.topics.config_alteration import alter_resources, refuse_resources
+from tidemill.server.handlers.topics.config_alteration import (
+    alter_resources,
+    passing_on,
+    refuse_resources,
+)
 from tidemill.server.handlers.topics.config_resources import KeyChange
 from tidemill.server.request.context import TopicContext
-from tidemill.server.request.controller_forwarding import forward, requester_of
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.alter_configs import (
@@ -31,17 +34,8 @@ def handle(context: TopicContext, request: AlterConfigsRequest) -> Answer:
 
 
 async def _alter(context: TopicContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
-    async def pass_on(some: list[AlterConfigsResource]) -> list[AlterConfigsResourceResponse]:
-        part = AlterConfigsRequest(resources=some, validate_only=request.validate_only)
-        response = await forward(
-            context.services,
-            ApiKey.ALTER_CONFIGS,
-            part,
-            version=context.version,
-            requester=requester_of(context),
-        )
-        assert isinstance(response, AlterConfigsResponse)
-        return response.responses
+    def part_of(some: list[AlterConfigsResource]) -> AlterConfigsRequest:
+        return AlterConfigsRequest(resources=some, validate_only=request.validate_only)
 
     rows = await alter_resources(
         context,
@@ -50,7 +44,7 @@ async def _alter(context: TopicContext, request: AlterConfigsRequest) -> AlterCo
         changes_of=_changes,
         replace_all=True,
         validate_only=request.validate_only,
-        pass_on=pass_on,
+        pass_on=passing_on(context, ApiKey.ALTER_CONFIGS, part_of),
     )
     return AlterConfigsResponse(responses=rows)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.controller.controller import ConfigChange
@@ -21,8 +21,11 @@ from tidemill.server.handlers.topics.config_resources import (
 )
 from tidemill.server.handlers.topics.topic_changes import change_topics
 from tidemill.server.request.context import TopicContext
+from tidemill.server.request.controller_forwarding import forward, requester_of
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.message import Message
 
-__all__ = ["alter_resources", "refuse_resources"]
+__all__ = ["alter_resources", "passing_on", "refuse_resources"]
 
 
 class ConfigResource(Protocol):
@@ -86,6 +89,25 @@ async def alter_resources(
         _row(make_row, wanted, result.code, result.detail)
         for wanted, result in zip(resources, results, strict=True)
     ]
+
+
+def passing_on(
+    context: TopicContext, api_key: ApiKey, part_of: Callable[[list[Wanted]], Message]
+) -> PassOn[Wanted, Any]:
+    """Sends a part of a request to the controller, in the request's own version."""
+
+    async def pass_on(some: list[Wanted]) -> list[Any]:
+        response: Any = await forward(
+            context.services,
+            api_key,
+            part_of(some),
+            version=context.version,
+            requester=requester_of(context),
+        )
+        rows: list[Any] = response.responses
+        return rows
+
+    return pass_on
 
 
 async def _alter_elsewhere(

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.image.topic_config import AlterOp
-from tidemill.server.handlers.topics.config_alteration import alter_resources, refuse_resources
+from tidemill.server.handlers.topics.config_alteration import (
+    alter_resources,
+    passing_on,
+    refuse_resources,
+)
 from tidemill.server.handlers.topics.config_resources import KeyChange
 from tidemill.server.request.context import TopicContext
-from tidemill.server.request.controller_forwarding import forward, requester_of
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.incremental_alter_configs import (
@@ -36,17 +39,8 @@ def handle(context: TopicContext, request: IncrementalAlterConfigsRequest) -> An
 async def _alter(
     context: TopicContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    async def pass_on(some: list[AlterConfigsResource]) -> list[AlterConfigsResourceResponse]:
-        part = IncrementalAlterConfigsRequest(resources=some, validate_only=request.validate_only)
-        response = await forward(
-            context.services,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS,
-            part,
-            version=context.version,
-            requester=requester_of(context),
-        )
-        assert isinstance(response, IncrementalAlterConfigsResponse)
-        return response.responses
+    def part_of(some: list[AlterConfigsResource]) -> IncrementalAlterConfigsRequest:
+        return IncrementalAlterConfigsRequest(resources=some, validate_only=request.validate_only)
 
     rows = await alter_resources(
         context,
@@ -55,7 +49,7 @@ async def _alter(
         changes_of=_changes,
         replace_all=False,
         validate_only=request.validate_only,
-        pass_on=pass_on,
+        pass_on=passing_on(context, ApiKey.INCREMENTAL_ALTER_CONFIGS, part_of),
     )
     return IncrementalAlterConfigsResponse(responses=rows)
 
