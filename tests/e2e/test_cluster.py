@@ -24,6 +24,10 @@ from tidemill.testing.cluster_process import ClusterProcess
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 UNCLEAN = "the last end was not clean"
+_NOT_YET = {
+    confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE,
+    confluent_kafka.KafkaError._UNKNOWN_PARTITION,  # librdkafka's word for no leader
+}
 
 
 @pytest.fixture
@@ -34,11 +38,19 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterProcess]]:
     def start(*settings: str, brokers: int = 3) -> ClusterProcess:
         cluster = ClusterProcess(tmp_path / "data", *settings, brokers=brokers)
         started.append(cluster)
-        return cluster.start()
+        return _start(cluster, brokers)
 
     yield start
     for cluster in started:
         cluster.stop()
+
+
+def _start(cluster: ClusterProcess, brokers: int = 3) -> ClusterProcess:
+    """Start it, and wait until every broker has heard of all: ready means that each serves."""
+    cluster.start()
+    for address in cluster.addresses:
+        _wait_for_brokers(address, set(range(brokers)))
+    return cluster
 
 
 def _brokers_seen(address: str) -> set[int]:
@@ -70,7 +82,10 @@ def _read(bootstrap: str, topic: str, partitions: int = 3) -> list[bytes]:
 
 
 def _wait_until_readable(bootstrap: str, topic: str) -> None:
-    """After an unclean end of all, leaders first wait for a second replica (KIP-207)."""
+    """Leaders are elected a moment after all brokers are there.
+
+    After an unclean end of all they first wait for a second replica (KIP-207).
+    """
     deadline = time.monotonic() + DEADLINE_S
     consumer = Confluent().consumer(bootstrap)
     try:
@@ -85,7 +100,7 @@ def _is_readable(consumer: confluent_kafka.Consumer, asked: confluent_kafka.Topi
     try:
         return consumer.get_watermark_offsets(asked, DEADLINE_S) is not None
     except confluent_kafka.KafkaException as error:
-        if error.args[0].code() != confluent_kafka.KafkaError.OFFSET_NOT_AVAILABLE:
+        if error.args[0].code() not in _NOT_YET:
             raise
         return False
 
@@ -134,7 +149,7 @@ def test_no_broker_outlives_a_killed_supervisor_and_nothing_acknowledged_is_lost
         for descriptor in brokers:  # readable: the process has ended
             assert select.select([descriptor], [], [], DEADLINE_S)[0] == [descriptor]
 
-    cluster.start()  # ports, locks and sessions are free at once
+    _start(cluster)  # ports, locks and sessions are free at once
     _wait_until_readable(cluster.bootstrap, topic)
     assert _read(cluster.bootstrap, topic) == _values("a")
 
@@ -149,6 +164,7 @@ def test_one_broker_grows_to_three_on_its_directory_with_all_that_it_has(
     assert alone.stop() == 0
 
     cluster = new_cluster("log.retention.check.interval.ms=20", "log.cleaner.backoff.ms=20")
+    _wait_until_readable(cluster.bootstrap, topic)
     assert _read(cluster.bootstrap, topic) == _values("old")
     _produce(cluster.bootstrap, topic, _values("new"))
     _create_replicated(cluster, f"{topic}-2")
@@ -169,8 +185,9 @@ def test_SIGTERM_ends_all_brokers_cleanly_and_they_come_back(new_cluster, topic)
     _produce(cluster.bootstrap, topic, _values("a"))
     assert cluster.stop() == 0
 
-    cluster.start()
+    _start(cluster)
     assert UNCLEAN not in cluster.log()
+    _wait_until_readable(cluster.bootstrap, topic)
     assert _read(cluster.bootstrap, topic) == _values("a")
 
 
