@@ -36,7 +36,7 @@ from tidemill.metadata.controller.controller import (
     TopicSpec,
 )
 from tidemill.metadata.controller.controllership import Controllership
-from tidemill.metadata.controller.decisions import live_brokers
+from tidemill.metadata.controller.decisions import leads_what_others_could
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import Head
@@ -244,12 +244,7 @@ class Cluster:
     @property
     def has_left(self) -> bool:
         """Whether nothing is led here any more that another broker could lead."""
-        others = live_brokers(self.image).electable - {self.broker_id}
-        return not any(
-            partition.leader == self.broker_id and not others.isdisjoint(partition.isr)
-            for topic in self.image.topics.values()
-            for partition in topic.partitions
-        )
+        return not leads_what_others_could(self.image, self.broker_id)
 
     def disk_failed(self) -> None:
         """The data directory is offline: this broker counts as dead from now on."""

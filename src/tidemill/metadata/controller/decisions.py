@@ -36,6 +36,7 @@ from tidemill.metadata.image.metadata_image import (
 __all__ = [
     "changed_in_sync_set",
     "elected",
+    "leads_what_others_could",
     "let_in",
     "live_brokers",
     "missing_members",
@@ -66,6 +67,16 @@ def missing_members(image: MetadataImage) -> frozenset[int]:
         return frozenset()
     partitions = (one for topic in image.topics.values() for one in topic.partitions)
     return frozenset(gone & {member for one in partitions for member in one.isr})
+
+
+def leads_what_others_could(image: MetadataImage, broker_id: int) -> bool:
+    """Whether this broker leads a partition that it could hand over before it stops."""
+    others = live_brokers(image).electable - {broker_id}
+    return any(
+        partition.leader == broker_id and not others.isdisjoint(partition.isr)
+        for topic in image.topics.values()
+        for partition in topic.partitions
+    )
 
 
 # --- letting in ----------------------------------------------------------------------------------

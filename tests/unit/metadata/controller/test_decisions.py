@@ -8,6 +8,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId
 from tidemill.metadata.controller.decisions import (
     changed_in_sync_set,
+    leads_what_others_could,
     let_in,
     live_brokers,
     missing_members,
@@ -185,6 +186,19 @@ def test_members_are_missing_only_while_an_in_sync_set_counts_on_them():
         members=[member(0), member(1), member(2)],
     )
     assert missing_members(found) == {0}
+
+
+@pytest.mark.parametrize(
+    ("isr", "leaving", "could"),
+    [((0, 1), False, True), ((0,), False, False), ((0, 1), True, False)],
+)
+def test_a_broker_can_hand_over_only_to_one_that_is_in_sync_and_stays(isr, leaving, could):
+    found = image(
+        partition(0, isr),
+        brokers=[broker(0, leaving=True), broker(1, leaving=leaving)],
+        members=[member(0), member(1)],
+    )
+    assert leads_what_others_could(found, 0) is could
 
 
 # --- in-sync sets ---

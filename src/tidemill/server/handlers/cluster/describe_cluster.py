@@ -5,7 +5,7 @@ v1 the type of endpoint; v2 fenced brokers.
 Only brokers serve clients, so a request for controllers' endpoints gets MISMATCHED_ENDPOINT_TYPE.
 Addresses are those of the listener that received the request (T19).
 
-Left out: fenced brokers; a broker is in the cluster or it is not.
+Left out: which brokers are fenced; one that the controller has not let in yet is listed like any.
 """
 
 from __future__ import annotations
