@@ -38,6 +38,7 @@ class ControllerLink:
         self._connection: BrokerConnection | None = None
         self._endpoint: Endpoint | None = None
         self._connecting = asyncio.Lock()
+        self._is_closed = False
 
     async def request(
         self, message: Message, response_type: type[R], *, version: int, timeout_s: float
@@ -55,17 +56,22 @@ class ControllerLink:
         )
 
     def close(self) -> None:
+        """Drop the connection, also one that is being made; whoever asks is refused from now on."""
+        self._is_closed = True
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
     async def _connected(self) -> BrokerConnection:
         async with self._connecting:
-            endpoint = self._find()
+            endpoint = self._find() if not self._is_closed else None
             connection = self._connection
             if connection is not None and connection.usable and endpoint == self._endpoint:
                 return connection
-            self.close()
+            self._disconnect()
             if endpoint is None:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, "there is no controller at present")
             try:
@@ -78,5 +84,8 @@ class ControllerLink:
                 )
             except ClientError as error:
                 raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
+            if self._is_closed:
+                connection.close()
+                raise KafkaError(ErrorCode.NOT_CONTROLLER, "this broker stops")
             self._connection, self._endpoint = connection, endpoint
             return connection

@@ -18,11 +18,16 @@ class DeafNet:
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._net = cluster.net
+        self.connecting = asyncio.Event()
+        self.transports = []
 
     async def connect(self, factory, host, port):
+        self.connecting.set()
         if host == DEAD.host:
             await asyncio.Event().wait()
-        return await self._net.connect(factory, host, port)
+        transport, protocol = await self._net.connect(factory, host, port)
+        self.transports.append(transport)
+        return transport, protocol
 
 
 class Bench:
@@ -30,8 +35,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.controller = DEAD
-        net = DeafNet(FakeCluster())
-        self.link = ControllerLink(net, lambda: self.controller, client_id="test")
+        self.net = DeafNet(FakeCluster())
+        self.link = ControllerLink(self.net, lambda: self.controller, client_id="test")
 
     async def ask(self) -> MetadataResponse:
         return await self.link.request(
@@ -68,3 +73,31 @@ def test_the_next_controller_is_asked_soon_after_one_that_does_not_accept():
         return took_s
 
     assert run_virtually(scenario()) <= CONNECT_S_MAX + 0.1
+
+
+def test_a_link_that_is_closed_while_it_connects_leaves_no_connection_open():
+    async def scenario():
+        bench = Bench()
+        bench.controller = ALIVE
+        asked = asyncio.create_task(bench.ask())
+        await bench.net.connecting.wait()
+        bench.link.close()
+        (outcome,) = await asyncio.gather(asked, return_exceptions=True)
+        assert isinstance(outcome, KafkaError)
+        assert outcome.code is ErrorCode.NOT_CONTROLLER
+        assert [one.is_closing() for one in bench.net.transports] == [True]
+
+    run_virtually(scenario())
+
+
+def test_a_closed_link_asks_nobody():
+    async def scenario():
+        bench = Bench()
+        bench.controller = ALIVE
+        bench.link.close()
+        (outcome,) = await asyncio.gather(bench.ask(), return_exceptions=True)
+        assert isinstance(outcome, KafkaError)
+        assert outcome.code is ErrorCode.NOT_CONTROLLER
+        assert bench.net.transports == []
+
+    run_virtually(scenario())
