@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, final
 
 from tidemill.core.limits import KIB
@@ -128,6 +129,7 @@ class Pipe:
         self._ack_is_set = False
         self._ending = False
         self._last_signal: _Signal | None = None
+        self._sender_has_power = True
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
         self.backlog += data
@@ -151,6 +153,10 @@ class Pipe:
         """Drop the unsent bytes and send RST."""
         self.backlog.clear()
         self._end(_Signal.RST)
+
+    def power_lost(self) -> None:
+        """Nobody is left to send again what a cut has stopped."""
+        self._sender_has_power = False
 
     def read_some(self, count: int) -> bytes:
         """The receiver takes bytes; a waiting sender learns that there is room."""
@@ -180,9 +186,13 @@ class Pipe:
             self._arrival_is_set = True
             self._medium.call_at(self._wire[0][0], self._arrive)
 
-    def _arrive(self) -> None:
+    def _arrive(self, *, is_repeated: bool = False) -> None:
+        if is_repeated and not self._sender_has_power:
+            self._wire.clear()
+            return
         if not self._medium.passes(self._source.host.name, self._target.host.name):
-            self._medium.call_at(self._medium.time() + RETRANSMIT_S, self._arrive)
+            repeat = partial(self._arrive, is_repeated=True)
+            self._medium.call_at(self._medium.time() + RETRANSMIT_S, repeat)
             return
         self._arrival_is_set = False
         _, item = self._wire.popleft()
@@ -334,7 +344,9 @@ class End(asyncio.Transport):
         """The process is gone: its protocol is not called again; a living kernel sends RST."""
         self._closing = self._lost = True
         self._medium.ends.pop(self, None)
-        if not silent:
+        if silent:
+            self._outgoing.power_lost()
+        else:
             self._outgoing.reset()
 
     def _end(self, reason: Exception | None) -> None:

@@ -178,6 +178,20 @@ def test_bytes_on_the_wire_arrive_even_if_their_sender_is_dead():
     run(scenario)
 
 
+def test_bytes_that_a_cut_stopped_never_arrive_if_their_sender_lost_power():
+    async def scenario(world: World) -> None:
+        client, served = await world.connect()
+        world.net.cut("server", "client")
+        served.transport.write(b"nobody is left to repeat this")
+        await asyncio.sleep(1.0)
+        world.kill_server(silent=True)
+        world.net.heal("server", "client")
+        await asyncio.sleep(1.0)
+        assert client.received == b""
+
+    run(scenario)
+
+
 def test_a_window_bounds_the_bytes_in_transit():
     async def scenario(world: World) -> None:
         client, served = await world.connect()
