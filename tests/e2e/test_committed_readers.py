@@ -111,6 +111,6 @@ async def _read_with_aiokafka(bootstrap: str) -> tuple[list[tuple[int, bytes]], 
     return found, ends[place]
 
 
-def test_aiokafka_reads_committed_records_only(orders):
-    found, end = asyncio.run(_read_with_aiokafka(orders.bootstrap))
+def test_aiokafka_reads_committed_records_only(orders, run):
+    found, end = run(_read_with_aiokafka(orders.bootstrap))
     assert (found, end) == (COMMITTED, ENDS["read_committed"])

@@ -8,7 +8,6 @@ from tests.support.batches import NOW_MS, drain, flush
 from tests.support.compacting import clean, pairs, put, reopened, seal
 from tests.support.transactions import append_one, end, records_of
 from tidemill.storage.log.partition_log import FilePartitionLog
-from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import iter_headers
 
 RETENTION_MS = 1_000
@@ -44,7 +43,7 @@ def marker_offsets(log: FilePartitionLog) -> list[int]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_I35_a_committed_record_replaces_an_older_one(disk: SimDisk, log, codec):
+def test_I35_a_committed_record_replaces_an_older_one(disk, log, codec):
     put(log, (b"a", b"old"))
     write(log, 1, b"a", b"new", codec=codec)
     end(log, 1, commit=True)
@@ -54,7 +53,7 @@ def test_I35_a_committed_record_replaces_an_older_one(disk: SimDisk, log, codec)
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_I35_an_aborted_record_goes_and_replaces_nothing(disk: SimDisk, log, codec):
+def test_I35_an_aborted_record_goes_and_replaces_nothing(disk, log, codec):
     put(log, (b"a", b"old"))
     write(log, 1, b"a", b"never", codec=codec)
     write(log, 1, b"b", b"never", codec=codec)
@@ -64,7 +63,7 @@ def test_I35_an_aborted_record_goes_and_replaces_nothing(disk: SimDisk, log, cod
     assert values(log) == [(b"a", b"old")]
 
 
-def test_a_marker_stays_while_something_of_its_transaction_is_left(disk: SimDisk, log):
+def test_a_marker_stays_while_something_of_its_transaction_is_left(disk, log):
     write(log, 1, b"a", b"kept")
     marker = end(log, 1, commit=True).base_offset
     settle(log, 1)
@@ -76,7 +75,7 @@ def test_a_marker_stays_while_something_of_its_transaction_is_left(disk: SimDisk
     assert marker_offsets(log) == [marker]
 
 
-def test_an_idle_marker_goes_after_its_horizon(disk: SimDisk, log):
+def test_an_idle_marker_goes_after_its_horizon(disk, log):
     put(log, (b"b", b"0"))  # the first batch of a leader epoch stays
     write(log, 1, b"a", b"never")
     marker = end(log, 1, commit=False).base_offset
@@ -95,7 +94,7 @@ def test_an_idle_marker_goes_after_its_horizon(disk: SimDisk, log):
     assert log.find_aborted(0, log.log_end_offset) == []
 
 
-def test_I19_the_last_marker_of_a_producer_stays_as_it_is(disk: SimDisk, log):
+def test_I19_the_last_marker_of_a_producer_stays_as_it_is(disk, log):
     write(log, 1, b"a", b"never", epoch=3)
     marker = end(log, 1, commit=False, epoch=4).base_offset
     put(log, (b"b", b"1"))
@@ -111,7 +110,7 @@ def test_I19_the_last_marker_of_a_producer_stays_as_it_is(disk: SimDisk, log):
     assert (producer.epoch, producer.txn_first_offset) == (4, -1)
 
 
-def test_I23_nothing_at_or_above_the_last_stable_offset_is_touched(disk: SimDisk, log):
+def test_I23_nothing_at_or_above_the_last_stable_offset_is_touched(disk, log):
     put(log, (b"a", b"old"))
     seal(log)
     write(log, 1, b"a", b"undecided")
@@ -124,7 +123,7 @@ def test_I23_nothing_at_or_above_the_last_stable_offset_is_touched(disk: SimDisk
     assert (b"a", b"old") in values(log)
 
 
-def test_a_restart_after_a_cleaning_finds_the_same_transactions(disk: SimDisk, log):
+def test_a_restart_after_a_cleaning_finds_the_same_transactions(disk, log):
     for number in range(6):
         write(log, number, b"k%d" % number, b"v" * 150)
         end(log, number, commit=number % 2 == 0)
