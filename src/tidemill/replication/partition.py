@@ -40,8 +40,9 @@ from tidemill.replication.isr import UNKNOWN_OFFSET, JoinBar
 from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
 from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
 from tidemill.storage.log.interface import LogSlice, PartitionLog
-from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets
+from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, read_header
 from tidemill.wire.produced_batch import BatchPolicy, BatchWork, prepare_own, prepare_produced
+from tidemill.wire.transaction_marker import TransactionMarker, build_marker
 
 __all__ = ["Appended", "Partition", "PartitionSettings"]
 
@@ -300,11 +301,53 @@ class Partition:
     def append_own(self, batch: bytearray, *, now_ms: int) -> Appended:
         """Append a batch that this broker built, with acks=all; otherwise like `append`.
 
-        The batch must have no producer id and timestamps of `now_ms`.
+        The batch must have timestamps of `now_ms`. One with a producer id has no sequence and is
+        part of that producer's transaction, which it may open.
         """
         self.check_writable(ACKS_ALL)
         view, header = prepare_own(memoryview(batch), self.settings.policy, now_ms)
+        if header.producer_id >= 0:
+            invariant(
+                header.is_transactional and header.base_sequence < 0 and not header.is_control,
+                "an own batch with a producer is transactional and has no sequence",
+            )
+            self.log.producers.check_unsequenced(header)
         return self._append_prepared(view, header, acks=ACKS_ALL, now_ms=now_ms)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        is_bumped: bool = False,
+    ) -> Appended:
+        """End the producer's transaction here, with acks=all; otherwise like `append`.
+
+        A marker that repeats one appends nothing, and its answer is a duplicate that ends where
+        that one does. Afterwards nothing of an older producer epoch is appended (I19). Where
+        transactions bump the epoch, the marker carries the epoch after the one that it ends and
+        `is_bumped` is set: a late one cannot end the next transaction (I22). KafkaError
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        self.check_writable(ACKS_ALL)
+        log, producers = self.log, self.log.producers
+        offset = log.log_end_offset
+        if not producers.check_marker(
+            producer_id, producer_epoch, coordinator_epoch, is_bumped=is_bumped
+        ):
+            return Appended(offset, offset, NO_TIMESTAMP, True)
+        first_offset, stable_offset = producers.span_ended_at(producer_id, offset)
+        batch = build_marker(
+            TransactionMarker(is_commit, coordinator_epoch, first_offset, stable_offset),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            timestamp=now_ms,
+        )
+        view = memoryview(batch)
+        return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
 
     def _append_prepared(
         self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
@@ -457,8 +500,9 @@ class Partition:
     # --- reading ---------------------------------------------------------------------------------
 
     def last_stable_offset(self) -> int:
-        """How far read_committed may read: the high watermark, as there are no transactions yet."""
-        return self.high_watermark
+        """How far read_committed may read: every transaction below has ended for good (T34)."""
+        stable = self.log.producers.stable_offset(self.high_watermark)
+        return max(stable, self.log.log_start_offset)
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool) -> LogSlice:
         """Whole batches below `end_offset` (a mark for consumers, the log end for followers)."""
