@@ -186,6 +186,8 @@ PARTITIONS_ENCODED_PER_SLICE = 2_000
 """Partitions that are encoded or decoded in one slice of the loop: about 5 ms."""
 RETURNS_WAIT_S = 5.0
 """How long a new controller waits for several brokers that are missing at once."""
+FORMER_LEADER_KEPT_S = 6.0
+"""How long a living broker that lost a leadership stays a replica: a session of the store."""
 SESSION_LOOK_S = 0.05
 """How often a process looks for changes and deaths that no peer told it of."""
 SESSION_STAMP_S = 0.2

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, final
 from uuid import UUID
@@ -417,6 +417,12 @@ class Cluster:
         return await self._as_controller(
             lambda term: self._controller.elect(partitions, unclean=unclean, term=term)
         )
+
+    async def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> list[KafkaError | None]:
+        """Move replicas to other brokers, or without a target stop that; why one was refused."""
+        return await self._as_controller(lambda term: self._controller.reassign(targets, term=term))
 
     async def _as_controller(self, work: Callable[[int], Awaitable[_T]]) -> _T:
         """Do `work(term)` on settled metadata; try again if the metadata proves stale."""

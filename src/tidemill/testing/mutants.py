@@ -27,8 +27,7 @@ from tidemill.core.compiled import is_compiled
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.core.owner_lease import ALWAYS
-from tidemill.metadata.controller.election import Return
-from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage
+from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage, Return
 from tidemill.replication.follower import Followers
 from tidemill.replication.in_sync import InSync, Members, ids_of
 from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar

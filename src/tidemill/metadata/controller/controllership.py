@@ -10,7 +10,7 @@ All methods are called with the cluster's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import final
 from uuid import UUID
 
@@ -27,14 +27,21 @@ from tidemill.metadata.controller.decisions import (
     let_in,
     live_brokers,
     missing_members,
+    moved,
     reconcile,
     returns,
+    tellable_pages,
 )
-from tidemill.metadata.controller.election import PartitionChange, Return
+from tidemill.metadata.controller.election import PartitionChange
+from tidemill.metadata.controller.former_leaders import FormerLeaders
 from tidemill.metadata.controller.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter, PartTooLarge
 from tidemill.metadata.controller.placement import ClusterLoad
-from tidemill.metadata.controller.store_writes import put_changes
+from tidemill.metadata.controller.store_writes import (
+    altered_topic,
+    put_changes,
+    with_minimum_in_force,
+)
 from tidemill.metadata.controller.topic_changes import TopicChanges
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
@@ -46,6 +53,8 @@ from tidemill.metadata.image.metadata_image import (
     ImageDraft,
     MemberImage,
     MetadataImage,
+    PartitionImage,
+    Return,
     TopicImage,
 )
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
@@ -78,6 +87,9 @@ class Controllership:
         self._alarm = alarm
         self._load = ClusterLoad()
         self.topics = TopicChanges(keeper, self._planner, self.write)
+        self._former_leaders = FormerLeaders()
+        self._moving: set[str] = set()
+        """Topics of which a partition is being moved."""
         self._returns_awaited_until: float | None = None
         self._has_just_come = False
         """Into office: it has not looked for missing members yet."""
@@ -102,6 +114,14 @@ class Controllership:
             self._all_unserved = True
         if self.term is not None:
             self._unserved.update(delta.topics_changed)
+            self._former_leaders.follow(delta, self._clock.monotonic())
+        self._moving.difference_update(gone.name for gone in delta.topics_deleted)
+        for name in delta.topics_changed:
+            is_moving = any(one.is_moving for one in delta.after.topics[name].partitions)
+            (self._moving.add if is_moving else self._moving.discard)(name)
+
+    def _led_lately(self, topic_id: UUID, index: int, partition: PartitionImage) -> Collection[int]:
+        return self._former_leaders.of(topic_id, index, partition, self._clock.monotonic())
 
     # --- term ------------------------------------------------------------------------------------
 
@@ -160,6 +180,7 @@ class Controllership:
         self._all_unserved = True
         self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S
         self._has_just_come = True
+        self._former_leaders.took_office(self._clock.monotonic())
         self._report_offsets_partitions()
 
     def _report_offsets_partitions(self) -> None:
@@ -180,6 +201,7 @@ class Controllership:
             try:
                 await self.settle()
                 await self._mend_internal_topics(self.term)
+                await self._store_minimums(self.term)
                 await self._elect(self.term)
             except CoordConflict as conflict:
                 self.conflict(conflict)
@@ -188,17 +210,36 @@ class Controllership:
 
     async def _elect(self, term: int) -> None:
         """Let brokers in, and bring partitions in line with those that live."""
-        image = self._image
+        image, unread = self._image, self._keeper.unread_pages
         returned, awaited = returns(image), self._awaited(image)
         topics = None
-        if not self._all_unserved and not returned:
+        if not self._all_unserved and not returned and not tellable_pages(image, unread):
             names = sorted(self._unserved & image.topics.keys())
             topics = [image.topics[name] for name in names]
-        changes = reconcile(image, topics, returned=returned, waited_for=awaited)
+        changes = reconcile(
+            image, topics, returned=returned, waited_for=awaited, led_lately=self._led_lately
+        )
         self._report_new_disks(returned)
-        await self.change_partitions(changes, term=term, members=let_in(image))
+        await self.change_partitions(changes, term=term, members=let_in(image, unread))
         self._all_unserved = bool(awaited)
-        self._unserved.clear()
+        self._unserved = set(self._moving)
+        if self._moving:
+            self._look_again(self._former_leaders.forgotten_at(self._clock.monotonic()))
+
+    def _look_again(self, at: float | None) -> None:
+        if at is not None:
+            self.look_again_at = at if self.look_again_at is None else min(at, self.look_again_at)
+
+    async def _store_minimums(self, term: int) -> None:
+        """Store the min.insync.replicas in force where it is another one than was stored."""
+        image = self._image
+        names = image.topics.keys() if self._all_unserved else self._unserved & image.topics.keys()
+        draft = ImageDraft(image)
+        for name in sorted(names):
+            topic = image.topics[name]
+            if self.topics.is_writable(topic.topic_id):
+                draft.put_topic(altered_topic(topic, with_minimum_in_force(topic)))
+        await self.write(draft, term=term)
 
     def _awaited(self, image: MetadataImage) -> frozenset[int]:
         """Members that are missing but do not count as dead yet.
@@ -314,20 +355,46 @@ class Controllership:
         self, partitions: Sequence[TopicPartition], *, unclean: bool, term: int
     ) -> list[KafkaError | None]:
         """Hold elections that somebody asks for; per partition why there was none."""
+
+        def plan(name: str, index: int) -> PartitionChange:
+            return elected(self._image, name, index, unclean=unclean)
+
+        return await self._change_each(partitions, plan, term=term)
+
+    async def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, term: int
+    ) -> list[KafkaError | None]:
+        """Begin reassignments, or take them back where there is no target; why one was refused."""
+
+        def plan(name: str, index: int) -> PartitionChange:
+            target = targets[TopicPartition(name, index)]
+            return moved(self._image, name, index, target, self._led_lately)
+
+        return await self._change_each(list(targets), plan, term=term)
+
+    async def _change_each(
+        self,
+        partitions: Sequence[TopicPartition],
+        plan: Callable[[str, int], PartitionChange],
+        *,
+        term: int,
+    ) -> list[KafkaError | None]:
+        """Change partitions, each named once, as somebody wishes; per partition why it was not."""
         changes: list[PartitionChange] = []
         refusals: list[KafkaError | None] = []
         pacer = Pacer(PARTITIONS_PER_SLICE)
         for name, index in partitions:
             await pacer.step()
             try:
-                change = elected(self._image, name, index, unclean=unclean)
+                change = plan(name, index)
                 if not self.topics.is_writable(change.topic_id):
                     raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its page cannot be read")
             except KafkaError as refusal:
                 refusals.append(refusal)
             else:
-                changes.append(change)
                 refusals.append(None)
+                if change.after != change.before:
+                    changes.append(change)
         await self.change_partitions(changes, term=term)
         return refusals
 

@@ -240,7 +240,13 @@ def _value(path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]) -> d
     return page_value(
         seq,
         [
-            StoredTopic(one.name, one.topic_id, {**one.overrides, **one.unread}, one.partitions)
+            StoredTopic(
+                one.name,
+                one.topic_id,
+                {**one.overrides, **one.unread},
+                one.partitions,
+                one.stored_min_isr,
+            )
             for one in topics
         ],
     )

@@ -74,6 +74,12 @@ class ImageKeeper:
         """Whether every page could be read the last time."""
         return not any(path.startswith(PAGES) for path in self._reader.bad_parts)
 
+    @property
+    def unread_pages(self) -> frozenset[int]:
+        """Pages that could not be read the last time."""
+        bad = self._reader.bad_parts
+        return frozenset(int(path[-2:]) for path in bad if path.startswith(PAGES))
+
     def is_readable(self, part: str) -> bool:
         """Whether a part could be read; what could not is never written."""
         return part not in self._reader.bad_parts

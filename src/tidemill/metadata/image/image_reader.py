@@ -100,6 +100,7 @@ class ImageReader:
             known is not None
             and known.topic_id == stored.topic_id
             and known.partitions == stored.partitions
+            and known.stored_min_isr == stored.min_isr
             and {**known.overrides, **known.unread} == stored.overrides
         ):
             return
@@ -112,6 +113,7 @@ class ImageReader:
                 overrides=overrides,
                 unread=unread,
                 config=resolve(overrides, self.defaults),
+                stored_min_isr=stored.min_isr,
             )
         )
 

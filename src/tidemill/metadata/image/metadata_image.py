@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar, final
 from uuid import UUID
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
+from tidemill.core.min_isr import effective_min_isr
 from tidemill.metadata.image.overrides import ConfigOwner, StoredOverrides
 from tidemill.metadata.image.topic_config import TopicConfig
 
 __all__ = [
     "INTERNAL_TOPICS",
+    "NO_EPOCH",
     "OFFSETS_TOPIC",
     "SHARE_STATE_TOPIC",
     "TRANSACTION_STATE_TOPIC",
@@ -31,6 +34,7 @@ __all__ = [
     "MemberImage",
     "MetadataImage",
     "PartitionImage",
+    "Return",
     "TopicImage",
     "controller_endpoint",
     "difference",
@@ -38,6 +42,7 @@ __all__ = [
 
 _Key = TypeVar("_Key", int, ConfigOwner)
 
+NO_EPOCH = -1
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
@@ -74,6 +79,16 @@ class BrokerImage:
         return self.internal or Endpoint(self.host, self.port)
 
 
+class Return(Enum):
+    """What a broker that has registered again still has of what it had."""
+
+    CLEAN = "clean"
+    UNCLEAN = "unclean"
+    """Perhaps not its last records."""
+    NEW_DISK = "new disk"
+    """Nothing."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberImage:
@@ -84,6 +99,9 @@ class MemberImage:
     """The broker epoch that was let in; a broker registered in another one is fenced."""
     rack: str = ""
     directory_id: UUID = ZERO_UUID
+    untold: Mapping[int, Return] = field(default_factory=dict)
+    """Pages that could not be read when the broker was let in, and what it came back with: their
+    partitions do not know of its return yet, and it does not count there."""
 
 
 @final
@@ -91,7 +109,8 @@ class MemberImage:
 class PartitionImage:
     """The replicas of a partition and its leader.
 
-    isr and elr are disjoint subsets of replicas. The leader, if there is one, is in the isr.
+    isr, elr and suspects are disjoint subsets of replicas, adding and removing are too. The leader,
+    if there is one, is in the isr.
     """
 
     leader: int
@@ -108,6 +127,34 @@ class PartitionImage:
     """The last leader; it may lead again when both isr and elr are empty."""
     partition_epoch: int = 0
     """Rises with every change of the partition; a change names the epoch it is based on (I14)."""
+    suspects: tuple[int, ...] = ()
+    """Replicas that left isr or elr by an unclean end since there was a leader: the best ones when
+    nobody else is left."""
+    adding: tuple[int, ...] = ()
+    """Replicas that a reassignment adds; they stay when it is done."""
+    removing: tuple[int, ...] = ()
+    """Replicas that go when all others are in sync."""
+    unclean_epoch: int = NO_EPOCH
+    """The last leader epoch that began with a leader from outside isr and elr: followers may have
+    to cut what was acknowledged before it."""
+    flags: int = 0
+    """Of later versions; stored again as they are."""
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when the reassignment that goes on is done; all, if there is none."""
+        return tuple(one for one in self.replicas if one not in self.removing)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a reassignment goes on."""
+        return bool(self.adding or self.removing)
+
+    def in_sync_min(self, configured: int) -> int:
+        """How many of these replicas must be in sync."""
+        return effective_min_isr(
+            configured, len(self.replicas), len(self.adding), len(self.removing)
+        )
 
 
 @final
@@ -124,6 +171,13 @@ class TopicImage:
     """Keys that this version does not understand; they are stored again as they are."""
     config: TopicConfig
     """The overrides, resolved with the defaults."""
+    stored_min_isr: int = 0
+    """min.insync.replicas in force, as the controller has stored it; 0: not yet."""
+
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas in force: the same on all brokers, whatever their defaults are."""
+        return self.stored_min_isr or self.config.min_insync_replicas
 
     @property
     def internal(self) -> bool:

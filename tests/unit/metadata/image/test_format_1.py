@@ -64,7 +64,7 @@ def test_everything_of_a_store_of_format_1_is_there_afterwards(run, stored):
             for topic in image.topics.values()
             for one in topic.partitions
         }
-        assert states == {(0, 1, 1, (0,), 0)}
+        assert states == {(0, 1, 2, (0,), 0)}
         assert image.overrides_of(ALL_BROKERS) == {"log.retention.ms": "7000"}
         assert image.overrides_of(broker_owner(0)) == {"log.retention.bytes": "9000"}
         session = {"consumer.session.timeout.ms": "50000"}
