@@ -424,6 +424,10 @@ class Cluster:
         """Move replicas to other brokers, or without a target stop that; why one was refused."""
         return await self._as_controller(lambda term: self._controller.reassign(targets, term=term))
 
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that is gone for good. KafkaError: it is not, or holds replicas."""
+        await self._as_controller(lambda term: self._controller.unregister(broker_id, term=term))
+
     async def _as_controller(self, work: Callable[[int], Awaitable[_T]]) -> _T:
         """Do `work(term)` on settled metadata; try again if the metadata proves stale."""
         async with self._lock:

@@ -31,6 +31,7 @@ from tidemill.metadata.controller.decisions import (
     reconcile,
     returns,
     tellable_pages,
+    without_member,
 )
 from tidemill.metadata.controller.election import PartitionChange
 from tidemill.metadata.controller.former_leaders import FormerLeaders
@@ -57,6 +58,7 @@ from tidemill.metadata.image.metadata_image import (
     Return,
     TopicImage,
 )
+from tidemill.metadata.image.overrides import broker_owner
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
 __all__ = ["Controllership"]
@@ -371,6 +373,16 @@ class Controllership:
             return moved(self._image, name, index, target, self._led_lately)
 
         return await self._change_each(list(targets), plan, term=term)
+
+    async def unregister(self, broker_id: int, *, term: int) -> None:
+        """Forget a broker that is gone for good, and what was set for it. KafkaError: refused."""
+        if not self._keeper.topics_readable:
+            detail = "a page of the metadata cannot be read, and may name this broker"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail)
+        draft = ImageDraft(self._image)
+        draft.set_members(without_member(self._image, broker_id))
+        draft.drop_overrides(broker_owner(broker_id))
+        await self.write(draft, term=term)
 
     async def _change_each(
         self,

@@ -53,6 +53,7 @@ __all__ = [
     "returns",
     "tellable_pages",
     "usable_brokers",
+    "without_member",
 ]
 
 LedLately = Callable[[UUID, int, PartitionImage], Collection[int]]
@@ -174,6 +175,23 @@ def _how(broker: BrokerImage, member: MemberImage | None) -> Return:
     if ZERO_UUID not in (known, broker.directory_id) and known != broker.directory_id:
         return Return.NEW_DISK
     return Return.UNCLEAN if broker.unclean else Return.CLEAN
+
+
+def without_member(image: MetadataImage, broker_id: int) -> dict[int, MemberImage]:
+    """The members without a broker that is gone for good; KafkaError if it is not."""
+    if broker_id not in image.members:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no broker {broker_id}")
+    if broker_id in image.brokers:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} runs: stop it first")
+    held = sum(
+        broker_id in partition.replicas
+        for topic in image.topics.values()
+        for partition in topic.partitions
+    )
+    if held:
+        detail = f"broker {broker_id} holds {held} replicas: move them away first"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+    return {one: member for one, member in image.members.items() if one != broker_id}
 
 
 # --- elections -----------------------------------------------------------------------------------

@@ -1,0 +1,101 @@
+"""Where replicas are, for an administrator: reassignments, draining, brokers that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
+from tidemill.client.network.errors import check, error_code
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.wire.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tidemill.wire.generated.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+from tidemill.wire.generated.unregister_broker import (
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+
+__all__ = [
+    "Reassignment",
+    "list_reassignments",
+    "reassign",
+    "unregister_broker",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition whose replicas are being moved."""
+
+    partition: TopicPartition
+    replicas: tuple[int, ...]
+    """All of now, those that come and those that go among them."""
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+async def reassign(
+    cluster: ClusterClient, targets: Mapping[TopicPartition, Sequence[int] | None]
+) -> dict[TopicPartition, KafkaError]:
+    """Begin to move replicas, or stop it where there is no target; the refusals, by partition."""
+    topics: dict[str, ReassignableTopic] = {}
+    for (name, index), replicas in targets.items():
+        topic = topics.setdefault(name, ReassignableTopic(name=name))
+        wanted = None if replicas is None else list(replicas)
+        topic.partitions.append(ReassignablePartition(partition_index=index, replicas=wanted))
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=int(cluster.request_timeout_s * 1000), topics=list(topics.values())
+    )
+
+    async def ask() -> AlterPartitionReassignmentsResponse:
+        response = await cluster.ask_controller(request, AlterPartitionReassignmentsResponse)
+        check(response.error_code, response.error_message or "no replica was moved")
+        return response
+
+    response = await retry_refusals(ask, {ErrorCode.NOT_CONTROLLER})
+    return {
+        TopicPartition(topic.name, one.partition_index): KafkaError(
+            error_code(one.error_code), one.error_message or ""
+        )
+        for topic in response.responses
+        for one in topic.partitions
+        if one.error_code != ErrorCode.NONE
+    }
+
+
+async def list_reassignments(cluster: ClusterClient) -> list[Reassignment]:
+    """All partitions whose replicas are being moved, by name."""
+    request = ListPartitionReassignmentsRequest(
+        timeout_ms=int(cluster.request_timeout_s * 1000), topics=None
+    )
+    response = await cluster.ask_controller(request, ListPartitionReassignmentsResponse)
+    check(response.error_code, response.error_message or "reassignments are not listed")
+    found = [
+        Reassignment(
+            TopicPartition(topic.name, one.partition_index),
+            tuple(one.replicas),
+            tuple(one.adding_replicas),
+            tuple(one.removing_replicas),
+        )
+        for topic in response.topics
+        for one in topic.partitions
+    ]
+    return sorted(found, key=lambda one: one.partition)
+
+
+async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
+    """Forget a broker that is gone for good. Raises KafkaError."""
+    request = UnregisterBrokerRequest(broker_id=broker_id)
+    response = await cluster.ask_controller(request, UnregisterBrokerResponse)
+    check(response.error_code, response.error_message or f"broker {broker_id} is not forgotten")
