@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
-from tidemill.client.network.errors import check, error_code
+from tidemill.client.network.errors import check, error_code, single_result
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.generated.alter_partition_reassignments import (
@@ -15,6 +15,12 @@ from tidemill.wire.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
+)
+from tidemill.wire.generated.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from tidemill.wire.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
@@ -29,8 +35,13 @@ __all__ = [
     "Reassignment",
     "list_reassignments",
     "reassign",
+    "set_draining",
     "unregister_broker",
 ]
+
+DRAINING = "tidemill.broker.draining"
+_BROKER_RESOURCE = 4
+_SET, _DELETE = 0, 1
 
 
 @final
@@ -92,6 +103,26 @@ async def list_reassignments(cluster: ClusterClient) -> list[Reassignment]:
         for one in topic.partitions
     ]
     return sorted(found, key=lambda one: one.partition)
+
+
+async def set_draining(cluster: ClusterClient, broker_id: int, *, is_draining: bool) -> None:
+    """Move everything off a broker from now on, or stop that. Raises KafkaError."""
+    change = AlterableConfig(
+        name=DRAINING,
+        config_operation=_SET if is_draining else _DELETE,
+        value="true" if is_draining else None,
+    )
+    resource = AlterConfigsResource(
+        resource_type=_BROKER_RESOURCE, resource_name=str(broker_id), configs=[change]
+    )
+    request = IncrementalAlterConfigsRequest(resources=[resource])
+
+    async def ask() -> None:
+        response = await cluster.ask_controller(request, IncrementalAlterConfigsResponse)
+        result = single_result(response.responses)
+        check(result.error_code, result.error_message)
+
+    await retry_refusals(ask, {ErrorCode.NOT_CONTROLLER})
 
 
 async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:

@@ -10,6 +10,7 @@ All methods are called with the cluster's lock held.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import final
 from uuid import UUID
@@ -44,6 +45,7 @@ from tidemill.metadata.controller.store_writes import (
     with_minimum_in_force,
 )
 from tidemill.metadata.controller.topic_changes import TopicChanges
+from tidemill.metadata.controller.upkeep import Upkeep
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
@@ -62,6 +64,8 @@ from tidemill.metadata.image.overrides import broker_owner
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
 __all__ = ["Controllership"]
+
+log = logging.getLogger(__name__)
 
 PARTITIONS_PER_SLICE = 250
 """Partitions of a request that are decided in one slice of the loop: a few milliseconds (S11)."""
@@ -90,6 +94,7 @@ class Controllership:
         self._load = ClusterLoad()
         self.topics = TopicChanges(keeper, self._planner, self.write)
         self._former_leaders = FormerLeaders()
+        self._upkeep = Upkeep()
         self._moving: set[str] = set()
         """Topics of which a partition is being moved."""
         self._returns_awaited_until: float | None = None
@@ -117,6 +122,7 @@ class Controllership:
         if self.term is not None:
             self._unserved.update(delta.topics_changed)
             self._former_leaders.follow(delta, self._clock.monotonic())
+            self._upkeep.follow(delta, self._clock.monotonic())
         self._moving.difference_update(gone.name for gone in delta.topics_deleted)
         for name in delta.topics_changed:
             is_moving = any(one.is_moving for one in delta.after.topics[name].partitions)
@@ -183,6 +189,7 @@ class Controllership:
         self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S
         self._has_just_come = True
         self._former_leaders.took_office(self._clock.monotonic())
+        self._upkeep.took_office(self._image, self._clock.monotonic())
         self._report_offsets_partitions()
 
     def _report_offsets_partitions(self) -> None:
@@ -205,6 +212,7 @@ class Controllership:
                 await self._mend_internal_topics(self.term)
                 await self._store_minimums(self.term)
                 await self._elect(self.term)
+                await self._keep_up(self.term)
             except CoordConflict as conflict:
                 self.conflict(conflict)
             else:
@@ -227,6 +235,16 @@ class Controllership:
         self._unserved = set(self._moving)
         if self._moving:
             self._look_again(self._former_leaders.forgotten_at(self._clock.monotonic()))
+
+    async def _keep_up(self, term: int) -> None:
+        """Do what nobody asks for: drain, remake, balance."""
+        now, config = self._clock.monotonic(), self._live.current
+        plan = self._upkeep.plan(self._image, config, now)
+        moved = await self.reassign(plan.moves, term=term)
+        led = await self.elect(plan.elections, unclean=False, term=term)
+        _tell("moving the replicas of %d partitions", moved)
+        _tell("gave %d partitions back to their first replicas", led)
+        self._look_again(self._upkeep.due_at(self._image, config, now))
 
     def _look_again(self, at: float | None) -> None:
         if at is not None:
@@ -420,6 +438,12 @@ class Controllership:
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
+
+
+def _tell(what: str, refusals: Sequence[KafkaError | None]) -> None:
+    count = sum(refusal is None for refusal in refusals)
+    if count:
+        log.info(what, count)
 
 
 def _mending_line(topic: TopicImage, mended: TopicImage, wrong: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ from tidemill.metadata.image.metadata_image import (
     Return,
     TopicImage,
 )
-from tidemill.metadata.image.overrides import broker_owner
+from tidemill.metadata.image.overrides import DRAINING, broker_owner
 from tidemill.metadata.image.page import page_of
 
 __all__ = [
@@ -58,7 +58,6 @@ __all__ = [
 
 LedLately = Callable[[UUID, int, PartitionImage], Collection[int]]
 """Who led a partition a moment ago (`former_leaders.py`)."""
-DRAINING = "tidemill.broker.draining"
 
 
 def _nobody(_topic_id: UUID, _index: int, _partition: PartitionImage) -> Collection[int]:
