@@ -139,6 +139,7 @@ def build_data_plane(
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
         broker_epoch=lambda: cluster.broker_epoch,
         checkpoint=lambda: housekeeping.write_checkpoint(),
+        unclean_epoch=lambda one: None if one.image is None else one.image.unclean_epoch,
     )
 
     def follow_and_tell(partition: Partition, image: PartitionImage) -> None:

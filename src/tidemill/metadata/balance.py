@@ -54,11 +54,12 @@ def evened(assignment: Assignment, racks: Mapping[int, str]) -> Plan:
     return places.changes()
 
 
-def resized(assignment: Assignment, racks: Mapping[int, str], factor: int) -> Plan:
-    """Every partition with `factor` replicas, if there are so many brokers; first ones stay."""
+def resized(assignment: Assignment, racks: Mapping[int, str], factor: int, topic: str) -> Plan:
+    """A topic with `factor` replicas, if there are so many brokers; the first ones stay."""
     places = _Places(assignment, racks)
     for name in sorted(assignment):
-        places.resize(name, factor)
+        if name.topic == topic:
+            places.resize(name, factor)
     return places.changes()
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
 
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
-from tidemill.client.network.errors import check, error_code, single_result
+from tidemill.client.network.errors import ClientError, check, error_code, single_result
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.wire.generated.alter_partition_reassignments import (
@@ -15,6 +16,15 @@ from tidemill.wire.generated.alter_partition_reassignments import (
     AlterPartitionReassignmentsResponse,
     ReassignablePartition,
     ReassignableTopic,
+)
+from tidemill.wire.generated.describe_cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from tidemill.wire.generated.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
 )
 from tidemill.wire.generated.incremental_alter_configs import (
     AlterableConfig,
@@ -33,6 +43,8 @@ from tidemill.wire.generated.unregister_broker import (
 
 __all__ = [
     "Reassignment",
+    "list_draining",
+    "list_fenced",
     "list_reassignments",
     "reassign",
     "set_draining",
@@ -123,6 +135,32 @@ async def set_draining(cluster: ClusterClient, broker_id: int, *, is_draining: b
         check(result.error_code, result.error_message)
 
     await retry_refusals(ask, {ErrorCode.NOT_CONTROLLER})
+
+
+async def list_draining(cluster: ClusterClient, broker_ids: Iterable[int]) -> frozenset[int]:
+    """Those of some live brokers that are drained; one that does not answer is not counted."""
+    found = set()
+    for broker_id in broker_ids:
+        resource = DescribeConfigsResource(
+            resource_type=_BROKER_RESOURCE,
+            resource_name=str(broker_id),
+            configuration_keys=[DRAINING],
+        )
+        request = DescribeConfigsRequest(resources=[resource])
+        with suppress(ClientError, KafkaError):
+            response = await cluster.ask_broker(broker_id, request, DescribeConfigsResponse)
+            values = [config.value for one in response.results for config in one.configs]
+            if values == ["true"]:
+                found.add(broker_id)
+    return frozenset(found)
+
+
+async def list_fenced(cluster: ClusterClient) -> frozenset[int]:
+    """Brokers that are registered, but that the controller has not let in."""
+    request = DescribeClusterRequest(include_fenced_brokers=True)
+    response = await cluster.ask_any(request, DescribeClusterResponse)
+    check(response.error_code, response.error_message or "the cluster is not described")
+    return frozenset(one.broker_id for one in response.brokers if one.is_fenced)
 
 
 async def unregister_broker(cluster: ClusterClient, broker_id: int) -> None:
