@@ -19,9 +19,9 @@ from tidemill.client.admin.cluster_admin import (
 )
 from tidemill.client.admin.replica_admin import Reassignment, list_reassignments, reassign
 from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.core.balance import startable
 from tidemill.core.errors import KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.metadata.balance import startable
 
 __all__ = ["MovePlan", "carry_out", "show_plan", "wait_empty"]
 

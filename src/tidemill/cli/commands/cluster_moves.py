@@ -13,9 +13,9 @@ from tidemill.cli.text import escape, print_json
 from tidemill.client.admin.cluster_admin import take_cluster_snapshot
 from tidemill.client.admin.replica_admin import list_reassignments, reassign, set_draining
 from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.core.balance import evened, vacated
 from tidemill.core.errors import ErrorCode, KafkaError, UserError
 from tidemill.core.ids import TopicPartition
-from tidemill.metadata.balance import evened, vacated
 
 __all__ = ["drain", "reassign_command", "rebalance"]
 

@@ -122,7 +122,7 @@ class Controllership:
         if self.term is not None:
             self._unserved.update(delta.topics_changed)
             self._former_leaders.follow(delta, self._clock.monotonic())
-            self._upkeep.follow(delta, self._clock.monotonic())
+            self._upkeep.follow(delta, self._live.current, self._clock.monotonic())
         self._moving.difference_update(gone.name for gone in delta.topics_deleted)
         for name in delta.topics_changed:
             is_moving = any(one.is_moving for one in delta.after.topics[name].partitions)
@@ -189,7 +189,7 @@ class Controllership:
         self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S
         self._has_just_come = True
         self._former_leaders.took_office(self._clock.monotonic())
-        self._upkeep.took_office(self._image, self._clock.monotonic())
+        self._upkeep.took_office(self._image, self._live.current, self._clock.monotonic())
         self._report_offsets_partitions()
 
     def _report_offsets_partitions(self) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from tidemill.core.balance import Assignment, startable, vacated
 from tidemill.core.ids import TopicPartition
-from tidemill.metadata.balance import Assignment, startable, vacated
 from tidemill.metadata.controller.decisions import live_brokers, usable_brokers
 from tidemill.metadata.controller.reassignment import is_waiting_to_forget
 from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage

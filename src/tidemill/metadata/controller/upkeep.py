@@ -17,10 +17,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import final
 
+from tidemill.core.balance import away_from_preferred, evened, startable
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import BALANCE_AFTER_RETURN_S, UPKEEP_INTERVAL_S
-from tidemill.metadata.balance import away_from_preferred, evened, startable
 from tidemill.metadata.controller.decisions import draining_brokers, live_brokers
 from tidemill.metadata.controller.healing import (
     assignment_of,
@@ -52,18 +52,18 @@ class Upkeep:
         self._vacate_at = 0.0
         """When replicas that must move are looked for again."""
 
-    def took_office(self, image: MetadataImage, now: float) -> None:
+    def took_office(self, image: MetadataImage, config: BrokerConfig, now: float) -> None:
         self._gone_since = dict.fromkeys(image.members.keys() - image.brokers.keys(), now)
-        self._balance_at = now + BALANCE_AFTER_RETURN_S
+        self._balance_at = now + _soon_s(config)
         self._vacate_at = now
 
-    def follow(self, delta: Delta, now: float) -> None:
+    def follow(self, delta: Delta, config: BrokerConfig, now: float) -> None:
         image = delta.after
         if delta.brokers_changed:
             gone = image.members.keys() - image.brokers.keys()
             self._gone_since = {one: self._gone_since.get(one, now) for one in gone}
         if delta.members_changed:
-            self._balance_at = min(self._balance_at, now + BALANCE_AFTER_RETURN_S)
+            self._balance_at = min(self._balance_at, now + _soon_s(config))
 
     def due_at(self, image: MetadataImage, config: BrokerConfig, now: float) -> float:
         """When `plan` has something to look at again."""
@@ -88,7 +88,7 @@ class Upkeep:
             plan = evened(assignment, usable_racks(image))
             moves = startable(plan, assignment, moving_of(image))
             if len(moves) < len(plan):
-                self._balance_at = now + BALANCE_AFTER_RETURN_S
+                self._balance_at = now + _soon_s(config)
         elections = _elections(image) if config.auto_leader_rebalance_enable else []
         return UpkeepPlan(moves, elections)
 
@@ -97,6 +97,10 @@ class Upkeep:
         longest_s = config.replica_remake_delay_ms / 1000
         gone = {one for one, since in self._gone_since.items() if now - since >= longest_s}
         return draining_brokers(image) | gone
+
+
+def _soon_s(config: BrokerConfig) -> float:
+    return min(BALANCE_AFTER_RETURN_S, config.leader_imbalance_check_interval_seconds)
 
 
 def _elections(image: MetadataImage) -> list[TopicPartition]:

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidemill.core.ids import TopicPartition
-from tidemill.metadata.balance import (
+from tidemill.core.balance import (
     Assignment,
     away_from_preferred,
     evened,
@@ -15,6 +14,7 @@ from tidemill.metadata.balance import (
     startable,
     vacated,
 )
+from tidemill.core.ids import TopicPartition
 
 NO_RACKS = {0: "", 1: "", 2: ""}
 RACKS = {0: "a", 1: "a", 2: "b", 3: "b"}
