@@ -73,7 +73,7 @@ PURE = (
     "metadata/controller/placement.py",
     "metadata/controller/reassignment.py",
     "metadata/controller/store_writes.py",
-    "metadata/controller/upkeep.py",
+    "metadata/controller/cluster_upkeep.py",
     "metadata/image/described_keys.py",
     "metadata/image/format_1.py",
     "metadata/image/group_keys.py",

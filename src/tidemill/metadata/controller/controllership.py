@@ -21,6 +21,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.core.loop.pacing import Pacer
+from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
     changed_in_sync_set,
@@ -45,7 +46,6 @@ from tidemill.metadata.controller.store_writes import (
     with_minimum_in_force,
 )
 from tidemill.metadata.controller.topic_changes import TopicChanges
-from tidemill.metadata.controller.upkeep import Upkeep
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
@@ -94,7 +94,7 @@ class Controllership:
         self._load = ClusterLoad()
         self.topics = TopicChanges(keeper, self._planner, self.write)
         self._former_leaders = FormerLeaders()
-        self._upkeep = Upkeep()
+        self._upkeep = ClusterUpkeep()
         self._moving: set[str] = set()
         """Topics of which a partition is being moved."""
         self._returns_awaited_until: float | None = None

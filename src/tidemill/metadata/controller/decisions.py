@@ -36,7 +36,7 @@ from tidemill.metadata.image.metadata_image import (
     Return,
     TopicImage,
 )
-from tidemill.metadata.image.overrides import DRAINING, broker_owner
+from tidemill.metadata.image.overrides import ALL_BROKERS, DRAINING, broker_owner
 from tidemill.metadata.image.page import page_of
 
 __all__ = [
@@ -81,10 +81,11 @@ def _present(brokers: Iterable[BrokerImage], waited_for: frozenset[int] = frozen
 
 def draining_brokers(image: MetadataImage) -> frozenset[int]:
     """Brokers that are to be given nothing, and to lose what they have."""
+    everywhere = image.overrides_of(ALL_BROKERS).get(DRAINING)
     return frozenset(
         one
         for one in image.members
-        if image.overrides_of(broker_owner(one)).get(DRAINING) == "true"
+        if image.overrides_of(broker_owner(one)).get(DRAINING, everywhere) == "true"
     )
 
 

@@ -30,7 +30,7 @@ from tidemill.metadata.controller.healing import (
 )
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage
 
-__all__ = ["Upkeep", "UpkeepPlan"]
+__all__ = ["ClusterUpkeep", "UpkeepPlan"]
 
 
 @final
@@ -43,7 +43,7 @@ class UpkeepPlan:
 
 
 @final
-class Upkeep:
+class ClusterUpkeep:
     """Remembers since when brokers are gone, and when something is to be looked at."""
 
     def __init__(self) -> None:
