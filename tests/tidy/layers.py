@@ -78,6 +78,7 @@ PURE = (
     "metadata/image/format_1.py",
     "metadata/image/group_keys.py",
     "metadata/image/head.py",
+    "metadata/image/image_draft.py",
     "metadata/image/isr_proposal.py",
     "metadata/image/metadata_image.py",
     "metadata/image/nodes.py",

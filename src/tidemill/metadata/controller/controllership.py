@@ -18,18 +18,13 @@ from uuid import UUID
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
-from tidemill.core.ids import NO_LEADER, TopicPartition
+from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import RETURNS_WAIT_S
-from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
-    changed_in_sync_set,
-    elected,
     let_in,
-    live_brokers,
     missing_members,
-    moved,
     reconcile,
     returns,
     tellable_pages,
@@ -39,6 +34,7 @@ from tidemill.metadata.controller.election import PartitionChange
 from tidemill.metadata.controller.former_leaders import FormerLeaders
 from tidemill.metadata.controller.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter, PartTooLarge
+from tidemill.metadata.controller.partition_changes import PartitionChanges
 from tidemill.metadata.controller.placement import ClusterLoad
 from tidemill.metadata.controller.store_writes import (
     altered_topic,
@@ -47,13 +43,12 @@ from tidemill.metadata.controller.store_writes import (
 )
 from tidemill.metadata.controller.topic_changes import TopicChanges
 from tidemill.metadata.image import nodes
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
-from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     Delta,
-    ImageDraft,
     MemberImage,
     MetadataImage,
     PartitionImage,
@@ -66,9 +61,6 @@ from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 __all__ = ["Controllership"]
 
 log = logging.getLogger(__name__)
-
-PARTITIONS_PER_SLICE = 250
-"""Partitions of a request that are decided in one slice of the loop: a few milliseconds (S11)."""
 
 
 @final
@@ -93,6 +85,12 @@ class Controllership:
         self._alarm = alarm
         self._load = ClusterLoad()
         self.topics = TopicChanges(keeper, self._planner, self.write)
+        self.partitions = PartitionChanges(
+            keeper,
+            self.change_partitions,
+            is_writable=self.topics.is_writable,
+            led_lately=self._led_lately,
+        )
         self._former_leaders = FormerLeaders()
         self._upkeep = ClusterUpkeep()
         self._moving: set[str] = set()
@@ -240,8 +238,8 @@ class Controllership:
         """Do what nobody asks for: drain, remake, balance."""
         now, config = self._clock.monotonic(), self._live.current
         plan = self._upkeep.plan(self._image, config, now)
-        moved = await self.reassign(plan.moves, term=term)
-        led = await self.elect(plan.elections, unclean=False, term=term)
+        moved = await self.partitions.reassign(plan.moves, term=term)
+        led = await self.partitions.elect(plan.elections, unclean=False, term=term)
         _tell("moving the replicas of %d partitions", moved)
         _tell("gave %d partitions back to their first replicas", led)
         self._look_again(self._upkeep.due_at(self._image, config, now))
@@ -345,53 +343,6 @@ class Controllership:
                 place = f"{names[change.topic_id]}-{change.partition}"
                 self._alarm(f"{place}: broker {change.after.leader} leads without being in sync")
 
-    async def alter_isr(
-        self, sender_id: int, sender_epoch: int, proposals: Sequence[IsrProposal], *, term: int
-    ) -> list[IsrAnswer]:
-        """Change in-sync sets as their leader proposes; one answer each, in order."""
-        sender = self._image.brokers.get(sender_id)
-        is_live = sender_id in live_brokers(self._image).brokers
-        if sender is None or not is_live or sender.epoch != sender_epoch:
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {sender_id} is not let in")
-        outcomes: list[PartitionChange | KafkaError] = []
-        seen: set[tuple[UUID, int]] = set()
-        pacer = Pacer(PARTITIONS_PER_SLICE)
-        for proposal in proposals:
-            await pacer.step()
-            try:
-                if (proposal.topic_id, proposal.partition) in seen:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "names a partition twice")
-                seen.add((proposal.topic_id, proposal.partition))
-                if not self.topics.is_writable(proposal.topic_id):
-                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its page cannot be read")
-                outcomes.append(changed_in_sync_set(self._image, sender, proposal))
-            except KafkaError as refusal:
-                outcomes.append(refusal)
-        changes = [one for one in outcomes if isinstance(one, PartitionChange)]
-        await self.change_partitions(changes, term=term)
-        return [self._isr_answer(one) for one in outcomes]
-
-    async def elect(
-        self, partitions: Sequence[TopicPartition], *, unclean: bool, term: int
-    ) -> list[KafkaError | None]:
-        """Hold elections that somebody asks for; per partition why there was none."""
-
-        def plan(name: str, index: int) -> PartitionChange:
-            return elected(self._image, name, index, unclean=unclean)
-
-        return await self._change_each(partitions, plan, term=term)
-
-    async def reassign(
-        self, targets: Mapping[TopicPartition, Sequence[int] | None], *, term: int
-    ) -> list[KafkaError | None]:
-        """Begin reassignments, or take them back where there is no target; why one was refused."""
-
-        def plan(name: str, index: int) -> PartitionChange:
-            target = targets[TopicPartition(name, index)]
-            return moved(self._image, name, index, target, self._led_lately)
-
-        return await self._change_each(list(targets), plan, term=term)
-
     async def unregister(self, broker_id: int, *, term: int) -> None:
         """Forget a broker that is gone for good, and what was set for it. KafkaError: refused."""
         if not self._keeper.topics_readable:
@@ -401,39 +352,6 @@ class Controllership:
         draft.set_members(without_member(self._image, broker_id))
         draft.drop_overrides(broker_owner(broker_id))
         await self.write(draft, term=term)
-
-    async def _change_each(
-        self,
-        partitions: Sequence[TopicPartition],
-        plan: Callable[[str, int], PartitionChange],
-        *,
-        term: int,
-    ) -> list[KafkaError | None]:
-        """Change partitions, each named once, as somebody wishes; per partition why it was not."""
-        changes: list[PartitionChange] = []
-        refusals: list[KafkaError | None] = []
-        pacer = Pacer(PARTITIONS_PER_SLICE)
-        for name, index in partitions:
-            await pacer.step()
-            try:
-                change = plan(name, index)
-                if not self.topics.is_writable(change.topic_id):
-                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its page cannot be read")
-            except KafkaError as refusal:
-                refusals.append(refusal)
-            else:
-                refusals.append(None)
-                if change.after != change.before:
-                    changes.append(change)
-        await self.change_partitions(changes, term=term)
-        return refusals
-
-    def _isr_answer(self, outcome: PartitionChange | KafkaError) -> IsrAnswer:
-        if isinstance(outcome, KafkaError):
-            return IsrAnswer(outcome.code)
-        topic = self._image.topic_by_id(outcome.topic_id)
-        assert topic is not None
-        return IsrAnswer(ErrorCode.NONE, topic.partitions[outcome.partition])
 
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults

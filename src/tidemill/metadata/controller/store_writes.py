@@ -13,7 +13,11 @@ from uuid import UUID
 from tidemill.core.errors import invariant
 from tidemill.core.ids import NO_LEADER
 from tidemill.metadata.controller.election import PartitionChange
-from tidemill.metadata.image.metadata_image import ImageDraft, PartitionImage, TopicImage
+from tidemill.metadata.image.image_draft import ImageDraft
+from tidemill.metadata.image.metadata_image import (
+    PartitionImage,
+    TopicImage,
+)
 
 __all__ = ["altered_topic", "put_changes", "with_minimum_in_force"]
 

@@ -17,10 +17,10 @@ from tidemill.core.limits import METADATA_PAGES
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, PARTS, SETTINGS, Head
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.metadata_image import (
     Delta,
-    ImageDraft,
     MetadataImage,
     TopicImage,
 )

@@ -17,9 +17,9 @@ from tidemill.core.errors import KafkaError
 from tidemill.core.ids import NO_LEADER
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import MEMBERS, PAGES, SETTINGS, page_path
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
-    ImageDraft,
     MetadataImage,
     TopicImage,
 )

@@ -16,9 +16,9 @@ from tidemill.metadata.controller.controller import (
 )
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.placement import Load
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
-    ImageDraft,
     MetadataImage,
     TopicImage,
 )
