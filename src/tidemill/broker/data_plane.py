@@ -187,7 +187,7 @@ def build_data_plane(
             config=cluster.live,
             log_changes=log_changes,
         ),
-        stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.all_topic_ids),
+        stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.own_logs),
         controller=link,
     )
 

@@ -134,10 +134,16 @@ class Cluster:
     def is_controller(self) -> bool:
         return self._controller.term is not None and self._lease.is_held
 
-    def all_topic_ids(self) -> Collection[UUID] | None:
-        """The ids of all topics of the cluster; None while the image may lack one."""
-        complete = self.may_act and self._keeper.topics_readable and not self._keeper.behind
-        return self.image.names.keys() if complete else None
+    def own_logs(self) -> Collection[tuple[UUID, int]] | None:
+        """Topic id and number of each partition of this broker; None: the image may lack one."""
+        if not self.may_act or not self._keeper.topics_readable or self._keeper.behind:
+            return None
+        return {
+            (topic.topic_id, index)
+            for topic in self.image.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if self.broker_id in partition.replicas
+        }
 
     def subscribe(self, on_delta: Callable[[Delta], None]) -> None:
         """Call `on_delta` with every change of the image, on the event loop, at once."""

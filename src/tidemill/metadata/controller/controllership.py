@@ -255,8 +255,9 @@ class Controllership:
         draft = ImageDraft(image)
         for name in sorted(names):
             topic = image.topics[name]
-            if self.topics.is_writable(topic.topic_id):
-                draft.put_topic(altered_topic(topic, with_minimum_in_force(topic)))
+            after = with_minimum_in_force(topic)
+            if after is not topic and self.topics.is_writable(topic.topic_id):
+                draft.put_topic(altered_topic(topic, after))
         await self.write(draft, term=term)
 
     def _awaited(self, image: MetadataImage) -> frozenset[int]:

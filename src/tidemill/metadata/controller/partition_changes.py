@@ -127,7 +127,8 @@ class PartitionChanges:
                 refusals.append(None)
                 if change.after != change.before:
                     changes.append(change)
-        await self._change(changes, term=term)
+        if changes:
+            await self._change(changes, term=term)
         return refusals
 
     def _isr_answer(self, outcome: PartitionChange | KafkaError) -> IsrAnswer:

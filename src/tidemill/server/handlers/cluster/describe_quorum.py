@@ -4,8 +4,8 @@ v1 times of the last fetch; v2 error messages, directory ids and the nodes' addr
 
 Kafka's controllers vote over a log, `__cluster_metadata`. Here the coordination store decides, and
 the broker that it elected is the controller: it is the leader and the only voter, in the epoch of
-its term, and the other brokers observe. Offsets are numbers of writes to the metadata, as far as the
-broker that is asked knows: its own, and the same for the controller. Those of others are unknown.
+its term, and the other brokers observe. Offsets are numbers of writes to the metadata, as far as
+the broker that is asked knows: its own, and the same for the controller. Others are unknown.
 """
 
 from __future__ import annotations
