@@ -173,3 +173,13 @@ def test_F82_leaderships_come_back_by_themselves_after_a_broker_was_killed(new_c
     cluster.wait_log(r"^\[supervisor\] broker 0 is ready again")
     _wait(lambda: not _facts(cluster)["under_replicated"])
     _wait(lambda: not _facts(cluster)["not_preferred"])
+
+
+def test_F82_after_an_unclean_end_of_all_brokers_each_leads_its_share_again(new_cluster, topic):
+    cluster = new_cluster("leader.imbalance.check.interval.seconds=2")
+    _create(cluster, topic, replication=3)
+    cluster.kill()
+    cluster.start()
+    _wait(lambda: len(_facts(cluster)["brokers"]) == 3)
+    _wait(lambda: not _facts(cluster)["offline"] and not _facts(cluster)["not_preferred"])
+    assert [row["leads"] for row in _facts(cluster)["brokers"]] == [1, 1, 1]
