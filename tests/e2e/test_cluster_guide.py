@@ -81,7 +81,7 @@ def _commands() -> list[tuple[str, str]]:
 
 def test_F131_the_guide_from_one_broker_to_three_can_be_followed(shell):
     commands = _commands()
-    assert len(commands) == 11
+    assert len(commands) == 22
     for line, printed in commands:
         out = shell.run(line)
         assert not printed or out == f"{printed}\n", line

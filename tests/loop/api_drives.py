@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.loop.stage import Drive, Stage
 from tidemill.client.network.broker_connection import BrokerConnection
+from tidemill.core.errors import ErrorCode
 from tidemill.wire.api_keys import API_SPECS, ApiKey
 from tidemill.wire.generated import alter_configs, consumer_group_heartbeat, delete_records
 from tidemill.wire.generated import describe_quorum as quorum_described
@@ -14,6 +15,11 @@ from tidemill.wire.generated.alter_partition import (
     BrokerState,
     RequestPartitionData,
     RequestTopicData,
+)
+from tidemill.wire.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from tidemill.wire.generated.alter_replica_log_dirs import (
     AlterReplicaLogDir,
@@ -69,6 +75,7 @@ from tidemill.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderTopic,
 )
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from tidemill.wire.generated.unregister_broker import UnregisterBrokerRequest
 from tidemill.wire.headers import encode_request
 
 WIDE = 300
@@ -232,7 +239,12 @@ async def one_node_answers(stage: Stage) -> None:
     )
     await stage.ask(quorum_described.DescribeQuorumRequest(topics=[quorum]), 2)
     await stage.ask(ElectLeadersRequest(topic_partitions=None), 2)
+    same = [ReassignablePartition(partition_index=index, replicas=[0]) for index in range(WIDE)]
+    wanted = [ReassignableTopic(name="wide", partitions=same)]
+    await stage.ask(AlterPartitionReassignmentsRequest(topics=wanted), 1)
     await stage.ask(ListPartitionReassignmentsRequest(topics=None), 0)
+    gone = UnregisterBrokerRequest(broker_id=99)
+    await stage.ask(gone, 0, refused=ErrorCode.BROKER_ID_NOT_REGISTERED)
     moved = [AlterReplicaLogDirTopic(name="wide", partitions=list(range(WIDE)))]
     to = [AlterReplicaLogDir(path="/data", topics=moved)]
     await stage.ask(AlterReplicaLogDirsRequest(dirs=to), 2)
@@ -363,7 +375,9 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
             ApiKey.ELECT_LEADERS,
             ApiKey.LIST_CONFIG_RESOURCES,
             ApiKey.DESCRIBE_QUORUM,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,
+            ApiKey.UNREGISTER_BROKER,
             ApiKey.ALTER_REPLICA_LOG_DIRS,
         ),
     ),

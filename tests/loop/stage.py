@@ -44,14 +44,16 @@ class Stage:
         self.world = world
         self._connection = connection
 
-    async def ask(self, message: Message, version: int) -> Any:
-        """The answer, which must be free of errors."""
+    async def ask(
+        self, message: Message, version: int, *, refused: ErrorCode = ErrorCode.NONE
+    ) -> Any:
+        """The answer, which must be free of errors, but for the one that is expected."""
         _, response_type = load(_KEY_OF[type(message).__name__])
         answer = await self._connection.request(
             message, response_type, timeout_s=TIMEOUT_S, version=version
         )
-        codes = [ErrorCode(code).name for code in error_codes(answer) if code]
-        assert not codes, f"{type(message).__name__}: {codes[:3]}"
+        codes = {ErrorCode(code) for code in error_codes(answer)} - {ErrorCode.NONE}
+        assert codes == {refused} - {ErrorCode.NONE}, f"{type(message).__name__}: {codes}"
         return answer
 
     async def settle(self) -> None:

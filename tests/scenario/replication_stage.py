@@ -7,6 +7,8 @@ produce VALUE [acks=1]   waits for the acknowledgement, at most 2 s; it may come
 ask N VALUE              the same with acks=1, but broker N is asked, whoever leads; no retry
 read [N]                 all that a consumer gets, from the leader or from broker N
 delete OFFSET            DeleteRecords: all before the offset
+move N...                reassign the partition to these brokers, the preferred leader first
+take_back                cancel the reassignment that goes on
 crash N [power]          the process dies; with `power` the machine, with all that was not flushed
 restart N [empty]        its next life; with `empty` on a new disk, under the same id
 stop N, start N          clean
@@ -35,12 +37,13 @@ from typing import Any
 
 from tests.sim.clients import retry_until_ready
 from tests.sim.replicas import eventually, log_bytes, replicas_agree
+from tidemill.client.admin.replica_admin import reassign
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.consuming.consumer import EARLIEST, Consumer
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import LATEST_TIMESTAMP, list_offsets
 from tidemill.client.producing.producer import Producer, RecordDelivery
-from tidemill.core.errors import ErrorCode, TidemillError
+from tidemill.core.errors import ErrorCode, KafkaError, TidemillError
 from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.metadata.store.coord import Op
@@ -238,6 +241,20 @@ class ReplicationStage:
     async def _play_delete(self, offset: str) -> None:
         await Admin(self._cluster).delete_records(ORDERS.topic, {0: int(offset)})
 
+    async def _play_move(self, *broker_ids: str) -> None:
+        await self._reassign([int(one) for one in broker_ids])
+
+    async def _play_take_back(self) -> None:
+        await self._reassign(None)
+
+    async def _reassign(self, target: list[int] | None) -> None:
+        async def ask() -> dict[TopicPartition, KafkaError]:
+            await self._cluster.refresh([ORDERS.topic])  # the controller may be another one
+            return await reassign(self._cluster, {ORDERS: target})
+
+        for error in (await retry_until_ready(ask)).values():
+            self._tell(f"refused: {error.code.name}")
+
     # --- faults ----------------------------------------------------------------------------------
 
     async def _play_crash(self, broker_id: str, power: str = "") -> None:
@@ -330,15 +347,22 @@ class ReplicationStage:
         if newest is not None:
             leader = f"leader {newest.leader}" if newest.leader != NO_LEADER else "no leader"
             elr = f", eligible {_ids(newest.elr)}" if newest.elr else ""
-            self._tell(f"{leader}, epoch {newest.leader_epoch}, in sync {_ids(newest.isr)}{elr}")
+            moves = f", coming {_ids(newest.adding)}" if newest.adding else ""
+            moves += f", going {_ids(newest.removing)}" if newest.removing else ""
+            in_sync = f"in sync {_ids(newest.isr)}{elr}{moves}"
+            self._tell(f"{leader}, epoch {newest.leader_epoch}, {in_sync}")
         for broker_id in IDS:
             self._tell(f"  {broker_id} {self._told_replica(broker_id)}")
 
     def _told_replica(self, broker_id: int) -> str:
         broker = self._world.up_brokers().get(broker_id)
         copy = broker.replicas.find(*ORDERS) if broker is not None else None
-        if broker is None or copy is None:
-            return "is down" if broker is None else "has no log yet"
+        if broker is None:
+            return "is down"
+        if copy is None:
+            known = broker.cluster.image.partition(*ORDERS)
+            is_replica = known is not None and broker_id in known.replicas
+            return "has no log yet" if is_replica else "has no replica"
         return f"{_role(copy, has_lease=broker.cluster.may_act)}: {_log(copy)}"
 
     async def _play_controllers(self) -> None:

@@ -31,7 +31,12 @@ ELECTIONS = (
 DOUBTS = ("replication_unknown_isr_change", "replication_zombie_leader")
 CONTROLLERS = ("replication_two_controllers",)
 MARKS = ("replication_deleted_records", "replication_slow_disk")
-NUMBERED = (*FAST_FAILURES, *ELECTIONS, *DOUBTS, *CONTROLLERS, *MARKS)
+MOVES = (
+    "replication_reassignment",
+    "replication_reassignment_crash",
+    "replication_reassignment_taken_back",
+)
+NUMBERED = (*FAST_FAILURES, *ELECTIONS, *DOUBTS, *CONTROLLERS, *MARKS, *MOVES)
 """Stories that prove a requirement: a test of its own names it."""
 
 
@@ -104,6 +109,11 @@ def test_I33_story_of_controllers_plays_as_written(story, request):
 
 @told_in(*MARKS)
 def test_F79_I1_I9_story_of_marks_plays_as_written(story, request):
+    check(story, request)
+
+
+@told_in(*MOVES)
+def test_F100_I8_I12_story_of_a_move_plays_as_written(story, request):
     check(story, request)
 
 

@@ -13,6 +13,7 @@ from functools import partial
 from tests.sim.clients import retry_until_ready
 from tests.sim.history import History
 from tests.sim.probe import Probe
+from tests.sim.replica_moves import ReplicaMoves
 from tests.sim.second_topic import SecondTopic
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
@@ -49,6 +50,8 @@ ALL_KINDS = (
     "failing_disk",
     "recreate_topic",
     "delete_records",
+    "reassign",
+    "drain",
 )
 STALE_READS = "stale_reads"
 """Not a fault: clients that ask former leaders, too, during the whole run."""
@@ -88,6 +91,8 @@ class Faults:
         self._left = 0
         self._second = SecondTopic(world, len(brokers))
         self._second_is_busy = False
+        self._moves = ReplicaMoves(world, self._rng, probe.partitions, brokers)
+        self._moves_are_busy = False
         self.done: list[str] = []
 
     def _draw_kinds(self) -> list[str]:
@@ -122,6 +127,8 @@ class Faults:
             "storm": self._storm,
             "recreate_topic": self._recreate_topic,
             "delete_records": self._delete_records,
+            "reassign": self._reassign,
+            "drain": partial(self._drain, broker_id),
         }
         if kind in of_all:
             await of_all[kind]()
@@ -308,6 +315,18 @@ class Faults:
             self._second_is_busy = True
             await self._second.delete_and_create()
             self._second_is_busy = False
+
+    async def _reassign(self) -> None:
+        if not self._moves_are_busy:
+            self._moves_are_busy = True
+            await self._moves.reassign(self._pause)
+            self._moves_are_busy = False
+
+    async def _drain(self, broker_id: int) -> None:
+        if not self._moves_are_busy:
+            self._moves_are_busy = True
+            await self._moves.drain(broker_id, self._pause)
+            self._moves_are_busy = False
 
     async def _delete_records(self) -> None:
         """Delete some of the records that were acknowledged."""

@@ -36,7 +36,7 @@ class Probe:
 
     def __init__(self, world: SimWorld, partitions: Sequence[TopicPartition]) -> None:
         self._world = world
-        self._partitions = partitions
+        self.partitions = partitions
         self._leaders: dict[tuple[TopicPartition, int], int] = {}
         self._told: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, dict[Partition, _Sample]] = {}
@@ -60,7 +60,7 @@ class Probe:
         """Whether all replicas that a partition counts on are without power."""
         images = [
             image
-            for partition in self._partitions
+            for partition in self.partitions
             if (image := self._newest(partition, self._world.known_brokers())) is not None
         ]
         return any(
@@ -70,7 +70,7 @@ class Probe:
     def look(self) -> None:
         if self.broken is None:
             brokers = self._world.up_brokers()
-            for partition in self._partitions:
+            for partition in self.partitions:
                 self._look_at(partition, brokers)
 
     def _look_at(self, partition: TopicPartition, brokers: Mapping[int, Broker]) -> None:

@@ -22,9 +22,9 @@ from tidemill.coordinators.runtime.deadlines import Deadlines
 from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     Delta,
-    ImageDraft,
     MetadataImage,
     PartitionImage,
     TopicImage,

@@ -31,7 +31,7 @@ from tidemill.core.net import AsyncioNet, Net
 from tidemill.core.rng import Rng, SystemRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.image.format_1 import converted_from_format_1
+from tidemill.metadata.format_1 import converted_from_format_1
 from tidemill.metadata.image.metadata_image import MetadataImage, difference
 from tidemill.metadata.store.coord import Coord
 from tidemill.metadata.store.sqlite_store import SqliteCoord

@@ -139,6 +139,7 @@ def build_data_plane(
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
         broker_epoch=lambda: cluster.broker_epoch,
         checkpoint=lambda: housekeeping.write_checkpoint(),
+        unclean_epoch=lambda one: None if one.image is None else one.image.unclean_epoch,
     )
 
     def follow_and_tell(partition: Partition, image: PartitionImage) -> None:
@@ -186,7 +187,7 @@ def build_data_plane(
             config=cluster.live,
             log_changes=log_changes,
         ),
-        stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.all_topic_ids),
+        stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.own_logs),
         controller=link,
     )
 

@@ -10,6 +10,7 @@ import click
 
 from tidemill.cli.text import escape, print_table
 from tidemill.client.admin.cluster_admin import ClusterSnapshot
+from tidemill.client.admin.replica_admin import Reassignment
 from tidemill.client.network.metadata_cache import PartitionInfo
 from tidemill.core.ids import TopicPartition
 
@@ -47,10 +48,12 @@ class ClusterHealth:
             for index, partition in topic.partitions.items()
         ]
         self.offline = [name for name, one in self.partitions if one.leader not in self._live]
+        adding = {move.partition: move.adding for move in snapshot.moves}
         self.under_replicated = [
             name
             for name, one in self.partitions
-            if one.leader in self._live and len(one.isr) < len(one.replicas)
+            if one.leader in self._live
+            and set(one.replicas).difference(one.isr, adding.get(name, ()))
         ]
         self.not_preferred = [
             name
@@ -82,7 +85,10 @@ class ClusterHealth:
     def _role(self, broker_id: int) -> str:
         if broker_id not in self._live:
             return "missing"
-        return "controller" if broker_id == self._snapshot.controller_id else "broker"
+        role = "controller" if broker_id == self._snapshot.controller_id else "broker"
+        if broker_id in self._snapshot.fenced:
+            return f"{role}, fenced"
+        return f"{role}, draining" if broker_id in self._snapshot.draining else role
 
     def sentences(self) -> Iterator[str]:
         """What is wrong, and what to do about it; nothing if all is well."""
@@ -90,21 +96,37 @@ class ClusterHealth:
         if self._snapshot.controller_id not in self._live:
             yield "there is no controller: topics cannot be changed until one is elected"
         for row in self.rows():
-            if row.address is None:
-                held = f"{row.replicas} replicas"
-                yield f"broker {row.broker_id} is missing and holds {held}: start it"
+            yield from self._about(row)
         for name in self.offline:
             yield f"{name} has no leader: {self._offline_advice(states[name])}"
         for name in self.under_replicated:
             state = states[name]
             behind = [str(one) for one in state.replicas if one not in state.isr]
             yield f"{name} is under-replicated: broker {', '.join(behind)} is not in sync"
+        for move in self._snapshot.moves:
+            yield f"{move.partition} is being moved: {told_move(move)}"
+
+    def _about(self, row: BrokerRow) -> Iterator[str]:
+        held = f"{row.replicas} replicas"
+        if row.address is None:
+            yield f"broker {row.broker_id} is missing and holds {held}: start it"
+        elif row.broker_id in self._snapshot.fenced:
+            yield f"broker {row.broker_id} waits until the controller lets it in"
+        elif row.broker_id in self._snapshot.draining:
+            left = f"{held} are still there" if row.replicas else "it is empty and may be stopped"
+            yield f"broker {row.broker_id} is being drained: {left}"
 
     def _offline_advice(self, state: PartitionInfo) -> str:
         waiting = [str(one) for one in state.replicas if one not in self._live]
         if waiting:
             return f"start broker {', '.join(waiting)}"
         return "`tidemill cluster elect unclean` elects a replica that may lack records"
+
+
+def told_move(move: Reassignment) -> str:
+    """Who comes and who goes."""
+    parts = [("to", move.adding), ("off", move.removing)]
+    return ", ".join(f"{way} broker {', '.join(map(str, ids))}" for way, ids in parts if ids)
 
 
 def cluster_facts(snapshot: ClusterSnapshot) -> dict[str, Any]:
@@ -129,6 +151,17 @@ def cluster_facts(snapshot: ClusterSnapshot) -> dict[str, Any]:
         "offline": [str(name) for name in health.offline],
         "under_replicated": [str(name) for name in health.under_replicated],
         "not_preferred": [str(name) for name in health.not_preferred],
+        "fenced": sorted(snapshot.fenced),
+        "draining": sorted(snapshot.draining),
+        "moves": [
+            {
+                "partition": str(move.partition),
+                "replicas": move.replicas,
+                "adding": move.adding,
+                "removing": move.removing,
+            }
+            for move in snapshot.moves
+        ],
     }
 
 
@@ -138,7 +171,8 @@ def print_cluster(snapshot: ClusterSnapshot) -> None:
     click.echo(
         f"cluster {escape(snapshot.cluster_id)}, {len(health.partitions)} partitions: "
         f"{len(health.offline)} without a leader, {len(health.under_replicated)} under-replicated, "
-        f"{len(health.not_preferred)} not led by their first replica"
+        f"{len(health.not_preferred)} not led by their first replica, "
+        f"{len(snapshot.moves)} being moved"
     )
     print_table(
         _COLUMNS,

@@ -188,6 +188,14 @@ PARTITIONS_ENCODED_PER_SLICE = 2_000
 """Partitions that are encoded or decoded in one slice of the loop: about 5 ms."""
 RETURNS_WAIT_S = 5.0
 """How long a new controller waits for several brokers that are missing at once."""
+FORMER_LEADER_KEPT_S = 6.0
+"""How long a living broker that lost a leadership stays a replica: a session of the store."""
+MOVES_PER_BROKER_MAX = 4
+"""Partitions that a broker copies, or gives away, at once by itself."""
+BALANCE_AFTER_RETURN_S = 30.0
+"""How long after a broker has come back leaderships are looked at: it is in sync by then."""
+UPKEEP_INTERVAL_S = 1.0
+"""How often the next replicas are chosen while some must move."""
 SESSION_LOOK_S = 0.05
 """How often a process looks for changes and deaths that no peer told it of."""
 SESSION_STAMP_S = 0.2

@@ -16,9 +16,8 @@ The rules of this shell:
 from __future__ import annotations
 
 import asyncio
-import base64
 import logging
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar, final
 from uuid import UUID
@@ -26,7 +25,7 @@ from uuid import UUID
 from tidemill.core.clock import Clock
 from tidemill.core.config.broker_config import BrokerConfig, Endpoint
 from tidemill.core.config.live_config import LiveConfig
-from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable, UserError
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId, TopicPartition
 from tidemill.core.rng import Rng
 from tidemill.metadata.controller.controller import (
@@ -38,21 +37,21 @@ from tidemill.metadata.controller.controller import (
 from tidemill.metadata.controller.controllership import Controllership
 from tidemill.metadata.controller.decisions import leads_what_others_could
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter
+from tidemill.metadata.founding import found_cluster, try_multi
 from tidemill.metadata.image import nodes
-from tidemill.metadata.image.head import Head
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ImageKeeper
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     Delta,
-    ImageDraft,
     MetadataImage,
 )
 from tidemill.metadata.lease import Lease
 from tidemill.metadata.override_writer import OverrideChange, OverrideWriter
 from tidemill.metadata.registration import Presence, Registration, read_counter
-from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Op, Put, SessionState
+from tidemill.metadata.store.coord import Coord, CoordConflict, Put, SessionState
 
 __all__ = ["Cluster"]
 
@@ -127,13 +126,24 @@ class Cluster:
         return not self._registration.presence.unclean
 
     @property
+    def metadata_seq(self) -> int:
+        """The number of the last write that this broker's image contains."""
+        return self._keeper.head.seq
+
+    @property
     def is_controller(self) -> bool:
         return self._controller.term is not None and self._lease.is_held
 
-    def all_topic_ids(self) -> Collection[UUID] | None:
-        """The ids of all topics of the cluster; None while the image may lack one."""
-        complete = self.may_act and self._keeper.topics_readable and not self._keeper.behind
-        return self.image.names.keys() if complete else None
+    def own_logs(self) -> Collection[tuple[UUID, int]] | None:
+        """Topic id and number of each partition of this broker; None: the image may lack one."""
+        if not self.may_act or not self._keeper.topics_readable or self._keeper.behind:
+            return None
+        return {
+            (topic.topic_id, index)
+            for topic in self.image.topics.values()
+            for index, partition in enumerate(topic.partitions)
+            if self.broker_id in partition.replicas
+        }
 
     def subscribe(self, on_delta: Callable[[Delta], None]) -> None:
         """Call `on_delta` with every change of the image, on the event loop, at once."""
@@ -319,34 +329,9 @@ class Cluster:
         await self._ensure_cluster()
 
     async def _ensure_cluster(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(self._rng.uuid().bytes).rstrip(b"=").decode()
-        made: list[Op] = [
-            Create(nodes.CLUSTER, nodes.encode_cluster_id(cluster_id)),
-            Create(nodes.CONTROLLER_EPOCH, nodes.encode_counter(0)),
-            Create(nodes.BROKER_EPOCH, nodes.encode_counter(0)),
-            Create(nodes.PRODUCER_IDS, nodes.encode_counter(0)),
-            Create(nodes.HEAD, Head().encode()),
-        ]
-        node = await self._coord.get(nodes.CLUSTER)
-        if node is None:
-            await self._try_multi(made)
-            node = await self._coord.get(nodes.CLUSTER)
-        if node is None:
-            raise StoreUnavailable(f"{nodes.CLUSTER} is missing")
         draft = ImageDraft(self.image)
-        try:
-            draft.set_cluster_id(nodes.decode_cluster_id(nodes.CLUSTER, node))
-        except nodes.BadNode as bad:
-            raise UserError(f"the coordination store cannot be used: {bad}") from bad
+        draft.set_cluster_id(await found_cluster(self._coord, self._rng))
         self._keeper.publish(draft)
-
-    async def _try_multi(self, ops: Sequence[Op]) -> bool:
-        """Run the multi; False if another broker's change came first."""
-        try:
-            await self._coord.multi(ops)
-        except CoordConflict:
-            return False
-        return True
 
     # --- only on the controller (KafkaError NOT_CONTROLLER elsewhere) ----------------------------
 
@@ -403,7 +388,9 @@ class Cluster:
         StoreUnavailable: each of them may be made or not.
         """
         return await self._as_controller(
-            lambda term: self._controller.alter_isr(sender_id, sender_epoch, proposals, term=term)
+            lambda term: self._controller.partitions.alter_isr(
+                sender_id, sender_epoch, proposals, term=term
+            )
         )
 
     async def elect_leaders(
@@ -415,8 +402,20 @@ class Cluster:
         partition is named once.
         """
         return await self._as_controller(
-            lambda term: self._controller.elect(partitions, unclean=unclean, term=term)
+            lambda term: self._controller.partitions.elect(partitions, unclean=unclean, term=term)
         )
+
+    async def reassign(
+        self, targets: Mapping[TopicPartition, Sequence[int] | None]
+    ) -> list[KafkaError | None]:
+        """Move replicas to other brokers, or without a target stop that; why one was refused."""
+        return await self._as_controller(
+            lambda term: self._controller.partitions.reassign(targets, term=term)
+        )
+
+    async def unregister_broker(self, broker_id: int) -> None:
+        """Forget a broker that is gone for good. KafkaError: it is not, or holds replicas."""
+        await self._as_controller(lambda term: self._controller.unregister(broker_id, term=term))
 
     async def _as_controller(self, work: Callable[[int], Awaitable[_T]]) -> _T:
         """Do `work(term)` on settled metadata; try again if the metadata proves stale."""
@@ -444,6 +443,6 @@ class Cluster:
         for _ in range(CAS_ATTEMPTS_MAX):
             first, version = await read_counter(self._coord, nodes.PRODUCER_IDS)
             value = nodes.encode_counter(first + count)
-            if await self._try_multi([Put(nodes.PRODUCER_IDS, value, version)]):
+            if await try_multi(self._coord, [Put(nodes.PRODUCER_IDS, value, version)]):
                 return range(first, first + count)
         raise StoreUnavailable("too many brokers ask for producer ids at once")

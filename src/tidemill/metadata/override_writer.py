@@ -20,8 +20,8 @@ from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult
 from tidemill.metadata.controller.topic_changes import WriteDraft
 from tidemill.metadata.image.group_keys import check_group_overrides
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ImageKeeper
-from tidemill.metadata.image.metadata_image import ImageDraft
 from tidemill.metadata.image.overrides import (
     ALL_BROKERS,
     ConfigOwner,

@@ -187,9 +187,20 @@ class Partition:
         led = self.led
         if led is not None:
             self.isr = led.in_sync.committed
-            replica_count = len(led.followers) + 1
-            self.effective_in_sync_min = effective_min_isr(self.settings.in_sync_min, replica_count)
+            self.effective_in_sync_min = self._least_in_sync()
             self._alone = led.in_sync.is_alone(self.effective_in_sync_min)
+
+    def _least_in_sync(self) -> int:
+        """The minimum, counted without replicas that come or go by a reassignment."""
+        image = self.image
+        if image is None:
+            return 1
+        return effective_min_isr(
+            self.settings.in_sync_min,
+            len(image.replicas),
+            len(image.adding),
+            len(image.removing),
+        )
 
     def set_settings(self, settings: PartitionSettings) -> None:
         """Adopt changed topic keys; a lower minimum may release waiting requests."""

@@ -22,6 +22,7 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, PartitionImage, TopicImage
+from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.flush_requests import FlushRequests
 from tidemill.replication.led_replicas import BrokerEpochs
@@ -78,8 +79,9 @@ def _or_forever(limit: int) -> int:
     return FOREVER if limit == INT64_MAX else limit
 
 
-def settings_of(config: TopicConfig) -> PartitionSettings:
+def settings_of(topic: TopicImage) -> PartitionSettings:
     """The part of a topic's configuration that the partition obeys."""
+    config = topic.config
     return PartitionSettings(
         policy=BatchPolicy(
             max_message_bytes=config.max_message_bytes,
@@ -89,7 +91,7 @@ def settings_of(config: TopicConfig) -> PartitionSettings:
             require_keys=config.compacts,
             compression=config.compression_type,
         ),
-        in_sync_min=config.min_insync_replicas,
+        in_sync_min=topic.min_isr,
         flush_before_ack=config.flush_group,
         segment_bytes=config.segment_bytes,
     )
@@ -115,6 +117,8 @@ class ReplicaManager:
         self._lease = lease
         self._broker_epoch = broker_epoch
         self._is_let_in = broker_epoch is None
+        self._untold: frozenset[int] = frozenset()
+        """Pages whose partitions do not know of our return yet: nothing is led there."""
         self.broker_epochs = BrokerEpochs()
         self.candidate_came: Callable[[], None] = lambda: None
         """Called when a follower has caught up and may join an in-sync set."""
@@ -173,9 +177,11 @@ class ReplicaManager:
         """Whether we were let in just now, or are not any more."""
         if self._broker_epoch is None:
             return False
-        before = self._is_let_in
+        before = self._is_let_in, self._untold
         self._is_let_in = _is_let_in(image, self.broker_id, self._broker_epoch())
-        return self._is_let_in is not before
+        member = image.members.get(self.broker_id)
+        self._untold = frozenset(() if member is None else member.untold)
+        return before != (self._is_let_in, self._untold)
 
     def _take_leading_roles(self, image: MetadataImage) -> None:
         """Also of topics that have not changed: whether we are let in decides these roles."""
@@ -193,12 +199,12 @@ class ReplicaManager:
             if topic is None or self._store.get(name, topic.topic_id) is None:
                 self._store.delete_log(name)
             else:
-                settings, log_config = settings_of(topic.config), log_config_of(topic.config)
+                settings, log_config = settings_of(topic), log_config_of(topic.config)
                 image = topic.partitions[name.partition]
                 self._apply_partition(topic, name.partition, image, settings, log_config)
 
     def _apply_topic(self, topic: TopicImage) -> None:
-        settings = settings_of(topic.config)
+        settings = settings_of(topic)
         log_config = log_config_of(topic.config)
         for index, image in enumerate(topic.partitions):
             if self.broker_id in image.replicas:
@@ -226,7 +232,7 @@ class ReplicaManager:
 
     def _take_role(self, partition: Partition, image: PartitionImage) -> None:
         leads = image.leader == self.broker_id
-        if leads and not self._is_let_in:
+        if leads and (not self._is_let_in or page_of(partition.topic_id) in self._untold):
             partition.as_follower.after_cut = None
             partition.step_back(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self._followed(partition, replace(image, leader=NO_LEADER))

@@ -28,8 +28,7 @@ from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.core.owner_lease import ALWAYS
-from tidemill.metadata.controller.election import Return
-from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage
+from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage, Return
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.in_sync import InSync, Members, ids_of
 from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar
@@ -437,14 +436,16 @@ def _without_lease(call: Function, *arguments: object) -> object:
 
 _ELECTION = "tidemill.metadata.controller.election"
 _DECISIONS = "tidemill.metadata.controller.decisions"
+_REASSIGNMENT = "tidemill.metadata.controller.reassignment"
+_FORMER_LEADERS = "tidemill.metadata.controller.former_leaders:FormerLeaders"
 
 
 @mutant("elect outside the isr", f"{_ELECTION}:_elect")
 def _outside_isr(original: Function) -> Function:
-    return lambda partition, live, config: original(
+    return lambda partition, live, rules: original(
         replace(partition, isr=tuple(one for one in partition.replicas if one in live), elr=()),
         live,
-        config,
+        rules,
     )
 
 
@@ -483,15 +484,45 @@ def _no_bump_on_removal(original: Function) -> Function:
     )
 
 
-@mutant("moved leader dropped from the isr", f"{_ELECTION}:_handed_over")
-def _moved_leader_dropped(original: Function) -> Function:
-    def handed_over(partition: PartitionImage, candidates: Function) -> PartitionImage:
-        after: PartitionImage = original(partition, candidates)
-        if after.leader == partition.leader:
+def _without_old_leader(original: Function) -> Function:
+    def handed_over(
+        partition: PartitionImage, wanted: Function, candidates: Function
+    ) -> PartitionImage | None:
+        after: PartitionImage | None = original(partition, wanted, candidates)
+        if after is None or after.leader == partition.leader:
             return after
         return replace(after, isr=tuple(one for one in after.isr if one != partition.leader))
 
     return handed_over
+
+
+mutant("moved leader dropped from the isr", f"{_ELECTION}:handed_over")(_without_old_leader)
+mutant("reassigned leader dropped from the isr", f"{_REASSIGNMENT}:handed_over")(
+    _without_old_leader
+)
+
+
+@mutant("former leader forgotten at once", f"{_FORMER_LEADERS}.of")
+def _forgotten_at_once(_original: Function) -> Function:
+    return lambda _leaders, _topic_id, _index, _partition, _now: ()
+
+
+@mutant("no epoch bump when a replica leaves", f"{_REASSIGNMENT}:_without_replicas")
+def _no_bump_when_one_leaves(original: Function) -> Function:
+    return lambda partition, gone: replace(
+        original(partition, gone), leader_epoch=partition.leader_epoch
+    )
+
+
+@mutant("move ends before the copy does", f"{_DECISIONS}:advanced")
+def _ends_early(original: Function) -> Function:
+    def advanced(partition: PartitionImage, *rest: Function) -> PartitionImage:
+        if not partition.is_moving:
+            return partition
+        after: PartitionImage = original(replace(partition, isr=partition.replicas), *rest)
+        return after
+
+    return advanced
 
 
 @mutant("storm counted dead", "tidemill.metadata.controller.controllership:Controllership._awaited")

@@ -1,12 +1,13 @@
-"""Removes the logs of topics that were deleted while this broker was down.
+"""Removes the logs that this broker lost while it was down: deleted topics, replicas moved away.
 
-A broker that runs hears of each deletion. One that was down finds, at its next start, logs whose
-topic the cluster no longer has. Removing records is final, so a log goes only if all of this holds,
-at the start and again an hour later:
+A broker that runs hears of each deletion and each move. One that was down finds, at its next start,
+logs that the cluster does not count as its own. Removing records is final, so a log goes only if
+all of this holds, at the start and again an hour later:
 
 - the image is complete: this broker is a member of the cluster, has read every change, and every
   stored topic could be read;
-- no topic has the id that the log's own files name; the name of the topic does not count (I34).
+- no topic has the id that the log's own files name, or this broker is no replica of the partition;
+  the name of the topic does not count (I34).
 
 The hour is for people: a coordination store that was restored from an old backup lacks the newest
 topics, and the log says at the start what is going to be removed.
@@ -42,18 +43,18 @@ _Strays = Mapping[TopicPartition, TopicId]
 
 @final
 class StrayLogs:
-    """The logs of one data directory that belong to no topic."""
+    """The logs of one data directory that belong to no partition of this broker."""
 
     def __init__(
         self,
         directory: LogDirectory,
         pending_logs: PendingLogs,
-        all_topic_ids: Callable[[], Collection[UUID] | None],
+        own_logs: Callable[[], Collection[tuple[UUID, int]] | None],
     ) -> None:
-        """`all_topic_ids` gives None while the image may lack a topic."""
+        """`own_logs` has topic ids and partition numbers; None while the image may lack one."""
         self._directory = directory
         self._pending_logs = pending_logs
-        self._all_topic_ids = all_topic_ids
+        self._own_logs = own_logs
 
     async def run(self) -> None:
         """Find the stray logs of this start, announce them, and remove them after the delay."""
@@ -61,8 +62,8 @@ class StrayLogs:
         if not found:
             return
         log.error(
-            "%d logs belong to no topic of this cluster, as if their topics were deleted while "
-            "this broker was down; they will be removed in %d minutes: %s",
+            "%d logs belong to no partition of this broker, as if topics were deleted or replicas "
+            "moved while it was down; they will be removed in %d minutes: %s",
             len(found),
             REMOVAL_DELAY_S // 60,
             _shown(found),
@@ -71,10 +72,14 @@ class StrayLogs:
         await self._remove(await self._among(found))
 
     async def _among(self, logs: _Strays) -> dict[TopicPartition, TopicId]:
-        """Those of these logs whose topic the cluster does not have."""
-        while (known := self._all_topic_ids()) is None:  # noqa: ASYNC110 - rare, and not urgent
+        """Those of these logs that are not of this broker."""
+        while (known := self._own_logs()) is None:  # noqa: ASYNC110 - rare, and not urgent
             await asyncio.sleep(RETRY_INTERVAL_S)
-        return {name: topic_id for name, topic_id in logs.items() if topic_id not in known}
+        return {
+            name: topic_id
+            for name, topic_id in logs.items()
+            if (topic_id, name.partition) not in known
+        }
 
     async def _remove(self, strays: _Strays) -> None:
         pacer = Pacer(LOGS_PER_SLICE)
@@ -90,7 +95,9 @@ class StrayLogs:
         except StorageFault as fault:
             log.error("removing stray logs failed: %s", fault)
         self._pending_logs.wake()
-        log.warning("removed %d logs that belonged to no topic: %s", len(removed), _shown(removed))
+        log.warning(
+            "removed %d logs of no partition of this broker: %s", len(removed), _shown(removed)
+        )
 
 
 def _shown(strays: _Strays) -> str:

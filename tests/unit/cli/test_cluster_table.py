@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 from tidemill.cli.cluster_table import ClusterHealth, cluster_facts, print_cluster
 from tidemill.client.admin.cluster_admin import ClusterSnapshot
+from tidemill.client.admin.replica_admin import Reassignment
 from tidemill.client.network.metadata_cache import BrokerInfo, PartitionInfo, TopicInfo
+from tidemill.core.ids import TopicPartition
 
 
 def partition(index: int, leader: int, isr: list[int]) -> PartitionInfo:
@@ -70,3 +73,27 @@ def test_names_of_topics_cannot_control_the_terminal(capsys):
     hostile = TopicInfo("\x1b[2J", UUID(int=1), False, {0: partition(0, -1, [])})
     print_cluster(ClusterSnapshot("id", 0, [BrokerInfo(0, "h", 1)], [hostile]))
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_moves_drained_and_fenced_brokers_are_told():
+    known = snapshot(partition(0, 0, [0, 1, 2]))
+    moving = replace(
+        known,
+        moves=[Reassignment(TopicPartition("t", 0), (1, 0), adding=(1,), removing=(0,))],
+        draining=frozenset({0}),
+        fenced=frozenset({2}),
+    )
+    assert list(ClusterHealth(moving).sentences()) == [
+        "broker 0 is being drained: 1 replicas are still there",
+        "broker 2 waits until the controller lets it in",
+        "t-0 is being moved: to broker 1, off broker 0",
+    ]
+    assert cluster_facts(moving)["moves"][0]["adding"] == (1,)
+
+
+def test_a_replica_that_is_still_copied_is_no_sign_of_trouble():
+    growing = replace(
+        snapshot(partition(0, 0, [0, 1])),
+        moves=[Reassignment(TopicPartition("t", 0), (0, 1, 2), adding=(2,), removing=())],
+    )
+    assert ClusterHealth(growing).under_replicated == []

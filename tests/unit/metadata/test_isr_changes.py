@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.metadata.three_brokers import partition, propose, three_brokers
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.controller.controllership import PARTITIONS_PER_SLICE
+from tidemill.metadata.controller.partition_changes import PARTITIONS_PER_SLICE
 from tidemill.metadata.image.isr_proposal import IsrProposal
 
 

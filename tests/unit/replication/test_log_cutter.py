@@ -16,7 +16,11 @@ from tests.support.partitions import NOW_MS, OWN, SECOND, Flushes, image, settin
 from tidemill.core.errors import KafkaError, StorageFault
 from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
-from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
+from tidemill.metadata.image.image_draft import ImageDraft
+from tidemill.metadata.image.metadata_image import (
+    MetadataImage,
+    TopicImage,
+)
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.journal_settler import JournalSettler

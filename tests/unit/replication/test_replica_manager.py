@@ -10,9 +10,9 @@ import pytest
 from tests.support.partitions import OWN, SECOND, THIRD, Flushes, append, fetched, image
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
-    ImageDraft,
     MemberImage,
     MetadataImage,
     PartitionImage,

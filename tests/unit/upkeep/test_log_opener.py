@@ -14,8 +14,8 @@ from tests.support.loop_watch import LoopWatch
 from tests.support.partitions import OWN, SECOND, Flushes, image
 from tidemill.core.errors import DiskBusy, StorageFault
 from tidemill.core.ids import TopicId
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
-    ImageDraft,
     MetadataImage,
     TopicImage,
     difference,

@@ -1,4 +1,4 @@
-"""Logs of topics that were deleted while the broker was down are removed, late and with care."""
+"""Logs that a broker lost while it was down are removed, late and with care."""
 
 from __future__ import annotations
 
@@ -43,10 +43,14 @@ def removed_after(directory, seconds, known):
 
 def test_a_log_without_a_topic_is_removed_with_its_files(disk):
     directory = opened(disk)
-    assert removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [OTHER_ID])
+    assert removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [(OTHER_ID, 0)])
     directory.settle_removals()
     assert directory.purge_slice(100)
     assert disk.list_names("/data") == [".lock", "meta"]
+
+
+def test_a_log_of_a_replica_that_was_moved_away_is_removed(disk):
+    assert removed_after(opened(disk), REMOVAL_DELAY_S + 1, lambda: [(TOPIC_ID, 1)])
 
 
 def test_people_are_told_an_hour_before(disk, caplog):
@@ -60,7 +64,7 @@ def test_people_are_told_an_hour_before(disk, caplog):
 
 def test_a_log_of_a_topic_that_exists_stays(disk, caplog):
     directory = opened(disk)
-    assert not removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [TOPIC_ID])
+    assert not removed_after(directory, REMOVAL_DELAY_S + 1, lambda: [(TOPIC_ID, 0)])
     assert not caplog.records
 
 
@@ -71,7 +75,7 @@ def test_nothing_is_removed_while_the_image_may_lack_a_topic(disk):
 
 def test_a_topic_that_comes_back_within_the_hour_keeps_its_log(disk):
     directory = opened(disk)
-    answers = iter([[], None, [TOPIC_ID]])
+    answers = iter([[], None, [(TOPIC_ID, 0)]])
     assert not removed_after(directory, 2 * REMOVAL_DELAY_S, lambda: next(answers))
 
 
@@ -88,7 +92,9 @@ def test_a_new_topic_of_the_same_name_keeps_its_log(disk):
     directory = opened(disk)
 
     async def scenario():
-        task = asyncio.create_task(StrayLogs(directory, PendingLogs(), lambda: [OTHER_ID]).run())
+        task = asyncio.create_task(
+            StrayLogs(directory, PendingLogs(), lambda: [(OTHER_ID, 0)]).run()
+        )
         await asyncio.sleep(1)
         directory.create_log(ORDERS, OTHER_ID, SMALL)
         await asyncio.sleep(REMOVAL_DELAY_S)
@@ -106,7 +112,20 @@ def test_a_member_that_has_read_everything_knows_all_topics(run):
         (cluster,) = await SmallCluster().start(0)
         (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
         await cluster.catch_up()
-        assert list(cluster.all_topic_ids()) == [made.topic_id]
+        assert cluster.own_logs() == {(made.topic_id, 0)}
+
+    run(scenario())
+
+
+def test_a_partition_of_other_brokers_is_not_among_the_own_ones(run):
+    async def scenario():
+        small = SmallCluster()
+        cluster, other = await small.start(0, 1)
+        spec = TopicSpec(name="t", assignments={0: [0], 1: [1]})
+        (made,) = await cluster.create_topics([spec])
+        await small.catch_up()
+        assert cluster.own_logs() == {(made.topic_id, 0)}
+        assert other.own_logs() == {(made.topic_id, 1)}
 
     run(scenario())
 
@@ -116,7 +135,7 @@ def test_a_broker_without_a_session_does_not_claim_to_know_all_topics(run):
         small = SmallCluster()
         (cluster,) = await small.start(0)
         small.server.expire(small.members[0].coord)
-        assert cluster.all_topic_ids() is None
+        assert cluster.own_logs() is None
 
     run(scenario())
 
@@ -128,6 +147,6 @@ def test_a_topic_that_cannot_be_read_may_be_the_owner_of_any_log(run):
         (made,) = await cluster.create_topics([TopicSpec(name="t", partitions=1)])
         await small.put(page_path(page_of(made.topic_id)), b"garbage")
         await small.catch_up()
-        assert cluster.all_topic_ids() is None
+        assert cluster.own_logs() is None
 
     run(scenario())

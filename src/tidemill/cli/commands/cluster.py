@@ -1,4 +1,4 @@
-"""`tidemill cluster`: describe, elect."""
+"""`tidemill cluster`: describe, elect; the commands of `cluster_moves.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import sys
 import click
 
 from tidemill.cli.cluster_table import cluster_facts, print_cluster
+from tidemill.cli.commands.cluster_moves import drain, reassign_command, rebalance
 from tidemill.cli.failures import explain
+from tidemill.cli.partition_names import parse_partition
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json
 from tidemill.client.admin.cluster_admin import (
@@ -18,8 +20,7 @@ from tidemill.client.admin.cluster_admin import (
 )
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
-from tidemill.core.errors import ErrorCode, KafkaError, UserError
-from tidemill.core.ids import TopicPartition
+from tidemill.core.errors import ErrorCode, KafkaError
 
 __all__ = ["cluster"]
 
@@ -28,7 +29,12 @@ _WATCH_S = 1.0
 
 @click.group()
 def cluster() -> None:
-    """Describe the cluster, and elect leaders."""
+    """Describe the cluster, elect leaders, and move replicas."""
+
+
+cluster.add_command(reassign_command)
+cluster.add_command(drain)
+cluster.add_command(rebalance)
 
 
 @cluster.command()
@@ -69,7 +75,7 @@ def elect(kind: str, names: tuple[str, ...], yes: bool, as_json: bool, bootstrap
     `preferred` gives partitions back to the first of their replicas. `unclean` gives a partition
     without a leader to a replica that may lack acknowledged records: they are lost then.
     """
-    partitions = [_parse_partition(name) for name in names] or None
+    partitions = [parse_partition(name) for name in names] or None
     is_unclean = kind == "unclean"
     if is_unclean and not yes:
         click.confirm("Records that the new leaders lack are lost. Go on?", abort=True, err=True)
@@ -96,13 +102,6 @@ def _check_done(results: list[ElectionResult]) -> None:
     if refused:
         names = ", ".join(str(result.partition) for result in refused)
         raise KafkaError(refused[0].code, f"not elected: {names}")
-
-
-def _parse_partition(text: str) -> TopicPartition:
-    name, colon, index = text.rpartition(":")
-    if not colon or not name or not (index.isascii() and index.isdecimal()):
-        raise UserError(f"--partition {text}: expected TOPIC:PARTITION, as in orders:0")
-    return TopicPartition(name, int(index))
 
 
 def _facts(result: ElectionResult) -> dict[str, object]:

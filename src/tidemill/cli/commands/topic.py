@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from tidemill.cli.replica_moves import MovePlan, carry_out
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json, print_table
+from tidemill.client.admin.cluster_admin import take_cluster_snapshot
 from tidemill.client.admin.topic_admin import BROKER_DEFAULT, Admin, ConfigEntry
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.metadata_cache import TopicInfo
 from tidemill.client.network.offset_lookup import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+from tidemill.core.balance import resized
 from tidemill.core.config.keys import parse_assignments
 from tidemill.core.errors import ErrorCode, KafkaError
 
@@ -122,18 +126,24 @@ def describe(name: str | None, as_json: bool, bootstrap: str) -> None:
     help="Reset a key to its default; repeatable.",
 )
 @click.option("--partitions", type=_INT32, help="Raise the number of partitions to this.")
+@click.option(
+    "--replication",
+    type=click.IntRange(1, 32_767),
+    help="Copies of each partition; waits until they are there.",
+)
 @bootstrap_option
 def alter(
     name: str,
     configs: tuple[str, ...],
     deleted: tuple[str, ...],
     partitions: int | None,
+    replication: int | None,
     bootstrap: str,
 ) -> None:
-    """Change the configuration of the topic NAME, or add partitions."""
+    """Change the configuration of the topic NAME, add partitions, or make more or fewer copies."""
     values = parse_assignments(configs, source="--config")
-    if not values and not deleted and partitions is None:
-        raise click.UsageError("give --config, --delete-config or --partitions")
+    if not values and not deleted and partitions is None and replication is None:
+        raise click.UsageError("give --config, --delete-config, --partitions or --replication")
 
     async def work(cluster: ClusterClient) -> None:
         admin = Admin(cluster)
@@ -141,6 +151,8 @@ def alter(
             await admin.alter_configs(name, set_to=values, delete=deleted)
         if partitions is not None:
             await admin.create_partitions(name, partitions)
+        if replication is not None:
+            await _resize(cluster, name, replication)
 
     run_client(bootstrap, work)
     click.echo(f"altered {escape(name)}")
@@ -163,6 +175,18 @@ def delete(names: tuple[str, ...], bootstrap: str) -> None:
             refused[name] = code
     if refused:
         raise KafkaError(next(iter(refused.values())), f"not deleted: {', '.join(refused)}")
+
+
+async def _resize(cluster: ClusterClient, name: str, factor: int) -> None:
+    """Give all partitions of a topic `factor` replicas, and wait until they are in sync."""
+    plan = MovePlan.of(await take_cluster_snapshot(cluster))
+    of_topic = {one: replicas for one, replicas in plan.before.items() if one.topic == name}
+    if not of_topic:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {escape(name)}")
+    if factor > len(plan.racks):
+        detail = f"{factor} replicas need as many brokers; {len(plan.racks)} can take some"
+        raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)
+    await carry_out(cluster, replace(plan, targets=resized(plan.before, plan.racks, factor, name)))
 
 
 def _replication(info: TopicInfo) -> int:

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
+from tidemill.client.admin.replica_admin import (
+    Reassignment,
+    list_draining,
+    list_fenced,
+    list_reassignments,
+)
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import check, error_code
 from tidemill.client.network.metadata_cache import BrokerInfo, TopicInfo
@@ -33,6 +39,9 @@ class ClusterSnapshot:
     """Those that are registered now, by id."""
     topics: list[TopicInfo]
     """By name, with internal ones."""
+    moves: list[Reassignment] = field(default_factory=list)
+    fenced: frozenset[int] = frozenset()
+    draining: frozenset[int] = frozenset()
 
 
 @final
@@ -49,11 +58,15 @@ async def take_cluster_snapshot(cluster: ClusterClient) -> ClusterSnapshot:
     """The cluster now."""
     await cluster.refresh(None)
     known = cluster.metadata
+    broker_ids = sorted(known.brokers)
     return ClusterSnapshot(
         known.cluster_id or "",
         known.controller_id,
-        [known.brokers[one] for one in sorted(known.brokers)],
+        [known.brokers[one] for one in broker_ids],
         sorted(known.topics.values(), key=lambda topic: topic.name),
+        await list_reassignments(cluster),
+        await list_fenced(cluster),
+        await list_draining(cluster, broker_ids),
     )
 
 

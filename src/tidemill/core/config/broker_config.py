@@ -137,6 +137,50 @@ class BrokerConfig:
         maximum=1_000_000,
     )
 
+    # --- replicas --------------------------------------------------------------------------------
+    auto_leader_rebalance_enable: bool = option(
+        True,
+        key="auto.leader.rebalance.enable",
+        dynamic=True,
+        doc="Whether leaderships go back by themselves to the first replicas, if over a tenth of "
+        "a broker's are elsewhere.",
+        scope=Scope.CLUSTER,
+    )
+    leader_imbalance_check_interval_seconds: int = option(
+        300,
+        key="leader.imbalance.check.interval.seconds",
+        dynamic=True,
+        doc="How often the controller looks whether leaderships and replicas are spread evenly.",
+        scope=Scope.CLUSTER,
+        unit="s",
+        minimum=1,
+    )
+    auto_rebalance: bool = option(
+        False,
+        key="auto.rebalance",
+        dynamic=True,
+        doc="Whether replicas move by themselves from full to empty brokers, if their numbers "
+        "differ by over a tenth.",
+        scope=Scope.CLUSTER,
+    )
+    replica_remake_delay_ms: int = option(
+        600_000,
+        key="replica.remake.delay.ms",
+        dynamic=True,
+        doc="After this long without a broker its replicas are made anew on other brokers.",
+        scope=Scope.CLUSTER,
+        unit="ms",
+        minimum=1_000,
+        maximum=INT64_MAX,
+    )
+    broker_draining: bool = option(
+        False,
+        key="tidemill.broker.draining",
+        dynamic=True,
+        doc="Whether this broker is to hold nothing: it is given no replicas, and those that it "
+        "has move to others. Set it at run time for one broker, or use `tidemill cluster drain`.",
+    )
+
     # --- connections and requests ----------------------------------------------------------------
     max_connections: int = option(
         16_384,

@@ -70,6 +70,8 @@ class TimerWheel:
     def advance(self, now: float) -> None:
         """Fire everything that is due, slot by slot, in the order in which it was added."""
         current = int(now / self._slot_s)
+        if (current + 1) * self._slot_s <= now:  # as `next_deadline` rounds: else it is never due
+            current += 1
         self._next_slot = current + 1
         for index in sorted(index for index in self._slots if index <= current):
             # An action of an earlier slot may have removed it: `next_deadline` drops empty slots.

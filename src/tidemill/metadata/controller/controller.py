@@ -14,7 +14,6 @@ from uuid import UUID
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import (
-    NO_LEADER,
     TOPIC_NAME_CHARS_MAX,
     ZERO_UUID,
     TopicId,
@@ -29,10 +28,10 @@ from tidemill.metadata.controller.internal_topics import (
     mended_overrides,
 )
 from tidemill.metadata.controller.placement import Load, count_replicas, place
+from tidemill.metadata.controller.store_writes import with_minimum_in_force
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     MetadataImage,
-    PartitionImage,
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import (
@@ -140,12 +139,14 @@ class TopicPlanner:
         self._names.add(spec.name)
         if self._spellings is not None:
             self._spellings[_collision_key(spec.name)] = spec.name
+        config = resolve(overrides, self._defaults)
         return TopicImage(
             name=spec.name,
             topic_id=topic_id,
             partitions=tuple(new_partition(one) for one in replicas),
             overrides=overrides,
-            config=resolve(overrides, self._defaults),
+            config=config,
+            stored_min_isr=config.min_insync_replicas,
         )
 
     def plan_partitions(self, spec: PartitionsSpec) -> TopicImage:
@@ -181,14 +182,13 @@ class TopicPlanner:
         if topic.internal:
             overrides = checked_internal(topic.name, overrides, self._config)
         changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
-        if changed.config.min_insync_replicas == topic.config.min_insync_replicas:
-            return changed
-        return replace(changed, partitions=tuple(map(_under_another_minimum, topic.partitions)))
+        return with_minimum_in_force(changed)
 
     def plan_mending(self, topic: TopicImage) -> TopicImage:
         """An internal topic with the settings of its coordinator where its own lose state."""
         overrides = mended_overrides(topic.name, topic.overrides, self._config)
-        return replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
+        mended = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))
+        return with_minimum_in_force(mended)
 
     def _with_own_settings(self, spec: TopicSpec) -> TopicSpec:
         """The spec of an internal topic, with its coordinator's settings where it leaves them."""
@@ -302,14 +302,6 @@ class TopicPlanner:
             raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
         self._partitions_left -= len(replicas)
         return replicas
-
-
-def _under_another_minimum(partition: PartitionImage) -> PartitionImage:
-    """The elr was decided under the old minimum (see election.py).
-
-    Without a leader nothing was acknowledged since: whoever is in it still has everything.
-    """
-    return partition if partition.leader == NO_LEADER else replace(partition, elr=())
 
 
 def _existing(image: MetadataImage, name: str) -> TopicImage:

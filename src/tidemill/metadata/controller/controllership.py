@@ -10,50 +10,57 @@ All methods are called with the cluster's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import final
 from uuid import UUID
 
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
-from tidemill.core.ids import NO_LEADER, TopicPartition
+from tidemill.core.ids import NO_LEADER
 from tidemill.core.limits import RETURNS_WAIT_S
-from tidemill.core.loop.pacing import Pacer
+from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicPlanner, TopicResult
 from tidemill.metadata.controller.decisions import (
-    changed_in_sync_set,
-    elected,
     let_in,
-    live_brokers,
     missing_members,
     reconcile,
     returns,
+    tellable_pages,
+    without_member,
 )
-from tidemill.metadata.controller.election import PartitionChange, Return
+from tidemill.metadata.controller.election import PartitionChange
+from tidemill.metadata.controller.former_leaders import FormerLeaders
 from tidemill.metadata.controller.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter, PartTooLarge
+from tidemill.metadata.controller.partition_changes import PartitionChanges
 from tidemill.metadata.controller.placement import ClusterLoad
-from tidemill.metadata.controller.store_writes import put_changes
+from tidemill.metadata.controller.store_writes import (
+    altered_topic,
+    put_changes,
+    with_minimum_in_force,
+)
 from tidemill.metadata.controller.topic_changes import TopicChanges
 from tidemill.metadata.image import nodes
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
-from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     OFFSETS_TOPIC,
     Delta,
-    ImageDraft,
     MemberImage,
     MetadataImage,
+    PartitionImage,
+    Return,
     TopicImage,
 )
+from tidemill.metadata.image.overrides import broker_owner
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
 __all__ = ["Controllership"]
 
-PARTITIONS_PER_SLICE = 250
-"""Partitions of a request that are decided in one slice of the loop: a few milliseconds (S11)."""
+log = logging.getLogger(__name__)
 
 
 @final
@@ -78,6 +85,16 @@ class Controllership:
         self._alarm = alarm
         self._load = ClusterLoad()
         self.topics = TopicChanges(keeper, self._planner, self.write)
+        self.partitions = PartitionChanges(
+            keeper,
+            self.change_partitions,
+            is_writable=self.topics.is_writable,
+            led_lately=self._led_lately,
+        )
+        self._former_leaders = FormerLeaders()
+        self._upkeep = ClusterUpkeep()
+        self._moving: set[str] = set()
+        """Topics of which a partition is being moved."""
         self._returns_awaited_until: float | None = None
         self._has_just_come = False
         """Into office: it has not looked for missing members yet."""
@@ -102,6 +119,15 @@ class Controllership:
             self._all_unserved = True
         if self.term is not None:
             self._unserved.update(delta.topics_changed)
+            self._former_leaders.follow(delta, self._clock.monotonic())
+            self._upkeep.follow(delta, self._live.current, self._clock.monotonic())
+        self._moving.difference_update(gone.name for gone in delta.topics_deleted)
+        for name in delta.topics_changed:
+            is_moving = any(one.is_moving for one in delta.after.topics[name].partitions)
+            (self._moving.add if is_moving else self._moving.discard)(name)
+
+    def _led_lately(self, topic_id: UUID, index: int, partition: PartitionImage) -> Collection[int]:
+        return self._former_leaders.of(topic_id, index, partition, self._clock.monotonic())
 
     # --- term ------------------------------------------------------------------------------------
 
@@ -160,6 +186,8 @@ class Controllership:
         self._all_unserved = True
         self._returns_awaited_until = self._clock.monotonic() + RETURNS_WAIT_S
         self._has_just_come = True
+        self._former_leaders.took_office(self._clock.monotonic())
+        self._upkeep.took_office(self._image, self._live.current, self._clock.monotonic())
         self._report_offsets_partitions()
 
     def _report_offsets_partitions(self) -> None:
@@ -180,7 +208,9 @@ class Controllership:
             try:
                 await self.settle()
                 await self._mend_internal_topics(self.term)
+                await self._store_minimums(self.term)
                 await self._elect(self.term)
+                await self._keep_up(self.term)
             except CoordConflict as conflict:
                 self.conflict(conflict)
             else:
@@ -188,17 +218,47 @@ class Controllership:
 
     async def _elect(self, term: int) -> None:
         """Let brokers in, and bring partitions in line with those that live."""
-        image = self._image
+        image, unread = self._image, self._keeper.unread_pages
         returned, awaited = returns(image), self._awaited(image)
         topics = None
-        if not self._all_unserved and not returned:
+        if not self._all_unserved and not returned and not tellable_pages(image, unread):
             names = sorted(self._unserved & image.topics.keys())
             topics = [image.topics[name] for name in names]
-        changes = reconcile(image, topics, returned=returned, waited_for=awaited)
+        changes = reconcile(
+            image, topics, returned=returned, waited_for=awaited, led_lately=self._led_lately
+        )
         self._report_new_disks(returned)
-        await self.change_partitions(changes, term=term, members=let_in(image))
+        await self.change_partitions(changes, term=term, members=let_in(image, unread))
         self._all_unserved = bool(awaited)
-        self._unserved.clear()
+        self._unserved = set(self._moving)
+        if self._moving:
+            self._look_again(self._former_leaders.forgotten_at(self._clock.monotonic()))
+
+    async def _keep_up(self, term: int) -> None:
+        """Do what nobody asks for: drain, remake, balance."""
+        now, config = self._clock.monotonic(), self._live.current
+        plan = self._upkeep.plan(self._image, config, now)
+        moved = await self.partitions.reassign(plan.moves, term=term)
+        led = await self.partitions.elect(plan.elections, unclean=False, term=term)
+        _tell("moving the replicas of %d partitions", moved)
+        _tell("gave %d partitions back to their first replicas", led)
+        self._look_again(self._upkeep.due_at(self._image, config, now))
+
+    def _look_again(self, at: float | None) -> None:
+        if at is not None:
+            self.look_again_at = at if self.look_again_at is None else min(at, self.look_again_at)
+
+    async def _store_minimums(self, term: int) -> None:
+        """Store the min.insync.replicas in force where it is another one than was stored."""
+        image = self._image
+        names = image.topics.keys() if self._all_unserved else self._unserved & image.topics.keys()
+        draft = ImageDraft(image)
+        for name in sorted(names):
+            topic = image.topics[name]
+            after = with_minimum_in_force(topic)
+            if after is not topic and self.topics.is_writable(topic.topic_id):
+                draft.put_topic(altered_topic(topic, after))
+        await self.write(draft, term=term)
 
     def _awaited(self, image: MetadataImage) -> frozenset[int]:
         """Members that are missing but do not count as dead yet.
@@ -284,63 +344,25 @@ class Controllership:
                 place = f"{names[change.topic_id]}-{change.partition}"
                 self._alarm(f"{place}: broker {change.after.leader} leads without being in sync")
 
-    async def alter_isr(
-        self, sender_id: int, sender_epoch: int, proposals: Sequence[IsrProposal], *, term: int
-    ) -> list[IsrAnswer]:
-        """Change in-sync sets as their leader proposes; one answer each, in order."""
-        sender = self._image.brokers.get(sender_id)
-        is_live = sender_id in live_brokers(self._image).brokers
-        if sender is None or not is_live or sender.epoch != sender_epoch:
-            raise KafkaError(ErrorCode.STALE_BROKER_EPOCH, f"broker {sender_id} is not let in")
-        outcomes: list[PartitionChange | KafkaError] = []
-        seen: set[tuple[UUID, int]] = set()
-        pacer = Pacer(PARTITIONS_PER_SLICE)
-        for proposal in proposals:
-            await pacer.step()
-            try:
-                if (proposal.topic_id, proposal.partition) in seen:
-                    raise KafkaError(ErrorCode.INVALID_REQUEST, "names a partition twice")
-                seen.add((proposal.topic_id, proposal.partition))
-                if not self.topics.is_writable(proposal.topic_id):
-                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its page cannot be read")
-                outcomes.append(changed_in_sync_set(self._image, sender, proposal))
-            except KafkaError as refusal:
-                outcomes.append(refusal)
-        changes = [one for one in outcomes if isinstance(one, PartitionChange)]
-        await self.change_partitions(changes, term=term)
-        return [self._isr_answer(one) for one in outcomes]
-
-    async def elect(
-        self, partitions: Sequence[TopicPartition], *, unclean: bool, term: int
-    ) -> list[KafkaError | None]:
-        """Hold elections that somebody asks for; per partition why there was none."""
-        changes: list[PartitionChange] = []
-        refusals: list[KafkaError | None] = []
-        pacer = Pacer(PARTITIONS_PER_SLICE)
-        for name, index in partitions:
-            await pacer.step()
-            try:
-                change = elected(self._image, name, index, unclean=unclean)
-                if not self.topics.is_writable(change.topic_id):
-                    raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "its page cannot be read")
-            except KafkaError as refusal:
-                refusals.append(refusal)
-            else:
-                changes.append(change)
-                refusals.append(None)
-        await self.change_partitions(changes, term=term)
-        return refusals
-
-    def _isr_answer(self, outcome: PartitionChange | KafkaError) -> IsrAnswer:
-        if isinstance(outcome, KafkaError):
-            return IsrAnswer(outcome.code)
-        topic = self._image.topic_by_id(outcome.topic_id)
-        assert topic is not None
-        return IsrAnswer(ErrorCode.NONE, topic.partitions[outcome.partition])
+    async def unregister(self, broker_id: int, *, term: int) -> None:
+        """Forget a broker that is gone for good, and what was set for it. KafkaError: refused."""
+        if not self._keeper.topics_readable:
+            detail = "a page of the metadata cannot be read, and may name this broker"
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail)
+        draft = ImageDraft(self._image)
+        draft.set_members(without_member(self._image, broker_id))
+        draft.drop_overrides(broker_owner(broker_id))
+        await self.write(draft, term=term)
 
     def _planner(self) -> TopicPlanner:
         defaults = self._keeper.topic_defaults
         return TopicPlanner(self._image, self._load.copy(), self._live.current, defaults)
+
+
+def _tell(what: str, refusals: Sequence[KafkaError | None]) -> None:
+    count = sum(refusal is None for refusal in refusals)
+    if count:
+        log.info(what, count)
 
 
 def _mending_line(topic: TopicImage, mended: TopicImage, wrong: Sequence[str]) -> str:

@@ -10,39 +10,58 @@ it is *electable* if it is not about to stop either.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import ZERO_UUID
 from tidemill.metadata.controller.election import (
+    ElectionRules,
     Live,
     PartitionChange,
-    Return,
     after_isr_change,
     after_return,
     preferred_election,
     unclean_election,
     with_live_brokers,
 )
+from tidemill.metadata.controller.reassignment import advanced, cancelled, reassigned
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     MemberImage,
     MetadataImage,
     PartitionImage,
+    Return,
     TopicImage,
 )
+from tidemill.metadata.image.overrides import ALL_BROKERS, DRAINING, broker_owner
+from tidemill.metadata.image.page import page_of
 
 __all__ = [
+    "LedLately",
     "changed_in_sync_set",
+    "draining_brokers",
     "elected",
     "leads_what_others_could",
     "let_in",
     "live_brokers",
     "missing_members",
+    "moved",
     "reconcile",
     "returns",
+    "tellable_pages",
+    "usable_brokers",
+    "without_member",
 ]
+
+LedLately = Callable[[UUID, int, PartitionImage], Collection[int]]
+"""Who led a partition a moment ago (`former_leaders.py`)."""
+
+
+def _nobody(_topic_id: UUID, _index: int, _partition: PartitionImage) -> Collection[int]:
+    return ()
 
 
 def live_brokers(image: MetadataImage) -> Live:
@@ -58,6 +77,21 @@ def _present(brokers: Iterable[BrokerImage], waited_for: frozenset[int] = frozen
     leaving = frozenset(one.broker_id for one in found if one.leaving)
     ids = frozenset(one.broker_id for one in found)
     return Live(ids | waited_for, ids - leaving, leaving)
+
+
+def draining_brokers(image: MetadataImage) -> frozenset[int]:
+    """Brokers that are to be given nothing, and to lose what they have."""
+    everywhere = image.overrides_of(ALL_BROKERS).get(DRAINING)
+    return frozenset(
+        one
+        for one in image.members
+        if image.overrides_of(broker_owner(one)).get(DRAINING, everywhere) == "true"
+    )
+
+
+def usable_brokers(image: MetadataImage) -> frozenset[int]:
+    """Brokers that may be given replicas."""
+    return live_brokers(image).electable - draining_brokers(image)
 
 
 def missing_members(image: MetadataImage) -> frozenset[int]:
@@ -82,8 +116,12 @@ def leads_what_others_could(image: MetadataImage, broker_id: int) -> bool:
 # --- letting in ----------------------------------------------------------------------------------
 
 
-def let_in(image: MetadataImage) -> dict[int, MemberImage]:
-    """The members with every registered broker whose disk works, in the epoch of registration."""
+def let_in(image: MetadataImage, unread: Collection[int] = ()) -> dict[int, MemberImage]:
+    """The members with every registered broker whose disk works, in the epoch of registration.
+
+    The partitions on `unread` pages cannot be told of a return now: that is noted.
+    """
+    returned = returns(image)
     registered = {
         one.broker_id: MemberImage(
             broker_id=one.broker_id,
@@ -94,7 +132,28 @@ def let_in(image: MetadataImage) -> dict[int, MemberImage]:
         for one in image.brokers.values()
         if not one.failed
     }
-    return {**image.members, **registered}
+    members = {**image.members, **registered}
+    for broker_id, member in members.items():
+        known = image.members.get(broker_id)
+        untold = {} if known is None else {p: h for p, h in known.untold.items() if p in unread}
+        if broker_id in returned:
+            untold = {
+                page: _worse(returned[broker_id], untold.get(page, Return.CLEAN)) for page in unread
+            }
+        if untold != member.untold:
+            members[broker_id] = replace(member, untold=untold)
+    return members
+
+
+def tellable_pages(image: MetadataImage, unread: Collection[int]) -> frozenset[int]:
+    """Pages that can be read again and whose partitions do not know of some return yet."""
+    untold = {page for member in image.members.values() for page in member.untold}
+    return frozenset(untold.difference(unread))
+
+
+def _worse(one: Return, other: Return) -> Return:
+    order = list(Return)
+    return max(one, other, key=order.index)
 
 
 def returns(image: MetadataImage) -> dict[int, Return]:
@@ -118,6 +177,23 @@ def _how(broker: BrokerImage, member: MemberImage | None) -> Return:
     return Return.UNCLEAN if broker.unclean else Return.CLEAN
 
 
+def without_member(image: MetadataImage, broker_id: int) -> dict[int, MemberImage]:
+    """The members without a broker that is gone for good; KafkaError if it is not."""
+    if broker_id not in image.members:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"there is no broker {broker_id}")
+    if broker_id in image.brokers:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"broker {broker_id} runs: stop it first")
+    held = sum(
+        broker_id in partition.replicas
+        for topic in image.topics.values()
+        for partition in topic.partitions
+    )
+    if held:
+        detail = f"broker {broker_id} holds {held} replicas: move them away first"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+    return {one: member for one, member in image.members.items() if one != broker_id}
+
+
 # --- elections -----------------------------------------------------------------------------------
 
 
@@ -127,6 +203,7 @@ def reconcile(
     *,
     returned: Mapping[int, Return] | None = None,
     waited_for: Collection[int] = (),
+    led_lately: LedLately = _nobody,
 ) -> list[PartitionChange]:
     """The changes that bring partitions, of all topics or some, in line with the live brokers.
 
@@ -136,23 +213,42 @@ def reconcile(
     counted = live_brokers(image).brokers | returned.keys()
     live = _present((image.brokers[one] for one in sorted(counted)), frozenset(waited_for))
     chosen = image.topics.values() if topics is None else topics
-    return list(_changes(chosen, live, returned))
+    untold = any(member.untold for member in image.members.values())
+    changes: list[PartitionChange] = []
+    for topic in chosen:
+        heard = _heard(image, topic, returned) if untold else returned
+        changes += _changes(topic, live, heard, led_lately)
+    return changes
+
+
+def _heard(
+    image: MetadataImage, topic: TopicImage, returned: Mapping[int, Return]
+) -> dict[int, Return]:
+    """The returns that a topic hears of now: also earlier ones that its page could not be told."""
+    heard, page = dict(returned), page_of(topic.topic_id)
+    for broker_id, member in image.members.items():
+        if page in member.untold:
+            heard[broker_id] = _worse(member.untold[page], heard.get(broker_id, Return.CLEAN))
+    return heard
 
 
 def _changes(
-    topics: Iterable[TopicImage], live: Live, returned: Mapping[int, Return]
+    topic: TopicImage, live: Live, returned: Mapping[int, Return], led_lately: LedLately
 ) -> Iterator[PartitionChange]:
-    for topic in topics:
-        for index, partition in enumerate(topic.partitions):
-            if not returned and _is_settled(partition, live):
-                continue
-            after = partition
-            for broker_id in _in_order(partition, returned):
-                after = after_return(after, broker_id, returned[broker_id])
-            if not _is_settled(after, live):
-                after = with_live_brokers(after, live, topic.config)
-            if after != partition:
-                yield PartitionChange(topic.topic_id, index, partition, after)
+    rules = ElectionRules.of(topic)
+    for index, partition in enumerate(topic.partitions):
+        if not returned and _is_settled(partition, live):
+            continue
+        after = partition
+        for broker_id in _in_order(partition, returned):
+            after = after_return(after, broker_id, returned[broker_id])
+        if not _is_settled(after, live):
+            after = with_live_brokers(after, live, rules)
+        if after.leader == partition.leader:  # else its successor must be heard of first
+            led = led_lately(topic.topic_id, index, after)
+            after = advanced(after, live, rules.min_isr, led)
+        if after != partition:
+            yield PartitionChange(topic.topic_id, index, partition, after)
 
 
 def _in_order(partition: PartitionImage, returned: Mapping[int, Return]) -> list[int]:
@@ -166,11 +262,12 @@ def _in_order(partition: PartitionImage, returned: Mapping[int, Return]) -> list
 
 
 def _is_settled(partition: PartitionImage, live: Live) -> bool:
-    """The common case, decided cheaply: leader and isr are alive and stay, and there is no elr."""
+    """The common case, decided cheaply: leader and isr are alive and stay; no elr, no move."""
     return (
         partition.leader in live.brokers
         and partition.leader not in live.leaving
         and not partition.elr
+        and not partition.is_moving
         and all(one in live.brokers for one in partition.isr)
     )
 
@@ -183,6 +280,25 @@ def elected(image: MetadataImage, name: str, index: int, *, unclean: bool) -> Pa
     before, live = topic.partitions[index], live_brokers(image)
     elect = unclean_election if unclean else preferred_election
     return PartitionChange(topic.topic_id, index, before, elect(before, live))
+
+
+# --- reassignments -------------------------------------------------------------------------------
+
+
+def moved(
+    image: MetadataImage, name: str, index: int, target: Sequence[int] | None, led_lately: LedLately
+) -> PartitionChange:
+    """The reassignment that somebody asks for, or without a target its end; KafkaError: refused."""
+    topic = image.topic(name)
+    if topic is None or not 0 <= index < len(topic.partitions):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
+    before = topic.partitions[index]
+    led = led_lately(topic.topic_id, index, before)
+    if target is None:
+        after = cancelled(before, live_brokers(image), topic.min_isr, led)
+    else:
+        after = reassigned(before, target, usable_brokers(image), topic.min_isr, led)
+    return PartitionChange(topic.topic_id, index, before, after)
 
 
 # --- in-sync sets --------------------------------------------------------------------------------
@@ -208,7 +324,7 @@ def changed_in_sync_set(
         leader_epoch=proposal.leader_epoch,
         partition_epoch=proposal.partition_epoch,
         eligible=_eligible(image, proposal.isr),
-        isr_min=topic.config.min_insync_replicas,
+        min_isr=topic.min_isr,
     )
     return PartitionChange(topic.topic_id, proposal.partition, before, after)
 

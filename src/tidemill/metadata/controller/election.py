@@ -5,53 +5,42 @@ The rules, from KIP-966:
 - A dead broker leaves the isr. If fewer than min.insync.replicas remain, it moves to the elr: the
   high watermark stands still below that number, so the broker still has everything.
 - The leader is chosen among live brokers, in the order of the assignment: from the isr; else from
-  the elr; else, if both are empty, the last known leader; else, only if the topic allows unclean
-  elections, any replica. Otherwise the partition has no leader for now.
+  the elr; else, if both are empty, a suspect or the last known leader; else, only if the topic
+  allows unclean elections, any replica. Otherwise the partition has no leader for now.
 - A leader from outside the isr is alone in the new isr. The elr is cleared when the isr is large
   enough again, and when the leader comes from outside both sets, since no replica is certain then.
-- A broker that is about to stop hands its leaderships to other in-sync replicas. It stays in the
-  isr: what the new leader promises waits until the old one has fetched from it.
+  The epoch of such a leader is noted as unclean: followers may have to cut what was acknowledged.
+- A living leader that is to be replaced (it is about to stop, or another one is preferred) stays in
+  the isr: what the new leader promises waits until the old one has fetched from it.
 - A broker that returns is another life of it (`after_return`). One that led still leads, in the
   next epoch: no two lives share one. After an unclean end it may have lost what it had
-  acknowledged: it leaves isr and elr; if both would be empty, it is the best replica left and
-  leads. With another disk it has nothing: it leaves both, and leads only if somebody decides that.
+  acknowledged: it leaves isr and elr and is a *suspect*, one of the best replicas if nobody else
+  is left. With another disk it has nothing, and leads only if somebody decides that.
 - Every change of leader, also to none and also of a broker to itself, takes the next epoch (I11).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
 from typing import NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import NO_LEADER, TopicId
-from tidemill.core.min_isr import effective_min_isr
-from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.image.metadata_image import PartitionImage, Return, TopicImage
 
 __all__ = [
+    "ElectionRules",
     "Live",
     "PartitionChange",
-    "Return",
     "after_isr_change",
     "after_return",
+    "handed_over",
     "new_partition",
     "preferred_election",
     "unclean_election",
     "with_live_brokers",
 ]
-
-
-class Return(Enum):
-    """What a broker that has registered again still has of what it had."""
-
-    CLEAN = "clean"
-    UNCLEAN = "unclean"
-    """Perhaps not its last records."""
-    NEW_DISK = "new disk"
-    """Nothing."""
 
 
 @final
@@ -65,6 +54,19 @@ class Live:
     """They may become leaders."""
     leaving: frozenset[int] = frozenset()
     """They should lead nothing, because they are about to stop."""
+
+
+@final
+class ElectionRules(NamedTuple):
+    """What a topic says about its elections."""
+
+    min_isr: int = 1
+    """min.insync.replicas in force."""
+    allows_unclean: bool = False
+
+    @classmethod
+    def of(cls, topic: TopicImage) -> ElectionRules:
+        return cls(topic.min_isr, topic.config.unclean_leader_election_enable)
 
 
 @final
@@ -88,59 +90,81 @@ def new_partition(replicas: tuple[int, ...]) -> PartitionImage:
     )
 
 
-def with_live_brokers(partition: PartitionImage, live: Live, config: TopicConfig) -> PartitionImage:
+def with_live_brokers(
+    partition: PartitionImage, live: Live, rules: ElectionRules
+) -> PartitionImage:
     """The partition without dead brokers in its isr, and with a leader if one is possible."""
     gone = tuple(one for one in partition.isr if one not in live.brokers)
-    shrunk = _without(partition, gone, config.min_insync_replicas)
+    shrunk = _without(partition, gone, rules.min_isr)
     if shrunk.leader not in live.brokers:
-        return _elect(shrunk, live.electable, config)
-    return _handed_over(shrunk, live.electable) if shrunk.leader in live.leaving else shrunk
+        return _elect(shrunk, live.electable, rules)
+    if shrunk.leader in live.leaving:
+        return handed_over(shrunk, partition.replicas, live.electable) or shrunk
+    return shrunk
 
 
-def _handed_over(partition: PartitionImage, candidates: Collection[int]) -> PartitionImage:
-    """The leader is about to stop: another in-sync replica leads, if there is one."""
-    for leader in partition.replicas:
+def handed_over(
+    partition: PartitionImage, wanted: Iterable[int], candidates: Collection[int]
+) -> PartitionImage | None:
+    """Led by the first of `wanted` that is in sync and a candidate; None if there is none.
+
+    The leader so far lives: it stays in the isr.
+    """
+    for leader in wanted:
         if leader in candidates and leader in partition.isr:
             return _led_by(partition, leader, isr=partition.isr, elr=partition.elr)
-    return partition
+    return None
 
 
-def _without(partition: PartitionImage, gone: tuple[int, ...], isr_min: int) -> PartitionImage:
+def _without(partition: PartitionImage, gone: tuple[int, ...], min_isr: int) -> PartitionImage:
     """The partition after `gone` left the isr."""
-    isr_min = effective_min_isr(isr_min, len(partition.replicas))
+    least = partition.in_sync_min(min_isr)
     # An elr beside an isr that is large enough dates from a time with a higher minimum; the high
     # watermark may have moved since.
-    elr = partition.elr if len(partition.isr) < isr_min else ()
+    elr = partition.elr if len(partition.isr) < least else ()
     isr = tuple(one for one in partition.isr if one not in gone)
-    return replace(partition, isr=isr, elr=elr + gone if len(isr) < isr_min else ())
+    return replace(partition, isr=isr, elr=elr + gone if len(isr) < least else ())
 
 
-def _elect(partition: PartitionImage, live: Collection[int], config: TopicConfig) -> PartitionImage:
+def _elect(
+    partition: PartitionImage, live: Collection[int], rules: ElectionRules
+) -> PartitionImage:
     candidates = [one for one in partition.replicas if one in live]
-    for leader in candidates:
-        if leader in partition.isr:
-            return _led_by(partition, leader, isr=partition.isr, elr=partition.elr)
+    led = handed_over(partition, partition.replicas, candidates)
+    if led is not None:
+        return led
     for leader in candidates:
         if leader in partition.elr:
             elr = tuple(one for one in partition.elr if one != leader)
-            minimum = effective_min_isr(config.min_insync_replicas, len(partition.replicas))
-            kept = elr if minimum > 1 else ()
+            kept = elr if partition.in_sync_min(rules.min_isr) > 1 else ()
             return _led_by(partition, leader, isr=(leader,), elr=kept)
-    unsure = _uncertain_leader(partition, candidates, config)
+    unsure = _uncertain_leader(partition, candidates, rules)
     if unsure != NO_LEADER:
-        return _led_by(partition, unsure, isr=(unsure,), elr=())
+        return _led_uncleanly(partition, unsure)
     if partition.leader == NO_LEADER:
         return partition
     return replace(partition, leader=NO_LEADER, leader_epoch=partition.leader_epoch + 1)
 
 
-def _uncertain_leader(partition: PartitionImage, candidates: list[int], config: TopicConfig) -> int:
+def _uncertain_leader(
+    partition: PartitionImage, candidates: list[int], rules: ElectionRules
+) -> int:
+    """Of several suspects, the last leader: it had the longest log, if anybody knows."""
     last = partition.last_known_leader
-    if not partition.isr and not partition.elr and last in candidates:
-        return last
-    if config.unclean_leader_election_enable and candidates:
+    if not partition.isr and not partition.elr:
+        if last in candidates:
+            return last
+        for leader in candidates:
+            if leader in partition.suspects:
+                return leader
+    if rules.allows_unclean and candidates:
         return candidates[0]
     return NO_LEADER
+
+
+def _led_uncleanly(partition: PartitionImage, leader: int) -> PartitionImage:
+    led = _led_by(partition, leader, isr=(leader,), elr=())
+    return replace(led, unclean_epoch=led.leader_epoch)
 
 
 def _led_by(
@@ -153,6 +177,7 @@ def _led_by(
         isr=isr,
         elr=elr,
         last_known_leader=leader,
+        suspects=(),
     )
 
 
@@ -175,11 +200,16 @@ def unclean_election(partition: PartitionImage, live: Live) -> PartitionImage:
     """
     if partition.leader in live.brokers:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, f"broker {partition.leader} leads")
-    preferred = (*partition.isr, *partition.elr, partition.last_known_leader, *partition.replicas)
+    certain = (*partition.isr, *partition.elr)
+    preferred = (*certain, partition.last_known_leader, *partition.suspects, *partition.replicas)
     for leader in preferred:
-        if leader in live.electable:
-            isr = partition.isr if leader in partition.isr else (leader,)
-            return _led_by(partition, leader, isr=isr, elr=())
+        if leader not in live.electable:
+            continue
+        if leader in partition.isr:
+            return _led_by(partition, leader, isr=partition.isr, elr=())
+        if leader in partition.elr:
+            return _led_by(partition, leader, isr=(leader,), elr=())
+        return _led_uncleanly(partition, leader)
     raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica of it lives")
 
 
@@ -190,18 +220,31 @@ def after_return(partition: PartitionImage, broker_id: int, how: Return) -> Part
         if partition.leader != broker_id or len(partition.replicas) == 1:
             return partition
         return replace(partition, leader_epoch=partition.leader_epoch + 1)
-    if how is Return.NEW_DISK and partition.last_known_leader == broker_id:
-        partition = replace(partition, last_known_leader=NO_LEADER)
+    if how is Return.NEW_DISK:
+        partition = _without_trust(partition, broker_id)
     if broker_id not in partition.isr and broker_id not in partition.elr:
         return partition
     isr = tuple(one for one in partition.isr if one != broker_id)
     elr = tuple(one for one in partition.elr if one != broker_id)
-    if how is Return.UNCLEAN and not isr and not elr:
-        return _led_by(partition, broker_id, isr=(broker_id,), elr=())
+    suspects = partition.suspects
+    if how is Return.UNCLEAN:
+        suspects += (broker_id,)
+    partition = replace(partition, isr=isr, elr=elr, suspects=suspects)
+    if not isr and not elr and suspects == (broker_id,):
+        return _led_uncleanly(partition, broker_id)
     if partition.leader != broker_id:
-        return replace(partition, isr=isr, elr=elr)
-    epoch = partition.leader_epoch + 1
-    return replace(partition, leader=NO_LEADER, leader_epoch=epoch, isr=isr, elr=elr)
+        return partition
+    return replace(partition, leader=NO_LEADER, leader_epoch=partition.leader_epoch + 1)
+
+
+def _without_trust(partition: PartitionImage, broker_id: int) -> PartitionImage:
+    """`broker_id` has nothing of what it had: it is no better than any other replica."""
+    last = partition.last_known_leader
+    return replace(
+        partition,
+        last_known_leader=NO_LEADER if last == broker_id else last,
+        suspects=tuple(one for one in partition.suspects if one != broker_id),
+    )
 
 
 def after_isr_change(
@@ -211,14 +254,13 @@ def after_isr_change(
     leader_epoch: int,
     partition_epoch: int,
     eligible: Collection[int],
-    isr_min: int,
+    min_isr: int,
 ) -> PartitionImage:
     """The partition with the isr that its leader proposes; KafkaError if that is not allowed.
 
     A proposal from an older leader or on an older state has no effect (I15). `eligible` are the
     brokers that may join.
     """
-    isr_min = effective_min_isr(isr_min, len(partition.replicas))
     _check_proposal(partition, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
     if partition.leader not in new_isr or not set(new_isr) <= set(partition.replicas):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "an isr is the leader and other replicas")
@@ -226,10 +268,13 @@ def after_isr_change(
     if joining:
         raise KafkaError(ErrorCode.INELIGIBLE_REPLICA, f"broker {joining[0]} may not join")
     left = tuple(one for one in partition.isr if one not in new_isr)
-    shrunk = _without(partition, left, isr_min)
+    shrunk = _without(partition, left, min_isr)
     elr = tuple(one for one in shrunk.elr if one not in new_isr)
-    ordered = tuple(one for one in partition.replicas if one in new_isr)
-    return replace(partition, isr=ordered, elr=elr if len(ordered) < isr_min else ())
+    isr = tuple(one for one in partition.replicas if one in new_isr)
+    suspects = tuple(one for one in partition.suspects if one not in new_isr)
+    if len(isr) >= partition.in_sync_min(min_isr):
+        elr = ()
+    return replace(partition, isr=isr, elr=elr, suspects=suspects)
 
 
 def _check_proposal(partition: PartitionImage, *, leader_epoch: int, partition_epoch: int) -> None:

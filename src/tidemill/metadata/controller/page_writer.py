@@ -32,8 +32,12 @@ from tidemill.core.limits import (
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image import nodes, stored_fields
 from tidemill.metadata.image.head import HEAD, MEMBERS, SETTINGS, Head, page_path
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
-from tidemill.metadata.image.metadata_image import Delta, ImageDraft, TopicImage
+from tidemill.metadata.image.metadata_image import (
+    Delta,
+    TopicImage,
+)
 from tidemill.metadata.image.page import StoredTopic, page_of, page_value
 from tidemill.metadata.store.coord import Check, Coord, CoordConflict, Create, Op, Put
 
@@ -240,7 +244,13 @@ def _value(path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]) -> d
     return page_value(
         seq,
         [
-            StoredTopic(one.name, one.topic_id, {**one.overrides, **one.unread}, one.partitions)
+            StoredTopic(
+                one.name,
+                one.topic_id,
+                {**one.overrides, **one.unread},
+                one.partitions,
+                one.stored_min_isr,
+            )
             for one in topics
         ],
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from tidemill.metadata.controller.decisions import live_brokers
+from tidemill.metadata.controller.decisions import usable_brokers
 from tidemill.metadata.image.metadata_image import BrokerImage, Delta, TopicImage
 
 __all__ = ["ClusterLoad", "Load", "count_replicas", "place"]
@@ -36,8 +36,8 @@ class ClusterLoad:
 
     def follow(self, delta: Delta) -> None:
         """Update the load by a change of the image."""
-        if delta.brokers_changed or delta.members_changed:
-            usable = live_brokers(delta.after).electable
+        if delta.brokers_changed or delta.members_changed or delta.overrides_changed:
+            usable = usable_brokers(delta.after)
             if usable != self._load.keys():
                 self._load = {broker_id: Load() for broker_id in sorted(usable)}
                 self._count(delta.after.topics.values(), 1)

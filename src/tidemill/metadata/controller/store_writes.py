@@ -13,9 +13,13 @@ from uuid import UUID
 from tidemill.core.errors import invariant
 from tidemill.core.ids import NO_LEADER
 from tidemill.metadata.controller.election import PartitionChange
-from tidemill.metadata.image.metadata_image import ImageDraft, PartitionImage, TopicImage
+from tidemill.metadata.image.image_draft import ImageDraft
+from tidemill.metadata.image.metadata_image import (
+    PartitionImage,
+    TopicImage,
+)
 
-__all__ = ["altered_topic", "put_changes"]
+__all__ = ["altered_topic", "put_changes", "with_minimum_in_force"]
 
 
 def put_changes(draft: ImageDraft, changes: Iterable[PartitionChange]) -> None:
@@ -28,10 +32,30 @@ def put_changes(draft: ImageDraft, changes: Iterable[PartitionChange]) -> None:
         draft.put_partitions(topic_id, partitions)
 
 
+def with_minimum_in_force(topic: TopicImage) -> TopicImage:
+    """The topic with the min.insync.replicas that its configuration means on this broker.
+
+    The elr was decided under the old minimum (see election.py). Without a leader nothing was
+    acknowledged since: whoever is in it still has everything.
+    """
+    minimum = topic.config.min_insync_replicas
+    if minimum == topic.stored_min_isr:
+        return topic
+    partitions = tuple(
+        one if one.leader == NO_LEADER else replace(one, elr=()) for one in topic.partitions
+    )
+    return replace(topic, stored_min_isr=minimum, partitions=partitions)
+
+
 def altered_topic(before: TopicImage, after: TopicImage) -> TopicImage:
-    """`after`, which has at least as many partitions, with its partition epochs."""
+    """`after`, which has at least as many partitions, with its partition epochs.
+
+    Another minimum is a change of every partition: a proposal of a leader that does not know it
+    must not be made, because who leaves by it would wrongly count as complete.
+    """
+    has_minimum = before.stored_min_isr == after.stored_min_isr
     kept = [
-        _changed(old, new) if old != new else old
+        old if old == new and has_minimum else _changed(old, new)
         for old, new in zip(before.partitions, after.partitions, strict=False)
     ]
     added = after.partitions[len(before.partitions) :]

@@ -23,8 +23,12 @@ from tidemill.metadata.controller.controller import (
 from tidemill.metadata.controller.page_writer import PartTooLarge
 from tidemill.metadata.controller.store_writes import altered_topic
 from tidemill.metadata.image.head import page_path
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_keeper import ImageKeeper
-from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
+from tidemill.metadata.image.metadata_image import (
+    MetadataImage,
+    TopicImage,
+)
 from tidemill.metadata.image.page import page_of
 
 __all__ = ["TopicChanges", "WriteDraft"]

@@ -17,10 +17,10 @@ from tidemill.core.limits import METADATA_PAGES
 from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, PARTS, SETTINGS, Head
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.metadata_image import (
     Delta,
-    ImageDraft,
     MetadataImage,
     TopicImage,
 )
@@ -73,6 +73,12 @@ class ImageKeeper:
     def topics_readable(self) -> bool:
         """Whether every page could be read the last time."""
         return not any(path.startswith(PAGES) for path in self._reader.bad_parts)
+
+    @property
+    def unread_pages(self) -> frozenset[int]:
+        """Pages that could not be read the last time."""
+        bad = self._reader.bad_parts
+        return frozenset(int(path[-2:]) for path in bad if path.startswith(PAGES))
 
     def is_readable(self, part: str) -> bool:
         """Whether a part could be read; what could not is never written."""

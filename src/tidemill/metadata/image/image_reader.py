@@ -17,9 +17,9 @@ from tidemill.core.errors import KafkaError
 from tidemill.core.ids import NO_LEADER
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.head import MEMBERS, PAGES, SETTINGS, page_path
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
-    ImageDraft,
     MetadataImage,
     TopicImage,
 )
@@ -100,6 +100,7 @@ class ImageReader:
             known is not None
             and known.topic_id == stored.topic_id
             and known.partitions == stored.partitions
+            and known.stored_min_isr == stored.min_isr
             and {**known.overrides, **known.unread} == stored.overrides
         ):
             return
@@ -112,6 +113,7 @@ class ImageReader:
                 overrides=overrides,
                 unread=unread,
                 config=resolve(overrides, self.defaults),
+                stored_min_isr=stored.min_isr,
             )
         )
 

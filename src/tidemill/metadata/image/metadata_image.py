@@ -1,43 +1,47 @@
 """An immutable image of the cluster, and the difference between two images. Pure.
 
-A `MetadataImage` never changes, so readers may keep one as long as they like. `ImageDraft` makes
-the next one: it collects changes, copies only the maps that they touch, and returns the new image
-in a `Delta` that names the differences. A topic that was deleted and created again under the same
-name appears as both: its old id as deleted, its name as changed (I34).
+A `MetadataImage` never changes, so readers may keep one as long as they like. A `Delta` has the
+next one (`image_draft.py` makes it) and names the differences. A topic that was deleted and created
+again under the same name appears as both: its old id as deleted, its name as changed (I34).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar, final
 from uuid import UUID
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
+from tidemill.core.min_isr import effective_min_isr
 from tidemill.metadata.image.overrides import ConfigOwner, StoredOverrides
 from tidemill.metadata.image.topic_config import TopicConfig
 
 __all__ = [
     "INTERNAL_TOPICS",
+    "NO_EPOCH",
     "OFFSETS_TOPIC",
     "SHARE_STATE_TOPIC",
     "TRANSACTION_STATE_TOPIC",
     "BrokerImage",
     "DeletedTopic",
     "Delta",
-    "ImageDraft",
     "MemberImage",
     "MetadataImage",
     "PartitionImage",
+    "Return",
     "TopicImage",
+    "changed_keys",
     "controller_endpoint",
     "difference",
 ]
 
 _Key = TypeVar("_Key", int, ConfigOwner)
 
+NO_EPOCH = -1
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
@@ -74,6 +78,16 @@ class BrokerImage:
         return self.internal or Endpoint(self.host, self.port)
 
 
+class Return(Enum):
+    """What a broker that has registered again still has of what it had."""
+
+    CLEAN = "clean"
+    UNCLEAN = "unclean"
+    """Perhaps not its last records."""
+    NEW_DISK = "new disk"
+    """Nothing."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberImage:
@@ -84,6 +98,9 @@ class MemberImage:
     """The broker epoch that was let in; a broker registered in another one is fenced."""
     rack: str = ""
     directory_id: UUID = ZERO_UUID
+    untold: Mapping[int, Return] = field(default_factory=dict)
+    """Pages that could not be read when the broker was let in, and what it came back with: their
+    partitions do not know of its return yet, and it does not count there."""
 
 
 @final
@@ -91,7 +108,8 @@ class MemberImage:
 class PartitionImage:
     """The replicas of a partition and its leader.
 
-    isr and elr are disjoint subsets of replicas. The leader, if there is one, is in the isr.
+    isr, elr and suspects are disjoint subsets of replicas, adding and removing are too. The leader,
+    if there is one, is in the isr.
     """
 
     leader: int
@@ -108,6 +126,34 @@ class PartitionImage:
     """The last leader; it may lead again when both isr and elr are empty."""
     partition_epoch: int = 0
     """Rises with every change of the partition; a change names the epoch it is based on (I14)."""
+    suspects: tuple[int, ...] = ()
+    """Replicas that left isr or elr by an unclean end since there was a leader: the best ones when
+    nobody else is left."""
+    adding: tuple[int, ...] = ()
+    """Replicas that a reassignment adds; they stay when it is done."""
+    removing: tuple[int, ...] = ()
+    """Replicas that go when all others are in sync."""
+    unclean_epoch: int = NO_EPOCH
+    """The last leader epoch that began with a leader from outside isr and elr: followers may have
+    to cut what was acknowledged before it."""
+    flags: int = 0
+    """Of later versions; stored again as they are."""
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas when the reassignment that goes on is done; all, if there is none."""
+        return tuple(one for one in self.replicas if one not in self.removing)
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a reassignment goes on."""
+        return bool(self.adding or self.removing)
+
+    def in_sync_min(self, configured: int) -> int:
+        """How many of these replicas must be in sync."""
+        return effective_min_isr(
+            configured, len(self.replicas), len(self.adding), len(self.removing)
+        )
 
 
 @final
@@ -124,6 +170,13 @@ class TopicImage:
     """Keys that this version does not understand; they are stored again as they are."""
     config: TopicConfig
     """The overrides, resolved with the defaults."""
+    stored_min_isr: int = 0
+    """min.insync.replicas in force, as the controller has stored it; 0: not yet."""
+
+    @property
+    def min_isr(self) -> int:
+        """min.insync.replicas in force: the same on all brokers, whatever their defaults are."""
+        return self.stored_min_isr or self.config.min_insync_replicas
 
     @property
     def internal(self) -> bool:
@@ -214,157 +267,7 @@ class Delta:
         )
 
 
-@final
-class ImageDraft:
-    """Builds the next image."""
-
-    def __init__(self, base: MetadataImage) -> None:
-        self._base = base
-        self._brokers: dict[int, BrokerImage] | None = None
-        self._members = base.members
-        self._topics: dict[str, TopicImage] | None = None
-        self._names: dict[UUID, str] | None = None
-        self._touched: dict[str, None] = {}
-        """Topics that were put or dropped; all others are those of the base."""
-        self._overrides: dict[ConfigOwner, StoredOverrides] | None = None
-        self._cluster_id = base.cluster_id
-        self._controller = (base.controller_broker_id, base.controller_epoch)
-
-    def set_cluster_id(self, cluster_id: str) -> None:
-        self._cluster_id = cluster_id
-
-    def set_controller(self, broker_id: int, epoch: int) -> None:
-        self._controller = (broker_id, epoch)
-
-    @property
-    def controller_epoch(self) -> int:
-        return self._controller[1]
-
-    def put_broker(self, broker: BrokerImage) -> None:
-        self._own_brokers()[broker.broker_id] = broker
-
-    def drop_broker(self, broker_id: int) -> None:
-        self._own_brokers().pop(broker_id, None)
-
-    @property
-    def members(self) -> Mapping[int, MemberImage]:
-        return self._members
-
-    def set_members(self, members: Mapping[int, MemberImage]) -> None:
-        self._members = members
-
-    @property
-    def overrides(self) -> Mapping[ConfigOwner, StoredOverrides]:
-        return self._base.overrides if self._overrides is None else self._overrides
-
-    def put_overrides(self, owner: ConfigOwner, stored: StoredOverrides) -> None:
-        self._own_overrides()[owner] = stored
-
-    def drop_overrides(self, owner: ConfigOwner) -> None:
-        self._own_overrides().pop(owner, None)
-
-    @property
-    def topics(self) -> Mapping[str, TopicImage]:
-        return self._base.topics if self._topics is None else self._topics
-
-    def topic(self, name: str) -> TopicImage | None:
-        return self.topics.get(name)
-
-    def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
-        name = (self._base.names if self._names is None else self._names).get(topic_id)
-        return None if name is None else self.topic(name)
-
-    def put_topic(self, topic: TopicImage) -> None:
-        topics, names = self._own_topics()
-        old = topics.get(topic.name)
-        if topic is old:
-            return
-        self._touched[topic.name] = None
-        if old is not None and old.topic_id != topic.topic_id:
-            del names[old.topic_id]
-        topics[topic.name] = topic
-        names[topic.topic_id] = topic.name
-
-    def drop_topic(self, name: str) -> None:
-        topics, names = self._own_topics()
-        old = topics.pop(name, None)
-        if old is not None:
-            self._touched[name] = None
-            del names[old.topic_id]
-
-    def put_partitions(self, topic_id: UUID, changed: Mapping[int, PartitionImage]) -> None:
-        """Replace partitions of a topic; unknown topics and partitions are ignored."""
-        topic = self.topic_by_id(topic_id)
-        if topic is None:
-            return
-        partitions = list(topic.partitions)
-        for index, partition in changed.items():
-            if 0 <= index < len(partitions):
-                partitions[index] = partition
-        self.put_topic(replace(topic, partitions=tuple(partitions)))
-
-    def finish(self) -> Delta:
-        """The new image, as a delta against the old one."""
-        base = self._base
-        after = MetadataImage(
-            cluster_id=self._cluster_id,
-            controller_broker_id=self._controller[0],
-            controller_epoch=self._controller[1],
-            brokers=base.brokers if self._brokers is None else self._brokers,
-            members=self.members,
-            topics=self.topics,
-            names=base.names if self._names is None else self._names,
-            overrides=self.overrides,
-        )
-        return Delta(
-            before=base,
-            after=after,
-            topics_changed=self._changed_topics(after),
-            topics_deleted=self._deleted_topics(after),
-            brokers_changed=_changed_keys(base.brokers, after.brokers),
-            members_changed=_changed_keys(base.members, after.members),
-            controller_changed=self._controller
-            != (base.controller_broker_id, base.controller_epoch),
-            overrides_changed=_changed_keys(base.overrides, after.overrides),
-        )
-
-    def _changed_topics(self, after: MetadataImage) -> tuple[str, ...]:
-        before = self._base.topics
-        changed = (
-            name
-            for name in self._touched
-            if name in after.topics and before.get(name) != after.topics[name]
-        )
-        return tuple(sorted(changed))
-
-    def _deleted_topics(self, after: MetadataImage) -> tuple[DeletedTopic, ...]:
-        olds = (self._base.topics.get(name) for name in self._touched)
-        gone = (
-            DeletedTopic(old.name, old.topic_id)
-            for old in olds
-            if old is not None and old.topic_id not in after.names
-        )
-        return tuple(sorted(gone))
-
-    def _own_overrides(self) -> dict[ConfigOwner, StoredOverrides]:
-        if self._overrides is None:
-            self._overrides = dict(self._base.overrides)
-        return self._overrides
-
-    def _own_brokers(self) -> dict[int, BrokerImage]:
-        if self._brokers is None:
-            self._brokers = dict(self._base.brokers)
-        return self._brokers
-
-    def _own_topics(self) -> tuple[dict[str, TopicImage], dict[UUID, str]]:
-        if self._topics is None:
-            self._topics = dict(self._base.topics)
-        if self._names is None:
-            self._names = dict(self._base.names)
-        return self._topics, self._names
-
-
-def _changed_keys(before: Mapping[_Key, object], after: Mapping[_Key, object]) -> tuple[_Key, ...]:
+def changed_keys(before: Mapping[_Key, object], after: Mapping[_Key, object]) -> tuple[_Key, ...]:
     """The keys whose values are new, different or gone."""
     if before is after:
         return ()
@@ -391,9 +294,9 @@ def difference(before: MetadataImage, after: MetadataImage) -> Delta:
         after=after,
         topics_changed=tuple(sorted(changed)),
         topics_deleted=tuple(sorted(gone)),
-        brokers_changed=_changed_keys(before.brokers, after.brokers),
-        members_changed=_changed_keys(before.members, after.members),
+        brokers_changed=changed_keys(before.brokers, after.brokers),
+        members_changed=changed_keys(before.members, after.members),
         controller_changed=(before.controller_broker_id, before.controller_epoch)
         != (after.controller_broker_id, after.controller_epoch),
-        overrides_changed=_changed_keys(before.overrides, after.overrides),
+        overrides_changed=changed_keys(before.overrides, after.overrides),
     )

@@ -23,9 +23,10 @@ from typing import Any, NamedTuple, final
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.config.keys import INT32_MAX, INT64_MAX
 from tidemill.core.ids import ZERO_UUID
+from tidemill.core.limits import METADATA_PAGES
 from tidemill.metadata.image import stored_fields
 from tidemill.metadata.image.head import HEAD, MEMBERS, PAGES, SETTINGS
-from tidemill.metadata.image.metadata_image import BrokerImage, MemberImage
+from tidemill.metadata.image.metadata_image import BrokerImage, MemberImage, Return
 from tidemill.metadata.image.overrides import ConfigOwner, OwnerKind, StoredOverrides
 from tidemill.metadata.image.stored_fields import BadNode, Fields
 from tidemill.metadata.store.coord import Node
@@ -183,15 +184,19 @@ def _internal(value: Fields) -> Endpoint | None:
 
 def members_value(seq: int, members: Mapping[int, MemberImage]) -> dict[str, Any]:
     """What is stored of the brokers that were let in."""
-    brokers = {
-        str(one.broker_id): {
-            "epoch": one.epoch,
-            "rack": one.rack,
-            "directory": str(one.directory_id),
-        }
-        for one in members.values()
-    }
+    brokers = {str(one.broker_id): _member_value(one) for one in members.values()}
     return {"seq": seq, "brokers": brokers}
+
+
+def _member_value(member: MemberImage) -> dict[str, Any]:
+    value: dict[str, Any] = {
+        "epoch": member.epoch,
+        "rack": member.rack,
+        "directory": str(member.directory_id),
+    }
+    if member.untold:
+        value["untold"] = {str(page): how.value for page, how in member.untold.items()}
+    return value
 
 
 def decode_members(stored: bytes) -> tuple[int, dict[int, MemberImage]]:
@@ -207,8 +212,20 @@ def decode_members(stored: bytes) -> tuple[int, dict[int, MemberImage]]:
             epoch=one.number("epoch", 0, INT64_MAX),
             rack=one.text("rack"),
             directory_id=one.uuid("directory") if one.has("directory") else ZERO_UUID,
+            untold=_untold(one) if one.has("untold") else {},
         )
     return value.number("seq", 0, INT64_MAX), members
+
+
+def _untold(value: Fields) -> dict[int, Return]:
+    """Pages by number, each with what the broker came back with."""
+    try:
+        found = {int(page): Return(how) for page, how in value.texts("untold").items()}
+    except ValueError:
+        raise value.bad("untold is not a map of pages") from None
+    if not all(0 <= page < METADATA_PAGES for page in found):
+        raise value.bad("untold has a page that there is not")
+    return found
 
 
 def settings_value(seq: int, overrides: Mapping[ConfigOwner, StoredOverrides]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from tidemill.metadata.image.topic_config import AlterOp, changed_values, checke
 
 __all__ = [
     "ALL_BROKERS",
+    "DRAINING",
     "ConfigOwner",
     "OwnerKind",
     "StoredOverrides",
@@ -30,6 +31,7 @@ __all__ = [
     "readable_overrides",
 ]
 
+DRAINING = "tidemill.broker.draining"
 _BROKER_OPTIONS = {option.key: option for option in options_of(BrokerConfig).values()}
 _KEY_CHARS_SHOWN_MAX = 80
 

@@ -4,10 +4,10 @@ A topic is on the page `topic id % 64`, with everything about it, so that one pu
 deletes it. A value is JSON, packed above 16 KiB:
 
     seq         the write that changed the page last; the head has the same number
-    topics      per topic: id, name, overrides, partitions
+    topics      per topic: id, name, overrides, partitions; m min.insync.replicas in force
     partitions  by index: r replicas, l leader, e leader epoch, p partition epoch, and where they
                 differ from the usual: i isr (else the replicas), x elr (else empty), k last known
-                leader (else the leader)
+                leader (else the leader), s suspects, a adding, d removing, u unclean epoch, f flags
 
 The partition epoch is a number of its own that rises with every change of the partition, not the
 version of a node: it must survive a move to another store (I14).
@@ -24,7 +24,7 @@ from tidemill.core.ids import NO_LEADER, TopicId, is_legal_topic_name
 from tidemill.core.limits import METADATA_PAGES, PARTITIONS_PER_TOPIC_MAX
 from tidemill.metadata.image import stored_fields
 from tidemill.metadata.image.head import page_path
-from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.image.metadata_image import NO_EPOCH, PartitionImage
 from tidemill.metadata.image.stored_fields import Fields
 
 __all__ = ["Page", "StoredTopic", "decode_page", "page_of", "page_value"]
@@ -39,6 +39,8 @@ class StoredTopic(NamedTuple):
     overrides: Mapping[str, str]
     """All keys, also those that this version does not know."""
     partitions: tuple[PartitionImage, ...]
+    min_isr: int = 0
+    """min.insync.replicas in force; 0: an earlier version wrote the page."""
 
 
 @final
@@ -60,12 +62,15 @@ def page_value(seq: int, topics: Iterable[StoredTopic]) -> dict[str, Any]:
 
 
 def _topic_value(topic: StoredTopic) -> dict[str, Any]:
-    return {
+    value: dict[str, Any] = {
         "id": str(topic.topic_id),
         "name": topic.name,
         "overrides": dict(topic.overrides),
         "partitions": [_partition_value(one) for one in topic.partitions],
     }
+    if topic.min_isr:
+        value["m"] = topic.min_isr
+    return value
 
 
 def _partition_value(partition: PartitionImage) -> dict[str, Any]:
@@ -81,6 +86,15 @@ def _partition_value(partition: PartitionImage) -> dict[str, Any]:
         value["x"] = partition.elr
     if partition.last_known_leader != partition.leader:
         value["k"] = partition.last_known_leader
+    rare = {
+        "s": partition.suspects,
+        "a": partition.adding,
+        "d": partition.removing,
+        "f": partition.flags,
+    }
+    value.update((key, one) for key, one in rare.items() if one)
+    if partition.unclean_epoch != NO_EPOCH:
+        value["u"] = partition.unclean_epoch
     return value
 
 
@@ -104,7 +118,11 @@ def _topic(value: Fields) -> StoredTopic:
         raise value.bad("no or too many partitions")
     topic_id = TopicId(value.uuid("id"))
     return StoredTopic(
-        name, topic_id, value.texts("overrides"), tuple(_partition(one) for one in partitions)
+        name,
+        topic_id,
+        value.texts("overrides"),
+        tuple(_partition(one) for one in partitions),
+        value.number("m", 1, INT32_MAX) if value.has("m") else 0,
     )
 
 
@@ -116,18 +134,33 @@ def _partition(value: Fields) -> PartitionImage:
         leader_epoch=value.number("e", 0, INT32_MAX),
         replicas=replicas,
         isr=value.brokers("i") if value.has("i") else replicas,
-        elr=value.brokers("x") if value.has("x") else (),
+        elr=_brokers(value, "x"),
         last_known_leader=value.number("k", NO_LEADER, INT32_MAX) if value.has("k") else leader,
         partition_epoch=value.number("p", 0, INT64_MAX),
+        suspects=_brokers(value, "s"),
+        adding=_brokers(value, "a"),
+        removing=_brokers(value, "d"),
+        unclean_epoch=value.number("u", 0, INT32_MAX) if value.has("u") else NO_EPOCH,
+        flags=value.number("f", 0, INT32_MAX) if value.has("f") else 0,
     )
     check_partition(value, partition)
     return partition
 
 
+def _brokers(value: Fields, name: str) -> tuple[int, ...]:
+    return value.brokers(name) if value.has(name) else ()
+
+
 def check_partition(value: Fields, partition: PartitionImage) -> None:
-    """BadNode if isr, elr and leader do not fit together."""
-    eligible = partition.isr + partition.elr
-    if len(set(eligible)) != len(eligible) or not set(eligible) <= set(partition.replicas):
-        raise value.bad("isr and elr are not disjoint parts of the replicas")
+    """BadNode if the sets of replicas and the leader do not fit together."""
+    replicas = set(partition.replicas)
+    known = partition.isr + partition.elr + partition.suspects
+    moved = partition.adding + partition.removing
+    if len(set(known)) != len(known) or not replicas.issuperset(known):
+        raise value.bad("isr, elr and suspects are not disjoint parts of the replicas")
+    if len(set(moved)) != len(moved) or not replicas.issuperset(moved):
+        raise value.bad("adding and removing are not disjoint parts of the replicas")
+    if len(partition.adding) == len(replicas) or len(partition.removing) == len(replicas):
+        raise value.bad("all replicas are added or removed")
     if partition.leader != NO_LEADER and partition.leader not in partition.isr:
         raise value.bad("the leader is not in the isr")

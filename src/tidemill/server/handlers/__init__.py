@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidemill.server.handlers.cluster import (
     alter_partition,
+    alter_partition_reassignments,
     alter_replica_log_dirs,
     api_versions,
     describe_cluster,
@@ -12,6 +13,7 @@ from tidemill.server.handlers.cluster import (
     describe_topic_partitions,
     list_partition_reassignments,
     metadata,
+    unregister_broker,
 )
 from tidemill.server.handlers.data import (
     delete_records,
@@ -88,7 +90,9 @@ _LISTED: tuple[Handler, ...] = (
     describe_topic_partitions.HANDLER,
     describe_quorum.HANDLER,
     list_config_resources.HANDLER,
+    alter_partition_reassignments.HANDLER,
     list_partition_reassignments.HANDLER,
+    unregister_broker.HANDLER,
     alter_replica_log_dirs.HANDLER,
     alter_partition.HANDLER,
 )
@@ -99,6 +103,8 @@ _PASSED_ON: tuple[Handler, ...] = (
     alter_configs.HANDLER,
     incremental_alter_configs.HANDLER,
     elect_leaders.HANDLER,
+    alter_partition_reassignments.HANDLER,
+    unregister_broker.HANDLER,
 )
 """What the controller does for all brokers."""
 

@@ -110,3 +110,13 @@ def test_a_timer_that_ended_leaves_its_owner_to_no_collector(end):
         assert ended() is None
     finally:
         gc.enable()
+
+
+def test_what_is_due_at_the_very_moment_of_its_slot_fires():
+    """1050.07 / 0.01 is a little below 105007: the wheel must not wait for a moment that is now."""
+    wheel, fired = TimerWheel(now=1050.0), []
+    wheel.add(1050.065, lambda: fired.append(1))
+    deadline = wheel.next_deadline()
+    assert deadline is not None
+    wheel.advance(deadline)
+    assert fired == [1]

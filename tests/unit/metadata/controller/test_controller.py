@@ -16,9 +16,9 @@ from tidemill.metadata.controller.controller import (
 )
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.placement import Load
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
-    ImageDraft,
     MetadataImage,
     TopicImage,
 )
@@ -197,7 +197,7 @@ def test_another_minimum_of_replicas_clears_the_elr():
     base = image("t")
     topic = base.topics["t"]
     waiting = replace(topic.partitions[0], isr=(0,), elr=(1,))
-    topic = replace(topic, partitions=(waiting, topic.partitions[1]))
+    topic = replace(topic, stored_min_isr=1, partitions=(waiting, topic.partitions[1]))
     base = replace(base, topics={"t": topic})
     plan = TopicPlanner(base, {}, broker_config(), TopicConfig())
     kept = plan.plan_config(ConfigChange(name="t", changes=[("flush.ms", AlterOp.SET, "1")]))

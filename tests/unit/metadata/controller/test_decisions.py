@@ -15,13 +15,13 @@ from tidemill.metadata.controller.decisions import (
     reconcile,
     returns,
 )
-from tidemill.metadata.controller.election import Return
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     MemberImage,
     MetadataImage,
     PartitionImage,
+    Return,
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import TopicConfig

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.controller.election import (
+    ElectionRules,
     Live,
-    Return,
     after_isr_change,
     after_return,
     new_partition,
@@ -17,12 +17,11 @@ from tidemill.metadata.controller.election import (
     unclean_election,
     with_live_brokers,
 )
-from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.image.metadata_image import PartitionImage, Return
 
-ONE = TopicConfig()
-TWO = TopicConfig(min_insync_replicas=2)
-UNCLEAN = TopicConfig(unclean_leader_election_enable=True)
+ONE = ElectionRules(min_isr=1)
+TWO = ElectionRules(min_isr=2)
+UNCLEAN = ElectionRules(min_isr=1, allows_unclean=True)
 
 
 def partition(
@@ -232,7 +231,7 @@ def proposed(
     *,
     leader_epoch: int = 4,
     partition_epoch: int = 9,
-    isr_min: int = 2,
+    min_isr: int = 2,
 ) -> PartitionImage:
     return after_isr_change(
         before,
@@ -240,7 +239,7 @@ def proposed(
         leader_epoch=leader_epoch,
         partition_epoch=partition_epoch,
         eligible={0, 1},
-        isr_min=isr_min,
+        min_isr=min_isr,
     )
 
 
@@ -251,7 +250,7 @@ def test_a_follower_joins_the_isr_and_the_elr_empties():
 
 def test_a_follower_leaves_the_isr_for_the_elr_when_too_few_are_left():
     assert state(proposed(partition(0, isr=(0, 1)), (0,))) == (0, 4, (0,), (1,))
-    assert state(proposed(partition(0, isr=(0, 1)), (0,), isr_min=1)) == (0, 4, (0,), ())
+    assert state(proposed(partition(0, isr=(0, 1)), (0,), min_isr=1)) == (0, 4, (0,), ())
 
 
 def test_one_joins_while_another_leaves():
@@ -288,8 +287,8 @@ EVENTS = st.lists(
 )
 
 
-@given(events=EVENTS, config=st.sampled_from([ONE, TWO, UNCLEAN]))
-def test_I11_epochs_never_go_back_and_a_leader_is_always_in_its_isr(events, config):
+@given(events=EVENTS, rules=st.sampled_from([ONE, TWO, UNCLEAN]))
+def test_I11_epochs_never_go_back_and_a_leader_is_always_in_its_isr(events, rules):
     now = new_partition((0, 1, 2))
     alive = {0, 1, 2}
     for event, argument in events:
@@ -297,7 +296,7 @@ def test_I11_epochs_never_go_back_and_a_leader_is_always_in_its_isr(events, conf
         match event, argument:
             case "live", set(brokers):
                 alive = brokers
-                now = with_live_brokers(now, live(*alive), config)
+                now = with_live_brokers(now, live(*alive), rules)
             case str(how), int(broker):
                 now = after_return(now, broker, Return(how))
             case "isr", set(isr) if now.leader in isr and isr <= alive:
@@ -307,7 +306,7 @@ def test_I11_epochs_never_go_back_and_a_leader_is_always_in_its_isr(events, conf
                     leader_epoch=now.leader_epoch,
                     partition_epoch=now.partition_epoch,
                     eligible=alive,
-                    isr_min=config.min_insync_replicas,
+                    min_isr=rules.min_isr,
                 )
         assert now.leader_epoch >= before.leader_epoch
         assert now.leader == before.leader or now.leader_epoch > before.leader_epoch

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tidemill.core.ids import TopicId
 from tidemill.metadata.controller.election import new_partition
 from tidemill.metadata.controller.placement import ClusterLoad, Load, place
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     Delta,
-    ImageDraft,
     MetadataImage,
     TopicImage,
 )

@@ -4,10 +4,10 @@ from dataclasses import replace
 from uuid import UUID
 
 from tidemill.core.ids import TopicId
+from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
     DeletedTopic,
-    ImageDraft,
     MetadataImage,
     PartitionImage,
     TopicImage,

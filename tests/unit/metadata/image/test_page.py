@@ -24,7 +24,21 @@ ODD = PartitionImage(
     last_known_leader=2,
     partition_epoch=4,
 )
-TOPIC = StoredTopic("orders", TOPIC_ID, {"retention.ms": "5"}, (USUAL, ODD))
+MOVING = PartitionImage(
+    leader=1,
+    leader_epoch=8,
+    replicas=(4, 1, 2, 3),
+    isr=(1,),
+    elr=(2,),
+    last_known_leader=1,
+    partition_epoch=4,
+    suspects=(3,),
+    adding=(4,),
+    removing=(2, 3),
+    unclean_epoch=6,
+    flags=5,
+)
+TOPIC = StoredTopic("orders", TOPIC_ID, {"retention.ms": "5"}, (USUAL, ODD, MOVING), 2)
 
 
 def test_a_page_survives_the_round_trip_with_the_epochs_of_its_partitions():
@@ -39,6 +53,14 @@ def test_a_page_of_thousands_of_partitions_is_packed_and_survives_the_round_trip
     assert decode_page(7, stored).topics == (large,)
 
 
+def test_a_page_of_an_earlier_version_has_no_move_no_doubt_and_no_stored_minimum():
+    (topic,) = decode_page(7, GOOD).topics
+    (partition,) = topic.partitions
+    assert topic.min_isr == 0
+    assert (partition.suspects, partition.adding, partition.removing) == ((), (), ())
+    assert (partition.unclean_epoch, partition.flags) == (-1, 0)
+
+
 def test_topics_spread_over_all_pages_by_their_ids():
     assert {page_of(UUID(int=number)) for number in range(200)} == set(range(64))
 
@@ -47,6 +69,7 @@ GOOD = (
     b'{"v":1,"seq":3,"topics":[{"id":"00000000-0000-0000-0000-000000000007","name":"t",'
     b'"overrides":{},"partitions":[{"r":[1,2,3],"l":1,"e":5,"p":0,"i":[1,2],"x":[3]}]}]}'
 )
+"""As an earlier version wrote it."""
 TOPIC_TEXT = GOOD[GOOD.index(b"[{") + 1 : -2]
 
 
@@ -76,6 +99,13 @@ TOPIC_TEXT = GOOD[GOOD.index(b"[{") + 1 : -2]
         (b"[1,2],", b"[2],"),
         (b'"x":[3]', b'"x":[2]'),
         (b'"x":[3]', b'"x":3'),
+        (b'"x":[3]', b'"s":[2]'),
+        (b'"x":[3]', b'"a":[9]'),
+        (b'"x":[3]', b'"a":[3],"d":[3]'),
+        (b'"x":[3]', b'"d":[1,2,3]'),
+        (b'"x":[3]', b'"u":-2'),
+        (b'"x":[3]', b'"f":"1"'),
+        (b'"name":"t"', b'"name":"t","m":0'),
         (b"]}]}", b"]}," + TOPIC_TEXT + b"]}"),
     ],
 )

@@ -5,12 +5,13 @@ v1 the type of endpoint; v2 fenced brokers.
 Only brokers serve clients, so a request for controllers' endpoints gets MISMATCHED_ENDPOINT_TYPE.
 Addresses are those of the listener that received the request (T19).
 
-Left out: which brokers are fenced; one that the controller has not let in yet is listed like any.
+A broker that is registered and not let in yet is fenced; it is listed only if that is asked for.
 """
 
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.metadata.controller.decisions import live_brokers
 from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import cluster
@@ -33,23 +34,26 @@ def handle(context: ClusterContext, request: DescribeClusterRequest) -> Answer:
         detail = "this is a broker's endpoint; controllers have none of their own"
         raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, detail)
     image = context.image
+    live = live_brokers(image).brokers
+    listed = [one for one in sorted(image.brokers) if one in live or request.include_fenced_brokers]
     return DescribeClusterResponse(
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
-        brokers=[_broker(context, image.brokers[one]) for one in sorted(image.brokers)],
+        brokers=[_broker(context, image.brokers[one], one not in live) for one in listed],
         cluster_authorized_operations=authorized_operations(
             context, cluster(), request.include_cluster_authorized_operations
         ),
     )
 
 
-def _broker(context: ClusterContext, broker: BrokerImage) -> DescribeClusterBroker:
+def _broker(context: ClusterContext, broker: BrokerImage, is_fenced: bool) -> DescribeClusterBroker:
     endpoint = context.endpoint_of(broker)
     return DescribeClusterBroker(
         broker_id=broker.broker_id,
         host=endpoint.host,
         port=endpoint.port,
         rack=broker.rack or None,
+        is_fenced=is_fenced,
     )
 
 

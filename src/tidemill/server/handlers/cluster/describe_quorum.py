@@ -4,7 +4,8 @@ v1 times of the last fetch; v2 error messages, directory ids and the nodes' addr
 
 Kafka's controllers vote over a log, `__cluster_metadata`. Here the coordination store decides, and
 the broker that it elected is the controller: it is the leader and the only voter, in the epoch of
-its term, and the other brokers observe. There is no log, so its offsets are 0.
+its term, and the other brokers observe. Offsets are numbers of writes to the metadata, as far as
+the broker that is asked knows: its own, and the same for the controller. Others are unknown.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ __all__ = ["HANDLER"]
 METADATA_TOPIC = "__cluster_metadata"
 LISTENER = "PLAINTEXT"
 FIRST_WITH_NODES = 2
+UNKNOWN_OFFSET = -1
 
 
 def handle(context: ClusterContext, request: DescribeQuorumRequest) -> Answer:
@@ -55,13 +57,20 @@ def _partition(context: ClusterContext, name: str, index: int) -> ResponsePartit
         return _refusal(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if leader < 0:
         return _refusal(index, ErrorCode.LEADER_NOT_AVAILABLE)
+    cluster = context.services.cluster
+    known = {cluster.broker_id: cluster.metadata_seq, leader: cluster.metadata_seq}
+    states = {
+        one: ReplicaState(replica_id=one, log_end_offset=known.get(one, UNKNOWN_OFFSET))
+        for one in sorted({*image.brokers, leader})
+    }
     return ResponsePartitionData(
         partition_index=index,
         error_message=None,
         leader_id=leader,
         leader_epoch=image.controller_epoch,
-        current_voters=[ReplicaState(replica_id=leader)],
-        observers=[ReplicaState(replica_id=one) for one in sorted(image.brokers) if one != leader],
+        high_watermark=cluster.metadata_seq,
+        current_voters=[states[leader]],
+        observers=[state for one, state in states.items() if one != leader],
     )
 
 

@@ -21,7 +21,13 @@ from tidemill.metadata.image.described_keys import (
     describe_group,
     describe_topic,
 )
-from tidemill.metadata.image.overrides import ALL_BROKERS, ConfigOwner, OwnerKind, group_owner
+from tidemill.metadata.image.overrides import (
+    ALL_BROKERS,
+    DRAINING,
+    ConfigOwner,
+    OwnerKind,
+    group_owner,
+)
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.metadata.override_writer import OverrideChange
 from tidemill.server.request.authorizer import Operation, Resource, ResourceType, cluster, topic
@@ -88,7 +94,7 @@ def plan_override_change(
     _check_allowed(context, Operation.ALTER_CONFIGS, kind, name)
     match kind:
         case ConfigResourceType.BROKER:
-            if name:
+            if name and not _is_about_draining(context, name, changes):
                 _check_own_id(context, name)
             owner = ConfigOwner(OwnerKind.BROKER, name)
         case ConfigResourceType.GROUP:
@@ -138,6 +144,12 @@ def _describe_broker(
         return describe_all_brokers(context.image.overrides_of(ALL_BROKERS), keys)
     _check_own_id(context, name)
     return describe_broker(context.services.config, keys)
+
+
+def _is_about_draining(context: TopicContext, name: str, changes: Sequence[KeyChange]) -> bool:
+    """Whether any broker may take the change: a broker that does not run is drained, too."""
+    members = map(str, context.image.members)
+    return name in members and {key for key, _, _ in changes} == {DRAINING}
 
 
 def _check_own_id(context: TopicContext, name: str) -> None:

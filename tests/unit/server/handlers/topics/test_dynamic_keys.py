@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from uuid import UUID
 
 import pytest
 
@@ -21,7 +22,17 @@ from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import options_of
 from tidemill.core.errors import ErrorCode
+from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.image.metadata_image import (
+    BrokerImage,
+    MemberImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.testing.sim.loop import SimLoop
@@ -98,6 +109,75 @@ def _(broker, change):
     (topic,) = broker.call(request, 9).topics
     assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert broker.image.topic("t") is None
+
+
+# --- replicas ----------------------------------------------------------------------------------
+
+
+@changes("tidemill.broker.draining")
+def _(broker, change):
+    change("true")
+    assert made(broker, "t").code is ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def unbalanced(*, alive=(0, 1)):
+    """Broker 0 leads a partition that 1 should lead, and holds all of another topic."""
+    one = PartitionImage(leader=0, leader_epoch=1, replicas=(1, 0), isr=(0, 1))
+    sole = PartitionImage(leader=0, leader_epoch=1, replicas=(0,), isr=(0,))
+    topic = TopicImage(
+        name="t",
+        topic_id=TopicId(UUID(int=1)),
+        partitions=(one, sole, sole, sole),
+        config=TopicConfig(),
+    )
+    brokers = {i: BrokerImage(broker_id=i, epoch=1, host="h", port=1) for i in (0, 1, 2)}
+    return MetadataImage(
+        brokers={i: brokers[i] for i in alive},
+        members={i: MemberImage(broker_id=i, epoch=1) for i in alive} | {1: _MEMBER},
+        topics={"t": topic},
+    )
+
+
+_MEMBER = MemberImage(broker_id=1, epoch=1)
+
+
+def planned(broker, image, *, after_s):
+    """What the controller does by itself after some time in office."""
+    upkeep, config = ClusterUpkeep(), broker.cluster.live.current
+    upkeep.took_office(image, config, 0.0)
+    return upkeep.plan(image, config, after_s)
+
+
+@changes("auto.leader.rebalance.enable")
+def _(broker, change):
+    assert planned(broker, unbalanced(), after_s=60).elections == [TopicPartition("t", 0)]
+    change("false")
+    assert planned(broker, unbalanced(), after_s=60).elections == []
+
+
+@changes("leader.imbalance.check.interval.seconds")
+def _(broker, change):
+    assert not planned(broker, unbalanced(), after_s=7).elections
+    change(7)
+    assert planned(broker, unbalanced(), after_s=7).elections
+
+
+@changes("auto.rebalance")
+def _(broker, change):
+    assert not planned(broker, unbalanced(), after_s=60).moves
+    change("true")
+    assert planned(broker, unbalanced(), after_s=60).moves
+
+
+@changes("replica.remake.delay.ms")
+def _(broker, change):
+    image = unbalanced(alive=(0, 2))
+    assert not planned(broker, image, after_s=7).moves
+    change(7_000)
+    assert planned(broker, image, after_s=7).moves == {TopicPartition("t", 0): (2, 0)}
+
+
+# --- defaults of topics ------------------------------------------------------------------------
 
 
 def check_default(key, value, of_partition):

@@ -20,12 +20,12 @@ from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import UserError
 from tidemill.core.rng import SeededRng
 from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.format_1 import converted_from_format_1
 from tidemill.metadata.image import stored_fields
-from tidemill.metadata.image.format_1 import converted_from_format_1
 from tidemill.metadata.image.overrides import ALL_BROKERS, broker_owner, group_owner
 from tidemill.metadata.store.sqlite_store import SqliteCoord
 
-FIXTURE = Path(__file__).parents[3] / "fixtures" / "coord_v1" / "coord.db"
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "coord_v1" / "coord.db"
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_everything_of_a_store_of_format_1_is_there_afterwards(run, stored):
             for topic in image.topics.values()
             for one in topic.partitions
         }
-        assert states == {(0, 1, 1, (0,), 0)}
+        assert states == {(0, 1, 2, (0,), 0)}
         assert image.overrides_of(ALL_BROKERS) == {"log.retention.ms": "7000"}
         assert image.overrides_of(broker_owner(0)) == {"log.retention.bytes": "9000"}
         session = {"consumer.session.timeout.ms": "50000"}

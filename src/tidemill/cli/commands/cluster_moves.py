@@ -1,0 +1,175 @@
+"""`tidemill cluster reassign`, `drain` and `rebalance`: where replicas are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import click
+
+from tidemill.cli.partition_names import parse_partition
+from tidemill.cli.replica_moves import MovePlan, carry_out, show_plan, wait_empty
+from tidemill.cli.session import bootstrap_option, json_option, run_client
+from tidemill.cli.text import escape, print_json
+from tidemill.client.admin.cluster_admin import take_cluster_snapshot
+from tidemill.client.admin.replica_admin import list_reassignments, reassign, set_draining
+from tidemill.client.network.cluster_client import ClusterClient
+from tidemill.core.balance import evened, vacated
+from tidemill.core.errors import ErrorCode, KafkaError, UserError
+from tidemill.core.ids import TopicPartition
+
+__all__ = ["drain", "reassign_command", "rebalance"]
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Print the plan, and change nothing.")
+
+
+@click.command("reassign")
+@click.argument("names", metavar="TOPIC[:PARTITION]...", nargs=-1, required=True)
+@click.option(
+    "--brokers",
+    metavar="ID,...",
+    help="The brokers that should hold the partitions, the preferred leader first; for a whole "
+    "topic each of them in turn.",
+)
+@click.option("--cancel", is_flag=True, help="Take back moves that are not done.")
+@dry_run_option
+@json_option
+@bootstrap_option
+def reassign_command(
+    names: tuple[str, ...],
+    brokers: str | None,
+    cancel: bool,
+    dry_run: bool,
+    as_json: bool,
+    bootstrap: str,
+) -> None:
+    """Move replicas of partitions to other brokers, and wait until they are there."""
+    if (brokers is None) is not cancel:
+        raise click.UsageError("give either --brokers or --cancel")
+    ids = _parse_ids(brokers or "")
+
+    async def work(client: ClusterClient) -> None:
+        plan = MovePlan.of(await take_cluster_snapshot(client))
+        chosen = [one for name in names for one in _partitions(plan, name)]
+        if cancel:
+            await _cancel(client, chosen, as_json=as_json)
+            return
+        targets = {name: _rotated(ids, index) for index, name in enumerate(chosen)}
+        changed = {name: to for name, to in targets.items() if to != plan.before[name]}
+        await _run(client, replace(plan, targets=changed), dry_run=dry_run, as_json=as_json)
+
+    run_client(bootstrap, work)
+
+
+@click.command()
+@dry_run_option
+@json_option
+@bootstrap_option
+def rebalance(dry_run: bool, as_json: bool, bootstrap: str) -> None:
+    """Spread replicas and leaderships evenly over all brokers, and wait until that is done."""
+
+    async def work(client: ClusterClient) -> None:
+        plan = MovePlan.of(await take_cluster_snapshot(client))
+        plan = replace(plan, targets=evened(plan.before, plan.racks))
+        await _run(client, plan, dry_run=dry_run, as_json=as_json)
+
+    run_client(bootstrap, work)
+
+
+@click.command()
+@click.argument("broker_id", metavar="ID", type=click.IntRange(0, 2**31 - 1))
+@click.option("--cancel", is_flag=True, help="Give the broker replicas again.")
+@dry_run_option
+@json_option
+@bootstrap_option
+def drain(broker_id: int, cancel: bool, dry_run: bool, as_json: bool, bootstrap: str) -> None:
+    """Move everything off broker ID, and wait until it is empty; then it may be stopped.
+
+    The controller goes on by itself if this command is stopped.
+    """
+
+    async def work(client: ClusterClient) -> None:
+        if cancel:
+            await set_draining(client, broker_id, is_draining=False)
+            _tell(f"broker {broker_id} is given replicas again", as_json=as_json)
+            return
+        plan = MovePlan.of(await take_cluster_snapshot(client), without=[broker_id])
+        plan = replace(plan, targets=vacated(plan.before, plan.racks, [broker_id]))
+        _check_room(plan, broker_id)
+        if dry_run:
+            show_plan(plan, as_json=as_json)
+            return
+        await set_draining(client, broker_id, is_draining=True)
+        await wait_empty(client, broker_id)
+        if as_json:
+            print_json({"moves": plan.facts(), "done": True})
+        else:
+            click.echo(f"broker {broker_id} is empty: {len(plan.targets)} partitions were moved")
+
+    run_client(bootstrap, work)
+
+
+async def _run(client: ClusterClient, plan: MovePlan, *, dry_run: bool, as_json: bool) -> None:
+    if dry_run or not plan.targets:
+        show_plan(plan, as_json=as_json)
+        return
+    await carry_out(client, plan)
+    if as_json:
+        print_json({"moves": plan.facts(), "done": True})
+    else:
+        click.echo(f"moved {len(plan.targets)} partitions")
+
+
+async def _cancel(client: ClusterClient, chosen: list[TopicPartition], *, as_json: bool) -> None:
+    moving = {move.partition for move in await list_reassignments(client)}
+    targets = dict.fromkeys([one for one in chosen if one in moving])
+    refused = await reassign(client, targets)
+    for name, error in refused.items():
+        if error.code is not ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:  # it has just ended
+            raise KafkaError(error.code, f"{escape(str(name))}: {escape(error.detail)}")
+    _tell(f"took back the moves of {len(targets)} partitions", as_json=as_json)
+
+
+def _tell(line: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"moves": [], "done": True})
+    else:
+        click.echo(line)
+
+
+def _check_room(plan: MovePlan, broker_id: int) -> None:
+    """UserError if a replica has nowhere to go: the drain would never end."""
+    stuck = [
+        name
+        for name, replicas in plan.before.items()
+        if broker_id in plan.targets.get(name, replicas)
+    ]
+    if stuck:
+        held = len(plan.before[stuck[0]])
+        raise UserError(
+            f"{escape(str(stuck[0]))} has {held} replicas, and without broker {broker_id} there "
+            f"are {len(plan.racks)} brokers: add a broker, or use `tidemill topic alter "
+            "--replication`"
+        )
+
+
+def _partitions(plan: MovePlan, name: str) -> list[TopicPartition]:
+    """The partitions that a TOPIC or TOPIC:PARTITION means."""
+    found = [one for one in plan.before if one.topic == name]
+    if not found:
+        one = parse_partition(name)
+        found = [one] if one in plan.before else []
+    if not found:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {escape(name)}")
+    return found
+
+
+def _parse_ids(text: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isascii() and part.isdecimal() for part in parts):
+        raise UserError(f"--brokers {text}: expected ids, as in 1,2,3")
+    return tuple(int(part) for part in parts)
+
+
+def _rotated(ids: tuple[int, ...], turns: int) -> tuple[int, ...]:
+    first = turns % len(ids) if ids else 0
+    return ids[first:] + ids[:first]

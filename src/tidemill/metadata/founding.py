@@ -1,0 +1,45 @@
+"""The nodes that every cluster has: made by the first broker that comes, once."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from tidemill.core.errors import StoreUnavailable, UserError
+from tidemill.core.rng import Rng
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.head import Head
+from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Op
+
+__all__ = ["found_cluster", "try_multi"]
+
+
+async def found_cluster(coord: Coord, rng: Rng) -> str:
+    """The cluster's id; the cluster is made if there is none. UserError: not a usable store."""
+    cluster_id = base64.urlsafe_b64encode(rng.uuid().bytes).rstrip(b"=").decode()
+    made: list[Op] = [
+        Create(nodes.CLUSTER, nodes.encode_cluster_id(cluster_id)),
+        Create(nodes.CONTROLLER_EPOCH, nodes.encode_counter(0)),
+        Create(nodes.BROKER_EPOCH, nodes.encode_counter(0)),
+        Create(nodes.PRODUCER_IDS, nodes.encode_counter(0)),
+        Create(nodes.HEAD, Head().encode()),
+    ]
+    node = await coord.get(nodes.CLUSTER)
+    if node is None:
+        await try_multi(coord, made)
+        node = await coord.get(nodes.CLUSTER)
+    if node is None:
+        raise StoreUnavailable(f"{nodes.CLUSTER} is missing")
+    try:
+        return nodes.decode_cluster_id(nodes.CLUSTER, node)
+    except nodes.BadNode as bad:
+        raise UserError(f"the coordination store cannot be used: {bad}") from bad
+
+
+async def try_multi(coord: Coord, ops: Sequence[Op]) -> bool:
+    """Run the multi; False if another broker's change came first."""
+    try:
+        await coord.multi(ops)
+    except CoordConflict:
+        return False
+    return True

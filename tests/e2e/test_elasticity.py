@@ -1,0 +1,185 @@
+"""A cluster that grows, moves replicas and is drained, while stock clients work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.load import Load, Log, read_logs
+from tests.support.clients import DEADLINE_S, Confluent, Message, create_topic, kafka
+from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
+from tidemill.testing.cluster_process import ClusterProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+
+@pytest.fixture
+def new_cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterProcess]]:
+    """Starts three brokers on the test's directory; they are stopped at the end."""
+    started: list[ClusterProcess] = []
+
+    def start(*settings: str) -> ClusterProcess:
+        cluster = ClusterProcess(tmp_path / "data", *settings)
+        started.append(cluster)
+        cluster.start()
+        _wait(lambda: len(_facts(cluster)["brokers"]) == 3)
+        return cluster
+
+    yield start
+    for cluster in started:
+        cluster.stop()
+
+
+def _tidemill(cluster: ClusterProcess, *arguments: str) -> str:
+    """What a command printed; it must succeed."""
+    ran = subprocess.run(
+        [*TIDEMILL, *arguments, "--bootstrap", cluster.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def _facts(cluster: ClusterProcess) -> dict[str, Any]:
+    facts: dict[str, Any] = json.loads(_tidemill(cluster, "cluster", "describe", "--json"))
+    return facts
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+
+
+def _replicas(cluster: ClusterProcess, topic: str) -> dict[int, list[int]]:
+    admin = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        (described,) = admin.describe_topics([topic])
+    finally:
+        admin.close()
+    return {one["partition_index"]: one["replica_nodes"] for one in described["partitions"]}
+
+
+def _create(cluster: ClusterProcess, topic: str, replication: int, partitions: int = 3) -> None:
+    _tidemill(
+        cluster,
+        *("topic", "create", topic, "--partitions", str(partitions)),
+        *("--replication", str(replication)),
+    )
+
+
+def _check_complete(cluster: ClusterProcess, load: Load, logs: list[Log]) -> None:
+    """Nothing acknowledged is lost, and nothing is there twice."""
+    assert not load.failures
+    read = read_logs(cluster.bootstrap, logs)
+    for one in load.acknowledged:
+        assert read[one.log][one.offset] == one.value
+    twice = [value for log in logs for value, count in Counter(read[log]).items() if count > 1]
+    assert not twice
+
+
+def test_F100_one_broker_grows_to_three_and_its_topics_get_copies_everywhere(
+    tmp_path, new_cluster, topic
+):
+    alone = BrokerProcess(tmp_path / "data").start()
+    create_topic(alone.bootstrap, topic, 3)
+    values = [b"%04d" % number for number in range(300)]
+    messages = [Message(value, partition=n % 3) for n, value in enumerate(values)]
+    Confluent().produce(alone.bootstrap, topic, messages)
+    assert alone.stop() == 0
+
+    cluster = new_cluster()
+    _tidemill(cluster, "topic", "alter", topic, "--replication", "3")
+    assert all(sorted(one) == [0, 1, 2] for one in _replicas(cluster, topic).values())
+    _tidemill(cluster, "cluster", "rebalance")
+    leads = [row["leads"] for row in _facts(cluster)["brokers"]]
+    assert max(leads) - min(leads) <= 1
+
+    cluster.kill_broker(0)
+    cluster.wait_log(r"^\[supervisor\] broker 0 is ready again")
+    logs = read_logs(cluster.bootstrap, [(topic, index) for index in range(3)])
+    assert sorted(value for log in logs.values() for value in log) == values
+
+
+def test_F100_replicas_move_while_producers_work_and_nothing_is_lost_or_there_twice(
+    new_cluster, topic
+):
+    cluster = new_cluster()
+    _create(cluster, topic, replication=2)
+    logs = [(topic, index) for index in range(3)]
+    load = Load(cluster.bootstrap, logs, seed=1, producers=1).start()
+    load.wait_acknowledged(200)
+    leader, follower = _replicas(cluster, topic)[0]
+    (free,) = {0, 1, 2} - {leader, follower}
+    target = f"{free},{follower}"
+    _tidemill(cluster, "cluster", "reassign", f"{topic}:0", "--brokers", target)
+    assert _replicas(cluster, topic)[0] == [free, follower]
+    _tidemill(cluster, "cluster", "reassign", topic, "--brokers", "0,1,2")
+    load.wait_acknowledged(200)
+    load.finish()
+    assert all(sorted(one) == [0, 1, 2] for one in _replicas(cluster, topic).values())
+    _check_complete(cluster, load, logs)
+
+
+def test_F101_a_broker_is_drained_while_producers_work(new_cluster, topic):
+    cluster = new_cluster()
+    _create(cluster, topic, replication=2)
+    logs = [(topic, index) for index in range(3)]
+    load = Load(cluster.bootstrap, logs, seed=2, producers=1).start()
+    load.wait_acknowledged(200)
+    plan = json.loads(_tidemill(cluster, "cluster", "drain", "2", "--dry-run", "--json"))
+    assert {2}.isdisjoint(one for move in plan["moves"] for one in move["to"])
+    _tidemill(cluster, "cluster", "drain", "2")
+    load.wait_acknowledged(200)
+    load.finish()
+    assert all(sorted(one) == [0, 1] for one in _replicas(cluster, topic).values())
+    facts = _facts(cluster)
+    assert facts["draining"] == [2]
+    assert facts["brokers"][2]["replicas"] == 0
+    _check_complete(cluster, load, logs)
+
+
+@pytest.mark.interop
+def test_a_stock_admin_client_moves_replicas_and_sees_them_move(new_cluster, topic):
+    cluster = new_cluster()
+    _create(cluster, topic, replication=1, partitions=1)
+    ((_, (holder,)),) = _replicas(cluster, topic).items()
+    others = [one for one in range(3) if one != holder]
+    admin = kafka.KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+    try:
+        admin.alter_partition_reassignments({kafka.TopicPartition(topic, 0): others})
+        seen = admin.list_partition_reassignments()
+        assert str(seen).count(str(others)) >= 1
+        _wait(lambda: not admin.list_partition_reassignments())
+    finally:
+        admin.close()
+    assert _replicas(cluster, topic) == {0: others}
+
+
+def test_F82_leaderships_come_back_by_themselves_after_a_broker_was_killed(new_cluster, topic):
+    cluster = new_cluster("leader.imbalance.check.interval.seconds=2")
+    _create(cluster, topic, replication=3)
+    cluster.kill_broker(0)
+    cluster.wait_log(r"^\[supervisor\] broker 0 is ready again")
+    _wait(lambda: not _facts(cluster)["under_replicated"])
+    _wait(lambda: not _facts(cluster)["not_preferred"])
+
+
+def test_F82_after_an_unclean_end_of_all_brokers_each_leads_its_share_again(new_cluster, topic):
+    cluster = new_cluster("leader.imbalance.check.interval.seconds=2")
+    _create(cluster, topic, replication=3)
+    cluster.kill()
+    cluster.start()
+    _wait(lambda: len(_facts(cluster)["brokers"]) == 3)
+    _wait(lambda: not _facts(cluster)["offline"] and not _facts(cluster)["not_preferred"])
+    assert [row["leads"] for row in _facts(cluster)["brokers"]] == [1, 1, 1]

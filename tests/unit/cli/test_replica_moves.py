@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.cli.invoke import tidemill
+from tidemill.cli.replica_moves import MovePlan
+from tidemill.client.admin.cluster_admin import ClusterSnapshot
+from tidemill.client.admin.replica_admin import Reassignment
+from tidemill.client.network.metadata_cache import BrokerInfo, PartitionInfo, TopicInfo
+from tidemill.core.ids import ZERO_UUID, TopicPartition
+
+T0 = TopicPartition("t", 0)
+
+
+def test_a_plan_begins_where_moves_end_and_gives_nothing_to_brokers_that_cannot_take_it():
+    partition = PartitionInfo(0, 0, 1, replicas=[1, 0], isr=[0], offline_replicas=[])
+    snapshot = ClusterSnapshot(
+        "id",
+        0,
+        [BrokerInfo(one, "h", 1, rack="r") for one in range(5)],
+        [TopicInfo("t", ZERO_UUID, False, {0: partition})],
+        moves=[Reassignment(T0, (1, 0), adding=(1,), removing=(0,))],
+        fenced=frozenset({2}),
+        draining=frozenset({3}),
+    )
+    plan = MovePlan.of(snapshot, without=[4])
+    assert plan.before == {T0: (1,)}
+    assert plan.racks == {0: "r", 1: "r"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["cluster", "reassign", "t:0"], "give either --brokers or --cancel"),
+        (["cluster", "reassign", "t:0", "--brokers", "1", "--cancel"], "give either --brokers"),
+        (["cluster", "reassign", "t:0", "--brokers", "1,x"], "expected ids, as in 1,2,3"),
+        (["topic", "alter", "t"], "--partitions or --replication"),
+    ],
+)
+def test_a_command_that_says_too_little_or_too_much_is_refused(arguments, told):
+    result = tidemill(*arguments)
+    assert result.exit_code == 2
+    assert told in result.stderr

@@ -1,0 +1,263 @@
+"""Three brokers on one store: moves of replicas, draining, remaking, giving leaderships back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.unit.metadata.small_cluster import SmallCluster
+from tests.unit.metadata.three_brokers import partition, propose, three_brokers
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import BALANCE_AFTER_RETURN_S, FORMER_LEADER_KEPT_S
+from tidemill.metadata.cluster import Cluster
+from tidemill.metadata.controller.controller import TopicSpec
+from tidemill.metadata.image import nodes
+from tidemill.metadata.image.overrides import DRAINING, broker_owner
+from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.metadata.override_writer import OverrideChange
+
+T0 = TopicPartition("t", 0)
+
+
+async def some_brokers(*replicas: int, flags: Sequence[str] = ()) -> tuple[SmallCluster, Cluster]:
+    """Three brokers with a topic of one partition; broker 0 is the controller."""
+    small = SmallCluster(*flags)
+    controller, *_ = await small.start(0, 1, 2)
+    await controller.create_topics([TopicSpec(name="t", assignments={0: list(replicas)})])
+    await pass_time(small, FORMER_LEADER_KEPT_S)
+    return small, controller
+
+
+async def pass_time(small: SmallCluster, seconds: float) -> None:
+    """Time passes, and all brokers look again."""
+    small.clock.advance(seconds)
+    for member in small.members.values():
+        member.cluster._keeper.mark(nodes.BROKERS)
+    await small.catch_up()
+
+
+async def joins(small: SmallCluster, isr: list[int]) -> None:
+    """The leader finds all of them in sync."""
+    clusters = [one.cluster for one in small.members.values()]
+    now = partition(clusters[0])
+    await propose(clusters, isr, now, sender=now.leader)
+    await small.catch_up()
+
+
+async def set_draining(cluster: Cluster, broker_id: int, *, value: str | None) -> None:
+    operation = AlterOp.DELETE if value is None else AlterOp.SET
+    change = OverrideChange(owner=broker_owner(broker_id), changes=[(DRAINING, operation, value)])
+    (result,) = await cluster.alter_overrides([change])
+    assert result.code is ErrorCode.NONE
+
+
+def test_replicas_move_to_another_broker_when_it_is_in_sync(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(0, 1)
+        assert await controller.reassign({T0: [0, 2]}) == [None]
+        await small.catch_up()
+        assert partition(controller).replicas == (0, 2, 1)
+        await joins(small, [0, 1, 2])
+        now = partition(controller)
+        assert (now.replicas, now.isr, now.leader, now.leader_epoch) == ((0, 2), (0, 2), 0, 1)
+        assert not now.is_moving
+        assert partition(small.members[2].cluster) == now
+
+    run(scenario())
+
+
+def test_I8_a_leader_that_is_moved_stays_a_replica_for_a_session(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(0, 1)
+        await controller.reassign({T0: [2, 1]})
+        await joins(small, [0, 1, 2])
+        handed = partition(controller)
+        assert (handed.leader, handed.leader_epoch, sorted(handed.isr)) == (2, 1, [0, 1, 2])
+        await pass_time(small, FORMER_LEADER_KEPT_S / 2)
+        assert partition(controller).replicas == (2, 1, 0)
+        await pass_time(small, FORMER_LEADER_KEPT_S)
+        now = partition(controller)
+        assert (now.replicas, now.leader, now.leader_epoch) == ((2, 1), 2, 2)
+
+    run(scenario())
+
+
+def test_a_new_controller_goes_on_with_a_move(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(1, 0)
+        await controller.reassign({T0: [1, 2]})
+        await small.catch_up()
+        small.crash(0)
+        await small.catch_up()
+        successor = small.members[1].cluster
+        assert successor.is_controller
+        await joins(small, [1, 2])
+        await pass_time(small, FORMER_LEADER_KEPT_S)
+        assert partition(successor).replicas == (1, 2)
+        assert not partition(successor).is_moving
+
+    run(scenario())
+
+
+def test_a_move_is_taken_back(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(0, 1)
+        await controller.reassign({T0: [2]})
+        assert await controller.reassign({T0: None}) == [None]
+        assert partition(controller).replicas == (0, 1)
+        (refused,) = await controller.reassign({T0: None})
+        assert refused is not None
+        assert refused.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+        (unknown,) = await controller.reassign({TopicPartition("u", 0): [0]})
+        assert unknown is not None
+        assert unknown.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not small.members[0].alarms
+
+    run(scenario())
+
+
+def test_a_drained_broker_is_given_nothing_and_loses_what_it_has(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(1, 0)
+        await set_draining(controller, 1, value="true")
+        await small.catch_up()
+        now = partition(controller)
+        assert (now.adding, now.removing) == ((2,), (1,))
+        (made,) = await controller.create_topics([TopicSpec(name="u", partitions=8)])
+        assert made.topic is not None
+        assert 1 not in {one for p in made.topic.partitions for one in p.replicas}
+        await joins(small, [0, 1, 2])
+        await pass_time(small, FORMER_LEADER_KEPT_S)
+        assert partition(controller).replicas == (2, 0)
+        (refused,) = await controller.reassign({T0: [1, 0]})
+        assert refused is not None
+        assert "drained" in refused.detail
+        await set_draining(controller, 1, value=None)
+        assert await controller.reassign({T0: [1, 0]}) == [None]
+
+    run(scenario())
+
+
+def test_replicas_of_a_broker_that_is_gone_for_long_are_remade_elsewhere(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(0, 1, flags=["replica.remake.delay.ms=60000"])
+        small.crash(1)
+        await small.catch_up()
+        await pass_time(small, 59)
+        assert partition(controller).replicas == (0, 1)
+        await pass_time(small, 2)
+        assert partition(controller).adding == (2,)
+        await joins(small, [0, 2])
+        assert partition(controller).replicas == (0, 2)
+
+    run(scenario())
+
+
+def test_a_sole_copy_is_never_remade(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(1, flags=["replica.remake.delay.ms=60000"])
+        small.crash(1)
+        await small.catch_up()
+        await pass_time(small, 120)
+        assert partition(controller).replicas == (1,)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("enabled", "leader"), [("true", 1), ("false", 2)])
+def test_leaderships_go_back_by_themselves_soon_after_a_broker_has_come_back(run, enabled, leader):
+    async def scenario() -> None:
+        small = SmallCluster(f"auto.leader.rebalance.enable={enabled}")
+        controller, *_ = await small.start(0, 1, 2)
+        await controller.create_topics([TopicSpec(name="t", assignments={0: [1, 2, 0]})])
+        await small.catch_up()
+        small.crash(1)
+        await small.catch_up()
+        assert partition(controller).leader == 2
+        await small.start(1)
+        await joins(small, [0, 1, 2])
+        await pass_time(small, BALANCE_AFTER_RETURN_S)
+        assert partition(controller).leader == leader
+
+    run(scenario())
+
+
+def test_replicas_spread_by_themselves_if_that_is_wanted(run):
+    async def scenario() -> None:
+        small = SmallCluster("auto.rebalance=true")
+        controller, *_ = await small.start(0, 1, 2)
+        assignments = {index: [0] for index in range(6)}
+        await controller.create_topics([TopicSpec(name="t", assignments=assignments)])
+        await pass_time(small, BALANCE_AFTER_RETURN_S)
+        moving = [one for one in controller.image.topics["t"].partitions if one.is_moving]
+        assert sorted(one.adding for one in moving) == [(1,), (1,), (2,), (2,)]
+
+    run(scenario())
+
+
+def test_a_broker_that_is_gone_and_empty_is_forgotten(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(0, 1)
+        for broker_id, code in ((1, ErrorCode.INVALID_REQUEST), (7, _NOT_REGISTERED)):
+            with pytest.raises(KafkaError) as refused:
+                await controller.unregister_broker(broker_id)
+            assert refused.value.code is code
+        small.crash(1)
+        await small.catch_up()
+        with pytest.raises(KafkaError, match="holds 1 replicas"):
+            await controller.unregister_broker(1)
+        small.crash(2)
+        await small.catch_up()
+        await controller.unregister_broker(2)
+        assert sorted(controller.image.members) == [0, 1]
+
+    run(scenario())
+
+
+_NOT_REGISTERED = ErrorCode.BROKER_ID_NOT_REGISTERED
+
+
+# --- what is stored ---
+
+
+def test_brokers_with_other_defaults_agree_on_the_minimum(run):
+    async def scenario() -> None:
+        small = SmallCluster("min.insync.replicas=2")
+        controller, *_ = await small.start(0)
+        small.flags = ("min.insync.replicas=1",)
+        await small.start(1, 2)
+        await controller.create_topics([TopicSpec(name="t", assignments={0: [0, 1, 2]})])
+        await small.catch_up()
+        assert {one.cluster.image.topics["t"].min_isr for one in small.members.values()} == {2}
+        small.crash(0)
+        await small.catch_up()
+        successor = small.members[1].cluster
+        assert successor.is_controller
+        assert {one.cluster.image.topics["t"].min_isr for one in small.members.values()} == {1}
+        assert partition(successor).partition_epoch > 1
+
+    run(scenario())
+
+
+def test_a_return_that_a_bad_page_cannot_be_told_of_is_told_when_it_is_readable_again(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        topic = small.stored_topics()["t"]
+        page = nodes.PAGES + f"/{topic.topic_id.int % 64:02}"
+        good = small.server.get(page)
+        assert good is not None
+        await small.put(page, b"no page")
+        await small.catch_up()
+        small.crash(2)
+        await small.start(2, unclean=True)
+        member = clusters[0].image.members[2]
+        assert member.untold
+        assert 2 in partition(clusters[0]).isr
+        await small.put(page, good.value)
+        await small.catch_up()
+        assert 2 not in partition(clusters[0]).isr
+        assert not clusters[0].image.members[2].untold
+
+    run(scenario())
