@@ -91,6 +91,11 @@ class ZookeeperConfig:
             raise UserError(f"zookeeper.connect={self.connect}: {chroot} cannot be used as a node")
         return chroot
 
+    @property
+    def where(self) -> str:
+        """Servers and node in full; empty for the embedded store."""
+        return f"{self.hosts}{self.chroot}" if self.connect else ""
+
 
 def _has_port(host: str) -> bool:
     return ":" in host.rpartition("]")[2]
