@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.e2e.load import Load, read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message
-from tidemill.testing.broker_process import BrokerProcess, BrokerStartFailed
+from tidemill.testing.broker_process import TIDEMILL, BrokerProcess, BrokerStartFailed
+from tidemill.testing.cluster_process import ClusterProcess
 from tidemill.testing.zookeeper_process import ZookeeperProcess, is_available
 
 pytestmark = [
@@ -29,8 +31,10 @@ PARTITIONS = 3
 class Members:
     """Three brokers; each may be killed and started again by itself."""
 
-    def __init__(self, directory: Path, zookeeper: str) -> None:
-        self.brokers = [new_member(directory, zookeeper, number) for number in range(3)]
+    def __init__(self, directory: Path, zookeeper: str, names: Sequence[str] = ("",) * 3) -> None:
+        self.brokers = [
+            new_member(directory, zookeeper, number, name) for number, name in enumerate(names)
+        ]
 
     @property
     def bootstrap(self) -> str:
@@ -159,8 +163,7 @@ def test_a_clean_stop_hands_over_and_a_restart_finds_everything(members, topic):
     for broker in members.brokers:
         assert broker.stop() == 0
         broker.start()
-    found = read_logs(members.bootstrap, [(topic, index) for index in range(PARTITIONS)])
-    assert sorted(value for log in found.values() for value in log) == sorted(
+    assert _values(members.bootstrap, topic, PARTITIONS) == sorted(
         message.value for message in messages
     )
 
@@ -198,3 +201,101 @@ def test_a_data_directory_remembers_its_store_and_refuses_another(tmp_path, zook
 def test_a_ZooKeeper_that_does_not_answer_is_named_in_one_line(tmp_path):
     with pytest.raises(BrokerStartFailed, match=r"no ZooKeeper server answers at 127.0.0.1:1$"):
         new_member(tmp_path, "127.0.0.1:1", 0).start()
+
+
+def _migrate(*flags: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TIDEMILL, "cluster", "migrate", *flags],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+
+
+def _values(bootstrap: str, topic: str, partitions: int) -> list[bytes]:
+    found = read_logs(bootstrap, [(topic, index) for index in range(partitions)])
+    return sorted(value for log in found.values() for value in log)
+
+
+def test_a_broker_moves_to_ZooKeeper_and_back_with_all_that_it_has(tmp_path, zookeeper, topic):
+    data = str(tmp_path / "data")
+    alone = BrokerProcess(tmp_path / "data").start()
+    Confluent().produce(alone.bootstrap, topic, [Message(b"before")])
+    running = _migrate("--data-dir", data, "--zookeeper", zookeeper.address)
+    assert (running.returncode, "stop all brokers first" in running.stderr) == (2, True)
+    assert alone.stop() == 0
+
+    moved = _migrate("--data-dir", data, "--zookeeper", zookeeper.address)
+    assert moved.returncode == 0, moved.stderr
+    assert f"--broker-id 0 --data-dir {data}" in moved.stdout
+    assert "already" in _migrate("--data-dir", data, "--zookeeper", zookeeper.address).stdout
+    member = new_member(tmp_path, zookeeper.address, 0, name="data").start()
+    Confluent().produce(member.bootstrap, topic, [Message(b"there")])
+    running = _migrate("--data-dir", data, "--back")
+    assert "stop all brokers first" in running.stderr
+    assert member.stop() == 0
+
+    back = _migrate("--data-dir", data, "--back")
+    assert back.returncode == 0, back.stderr
+    assert "already" in _migrate("--data-dir", data, "--back").stdout
+    with pytest.raises(BrokerStartFailed, match="tidemill cluster migrate"):
+        new_member(tmp_path, zookeeper.address, 0, name="data").start()
+    alone = BrokerProcess(tmp_path / "data").start()
+    assert _values(alone.bootstrap, topic, 4) == [b"before", b"there"]
+    assert alone.stop() == 0
+
+
+def test_three_brokers_of_one_host_move_to_ZooKeeper(tmp_path, zookeeper, topic):
+    data = tmp_path / "data"
+    cluster = ClusterProcess(data, brokers=3).start()
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    for made in admin.create_topics([NewTopic(topic, PARTITIONS, 3)]).values():
+        made.result(DEADLINE_S)
+    messages = [Message(b"%d" % number, partition=number % PARTITIONS) for number in range(300)]
+    Confluent().produce(cluster.bootstrap, topic, messages)
+    assert cluster.stop() == 0
+
+    moved = _migrate("--data-dir", str(data), "--zookeeper", zookeeper.address)
+    assert moved.returncode == 0, moved.stderr
+    members = Members(tmp_path, zookeeper.address, ["data", "data/broker-1", "data/broker-2"])
+    try:
+        members.start()
+        assert _values(members.bootstrap, topic, PARTITIONS) == sorted(
+            message.value for message in messages
+        )
+        refused = _migrate("--data-dir", str(data / "broker-1"), "--back")
+        assert refused.returncode == 2
+    finally:
+        members.stop()
+
+
+def test_a_move_that_ended_between_store_and_directories_is_ended_by_the_next(
+    tmp_path, zookeeper, topic
+):
+    data = tmp_path / "data"
+    alone = BrokerProcess(data).start()
+    Confluent().produce(alone.bootstrap, topic, [Message(b"kept")])
+    assert alone.stop() == 0
+    to_zookeeper = ("--data-dir", str(data), "--zookeeper", zookeeper.address)
+    assert _migrate(*to_zookeeper).returncode == 0
+    for note in ("written", "missing"):
+        (data / "coord.db.migrated").rename(data / "coord.db")
+        if note == "missing":
+            (data / "store").unlink()
+            with pytest.raises(BrokerStartFailed, match="`tidemill cluster migrate`, run again"):
+                BrokerProcess(data).start()
+        assert "is in ZooKeeper now" in _migrate(*to_zookeeper).stdout
+        assert not (data / "coord.db").exists()
+
+    note = (data / "store").read_text()
+    assert _migrate("--data-dir", str(data), "--back").returncode == 0
+    (data / "store").write_text(note)
+    with pytest.raises(BrokerStartFailed, match="start it with --zookeeper"):
+        BrokerProcess(data).start()
+    with pytest.raises(BrokerStartFailed, match="`tidemill cluster migrate`, run again"):
+        new_member(tmp_path, zookeeper.address, 0, name="data").start()
+    assert "coord.db now" in _migrate("--data-dir", str(data), "--back").stdout
+    alone = BrokerProcess(data).start()
+    assert _values(alone.bootstrap, topic, 4) == [b"kept"]
+    assert alone.stop() == 0

@@ -332,6 +332,11 @@ class Cluster:
             await self._try_multi(made)
             node = await self._coord.get(nodes.CLUSTER)
         if node is None:
+            if await self._coord.get(nodes.MIGRATION) is not None:
+                raise UserError(
+                    "the metadata was moved to another store, or the move did not end: "
+                    "`tidemill cluster migrate`, run again, ends it"
+                )
             raise StoreUnavailable(f"{nodes.CLUSTER} is missing")
         draft = ImageDraft(self.image)
         try:

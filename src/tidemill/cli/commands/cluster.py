@@ -8,6 +8,7 @@ import sys
 import click
 
 from tidemill.cli.cluster_table import cluster_facts, print_cluster
+from tidemill.cli.commands.cluster_migrate import migrate
 from tidemill.cli.failures import explain
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json
@@ -29,6 +30,9 @@ _WATCH_S = 1.0
 @click.group()
 def cluster() -> None:
     """Describe the cluster, and elect leaders."""
+
+
+cluster.add_command(migrate)
 
 
 @cluster.command()

@@ -7,11 +7,11 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tidemill.cli.config_file import read_config_file
 from tidemill.cli.process_tuning import freeze_start_up, raise_descriptor_limit, tune_process
 from tidemill.cli.supervising.broker_plan import (
     BROKERS_MAX,
@@ -102,7 +102,7 @@ def up(
         raise UserError("--zookeeper: one command runs one broker; leave --brokers and --racks out")
     if zookeeper is not None and broker_id is None:
         raise UserError("--zookeeper: say with --broker-id N which broker this is")
-    file_text = _read(config_file) if config_file else ""
+    file_text = read_config_file(config_file)
     named = {
         "data.dir": data_dir,
         "listeners": listen,
@@ -168,13 +168,6 @@ def _run_one(config: BrokerConfig, *, warning: str) -> None:
         failed = runner.run(_serve(broker))
     if failed:
         raise SystemExit(1)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError as error:
-        raise UserError(f"--config {path}: {error.strerror}") from error
 
 
 def _print_ready(addresses: str) -> None:
