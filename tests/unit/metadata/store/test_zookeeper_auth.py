@@ -1,0 +1,44 @@
+"""The file with a broker's credentials for ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tidemill.core.errors import UserError
+from tidemill.metadata.store.zookeeper_auth import read_auth
+
+
+def test_without_a_file_nobody_is_asked():
+    assert not read_auth("").is_given
+
+
+@pytest.mark.parametrize("line", ["digest a:b:c\n", "digest  a:b:c"])
+def test_a_digest_is_a_user_and_a_password(tmp_path: Path, line):
+    (tmp_path / "auth").write_text(line)
+    auth = read_auth(str(tmp_path / "auth"))
+    assert (auth.digests, auth.sasl_options) == ([("digest", "a:b:c")], None)
+    assert "a:b" not in repr(auth)
+
+
+def test_sasl_names_its_mechanism(tmp_path: Path):
+    (tmp_path / "auth").write_text("sasl a:b\n")
+    assert read_auth(str(tmp_path / "auth")).sasl_options == {
+        "mechanism": "DIGEST-MD5",
+        "username": "a",
+        "password": "b",
+    }
+
+
+@pytest.mark.parametrize("text", ["", "a:b", "plain a:b", "digest ab", "digest a:b\ndigest c:d"])
+def test_anything_else_is_refused_without_showing_it(tmp_path: Path, text):
+    (tmp_path / "auth").write_text(text)
+    with pytest.raises(UserError, match="expected one line") as refused:
+        read_auth(str(tmp_path / "auth"))
+    assert "a:b" not in str(refused.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path):
+    with pytest.raises(UserError, match="gone"):
+        read_auth(str(tmp_path / "gone"))
