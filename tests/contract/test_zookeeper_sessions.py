@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -237,7 +236,7 @@ def test_what_is_stored_with_credentials_is_closed_to_others(run, zookeeper, chr
     run(scenario())
 
 
-def test_a_session_outlives_the_server_that_it_is_connected_to(run, zookeeper, tmp_path: Path):
+def test_a_session_outlives_the_server_that_it_is_connected_to(run, zookeeper, tmp_path):
     async def scenario() -> None:
         ensemble = ZookeeperEnsemble(tmp_path)
         await asyncio.to_thread(ensemble.start)

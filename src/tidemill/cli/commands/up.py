@@ -102,6 +102,8 @@ def up(
         raise UserError("--zookeeper: one command runs one broker; leave --brokers and --racks out")
     if zookeeper is not None and broker_id is None:
         raise UserError("--zookeeper: say with --broker-id N which broker this is")
+    if brokers > 1 and (broker_id, internal, rack) != (None, None, None):
+        raise UserError("--broker-id, --internal and --rack are of one broker; see --racks")
     file_text = read_config_file(config_file)
     named = {
         "data.dir": data_dir,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -40,6 +41,12 @@ def read_auth(path: str) -> ZookeeperAuth:
         )
     if scheme == "digest":
         return ZookeeperAuth(digests=[("digest", f"{user}:{password}")])
+    try:
+        importlib.import_module("puresasl")
+    except ImportError as error:
+        raise UserError(
+            f"tidemill.zookeeper.auth.file={path}: sasl needs `pip install pure-sasl`"
+        ) from error
     return ZookeeperAuth(
         sasl_options={"mechanism": "DIGEST-MD5", "username": user, "password": password}
     )

@@ -117,6 +117,11 @@ class ZookeeperSession:
     def session_id(self) -> int:
         return int(self._client.client_id[0])
 
+    @property
+    def is_connected(self) -> bool:
+        """As far as kazoo knows; what is asked without a connection would wait for one."""
+        return not self.is_over and bool(self._client.connected)
+
     # --- open and close, in a thread -------------------------------------------------------------
 
     def open(self, folders: Sequence[str], nodes: Sequence[str]) -> None:

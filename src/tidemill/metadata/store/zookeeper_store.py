@@ -18,6 +18,7 @@ import logging
 import math
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar, final
 
 from kazoo.exceptions import (
@@ -54,6 +55,7 @@ _log = logging.getLogger("tidemill.metadata")
 
 _ANSWER_TIMEOUTS = 2
 """Session timeouts until a request counts as unanswered; kazoo reports a lost connection sooner."""
+_CLOSE_S = 3.0
 _MISFITS = {
     NodeExistsError: "exists already",
     NoNodeError: "does not exist",
@@ -172,8 +174,31 @@ class ZookeeperCoord:
         if renewal is not None:
             renewal.stop()
         if session is not None:
-            session.is_over = True
-            await asyncio.get_running_loop().run_in_executor(None, session.close)
+            await self._closed(session)
+
+    async def _closed(self, session: ZookeeperSession) -> None:
+        """Close it, but wait only for a server that answers: else it ends by its timeout."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._close_aside(session)
+
+    def _close_aside(self, session: ZookeeperSession) -> asyncio.Future[None]:
+        """In a thread that nobody has to wait for, also when the process ends."""
+        loop = asyncio.get_running_loop()
+        closed: asyncio.Future[None] = loop.create_future()
+        session.is_over = True
+
+        def settle() -> None:
+            if not closed.done():
+                closed.set_result(None)
+
+        def close() -> None:
+            session.close()
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(settle)
+
+        threading.Thread(target=close, name="tidemill-coord-close", daemon=True).start()
+        return closed
 
     # --- nodes -----------------------------------------------------------------------------------
 
@@ -282,7 +307,7 @@ class ZookeeperCoord:
 
     def _renew(self, session: ZookeeperSession) -> None:
         """In the thread of the renewal."""
-        if session is not self._session or session.is_over:
+        if session is not self._session or not session.is_connected:
             return
         sent_at = self._clock.boottime()
 
@@ -338,7 +363,7 @@ class ZookeeperCoord:
         if self._renewal is not None:
             self._renewal.stop()
         self._enter(SessionState.LOST)
-        self._loop.run_in_executor(None, session.close)
+        self._close_aside(session)
 
     def _enter(self, state: SessionState) -> None:
         if state is self._state:
