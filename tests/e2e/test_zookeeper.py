@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.e2e.load import Load, read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message
+from tests.support.relay import Relay
 from tidemill.testing.broker_process import TIDEMILL, BrokerProcess, BrokerStartFailed
 from tidemill.testing.cluster_process import ClusterProcess
 from tidemill.testing.zookeeper_process import ZookeeperProcess, is_available
@@ -83,6 +84,15 @@ def wait_for_brokers(address: str, wanted: set[int]) -> None:
         assert time.monotonic() < deadline, f"{address} names {seen}"
 
 
+def check(load: Load, bootstrap: str, logs: list[tuple[str, int]]) -> None:
+    """Everything acknowledged is there, where it was said to be."""
+    load.finish()
+    assert load.failures == []
+    found = read_logs(bootstrap, logs)
+    for one in load.acknowledged:
+        assert found[one.log][one.offset] == one.value
+
+
 @pytest.fixture
 def zookeeper(tmp_path: Path) -> Iterator[ZookeeperProcess]:
     server = ZookeeperProcess(tmp_path / "zookeeper").start()
@@ -99,7 +109,7 @@ def members(tmp_path: Path, zookeeper: ZookeeperProcess) -> Iterator[Members]:
 
 @pytest.fixture
 def new_load(members: Members) -> Iterator[Callable[[str], Load]]:
-    """Starts producers on a new topic; at the end everything acknowledged is there, once."""
+    """Starts producers on a new topic; at the end all that was acknowledged is there."""
     loads: list[tuple[Load, list[tuple[str, int]]]] = []
 
     def start(topic: str) -> Load:
@@ -110,11 +120,7 @@ def new_load(members: Members) -> Iterator[Callable[[str], Load]]:
 
     yield start
     for load, logs in loads:
-        load.finish()
-        assert load.failures == []
-        found = read_logs(members.bootstrap, logs)
-        for one in load.acknowledged:
-            assert found[one.log][one.offset] == one.value
+        check(load, members.bootstrap, logs)
 
 
 def test_F97_three_brokers_are_one_cluster_and_survive_kill_9_of_each(members, new_load, topic):
@@ -142,6 +148,47 @@ def test_a_broker_that_stands_still_longer_than_its_session_loses_what_it_led_an
     os.kill(stopped.pid, signal.SIGCONT)
     wait_for_brokers(stopped.bootstrap, {0, 1, 2})
     load.wait_acknowledged(200)
+
+
+def test_a_broker_that_is_cut_off_from_ZooKeeper_stops_leading_and_goes_on_when_it_is_back(
+    tmp_path, zookeeper, topic
+):
+    relay = Relay(zookeeper.address)
+    members = Members(tmp_path, zookeeper.address)
+    members.brokers[1] = new_member(tmp_path, f"{relay.address}/tidemill", 1)
+    try:
+        logs = members.start().create(topic)
+        load = Load(members.bootstrap, logs, seed=1).start()
+        load.wait_acknowledged(200)
+        relay.cut()
+        deadline = time.monotonic() + DEADLINE_S
+        while 1 in members.leaders(topic, asked=0):
+            assert time.monotonic() < deadline
+        assert 1 not in members.leaders(topic, asked=1)  # though it was told nothing
+        load.wait_acknowledged(200)
+        relay.mend()
+        for broker in members.brokers:
+            wait_for_brokers(broker.bootstrap, {0, 1, 2})
+        load.wait_acknowledged(200)
+        check(load, members.bootstrap, logs)
+    finally:
+        members.stop()
+        relay.close()
+
+
+def test_a_ZooKeeper_that_wakes_and_ends_all_sessions_costs_nothing_acknowledged(
+    members, zookeeper, new_load, topic
+):
+    load = new_load(topic)
+    load.wait_acknowledged(200)
+    zookeeper.pause()
+    deadline = time.monotonic() + DEADLINE_S
+    while members.leaders(topic, asked=0) & {0}:  # its own lease has ended
+        assert time.monotonic() < deadline
+    zookeeper.resume()
+    load.wait_acknowledged(500)
+    for broker in members.brokers:
+        wait_for_brokers(broker.bootstrap, {0, 1, 2})
 
 
 def test_ZooKeeper_can_restart_while_producers_go_on(members, zookeeper, new_load, topic):

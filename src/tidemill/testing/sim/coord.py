@@ -12,9 +12,8 @@ With a session timeout the session lives by the clock, as with ZooKeeper:
     server   ends a session a whole timeout after it last heard of it, and not before
 
 So a lease is over before anyone can be told that the session is. The client sees its state late:
-a host that is paused beyond its session still says CONNECTED for a moment when it goes on. An
-answer comes behind the watches that were due before it, as on one connection: whoever has a lease
-has been told all that is older than it.
+a host that is paused beyond its session still says CONNECTED for a moment when it goes on. Whoever
+has a lease knows all that is older than it, however late its watches are.
 
 Faults: `suspend` and `resume` the connection; `doubts_one_in`, a multi may be done, not done, or
 done later, and its caller is not told; `watch_delay_s_max`; `enter_minority`, the server that this
@@ -77,8 +76,6 @@ class SimCoord:
         self._lease = RenewedLease()
         self._heard_at = 0.0
         """When the server last heard of the session."""
-        self._watches_due_at = 0.0
-        """When the last watch that is on its way is called."""
         self._old_nodes: MemoryCoordServer | None = None
         """What a server without its quorum knows."""
         self.doubts_one_in = 0
@@ -198,7 +195,6 @@ class SimCoord:
                 return  # merged: the call that is on its way comes after this change, too
             on_their_way[watched] = None
             delay_s = self._delay_s() + self._draw_s(self.watch_delay_s_max)
-            self._watches_due_at = max(self._watches_due_at, loop.time() + delay_s)
             loop.call_later(delay_s, call, watched, context=context)
 
         self._session.watch(path, tell)
@@ -284,9 +280,8 @@ class SimCoord:
         if number != self._session_number or not connected:
             return
         self._hear()
-        answered_at = max(loop.time() + self._delay_s(), self._watches_due_at)
         head_version = self._head_version()
-        loop.call_at(answered_at, self._renewed, number, sent, head_version, context=context)
+        loop.call_later(self._delay_s(), self._renewed, number, sent, head_version, context=context)
 
     def _renewed(self, number: int, sent: float, head_version: int) -> None:
         if number == self._session_number:
