@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import shutil
+import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
@@ -15,7 +17,12 @@ from tidemill.core.config.zookeeper_config import ZookeeperConfig
 from tidemill.core.errors import StoreUnavailable, UserError
 from tidemill.metadata.store.coord import Create, Delete, Node, Put, SessionState
 from tidemill.metadata.store.zookeeper_store import LeasePaths, ZookeeperCoord
-from tidemill.testing.zookeeper_process import TICK_MS, ZookeeperEnsemble, ZookeeperProcess
+from tidemill.testing.zookeeper_process import (
+    TICK_MS,
+    ZookeeperEnsemble,
+    ZookeeperProcess,
+    free_ports,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -232,6 +239,58 @@ def test_what_is_stored_with_credentials_is_closed_to_others(run, zookeeper, chr
         assert await again.get("/a") == Node(b"1", 0)
         await again.close()
         await first.close()
+
+    run(scenario())
+
+
+@pytest.fixture
+def tls_server(zookeeper, tmp_path) -> Iterator[tuple[str, str]]:
+    """The encrypted address of a server of its own, and the file with its certificate."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl, for a certificate")
+    key, certificate, both = (tmp_path / name for name in ("key.pem", "cert.pem", "both.pem"))
+    name = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    files = ("-keyout", str(key), "-out", str(certificate))
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *files, *name],
+        check=True,
+        capture_output=True,
+    )
+    both.write_text(key.read_text() + certificate.read_text())
+    (port,) = free_ports(1)
+    server = ZookeeperProcess(
+        tmp_path / "zookeeper",
+        settings=[
+            f"secureClientPort={port}",
+            "secureClientPortAddress=127.0.0.1",
+            "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+            f"ssl.keyStore.location={both}",
+            f"ssl.trustStore.location={certificate}",
+            "ssl.clientAuth=none",
+        ],
+    )
+    yield server.start() and f"127.0.0.1:{port}", str(certificate)
+    server.stop()
+
+
+@pytest.mark.filterwarnings(  # kazoo leaves the socket of a failed handshake to the collector
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+def test_a_connection_is_encrypted_and_only_to_a_server_that_is_trusted(run, tls_server):
+    address, certificate = tls_server
+
+    def coord(ca_file: str) -> ZookeeperCoord:
+        config = ZookeeperConfig(connect=address, tls_enable=True, tls_ca_file=ca_file)
+        return ZookeeperCoord(config, CLOCK, LeasePaths("/renew/0", "/head", "/brokers/0"))
+
+    async def scenario() -> None:
+        trusting = coord(certificate)
+        await trusting.start()
+        await trusting.multi([Create("/a", b"1")])
+        assert await trusting.get("/a") == Node(b"1", 0)
+        await trusting.close()
+        with pytest.raises(StoreUnavailable, match="a certificate that we trust"):
+            await coord("").start()
 
     run(scenario())
 

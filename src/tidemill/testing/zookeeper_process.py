@@ -23,7 +23,13 @@ from tidemill.core.clock import SystemClock
 from tidemill.core.errors import TidemillError
 from tidemill.testing.child_process import ChildProcess
 
-__all__ = ["ZookeeperEnsemble", "ZookeeperNotReady", "ZookeeperProcess", "is_available"]
+__all__ = [
+    "ZookeeperEnsemble",
+    "ZookeeperNotReady",
+    "ZookeeperProcess",
+    "free_ports",
+    "is_available",
+]
 
 START_TIMEOUT_S: Final = 60.0
 TICK_MS: Final = 250
@@ -47,21 +53,21 @@ class ZookeeperProcess:
     """One server; started again after `kill` or `stop`, on the same port and data."""
 
     def __init__(
-        self, directory: Path, *, members: Sequence[str] = (), server_id: int = 0, port: int = 0
+        self, directory: Path, *, settings: Sequence[str] = (), server_id: int = 0, port: int = 0
     ) -> None:
-        """`members` are the lines of an ensemble's servers, the same for all of them."""
+        """`settings` are more lines of its configuration."""
         self.port = port or free_ports(1)[0]
         self.address = f"{_HOST}:{self.port}"
         self._directory = directory
         (directory / "data").mkdir(parents=True, exist_ok=True)
         (directory / "data" / "myid").write_text(f"{server_id}\n")
-        (directory / "zoo.cfg").write_text(self._configuration(members))
+        (directory / "zoo.cfg").write_text(self._configuration(settings))
         self._process = ChildProcess(
             ["java", *_JVM, "-cp", _class_path(), _MAIN, str(directory / "zoo.cfg")],
             directory / "server.log",
         )
 
-    def _configuration(self, members: Sequence[str]) -> str:
+    def _configuration(self, settings: Sequence[str]) -> str:
         lines = [
             f"tickTime={TICK_MS}",
             "initLimit=40",
@@ -71,7 +77,7 @@ class ZookeeperProcess:
             f"clientPortAddress={_HOST}",
             "admin.enableServer=false",
             "4lw.commands.whitelist=srvr",
-            *members,
+            *settings,
         ]
         return "".join(f"{line}\n" for line in lines)
 
@@ -137,7 +143,7 @@ class ZookeeperEnsemble:
         self.servers = [
             ZookeeperProcess(
                 directory / f"server-{one + 1}",
-                members=members,
+                settings=members,
                 server_id=one + 1,
                 port=ports[3 * one],
             )

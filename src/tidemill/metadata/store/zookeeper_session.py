@@ -132,7 +132,8 @@ class ZookeeperSession:
         if self._client.client_state == KeeperState.AUTH_FAILED:
             raise UserError(f"ZooKeeper at {self._config.hosts} refuses our credentials")
         if not is_settled or self.is_over:
-            raise StoreUnavailable(f"no ZooKeeper server answers at {self._config.hosts}")
+            how = " over TLS, with a certificate that we trust" if self._config.tls_enable else ""
+            raise StoreUnavailable(f"no ZooKeeper server answers at {self._config.hosts}{how}")
         try:
             parts = self._root.split("/")[1:]
             for depth in range(len(parts)):
@@ -143,8 +144,8 @@ class ZookeeperSession:
                 self._make(self._root + node, b"")
         except (NoAuthError, AuthFailedError) as error:
             raise UserError(
-                f"ZooKeeper does not let us use {self._root}: somebody else made it; see "
-                "tidemill.zookeeper.auth.file"
+                f"ZooKeeper does not let us use {self._root}: it was made with other credentials, "
+                "or ours are wrong; see tidemill.zookeeper.auth.file"
             ) from error
         except KazooException as error:
             raise StoreUnavailable(f"ZooKeeper: {error!r}") from error
