@@ -21,8 +21,13 @@ STORES = (
     "metadata/store/session_watch.py",
     "metadata/store/sqlite_file.py",
     "metadata/store/sqlite_store.py",
+    "metadata/store/lease_renewal.py",
+    "metadata/store/zookeeper_auth.py",
+    "metadata/store/zookeeper_session.py",
+    "metadata/store/zookeeper_store.py",
 )
-"""The store of one host has locks, a FIFO and threads of its own; the Disk seam has no such."""
+"""The store of one host has locks, a FIFO and threads of its own; the Disk seam has no such. That
+of several hosts has a thread that renews, beside those of kazoo."""
 DISK = ("storage/files/disk.py", "storage/files/os_file.py")
 DISK_WORKER = "hot/disk_worker.py"
 """The threads of flushes, and the few calls that they make; `storage/files/disk_jobs.py` alone

@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 EXCEPTIONS: dict[str, set[str]] = {
     "cli/commands/up.py": {"broker"},  # starts the broker in this process
+    "cli/commands/cluster_migrate.py": {"broker", "metadata", "storage"},  # no broker runs then
     "cli/commands/log.py": {"storage"},  # reads segment files without a broker
     "cli/commands/pipeline.py": {"spark"},  # runs pipelines, which are Spark's
     "cli/demo/own_broker.py": {"testing"},  # starts its broker as a test does
@@ -62,6 +63,7 @@ PURE = (
     "core/config/live_config.py",
     "core/config/memory_parts.py",
     "core/config/topic_defaults.py",
+    "core/config/zookeeper_config.py",
     "core/loop/deferred.py",
     "client/network/metadata_cache.py",
     "metadata/controller/controller.py",
@@ -88,6 +90,7 @@ PURE = (
     "metadata/image/topic_config.py",
     "metadata/image/topic_keys.py",
     "metadata/store/hung_peers.py",
+    "metadata/store/renewed_lease.py",
     "replication/following.py",
     "replication/in_sync.py",
     "replication/isr.py",
@@ -135,6 +138,9 @@ ASYNC_SHELLS = (
     "metadata/image/image_keeper.py",
     "metadata/store/sqlite_store.py",
     "metadata/store/memory_store.py",
+    "metadata/store/zookeeper_session.py",
+    "metadata/store/zookeeper_store.py",
+    "metadata/store/zookeeper_watches.py",
     "upkeep/cleaner.py",
     "replication/flusher.py",
     "upkeep/housekeeping.py",

@@ -16,9 +16,16 @@ from functools import partial
 from typing import final
 
 from tidemill.broker.coordinators import Coordinators
-from tidemill.broker.data_plane import DataPlane, build_data_plane, make_data_directory, open_logs
+from tidemill.broker.data_plane import (
+    LOGS_DIRECTORY,
+    DataPlane,
+    build_data_plane,
+    make_data_directory,
+    open_logs,
+)
 from tidemill.broker.seams import Seams
 from tidemill.broker.serving import Serving, build_services
+from tidemill.broker.store_choice import open_store
 from tidemill.core.clock import Clock, SystemClock
 from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan, Endpoint
 from tidemill.core.config.keys import INT32_MAX
@@ -31,13 +38,12 @@ from tidemill.core.net import AsyncioNet, Net
 from tidemill.core.rng import Rng, SystemRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.format_1 import converted_from_format_1
 from tidemill.metadata.image.metadata_image import MetadataImage, difference
 from tidemill.metadata.store.coord import Coord
-from tidemill.metadata.store.sqlite_store import SqliteCoord
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.connection.listener import Listener
 from tidemill.storage.directory.log_directory import LogDirectory
+from tidemill.storage.directory.store_note import check_store, note_store
 from tidemill.storage.files.disk import Disk, OsDisk
 
 __all__ = ["Broker"]
@@ -86,8 +92,7 @@ class Broker:
         self._listener = Listener(self._seams.net)
         self._internal_listener = Listener(self._seams.net)
         self.cluster = Cluster(
-            coord
-            or SqliteCoord(config.store_path, self._seams.clock, convert=converted_from_format_1),
+            coord or open_store(config, self._seams.clock),
             config,
             self._seams.rng,
             clock=self._seams.clock,
@@ -122,11 +127,10 @@ class Broker:
         internal = await self._internal_listener.bind(
             config.internal_endpoint, option="tidemill.internal.listen"
         )
-        await self._seams.disk.run(partial(make_data_directory, self._seams.disk, config.data_dir))
         directory = await open_logs(
             config,
             self._seams,
-            cluster_id=await self.cluster.identify(),
+            cluster_id=await self._identify(),
             # The map of a file holds a second descriptor.
             open_files_max=self._descriptors.files // 2,
         )
@@ -142,6 +146,21 @@ class Broker:
         self._spawn_loops()
         await self._serving.start(is_healthy=lambda: not self.failed)
         return bound
+
+    async def _identify(self) -> str:
+        """The cluster that the data directory must belong to, which remembers its store."""
+        disk, data_dir = self._seams.disk, self.config.data_dir
+        connect = self.config.zookeeper.where
+
+        def check() -> None:
+            make_data_directory(disk, data_dir)
+            check_store(disk, data_dir, f"{data_dir}/{LOGS_DIRECTORY}", connect=connect)
+
+        await disk.run(check)
+        cluster_id = await self.cluster.identify()
+        if connect:
+            await disk.run(partial(note_store, disk, data_dir, connect))
+        return cluster_id
 
     def _build_data_plane(self, directory: LogDirectory) -> DataPlane:
         return build_data_plane(

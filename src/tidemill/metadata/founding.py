@@ -26,6 +26,11 @@ async def found_cluster(coord: Coord, rng: Rng) -> str:
     ]
     node = await coord.get(nodes.CLUSTER)
     if node is None:
+        if await coord.get(nodes.MIGRATION) is not None:
+            raise UserError(
+                "the metadata was moved to another store, or the move did not end: "
+                "`tidemill cluster migrate`, run again, ends it"
+            )
         await try_multi(coord, made)
         node = await coord.get(nodes.CLUSTER)
     if node is None:

@@ -39,12 +39,20 @@ class BrokerStartFailed(TidemillError):
 class BrokerProcess:
     """`tidemill up` on a free port; started again after `kill` or `stop`, on the same port."""
 
-    def __init__(self, data_dir: Path, *settings: str, command: Sequence[str] = TIDEMILL) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        *settings: str,
+        flags: Sequence[str] = (),
+        command: Sequence[str] = TIDEMILL,
+    ) -> None:
+        """`settings` are KEY=VALUE, `flags` more options of `tidemill up`."""
         self.data_dir = data_dir
         self.log_path = data_dir.with_name(f"{data_dir.name}.log")
         self.bootstrap = ""
         """HOST:PORT; empty until the first start."""
         self._settings = settings
+        self._flags = flags
         self._command = command
         self._process: ChildProcess | None = None
 
@@ -55,22 +63,30 @@ class BrokerProcess:
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
         """Start it and wait until it serves. Raises BrokerStartFailed."""
+        self.spawn()
+        self.wait_ready(timeout_s)
+        return self
+
+    def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until it serves, after `spawn`. Raises BrokerStartFailed."""
         clock = SystemClock()
         deadline = clock.monotonic() + timeout_s
-        process = self.spawn()
+        process = self._process
+        assert process is not None, "not started"
         while not self.is_ready():
             if clock.monotonic() > deadline:
                 self.kill()
                 raise self._start_failed(process, f"not ready after {timeout_s:g} s")
             process.wait(_POLL_S)
-        return self
 
     def spawn(self) -> ChildProcess:
         """Start it without waiting."""
         listen = self.bootstrap or "127.0.0.1:0"
         command = up_command(self._command, self.data_dir, listen, self._settings)
         stdout_path = self.data_dir.with_name(f"{self.data_dir.name}.out")
-        self._process = ChildProcess(command, self.log_path, stdout_path=stdout_path)
+        self._process = ChildProcess(
+            [*command, *self._flags], self.log_path, stdout_path=stdout_path
+        )
         self._process.spawn()
         return self._process
 

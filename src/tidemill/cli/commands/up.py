@@ -7,11 +7,11 @@ import logging
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from tidemill.cli.config_file import read_config_file
 from tidemill.cli.process_tuning import freeze_start_up, raise_descriptor_limit, tune_process
 from tidemill.cli.supervising.broker_plan import (
     BROKERS_MAX,
@@ -61,7 +61,17 @@ LET_IN_POLL_S = 0.01
     "has its data where a single one has.  [default: 1]",
 )
 @click.option("--racks", metavar="A,B,...", help="Racks of the brokers, in order.")
-@click.option("--zookeeper", metavar="HOSTS", hidden=True)
+@click.option(
+    "--zookeeper",
+    metavar="HOSTS[/NODE]",
+    help="Join the cluster that meets in this ZooKeeper, with brokers on other hosts.  "
+    "[default node: /tidemill]",
+)
+@click.option("--broker-id", metavar="N", type=int, help="Id of the broker; with --zookeeper.")
+@click.option(
+    "--internal", metavar="HOST:PORT", help="Address that other brokers use; with --zookeeper."
+)
+@click.option("--rack", metavar="RACK", help="Rack of the broker; with --zookeeper.")
 @click.option("--supervisor", "parent_pid", metavar="PID", type=int, hidden=True)
 def up(
     data_dir: str | None,
@@ -72,21 +82,38 @@ def up(
     brokers: int,
     racks: str | None,
     zookeeper: str | None,
+    broker_id: int | None,
+    internal: str | None,
+    rack: str | None,
     parent_pid: int | None,
 ) -> None:
     """Start brokers that speak the Kafka protocol; one, unless you ask for more.
 
     Prints `ready: HOST:PORT`, with commas between the addresses of several, once all serve. A
     broker of several that ends is started again.
+
+    With --zookeeper this is one broker of a cluster on several hosts.
     """
     if parent_pid is not None:
         end_with_parent(parent_pid)
     if not 1 <= brokers <= BROKERS_MAX:
         raise UserError(f"--brokers {brokers}: one command runs 1 to {BROKERS_MAX} brokers")
-    if zookeeper is not None:
-        raise UserError("--zookeeper is not available yet: the data directory holds the metadata")
-    file_text = _read(config_file) if config_file else ""
-    named = {"data.dir": data_dir, "listeners": listen, "advertised.listeners": advertise}
+    if zookeeper is not None and (brokers > 1 or racks):
+        raise UserError("--zookeeper: one command runs one broker; leave --brokers and --racks out")
+    if zookeeper is not None and broker_id is None:
+        raise UserError("--zookeeper: say with --broker-id N which broker this is")
+    if brokers > 1 and (broker_id, internal, rack) != (None, None, None):
+        raise UserError("--broker-id, --internal and --rack are of one broker; see --racks")
+    file_text = read_config_file(config_file)
+    named = {
+        "data.dir": data_dir,
+        "listeners": listen,
+        "advertised.listeners": advertise,
+        "zookeeper.connect": zookeeper,
+        "node.id": broker_id,
+        "tidemill.internal.listen": internal,
+        "broker.rack": rack,
+    }
     values = {key: value for key, value in named.items() if value is not None}
     rack_names = parse_racks(racks, brokers)
     if brokers == 1 and rack_names:
@@ -94,6 +121,8 @@ def up(
     config = broker_config(
         file_text=file_text, file_name=config_file or "", flags=settings, values=values
     )
+    if brokers > 1 and config.zookeeper.connect:
+        raise UserError("zookeeper.connect: one command runs one broker; leave --brokers out")
     if brokers == 1:
         _run_one(config, warning="" if parent_pid is not None else left_out(config, 1))
         return
@@ -141,13 +170,6 @@ def _run_one(config: BrokerConfig, *, warning: str) -> None:
         failed = runner.run(_serve(broker))
     if failed:
         raise SystemExit(1)
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text()
-    except OSError as error:
-        raise UserError(f"--config {path}: {error.strerror}") from error
 
 
 def _print_ready(addresses: str) -> None:

@@ -29,6 +29,7 @@ from tidemill.core.config.memory_parts import (
     memory_parts,
 )
 from tidemill.core.config.topic_defaults import TopicDefaults
+from tidemill.core.config.zookeeper_config import ZookeeperConfig
 from tidemill.core.errors import UserError
 from tidemill.core.limits import INTERNAL_CONNECTIONS_MAX, JOURNAL_BYTES_MAX, KIB, MIB
 
@@ -85,7 +86,7 @@ class BrokerConfig:
         key="tidemill.internal.listen",
         doc="HOST:PORT on which other brokers are accepted; port 0 takes a free port. Empty: a "
         "free port at the host of `listeners`, or at the loopback address if that is every "
-        "address of the machine: brokers that share a store are on one host.",
+        "address of the machine: brokers that share an embedded store are on one host.",
     )
     metrics_listen: str = option(
         "",
@@ -339,6 +340,7 @@ class BrokerConfig:
 
     # --- sections with files of their own --------------------------------------------------------
     groups: GroupConfig = field(default_factory=GroupConfig)
+    zookeeper: ZookeeperConfig = field(default_factory=ZookeeperConfig)
     topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
 
     @property
@@ -397,6 +399,23 @@ class BrokerConfig:
         self._validate_addresses()
         self._validate_sizes()
         self.groups.validate()
+        self.zookeeper.validate()
+        self._validate_several_hosts()
+
+    def _validate_several_hosts(self) -> None:
+        """Brokers that meet in ZooKeeper find each other by what they register."""
+        if not self.zookeeper.connect or not self.listens_everywhere:
+            return
+        missing = {
+            "advertised.listeners (--advertise)": self.advertised_listeners,
+            "tidemill.internal.listen (--internal)": self.internal_listen,
+        }
+        for key, value in missing.items():
+            if not value:
+                raise UserError(
+                    f"listeners={self.listeners}: with ZooKeeper {key} must name the address at "
+                    "which other hosts reach this broker"
+                )
 
     def _validate_addresses(self) -> None:
         """Check that each address parses, and that clients can connect to the advertised one."""

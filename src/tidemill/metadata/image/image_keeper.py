@@ -121,6 +121,7 @@ class ImageKeeper:
             self._reader.apply_overrides(draft)
         delta = draft.finish()
         self.image = delta.after
+        self._coord.caught_up(self.versions.get(HEAD, -1))
         self._follow_names(delta)
         if not delta.empty:
             for on_delta in self._subscribers:

@@ -10,6 +10,7 @@
     /brokers/<id>       a live broker's address; ephemeral
     /broker_epoch       the last broker epoch given out
     /producer_ids       the first producer id not given out yet
+    /migration          instead of /cluster, while or after a move to another store (`migration.py`)
 
 Epochs and counters are values; the versions of nodes are for compare-and-set alone.
 """
@@ -39,6 +40,7 @@ __all__ = [
     "CONTROLLER_EPOCH",
     "HEAD",
     "MEMBERS",
+    "MIGRATION",
     "PAGES",
     "PRODUCER_IDS",
     "SETTINGS",
@@ -66,6 +68,7 @@ CONTROLLER_EPOCH = "/controller_epoch"
 BROKER_EPOCH = "/broker_epoch"
 PRODUCER_IDS = "/producer_ids"
 BROKERS = "/brokers"
+MIGRATION = "/migration"
 
 _FORM = 2
 """Of the whole: 1 had a node per topic and per partition (`format_1.py`)."""

@@ -11,9 +11,11 @@ Epochs and counters are values.
 A multi ends in one of three ways: it is done; `CoordConflict`, it is not; `StoreUnavailable`, its
 outcome is unknown, and it is never repeated blindly.
 
-Back ends: SQLite (all processes of one host), memory (simulation and tests), ZooKeeper (to come
-with the cluster). One contract test covers all of them. `checked_op` and `check_multi` are the
-rules that the back ends share; `Watchers` has the callbacks of watches.
+A path is a node or a folder of nodes, never both. Folders need not be made.
+
+Back ends: SQLite (all processes of one host), ZooKeeper (several hosts), memory (simulation and
+tests). One contract test covers all of them. `checked_op` and `check_multi` are the rules that the
+back ends share; `Watchers` has the callbacks of watches.
 """
 
 from __future__ import annotations
@@ -129,6 +131,13 @@ class Coord(Protocol):
         """
         ...
 
+    def caught_up(self, head_version: int) -> None:
+        """Our image has all that is stored under a head of this version.
+
+        Where a lease ends by the clock, a renewal counts once we know what was there before it.
+        """
+        ...
+
     async def start(self) -> None:
         """Open a session, or a new one after LOST. Watches stay."""
         ...
@@ -215,6 +224,12 @@ class Watchers:
         parent = path.rpartition("/")[0]
         for watched, changed in self._watches:
             if watched in {path, parent}:
+                changed(watched)
+
+    def tell_watched(self, path: str) -> None:
+        """Something may have changed that is watched at `path`."""
+        for watched, changed in self._watches:
+            if watched == path:
                 changed(watched)
 
     def tell_all(self) -> None:

@@ -147,6 +147,9 @@ class MemoryCoord:
         """Nothing ends a connected session here but `expire`, which tells its owner at once."""
         return math.inf if self._state is SessionState.CONNECTED else -math.inf
 
+    def caught_up(self, head_version: int) -> None:
+        """The lease has no end."""
+
     @property
     def is_ended(self) -> bool:
         """Whether the server has ended the session, known to the client or not."""

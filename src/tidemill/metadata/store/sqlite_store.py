@@ -71,6 +71,9 @@ class SqliteCoord:
     def state(self) -> SessionState:
         return self._state
 
+    def caught_up(self, head_version: int) -> None:
+        """The lease has no end."""
+
     # --- start and close -------------------------------------------------------------------------
 
     async def start(self) -> None:

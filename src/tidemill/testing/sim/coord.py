@@ -7,13 +7,13 @@ answer, and a lost connection leaves a change in doubt. Watches fire late, each 
 With a session timeout the session lives by the clock, as with ZooKeeper:
 
     client   renews every fifth of the timeout while its host runs and it believes to be connected;
-             its lease ends 2/3 of the timeout after the last renewal that was answered was *sent*
+             its lease ends 2/3 of the timeout after the last renewal that was answered was *sent*,
+             once its image has caught up with the head behind it (metadata/store/renewed_lease.py)
     server   ends a session a whole timeout after it last heard of it, and not before
 
 So a lease is over before anyone can be told that the session is. The client sees its state late:
-a host that is paused beyond its session still says CONNECTED for a moment when it goes on. An
-answer comes behind the watches that were due before it, as on one connection: whoever has a lease
-has been told all that is older than it.
+a host that is paused beyond its session still says CONNECTED for a moment when it goes on. Whoever
+has a lease knows all that is older than it, however late its watches are.
 
 Faults: `suspend` and `resume` the connection; `doubts_one_in`, a multi may be done, not done, or
 done later, and its caller is not told; `watch_delay_s_max`; `enter_minority`, the server that this
@@ -34,17 +34,17 @@ from tidemill.core.errors import StoreUnavailable
 from tidemill.core.rng import Rng, SeededRng
 from tidemill.metadata.store.coord import CoordConflict, Node, Op, SessionState, check_multi
 from tidemill.metadata.store.memory_store import MemoryCoordServer
+from tidemill.metadata.store.renewed_lease import RENEWALS_PER_TIMEOUT, RenewedLease
 from tidemill.testing.sim.loop import SimHost
 
 __all__ = ["SimCoord"]
 
-RENEWALS_PER_TIMEOUT = 5
-LEASE_PART = 2 / 3
 LATE_MULTI_S_MAX = 0.3
 MINORITY_TIMEOUT_S = 1.0
 SEES_LATE_S_MAX = 0.04
 """How long kazoo was seen to say CONNECTED after a pause that was longer than its session."""
 _STEPS = 1 << 20
+_HEAD = "/head"
 
 
 @final
@@ -73,11 +73,9 @@ class SimCoord:
         """The state that the client knows of."""
         self._callbacks: list[tuple[Context, Callable[[SessionState], None]]] = []
         self._session_number = 0
-        self._lease_until = -math.inf
+        self._lease = RenewedLease()
         self._heard_at = 0.0
         """When the server last heard of the session."""
-        self._watches_due_at = 0.0
-        """When the last watch that is on its way is called."""
         self._old_nodes: MemoryCoordServer | None = None
         """What a server without its quorum knows."""
         self.doubts_one_in = 0
@@ -94,7 +92,10 @@ class SimCoord:
     def lease_until(self) -> float:
         if self._seen is SessionState.LOST:
             return -math.inf
-        return self._lease_until
+        return self._lease.until
+
+    def caught_up(self, head_version: int) -> None:
+        self._lease.caught_up(head_version)
 
     @property
     def is_ended(self) -> bool:
@@ -137,7 +138,8 @@ class SimCoord:
             raise StoreUnavailable("the store has no quorum (simulated)")
         self._session_number += 1
         self._heard_at = asyncio.get_running_loop().time()
-        self._lease_until = sent + LEASE_PART * self._timeout_s
+        self._lease.end()
+        self._lease.renewed(sent, self._timeout_s, self._head_version())
         await self._session.start()
         if self._timeout_s < math.inf:
             self._renew_later(self._session_number)
@@ -193,7 +195,6 @@ class SimCoord:
                 return  # merged: the call that is on its way comes after this change, too
             on_their_way[watched] = None
             delay_s = self._delay_s() + self._draw_s(self.watch_delay_s_max)
-            self._watches_due_at = max(self._watches_due_at, loop.time() + delay_s)
             loop.call_later(delay_s, call, watched, context=context)
 
         self._session.watch(path, tell)
@@ -279,13 +280,16 @@ class SimCoord:
         if number != self._session_number or not connected:
             return
         self._hear()
-        answered_at = max(loop.time() + self._delay_s(), self._watches_due_at)
-        loop.call_at(answered_at, self._renewed, number, sent, context=context)
+        head_version = self._head_version()
+        loop.call_later(self._delay_s(), self._renewed, number, sent, head_version, context=context)
 
-    def _renewed(self, number: int, sent: float) -> None:
+    def _renewed(self, number: int, sent: float, head_version: int) -> None:
         if number == self._session_number:
-            until = sent + LEASE_PART * self._timeout_s
-            self._lease_until = max(self._lease_until, until)
+            self._lease.renewed(sent, self._timeout_s, head_version)
+
+    def _head_version(self) -> int:
+        head = self._server.get(_HEAD)
+        return -1 if head is None else head.version
 
     def _hear(self) -> None:
         if self._session.state is SessionState.CONNECTED:

@@ -23,6 +23,24 @@ from tests.unit.cli.invoke import tidemill
             "node.id: --brokers numbers the brokers itself; leave this key out",
         ),
         (["--brokers", "3", "--set", "no.such.key=1"], "unknown key 'no.such.key'"),
+        (["--zookeeper", "zk1"], "--zookeeper: say with --broker-id N which broker this is"),
+        (
+            ["--zookeeper", "zk1", "--broker-id", "0", "--brokers", "2"],
+            "--zookeeper: one command runs one broker; leave --brokers and --racks out",
+        ),
+        (
+            ["--brokers", "2", "--set", "zookeeper.connect=zk1"],
+            "zookeeper.connect: one command runs one broker; leave --brokers out",
+        ),
+        (
+            ["--brokers", "2", "--rack", "a"],
+            "--broker-id, --internal and --rack are of one broker; see --racks",
+        ),
+        (["--zookeeper", "zk 1", "--broker-id", "0"], "zookeeper.connect=zk 1: expected HOST"),
+        (
+            ["--zookeeper", "zk1", "--broker-id", "0", "--listen", "0.0.0.0:9092"],
+            "listeners=0.0.0.0:9092: with ZooKeeper advertised.listeners (--advertise) must name",
+        ),
     ],
 )
 def test_a_wrong_use_is_one_line_and_exit_code_2(flags, line):
