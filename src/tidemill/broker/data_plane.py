@@ -133,7 +133,6 @@ def build_data_plane(
         config.node_id,
         seams.net,
         clock=clock,
-        flusher=flusher,
         cutter=cutter,
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
@@ -151,6 +150,7 @@ def build_data_plane(
         flusher,
         clock=clock,
         followed=follow_and_tell,
+        follower_flushed=followers.flushed,
         lease=cluster.lease,
         broker_epoch=lambda: cluster.broker_epoch,
     )

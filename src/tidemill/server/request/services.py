@@ -28,6 +28,7 @@ from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.replication.serving.replica_sessions import ReplicaSessions
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.limits.memory_pool import MemoryPool
@@ -74,6 +75,7 @@ class DataServices(RequestServices, Protocol):
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     parked: ParkedRequests
+    replica_sessions: ReplicaSessions
     response_memory: MemoryPool
     fault_log: RateLimit
     long_batches: asyncio.Semaphore
@@ -132,6 +134,7 @@ class Services:
     response_memory: MemoryPool
     supervisor: Supervisor
     parked: ParkedRequests
+    replica_sessions: ReplicaSessions = field(default_factory=ReplicaSessions)
     fault_log: RateLimit = field(default_factory=RateLimit)
     """A failed disk refuses every request; the log says so once a minute."""
     long_batches: asyncio.Semaphore = field(
