@@ -38,7 +38,8 @@ SUPPORTED = """
 92 DeleteShareGroupOffsets 0 0
 10001 ReplicaProgress 0 0
 """
-"""Written down from Kafka 4.3's protocol, InitProducerId 6 left out: it is not stable. The last one is ours."""
+"""Written down from Kafka 4.3's protocol, InitProducerId 6 left out: it is not stable. The last one
+is ours."""
 
 
 def test_the_registry_has_exactly_the_supported_apis_and_versions():

@@ -35,6 +35,7 @@ from tidemill.metadata.image.format_1 import converted_from_format_1
 from tidemill.metadata.image.metadata_image import MetadataImage, difference
 from tidemill.metadata.store.coord import Coord
 from tidemill.metadata.store.sqlite_store import SqliteCoord
+from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.connection.listener import Listener
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -97,6 +98,10 @@ class Broker:
     @property
     def replicas(self) -> ReplicaManager:
         return self._data.replicas
+
+    @property
+    def followers(self) -> Followers:
+        return self._data.followers
 
     @property
     def serving(self) -> Serving:

@@ -52,6 +52,7 @@ class DataPlane:
     flusher: Flusher
     settler: JournalSettler
     replicas: ReplicaManager
+    followers: Followers
     isr_proposals: IsrProposals
     housekeeping: Housekeeping
     cleaner: Cleaner
@@ -174,6 +175,7 @@ def build_data_plane(
         flusher=flusher,
         settler=settler,
         replicas=replicas,
+        followers=followers,
         isr_proposals=IsrProposals(replicas, sender.send, clock=clock, lease=cluster.lease),
         housekeeping=housekeeping,
         cleaner=Cleaner(

@@ -80,6 +80,8 @@ class FetchLane:
         self._in_flight: deque[asyncio.Future[FetchResponse]] = deque()
         self._flushed: dict[Partition, None] = {}
         """Partitions whose progress the leader has not been told."""
+        self.tells_progress = True
+        """A simulation turns it off: then leaders hear of flushes from fetches alone."""
         self._is_running = False
         self._is_hurrying = False
 
@@ -234,7 +236,7 @@ class FetchLane:
 
     def _send_progress(self) -> None:
         flushed, self._flushed = self._flushed, {}
-        if self._connection is None or not self.round.has_session:
+        if self._connection is None or not self.round.has_session or not self.tells_progress:
             return  # the first fetch of a session names all
         topics: dict[UUID, ProgressTopic] = {}
         for partition in flushed:

@@ -67,7 +67,7 @@ class FetchRound:
     def __init__(self, broker_id: int, lane: int, limits: LaneLimits) -> None:
         self._broker_id = broker_id
         self._lane = lane
-        self._limits = limits
+        self.limits = limits
         self._partitions: dict[Partition, None] = {}
         self._changed: dict[Partition, None] = {}
         self._held: dict[Partition, float] = {}
@@ -152,7 +152,7 @@ class FetchRound:
             session_epoch=self._answers,
             max_wait_ms=self._wait_ms(now),
             min_bytes=1,
-            max_bytes=self._limits.answer_bytes,
+            max_bytes=self.limits.answer_bytes,
             topics=list(topics.values()),
             forgotten_topics_data=_forgotten_topics(forgotten),
         )
@@ -176,7 +176,7 @@ class FetchRound:
         topic = topics.get(partition.topic_id)
         if topic is None:
             topic = topics[partition.topic_id] = FetchTopic(topic_id=partition.topic_id)
-        topic.partitions.append(_wanted(partition, self._limits.partition_bytes))
+        topic.partitions.append(_wanted(partition, self.limits.partition_bytes))
 
     def _wait_ms(self, now: float) -> int:
         """How long the leader may wait: not while there is more to say, nor beyond a rest."""

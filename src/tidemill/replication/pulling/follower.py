@@ -8,7 +8,7 @@ follower truncates its log there (KIP-101, KIP-279, KIP-595).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import final
 
 from tidemill.core.clock import Clock
@@ -68,6 +68,9 @@ class Followers:
         self._places: dict[Partition, _Place] = {}
         self._lanes: dict[_Place, FetchLane] = {}
         """Two for each broker that has led something here."""
+
+    def lanes(self) -> Iterable[FetchLane]:
+        return self._lanes.values()
 
     def role_changed(self, partition: Partition, image: PartitionImage) -> None:
         """Follow the partition's leader from now on; called whenever its image was applied."""
