@@ -47,6 +47,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 PURE = (
     "wire/",
     "hot/",
+    "core/byte_rate.py",
     "core/ids.py",
     "core/errors.py",
     "core/error_codes.py",

@@ -138,6 +138,7 @@ def build_data_plane(
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
         broker_epoch=lambda: cluster.broker_epoch,
+        catch_up_rate=lambda: cluster.live.current.follower_replication_throttled_rate,
         checkpoint=lambda: housekeeping.write_checkpoint(),
     )
 

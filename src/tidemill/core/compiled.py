@@ -31,6 +31,7 @@ HOT_LOOPS = (
 """The loops that touch every record, and the threads of flushes."""
 
 REQUEST_PATH = (
+    "tidemill.core.byte_rate",
     "tidemill.core.loop.deferred",
     "tidemill.core.telemetry",
     "tidemill.core.loop.timers",

@@ -12,6 +12,7 @@ import pytest
 from tests.support.memory_peer import simulated
 from tests.support.partitions import OWN, SECOND, Flushes, batch, image, settings
 from tidemill.client.network.errors import WouldBlock
+from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import MIB
@@ -112,8 +113,11 @@ class Bench:
         *logs: MemoryPartitionLog,
         unclean_epoch: int | None = None,
         flush_before_ack: bool = False,
+        lane: int = HOT,
+        rate: int = INT64_MAX,
     ) -> None:
         self._flush_before_ack = flush_before_ack
+        self._lane = lane
         self.clock = ManualClock()
         self.connection = Connection()
         self.saved = 0
@@ -126,12 +130,13 @@ class Bench:
             supervisor=Supervisor(lambda _name, _error: None),
             broker=lambda _broker_id: None,
             broker_epoch=lambda: BROKER_EPOCH,
+            catch_up_rate=lambda: rate,
             checkpoint=self._checkpoint,
             unclean_epoch=lambda _partition: unclean_epoch,
         )
-        self.lane = FetchLane(SECOND, HOT, self.followers._services)
+        self.lane = FetchLane(SECOND, lane, self.followers._services)
         self.lane._is_running = True  # a test takes its steps
-        self.followers._lanes[SECOND, HOT] = self.lane
+        self.followers._lanes[SECOND, lane] = self.lane
         self.partitions = [self._follow(index, log) for index, log in enumerate(logs)]
 
     async def _checkpoint(self) -> None:
@@ -148,6 +153,7 @@ class Bench:
             high_watermark=0,
         )
         now = image(leader=SECOND, epoch=EPOCH)
+        self.followers._places[made] = (SECOND, self._lane)
         made.become_follower(now)
         self.followers.role_changed(made, now)
         return made
@@ -464,3 +470,23 @@ async def test_a_partition_that_is_far_behind_is_fetched_in_the_other_lane_until
     bench.followers._measured(behind, 4 * MIB - 1)
     assert behind in bench.lane.round
     assert not slow.round
+
+
+@simulated
+async def test_a_lane_that_catches_up_keeps_to_its_rate_and_to_the_leaders():
+    bench = Bench(log(), lane=CATCH_UP, rate=100)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await bench.fetch(data(0, GOOD, log_end_offset=1_000_000))
+    assert loop.time() - began >= len(GOOD) / 100
+    began = loop.time()
+    await bench.fetch(data(0))
+    assert loop.time() - began < 0.1
+
+
+@simulated
+async def test_the_lane_of_those_that_keep_up_has_no_rate():
+    bench = Bench(log(), rate=1)
+    began = asyncio.get_running_loop().time()
+    await bench.fetch(data(0, GOOD))
+    assert asyncio.get_running_loop().time() - began < 0.1

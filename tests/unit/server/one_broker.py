@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.core.byte_rate import ByteRate
 from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
@@ -210,6 +211,9 @@ class OneBroker:
             response_memory=MemoryPool(self.config.response_memory_bytes),
             supervisor=Supervisor(lambda name, error: None),
             parked=ParkedRequests(self.loop.call_soon, self.timers),
+            catch_up_rate=ByteRate(
+                lambda: self.cluster.live.current.leader_replication_throttled_rate
+            ),
         )
 
     def close(self):

@@ -24,6 +24,7 @@ from uuid import UUID
 
 from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.errors import ClientError
+from tidemill.core.byte_rate import ByteRate
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.lifecycle import Supervisor
@@ -63,6 +64,7 @@ class LaneServices:
     broker: Callable[[int], BrokerImage | None]
     broker_epoch: Callable[[], int]
     answers: LeaderAnswers
+    catch_up_rate: ByteRate
     measured: Callable[[Partition, int], None]
     """A partition is about so many bytes behind its leader."""
 
@@ -160,10 +162,13 @@ class FetchLane:
             self._send_fetch(connection)
         response = await self._in_flight[0]
         self._in_flight.popleft()
-        has_records = self._take_in(response)
-        if has_records and self._lane == CATCH_UP:
+        taken_bytes = self._take_in(response)
+        if taken_bytes and self._lane == CATCH_UP:
+            now = clock.monotonic()
             # As long as the work took: those who keep up have the other half of this broker.
-            await asyncio.sleep(min(clock.monotonic() - began, PAUSE_S_MAX))
+            pause_s = min(now - began, PAUSE_S_MAX)
+            bound_s = self._services.catch_up_rate.take(taken_bytes, now)
+            await asyncio.sleep(max(pause_s, bound_s, response.throttle_time_ms / 1000))
         await self._services.answers.save_starts()
 
     def _send_fetch(self, connection: BrokerConnection) -> None:
@@ -195,17 +200,17 @@ class FetchLane:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _take_in(self, response: FetchResponse) -> bool:
-        """Apply an answer; whether it has records. KafkaError if the session has ended."""
+    def _take_in(self, response: FetchResponse) -> int:
+        """Apply an answer; the size of its records. KafkaError if the session has ended."""
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code))
         answer = self.round.answered(response.session_id)
-        has_records = False
+        taken_bytes = 0
         for topic in response.responses:
             for data in topic.partitions:
-                has_records = bool(data.records) or has_records
+                taken_bytes += len(data.records or b"")
                 self._apply(topic.topic_id, data, answer)
-        return has_records
+        return taken_bytes
 
     def _apply(self, topic_id: UUID, data: PartitionData, answer: int) -> None:
         named = self.round.try_named((topic_id, data.partition_index), answer)

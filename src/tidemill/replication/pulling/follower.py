@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import final
 
+from tidemill.core.byte_rate import ByteRate
 from tidemill.core.clock import Clock
+from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.net import Net
@@ -42,10 +44,14 @@ class Followers:
         supervisor: Supervisor,
         broker: Callable[[int], BrokerImage | None],
         broker_epoch: Callable[[], int] = lambda: -1,
+        catch_up_rate: Callable[[], int] = lambda: INT64_MAX,
         checkpoint: Callable[[], Awaitable[None]] | None = None,
         unclean_epoch: Callable[[Partition], int | None] = lambda _partition: None,
     ) -> None:
-        """`checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`."""
+        """`catch_up_rate` bounds what all that are far behind receive, in bytes per second.
+
+        `checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`.
+        """
         self._broker_id = broker_id
         self._answers = LeaderAnswers(
             clock=clock,
@@ -63,6 +69,7 @@ class Followers:
             broker=broker,
             broker_epoch=broker_epoch,
             answers=self._answers,
+            catch_up_rate=ByteRate(catch_up_rate),
             measured=self._measured,
         )
         self._places: dict[Partition, _Place] = {}

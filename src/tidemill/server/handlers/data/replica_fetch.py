@@ -20,6 +20,7 @@ that right and names it again.
 
 from __future__ import annotations
 
+import math
 from typing import final
 from uuid import UUID
 
@@ -29,6 +30,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.replication.serving.replica_session import ReplicaSession, ReplicaSlot, SlotKey
+from tidemill.replication.serving.replica_sessions import CATCH_UP_LANE
 from tidemill.server.handlers.data.cold_reads import ColdRead
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer
@@ -80,7 +82,15 @@ def handle_replica(context: DataContext, request: FetchRequest) -> Answer:
 class _ReplicaFetch:
     """One fetch of a follower, from its arrival to its answer."""
 
-    __slots__ = ("_cold", "_context", "_marks_timer", "_request", "_session", "_topics")
+    __slots__ = (
+        "_cold",
+        "_context",
+        "_found_bytes",
+        "_marks_timer",
+        "_request",
+        "_session",
+        "_topics",
+    )
 
     def __init__(
         self, context: DataContext, request: FetchRequest, session: ReplicaSession
@@ -91,6 +101,7 @@ class _ReplicaFetch:
         self._topics: dict[UUID, FetchableTopicResponse] = {}
         """What the answer tells so far."""
         self._cold: list[tuple[PartitionData, LogSlice]] = []
+        self._found_bytes = 0
         self._marks_timer: Timer | None = None
 
     # --- arrival ---------------------------------------------------------------------------------
@@ -215,8 +226,18 @@ class _ReplicaFetch:
 
     def _response(self) -> FetchResponse:
         return FetchResponse(
-            session_id=self._session.session_id, responses=list(self._topics.values())
+            session_id=self._session.session_id,
+            throttle_time_ms=self._throttle_ms(),
+            responses=list(self._topics.values()),
         )
+
+    def _throttle_ms(self) -> int:
+        """How long the follower should wait before it asks for more: only if it is far behind."""
+        if self._session.lane != CATCH_UP_LANE or not self._found_bytes:
+            return 0
+        services = self._context.services
+        wait_s = services.catch_up_rate.take(self._found_bytes, services.clock.monotonic())
+        return math.ceil(1000 * wait_s)
 
     def _tell_news(self) -> None:
         """Tell of slots until the answer is full; the others stay for the next one."""
@@ -236,7 +257,7 @@ class _ReplicaFetch:
             else:
                 slot.told(has_records=found.size_bytes > 0)
                 copied += self._take(data, found)
-                found_bytes += found.size_bytes
+                self._found_bytes = found_bytes = found_bytes + found.size_bytes
             self._tell(slot.key[0], data)
             if copied >= FETCH_COPY_BYTES_MAX:
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.server.one_broker import NODE_ID, NOW_MS, Peer, value_of
+from tidemill.core.byte_rate import ByteRate
 from tidemill.core.errors import ErrorCode, ProtocolViolation
 from tidemill.core.limits import MIB
 from tidemill.server.handlers.data import replica_fetch
@@ -73,6 +74,7 @@ class Follower:
 
     def _taken(self, response):
         self.session_id = response.session_id
+        self.throttle_ms = response.throttle_time_ms
         self.seen += 1
         if response.error_code:
             return ErrorCode(response.error_code)
@@ -271,6 +273,19 @@ def test_a_log_start_that_moved_is_told_with_the_next_review(broker, follower):
     partition.log.advance_start(1)
     partition.review_marks(now=broker.clock.monotonic())
     assert follower.fetch()[0].log_start_offset == 1
+
+
+def test_only_a_follower_that_is_far_behind_is_told_to_wait(broker, follower):
+    broker.services.catch_up_rate = ByteRate(lambda: 1_000)
+    broker.append("orders", NOW_MS)
+    assert follower.throttle_ms == 0
+    follower.fetch()
+    assert follower.throttle_ms == 0
+    behind = Follower(broker, lane=1)
+    records = behind.fetch(behind.at(0, 0))[0].records
+    assert behind.throttle_ms == len(records)
+    behind.fetch()
+    assert behind.throttle_ms == 0
 
 
 # --- progress -------------------------------------------------------------------------------------
