@@ -69,6 +69,7 @@ REQUEST_PATH = (
     "tidemill.replication.replica_manager",
     "tidemill.replication.serving.replica_session",
     "tidemill.replication.serving.replica_sessions",
+    "tidemill.replication.serving.shared_reads",
     "tidemill.replication.waiters",
     "tidemill.coordinators.runtime.deadlines",
     "tidemill.coordinators.group.classic.classic_group",

@@ -10,6 +10,7 @@ from typing import Final, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.serving.replica_session import ReplicaSession
+from tidemill.replication.serving.shared_reads import SharedReads
 
 __all__ = ["CATCH_UP_LANE", "HOT_LANE", "ReplicaSessions"]
 
@@ -29,6 +30,7 @@ class ReplicaSessions:
         self._peers: dict[tuple[int, int], object] = {}
         """The connection of each broker and lane."""
         self._last_id = 0
+        self.reads = SharedReads()
 
     def __len__(self) -> int:
         return len(self._by_peer)

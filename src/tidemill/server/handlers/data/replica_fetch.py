@@ -250,7 +250,7 @@ class _ReplicaFetch:
                 return
             data = PartitionData(partition_index=slot.key[1], aborted_transactions=None)
             try:
-                found = _read(slot, data, budget - found_bytes, at_least_one=not found_bytes)
+                found = self._read(slot, data, budget - found_bytes, is_first=not found_bytes)
             except (KafkaError, StorageFault) as error:
                 self._refuse(data, error)
                 self._session.drop(slot)
@@ -261,6 +261,24 @@ class _ReplicaFetch:
             self._tell(slot.key[0], data)
             if copied >= FETCH_COPY_BYTES_MAX:
                 return
+
+    def _read(
+        self, slot: ReplicaSlot, data: PartitionData, budget: int, *, is_first: bool
+    ) -> LogSlice:
+        partition = slot.partition
+        log = partition.log
+        data.log_start_offset = log.log_start_offset
+        partition.check_serves_followers()
+        partition.check_epoch(slot.leader_epoch)
+        data.high_watermark = partition.high_watermark
+        data.last_stable_offset = UNKNOWN_OFFSET
+        data.log_end_offset = log.log_end_offset
+        return self._context.services.replica_sessions.reads.read(
+            partition,
+            slot.fetch_offset,
+            max_bytes=min(slot.max_bytes, budget),
+            at_least_one=is_first,
+        )
 
     def _take(self, data: PartitionData, found: LogSlice) -> int:
         """Put batches into the answer; how many bytes of them were copied."""
@@ -283,23 +301,6 @@ class _ReplicaFetch:
         if topic is None:
             topic = self._topics[topic_id] = FetchableTopicResponse(topic_id=topic_id)
         topic.partitions.append(data)
-
-
-def _read(slot: ReplicaSlot, data: PartitionData, budget: int, *, at_least_one: bool) -> LogSlice:
-    partition = slot.partition
-    log = partition.log
-    data.log_start_offset = log.log_start_offset
-    partition.check_serves_followers()
-    partition.check_epoch(slot.leader_epoch)
-    data.high_watermark = partition.high_watermark
-    data.last_stable_offset = UNKNOWN_OFFSET
-    data.log_end_offset = end_offset = log.log_end_offset
-    return partition.read(
-        slot.fetch_offset,
-        max_bytes=min(slot.max_bytes, budget),
-        end_offset=end_offset,
-        at_least_one=at_least_one,
-    )
 
 
 def _diverges(partition: Partition, wanted: FetchPartition, data: PartitionData) -> bool:
