@@ -13,7 +13,7 @@ from tidemill.storage.log.interface import LogSlice
 
 
 def read(
-    reads: SharedReads, of: Partition, offset: int = 0, max_bytes: int = MAX_BYTES
+    reads: SharedReads, of: Partition, offset: int = 0, max_bytes: int = 1 << 20
 ) -> LogSlice:
     return reads.read(of, offset, max_bytes=max_bytes, at_least_one=True)
 
