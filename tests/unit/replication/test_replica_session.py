@@ -7,7 +7,6 @@ import pytest
 from tests.support.partitions import OWN, SECOND, THIRD, Watcher, append, fetched, image, leader
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.partition import Partition
-from tidemill.replication.serving import replica_session
 from tidemill.replication.serving.replica_session import ReplicaSession, ReplicaSlot
 from tidemill.replication.serving.replica_sessions import (
     CATCH_UP_LANE,
@@ -161,9 +160,8 @@ def test_a_partition_that_was_made_anew_gets_a_new_slot():
     assert list(session.slots.values()) == [session.slot(key, new)]
 
 
-def test_a_session_is_bounded(monkeypatch):
-    monkeypatch.setattr(replica_session, "SLOTS_MAX", 1)
-    session = new_session()
+def test_a_session_is_bounded():
+    session = ReplicaSession(1, broker_id=SECOND, broker_epoch=8, lane=HOT_LANE, slots_max=1)
     name(session, leader(isr=BOTH))
     with pytest.raises(KafkaError) as caught:
         name(session, leader(isr=BOTH))

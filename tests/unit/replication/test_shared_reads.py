@@ -7,14 +7,11 @@ import pytest
 from tests.support.partitions import OWN, SECOND, append, image, leader
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.partition import Partition
-from tidemill.replication.serving import shared_reads
 from tidemill.replication.serving.shared_reads import SharedReads
 from tidemill.storage.log.interface import LogSlice
 
 
-def read(
-    reads: SharedReads, of: Partition, offset: int = 0, max_bytes: int = 1 << 20
-) -> LogSlice:
+def read(reads: SharedReads, of: Partition, offset: int = 0, max_bytes: int = 1 << 20) -> LogSlice:
     return reads.read(of, offset, max_bytes=max_bytes, at_least_one=True)
 
 
@@ -47,14 +44,12 @@ def test_I10_what_was_read_in_another_epoch_is_not_sent():
     assert read(reads, led) is not first
 
 
-def test_long_reads_are_not_kept_and_few_short_ones(monkeypatch):
-    monkeypatch.setattr(shared_reads, "READS_MAX", 1)
-    reads, led, other = SharedReads(), filled(), filled()
+def test_long_reads_are_not_kept_and_few_short_ones():
+    reads, led, other = SharedReads(reads_max=1), filled(), filled()
     first = read(reads, led)
     read(reads, other)
     assert read(reads, led) is not first
-    monkeypatch.setattr(shared_reads, "READ_BYTES_MAX", 1)
-    fresh = SharedReads()
+    fresh = SharedReads(read_bytes_max=1)
     assert read(fresh, led) is not read(fresh, led)
 
 

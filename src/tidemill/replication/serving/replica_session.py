@@ -145,6 +145,7 @@ class ReplicaSession:
 
     __slots__ = (
         "_marked",
+        "_slots_max",
         "answers",
         "broker_epoch",
         "broker_id",
@@ -158,8 +159,17 @@ class ReplicaSession:
         "watchers",
     )
 
-    def __init__(self, session_id: int, *, broker_id: int, broker_epoch: int, lane: int) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        *,
+        broker_id: int,
+        broker_epoch: int,
+        lane: int,
+        slots_max: int = SLOTS_MAX,
+    ) -> None:
         self.session_id = session_id
+        self._slots_max = slots_max
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
         self.lane = lane
@@ -193,7 +203,7 @@ class ReplicaSession:
             return slot
         if slot is not None:
             self.drop(slot)
-        if len(self.slots) >= SLOTS_MAX:
+        if len(self.slots) >= self._slots_max:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, "too many partitions")
         slot = ReplicaSlot(self, key, partition)
         partition.watch_for(self.broker_id, slot)

@@ -31,7 +31,9 @@ _Key = tuple[int, int, int, int]
 class SharedReads:
     """The last short read of each of the partitions that were read last."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, reads_max: int = READS_MAX, read_bytes_max: int = READ_BYTES_MAX) -> None:
+        self._reads_max = reads_max
+        self._read_bytes_max = read_bytes_max
         self._kept: OrderedDict[Partition, tuple[_Key, LogSlice]] = OrderedDict()
 
     def read(
@@ -46,9 +48,9 @@ class SharedReads:
         found = partition.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
-        if found.load is None and 0 < found.size_bytes < READ_BYTES_MAX:
+        if found.load is None and 0 < found.size_bytes < self._read_bytes_max:
             self._kept.pop(partition, None)
             self._kept[partition] = (key, found)
-            if len(self._kept) > READS_MAX:
+            if len(self._kept) > self._reads_max:
                 self._kept.popitem(last=False)
         return found
