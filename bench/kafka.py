@@ -20,7 +20,15 @@ from bench.debian_packages import ensure_tool
 from bench.maven import copy_dependencies
 from bench.processes import Launch, MeasurementFailed, free_port
 
-__all__ = ["KafkaSubject", "java_version", "provide"]
+__all__ = [
+    "PROPERTIES",
+    "KafkaSubject",
+    "format_storage",
+    "java_version",
+    "new_cluster_id",
+    "provide",
+    "server_command",
+]
 
 VERSION = "4.3.1"
 POM = Path(__file__).with_name("pom.xml")
@@ -95,6 +103,25 @@ def java_version() -> str:
     return found[1] if found else ""
 
 
+def new_cluster_id() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def format_storage(properties: Path, cluster_id: str, *options: str) -> None:
+    """Make the data directory that these properties name."""
+    command = ["java", "-cp", f"{LIBS}/*", "kafka.tools.StorageTool", "format"]
+    command += ["--cluster-id", cluster_id, "--config", str(properties), *options]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=_FORMAT_SECONDS_MAX, check=False
+    )
+    if done.returncode:
+        raise MeasurementFailed(f"Kafka's storage was not formatted: {done.stderr[-500:]}")
+
+
+def server_command(properties: Path) -> list[str]:
+    return ["java", *HEAP, *JVM, "-cp", f"{LIBS}/*", "kafka.Kafka", str(properties)]
+
+
 @final
 class KafkaSubject:
     """Kafka; `provide` must have installed the jars."""
@@ -106,18 +133,10 @@ class KafkaSubject:
         properties.write_text(
             PROPERTIES.format(port=port, controller=free_port(), logs=data_dir / "logs")
         )
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        command = ["java", "-cp", f"{LIBS}/*", "kafka.tools.StorageTool", "format"]
-        command += ["--cluster-id", cluster_id, "--config", str(properties), "--standalone"]
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_FORMAT_SECONDS_MAX, check=False
-        )
-        if done.returncode:
-            raise MeasurementFailed(f"Kafka's storage was not formatted: {done.stderr[-500:]}")
+        format_storage(properties, new_cluster_id(), "--standalone")
 
     def launch(self, data_dir: Path, port: int) -> Launch:
-        properties = str(data_dir / "server.properties")
-        return Launch(command=["java", *HEAP, *JVM, "-cp", f"{LIBS}/*", "kafka.Kafka", properties])
+        return Launch(command=server_command(data_dir / "server.properties"))
 
     def topic_config(self, *, flush: str) -> dict[str, str]:
         """Kafka never flushes before an ack; there is nothing to choose."""

@@ -19,7 +19,7 @@ from typing import final
 
 from bench import qbench
 from bench.judgement import Sample, alternate
-from bench.processes import MeasuredBroker, MeasurementFailed, Subject
+from bench.processes import Measured, MeasuredBroker, MeasurementFailed, Subject
 from bench.topics import create_topics, delete_topic
 
 __all__ = ["PARTITIONS", "Lab", "Sizes"]
@@ -154,7 +154,7 @@ class Lab:
         return name
 
     def qbench(
-        self, broker: MeasuredBroker, topic: str, mode: str, *arguments: str | int
+        self, broker: Measured, topic: str, mode: str, *arguments: str | int
     ) -> dict[str, float]:
         """One run of the driver; `cpu_s` is the broker's CPU time during the run."""
         before_s = broker.cpu_seconds()

@@ -18,6 +18,7 @@ from tidemill.testing.child_process import ChildProcess
 
 __all__ = [
     "Launch",
+    "Measured",
     "MeasuredBroker",
     "MeasurementFailed",
     "Memory",
@@ -25,6 +26,7 @@ __all__ = [
     "Subject",
     "cpu_seconds",
     "free_port",
+    "memory_of",
 ]
 
 START_SECONDS_MAX = 120
@@ -58,6 +60,15 @@ class Subject(Protocol):
     def launch(self, data_dir: Path, port: int) -> Launch: ...
 
     def topic_config(self, *, flush: str) -> dict[str, str]: ...
+
+
+class Measured(Protocol):
+    """One broker or several, as far as a driver needs them."""
+
+    @property
+    def address(self) -> Address: ...
+
+    def cpu_seconds(self) -> float: ...
 
 
 @final
@@ -141,9 +152,7 @@ class MeasuredBroker:
 
     def memory(self) -> Memory:
         self.check_alive()
-        status = Path(f"/proc/{self.pid}/status").read_text()
-        kib = {name: int(value) for name, value in re.findall(r"(\w+):\s+(\d+) kB", status)}
-        return Memory(anon_mb=kib["RssAnon"] * 1024 / 1e6, resident_mb=kib["VmRSS"] * 1024 / 1e6)
+        return memory_of(self.pid)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -151,6 +160,12 @@ def cpu_seconds(pid: int) -> float:
     # The name in parentheses may hold spaces; the fields after it are counted from 3.
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def memory_of(pid: int) -> Memory:
+    status = Path(f"/proc/{pid}/status").read_text()
+    kib = {name: int(value) for name, value in re.findall(r"(\w+):\s+(\d+) kB", status)}
+    return Memory(anon_mb=kib["RssAnon"] * 1024 / 1e6, resident_mb=kib["VmRSS"] * 1024 / 1e6)
 
 
 def free_port() -> int:

@@ -13,6 +13,7 @@ from typing import final
 
 from bench import (
     backlog_rows,
+    cluster_rows,
     durability_rows,
     group_rows,
     latency_rows,
@@ -105,6 +106,26 @@ def _spark_read(key: str, title: str, *, size: int, bar: float) -> Row:
         title=title,
         measure=lambda lab, row, name: spark_rows.read(
             lab, row, name, size=size, bar=Bar(">=", bar)
+        ),
+    )
+
+
+def _cluster_produce(key: str, title: str, *, size: int) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: cluster_rows.produce(
+            lab, row, name, size=size, bar=Bar(">=", 2)
+        ),
+    )
+
+
+def _unavailable(key: str, title: str, *, is_crash: bool, bar_ms: float) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: cluster_rows.unavailable(
+            lab, row, name, is_crash=is_crash, bar=Bar("<=", bar_ms, Held.VALUE)
         ),
     )
 
@@ -212,6 +233,25 @@ ROWS = (
     Row(key="topics-start", title="first answer after start", measure=scale_rows.many_topics_start),
     Row(key="many-groups", title="offsets served after start", measure=group_rows.many_groups),
     Row(key="connections", title="idle connections", measure=scale_rows.idle_connections),
+    _cluster_produce("cluster-produce-100", "three brokers: produce 100 B, acks=all", size=100),
+    _cluster_produce("cluster-produce-1k", "three brokers: produce 1 KB, acks=all", size=1_000),
+    Row(
+        key="cluster-ack",
+        title="three brokers: ack latency",
+        measure=lambda lab, row, title: cluster_rows.ack_latency(
+            lab, row, title, p50=Bar("<=", 1), p99=Bar("<=", 0.6)
+        ),
+    ),
+    Row(key="cluster-memory", title="three brokers: memory", measure=cluster_rows.memory),
+    _unavailable(
+        "cluster-kill", "three brokers: no acks after kill -9", is_crash=True, bar_ms=1_000
+    ),
+    _unavailable("cluster-stop", "three brokers: no acks after a stop", is_crash=False, bar_ms=300),
+    Row(
+        key="cluster-catch-up",
+        title="three brokers: an empty replica",
+        measure=cluster_rows.catch_up,
+    ),
     _spark_read("spark-read-100", "Spark batch read, 100 B", size=100, bar=1.5),
     _spark_read("spark-read-1k", "Spark batch read, 1 KB", size=1_000, bar=1.2),
     Row(

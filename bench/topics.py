@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 from bench.processes import MeasurementFailed
 from bench.wire_client import Address
 
-__all__ = ["create_topics", "delete_topic"]
+__all__ = ["create_topics", "delete_topic", "leader_of", "wait_for_in_sync"]
 
 TIMEOUT_S = 60.0
 TOPICS_PER_REQUEST = 100
@@ -25,15 +25,16 @@ def create_topics(
     names: Sequence[str],
     *,
     partitions: int,
+    replication: int = 1,
     config: Mapping[str, str] | None = None,
 ) -> None:
-    """Create topics of the same shape, and wait until every partition of the last has a leader."""
+    """Create topics of the same shape, and wait until all replicas of the last are in sync."""
     admin = _admin(address)
     for first in range(0, len(names), TOPICS_PER_REQUEST):
         part = names[first : first + TOPICS_PER_REQUEST]
-        topics = [NewTopic(n, partitions, 1, config=dict(config or {})) for n in part]
+        topics = [NewTopic(n, partitions, replication, config=dict(config or {})) for n in part]
         _wait_for(admin.create_topics(topics, operation_timeout=TIMEOUT_S))
-    _wait_for_leaders(admin, names[-1], partitions)
+    _wait_for_in_sync(admin, names[-1], partitions, replication)
 
 
 def delete_topic(address: Address, name: str) -> None:
@@ -60,11 +61,24 @@ def _wait_for(futures: Mapping[str, Future[None]]) -> None:
         raise MeasurementFailed(f"topics {', '.join(futures)}: {error}"[:300]) from error
 
 
-def _wait_for_leaders(admin: Any, name: str, partitions: int) -> None:  # noqa: ANN401 - as above
+def leader_of(address: Address, name: str, partition: int) -> int:
+    """The broker that leads a partition, by its id."""
+    found = _admin(address).list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
+    leader: int = found[partition].leader
+    return leader
+
+
+def wait_for_in_sync(address: Address, name: str, partitions: int, replicas: int) -> None:
+    """Wait until every partition has a leader and so many replicas in sync."""
+    _wait_for_in_sync(_admin(address), name, partitions, replicas)
+
+
+def _wait_for_in_sync(admin: Any, name: str, partitions: int, replicas: int) -> None:  # noqa: ANN401
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         found = admin.list_topics(name, timeout=TIMEOUT_S).topics[name].partitions.values()
-        if len(found) == partitions and all(p.leader >= 0 for p in found):
+        ready = [p for p in found if p.leader >= 0 and len(p.isrs) >= replicas]
+        if len(ready) == partitions:
             return
         time.sleep(0.05)
-    raise MeasurementFailed(f"topic {name} got no leaders")
+    raise MeasurementFailed(f"topic {name} has not {replicas} replicas in sync everywhere")

@@ -74,6 +74,11 @@ from tidemill.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from tidemill.wire.generated.replica_progress import (
+    ProgressPartition,
+    ProgressTopic,
+    ReplicaProgressRequest,
+)
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from tidemill.wire.generated.unregister_broker import UnregisterBrokerRequest
 from tidemill.wire.headers import encode_request
@@ -297,7 +302,7 @@ async def consumer_group(stage: Stage) -> None:
 
 
 async def as_another_broker(stage: Stage) -> None:
-    """What brokers ask the controller: proposals for a wide topic, and a request passed on."""
+    """What brokers ask each other: proposals for a wide topic, a flush, and a request passed on."""
     await stage.create("wide", WIDE)
     cluster = stage.world.broker(0).cluster
     host, port = cluster.image.brokers[0].peer_endpoint
@@ -310,6 +315,13 @@ async def as_another_broker(stage: Stage) -> None:
     topics = [RequestTopicData(topic_id=topic.topic_id, partitions=data)]
     proposals = AlterPartitionRequest(broker_id=0, broker_epoch=cluster.broker_epoch, topics=topics)
     await internal.ask(proposals, 3)
+    flushed = [ProgressPartition(partition_index=i, leader_epoch=0) for i in range(WIDE)]
+    progress = ReplicaProgressRequest(
+        broker_id=0,
+        broker_epoch=cluster.broker_epoch,
+        topics=[ProgressTopic(topic_id=topic.topic_id, partitions=flushed)],
+    )
+    connection.send_unanswered_nowait(progress, version=0)
     spec = API_SPECS[ApiKey.DELETE_TOPICS]
     request = DeleteTopicsRequest(topic_names=["wide"], timeout_ms=60_000)
     frame = encode_request(request, spec=spec, version=5, correlation_id=0, client_id="c")
@@ -381,7 +393,10 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
             ApiKey.ALTER_REPLICA_LOG_DIRS,
         ),
     ),
-    "as another broker": (as_another_broker, (ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE)),
+    "as another broker": (
+        as_another_broker,
+        (ApiKey.ALTER_PARTITION, ApiKey.ENVELOPE, ApiKey.REPLICA_PROGRESS),
+    ),
     "api versions": (api_versions, (ApiKey.API_VERSIONS,)),
     "find coordinator": (find_coordinator, (ApiKey.FIND_COORDINATOR,)),
     "classic group": (

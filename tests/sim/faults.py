@@ -20,6 +20,7 @@ from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import TopicPartition
 from tidemill.core.rng import SeededRng
+from tidemill.replication.pulling.fetch_round import LaneLimits
 from tidemill.testing.sim.world import SESSION_TIMEOUT_S, SimWorld, host_name
 
 __all__ = [
@@ -52,6 +53,8 @@ ALL_KINDS = (
     "delete_records",
     "reassign",
     "drain",
+    "lost_progress",
+    "small_fetches",
 )
 STALE_READS = "stale_reads"
 """Not a fault: clients that ask former leaders, too, during the whole run."""
@@ -148,6 +151,8 @@ class Faults:
             "slow_disk": self._slow_disk,
             "full_disk": self._full_disk,
             "failing_disk": self._failing_disk,
+            "lost_progress": self._lost_progress,
+            "small_fetches": self._small_fetches,
         }
         self._free.discard(broker_id)
         await of_one[kind](broker_id)
@@ -307,6 +312,27 @@ class Faults:
         self._kill(broker_id, power_loss=True)
         await self._pause(5.0)
         await self._bring_up(broker_id)
+
+    # --- followers -------------------------------------------------------------------------------
+
+    async def _lost_progress(self, broker_id: int) -> None:
+        """What it flushes its leaders hear from its fetches alone."""
+        lanes = list(self._world.broker(broker_id).followers.lanes())
+        for lane in lanes:
+            lane.tells_progress = False
+        await self._pause(30.0)
+        for lane in lanes:
+            lane.tells_progress = True
+
+    async def _small_fetches(self, broker_id: int) -> None:
+        """It asks for a byte at a time: each answer has one batch of one partition."""
+        lanes = list(self._world.broker(broker_id).followers.lanes())
+        usual = [lane.round.limits for lane in lanes]
+        for lane in lanes:
+            lane.round.limits = LaneLimits(partition_bytes=1, answer_bytes=1)
+        await self._pause(30.0)
+        for lane, limits in zip(lanes, usual, strict=True):
+            lane.round.limits = limits
 
     # --- administration --------------------------------------------------------------------------
 

@@ -394,7 +394,8 @@ def test_deleting_a_topic_does_not_stop_the_replication_of_others(seed):
             name = f"short-{number}"
             await admin.create_topic(name, partitions=3, replication=3)
             sends = [await bench.producer.send(name, b"x", partition=i % 3) for i in range(9)]
-            await sends[-1].offset()
+            for one in sends:
+                await one.offset()
             await asyncio.gather(admin.delete_topics([name]), bench.send(3))
         started = bench.world.loop.time()
         await bench.send(20)

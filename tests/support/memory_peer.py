@@ -17,6 +17,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
+from tidemill.replication.serving.replica_sessions import ReplicaSessions
 from tidemill.server.connection.connection import Connection
 from tidemill.server.connection.listener import Listener
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
@@ -158,6 +159,7 @@ class Server:
             timers=timers,
             response_memory=MemoryPool(1 << 30),
             parked=ParkedRequests(self.loop.call_soon, timers),
+            replica_sessions=ReplicaSessions(),
             supervisor=supervisor,
             disk=SimDisk(),
         )

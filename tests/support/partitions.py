@@ -61,6 +61,25 @@ class Watcher:
         self.wakes += 1
 
 
+class Watch:
+    """What a follower has to be told of a partition, as the partition says it."""
+
+    def __init__(self) -> None:
+        self.heard: list[str] = []
+
+    def grew(self) -> None:
+        self.heard.append("grew")
+
+    def mark_moved(self) -> None:
+        self.heard.append("mark moved")
+
+    def role_changed(self) -> None:
+        self.heard.append("role changed")
+
+    def detach(self) -> None:
+        self.heard.append("detached")
+
+
 def image(
     *,
     leader: int = OWN,

@@ -48,6 +48,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 PURE = (
     "wire/",
     "hot/",
+    "core/byte_rate.py",
     "core/ids.py",
     "core/errors.py",
     "core/error_codes.py",
@@ -95,6 +96,9 @@ PURE = (
     "replication/in_sync.py",
     "replication/isr.py",
     "replication/led_replicas.py",
+    "replication/pulling/fetch_round.py",
+    "replication/pulling/lanes.py",
+    "replication/serving/",
     "replication/waiters.py",
     "coordinators/runtime/deadlines.py",
     "coordinators/runtime/shard.py",

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from tidemill.wire.message import Message
 from tidemill.wire.primitives import Buffer, Reader, Writer
 from tools.schema_gen import model
-from tools.schema_gen.extensions import EXTENSIONS
-from tools.schema_gen.jar import load_stored
+from tools.schema_gen.extensions import EXTENSIONS, all_schemas
 from tools.schema_gen.layout import FIXED
 from tools.schema_gen.model import snake_case
 from tools.schema_gen.modules import class_names, module_name
@@ -54,7 +53,7 @@ class Case:
 
 @cache
 def schemas() -> dict[str, model.Message]:
-    return {message.name: message for message in map(model.parse, load_stored())}
+    return {message.name: message for message in map(model.parse, all_schemas())}
 
 
 def all_cases() -> list[Case]:

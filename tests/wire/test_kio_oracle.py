@@ -91,7 +91,7 @@ def assert_same(ours: Any, theirs: Any, path: str) -> None:
 
 def test_kio_has_nearly_everything_we_have():
     missing = {case.name for case in ON_THE_WIRE} - {case.name for case in SHARED}
-    assert missing == set()
+    assert missing == {"ReplicaProgressRequest", "ReplicaProgressResponse"}  # they are ours
     assert len(SHARED) >= 0.95 * len(ON_THE_WIRE)
 
 

@@ -40,6 +40,7 @@ from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import MetadataImage, difference
 from tidemill.metadata.store.coord import Coord
+from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.connection.listener import Listener
 from tidemill.storage.directory.log_directory import LogDirectory
@@ -102,6 +103,10 @@ class Broker:
     @property
     def replicas(self) -> ReplicaManager:
         return self._data.replicas
+
+    @property
+    def followers(self) -> Followers:
+        return self._data.followers
 
     @property
     def serving(self) -> Serving:

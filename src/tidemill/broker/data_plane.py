@@ -52,6 +52,7 @@ class DataPlane:
     flusher: Flusher
     settler: JournalSettler
     replicas: ReplicaManager
+    followers: Followers
     isr_proposals: IsrProposals
     housekeeping: Housekeeping
     cleaner: Cleaner
@@ -133,11 +134,11 @@ def build_data_plane(
         config.node_id,
         seams.net,
         clock=clock,
-        flusher=flusher,
         cutter=cutter,
         supervisor=supervisor,
         broker=lambda broker_id: cluster.image.brokers.get(broker_id),
         broker_epoch=lambda: cluster.broker_epoch,
+        catch_up_rate=lambda: cluster.live.current.follower_replication_throttled_rate,
         checkpoint=lambda: housekeeping.write_checkpoint(),
         unclean_epoch=lambda one: None if one.image is None else one.image.unclean_epoch,
     )
@@ -152,6 +153,7 @@ def build_data_plane(
         flusher,
         clock=clock,
         followed=follow_and_tell,
+        follower_flushed=followers.flushed,
         lease=cluster.lease,
         broker_epoch=lambda: cluster.broker_epoch,
     )
@@ -175,6 +177,7 @@ def build_data_plane(
         flusher=flusher,
         settler=settler,
         replicas=replicas,
+        followers=followers,
         isr_proposals=IsrProposals(replicas, sender.send, clock=clock, lease=cluster.lease),
         housekeeping=housekeeping,
         cleaner=Cleaner(

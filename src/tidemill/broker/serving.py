@@ -16,6 +16,7 @@ from tidemill.broker.coordinators import Coordinators
 from tidemill.broker.data_plane import DataPlane
 from tidemill.broker.seams import Seams
 from tidemill.client.network.controller_link import ControllerLink
+from tidemill.core.byte_rate import ByteRate
 from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan
 from tidemill.core.limits import INTERNAL_DRAIN_DEADLINE_S
 from tidemill.core.loop.lifecycle import Supervisor
@@ -78,6 +79,7 @@ def build_services(
         response_memory=MemoryPool(config.response_memory_bytes),
         supervisor=supervisor,
         parked=ParkedRequests(asyncio.get_running_loop().call_soon, timers),
+        catch_up_rate=ByteRate(lambda: cluster.live.current.leader_replication_throttled_rate),
     )
 
 

@@ -31,6 +31,7 @@ HOT_LOOPS = (
 """The loops that touch every record, and the threads of flushes."""
 
 REQUEST_PATH = (
+    "tidemill.core.byte_rate",
     "tidemill.core.loop.deferred",
     "tidemill.core.telemetry",
     "tidemill.core.loop.timers",
@@ -69,6 +70,9 @@ REQUEST_PATH = (
     "tidemill.replication.led_replicas",
     "tidemill.replication.partition",
     "tidemill.replication.replica_manager",
+    "tidemill.replication.serving.replica_session",
+    "tidemill.replication.serving.replica_sessions",
+    "tidemill.replication.serving.shared_reads",
     "tidemill.replication.waiters",
     "tidemill.coordinators.runtime.deadlines",
     "tidemill.coordinators.group.classic.classic_group",
@@ -95,6 +99,8 @@ REQUEST_PATH = (
     "tidemill.server.handlers.offsets.offset_commit",
     "tidemill.server.handlers.offsets.topic_permission",
     "tidemill.server.handlers.data.produce",
+    "tidemill.server.handlers.data.replica_fetch",
+    "tidemill.server.handlers.data.replica_progress",
     "tidemill.server.request.leader_hints",
     "tidemill.server.limits.memory_blocks",
     "tidemill.server.limits.memory_pool",

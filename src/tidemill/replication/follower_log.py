@@ -101,7 +101,9 @@ class FollowerLog:
             last_position, last = found[-1]
             end = last_position + last.size_bytes
             log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
-            self._flushes.appended(log, end, ack_waits=False)
+            # The leader waits for the flush; we fetch on meanwhile.
+            waits = partition.settings.flush_before_ack
+            self._flushes.appended(log, end, ack_waits=waits)
         told = min(high_watermark, log.log_end_offset)
         partition.high_watermark = max(partition.high_watermark, told)
         return len(found)

@@ -98,6 +98,27 @@ class LedReplicas:
         self._recount()
         return True
 
+    def flushed(self, broker_id: int, flushed_offset: int) -> bool:
+        """Note what a follower has flushed, up to what it has fetched; whether that is more.
+
+        A flush can end before the cut that this epoch brings: what was flushed beyond the noted
+        end may be what the follower has to cut.
+        """
+        position = self.followers.get(broker_id)
+        if position is None:
+            return False
+        flushed = min(flushed_offset, position.log_end_offset)
+        if flushed <= position.flushed_offset:
+            return False
+        position.flushed_offset = flushed
+        return True
+
+    def review_positions(self, *, leader_end: int, now: float) -> None:
+        """A follower that has everything is caught up, although it has no reason to fetch."""
+        for position in self.followers.values():
+            if position.log_end_offset >= leader_end:
+                position.caught_up_at = now
+
     def restarted(self, broker_id: int) -> None:
         """Forget a broker's position: it has registered again, or it has left."""
         position = self.followers.get(broker_id)

@@ -38,7 +38,7 @@ from tidemill.replication.flush_requests import FlushRequests
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.isr import UNKNOWN_OFFSET, JoinBar
 from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
-from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
+from tidemill.replication.waiters import AckWaiter, FollowerWatch, OffsetWaiters, Watcher
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, read_header
 from tidemill.wire.produced_batch import BatchPolicy, BatchWork, prepare_own, prepare_produced
@@ -129,8 +129,9 @@ class Partition:
         """The flusher has been asked, in this leader epoch, to flush everything below."""
         self.consumer_watchers: dict[Watcher, None] = {}
         """Parked fetches of consumers, woken when the high watermark moves."""
-        self.replica_watchers: dict[Watcher, None] = {}
-        """Parked fetches of followers, woken when the log end or the watermark moves (KIP-1166)."""
+        self._follower_watches: dict[int, FollowerWatch] = {}
+        """By broker: told when the log end, a mark, the log start or the role is another one."""
+        self._told_log_start = NO_OFFSET
 
     # --- role ------------------------------------------------------------------------------------
 
@@ -143,6 +144,7 @@ class Partition:
             self._flush_requested_offset = 0
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.led = LedReplicas(self._broker_id, image, self._epochs, now=now)
+            self._wake_everyone()
         else:
             led.follow(image, now=now)
         self.is_leader = True
@@ -225,6 +227,8 @@ class Partition:
         led = self.led
         if led is None or not self.is_leader:
             return
+        self._tell_log_start()
+        led.review_positions(leader_end=self.log.log_end_offset, now=now)
         if led.review_candidates(now):
             self._in_sync_changed()
             self.maybe_advance_marks()
@@ -378,9 +382,9 @@ class Partition:
             self._flush_requested_offset = next_offset
         self._flushes.appended(log, size_bytes, ack_waits=ack_waits)
         self._advance_marks()  # the lease was checked in this turn
-        if self.replica_watchers:
-            for watcher in self.replica_watchers:
-                watcher.wake()
+        if self._follower_watches:
+            for watch in self._follower_watches.values():
+                watch.grew()
         # As stored: a long batch was stamped before now, perhaps under another configuration.
         is_stamped = header.attributes & LOG_APPEND_TIME
         return Appended(
@@ -464,8 +468,10 @@ class Partition:
             self.high_watermark = appended
             if self._appended_waiters:
                 self._appended_waiters.release(appended)
-            if self.consumer_watchers or self.replica_watchers:
-                self._wake_everyone()
+            for watcher in self.consumer_watchers:
+                watcher.wake()
+            for watch in self._follower_watches.values():
+                watch.mark_moved()
         durable = min(durable, self.high_watermark)
         if durable > self.durable_offset:
             self.durable_offset = durable
@@ -491,6 +497,12 @@ class Partition:
                 self.candidate_came()
         self.maybe_advance_marks()
 
+    def follower_flushed(self, broker_id: int, flushed_offset: int) -> None:
+        """A follower has flushed everything below, as far as it has fetched in this epoch."""
+        led = self.led
+        if led is not None and self.is_leader and led.flushed(broker_id, flushed_offset):
+            self.maybe_advance_marks()
+
     def follower_restarted(self, broker_id: int) -> None:
         """Forget a broker's position when it registers or leaves: it may have lost data (I14)."""
         # Most partitions have no replica there: one broker that moves must not cost a look at all.
@@ -505,8 +517,46 @@ class Partition:
         self._durable_waiters.fail(code)
 
     def _wake_everyone(self) -> None:
-        for watcher in (*self.consumer_watchers, *self.replica_watchers):
+        for watcher in self.consumer_watchers:
             watcher.wake()
+        for watch in self._follower_watches.values():
+            watch.role_changed()
+
+    # --- followers that fetch --------------------------------------------------------------------
+
+    def watch_for(self, broker_id: int, watch: FollowerWatch) -> None:
+        """Tell `watch` what changes, in place of the one that this follower had."""
+        former = self._follower_watches.get(broker_id)
+        if former is not None:
+            former.detach()
+        self._follower_watches[broker_id] = watch
+
+    def unwatch(self, broker_id: int, watch: FollowerWatch) -> None:
+        if self._follower_watches.get(broker_id) is watch:
+            del self._follower_watches[broker_id]
+
+    def _tell_log_start(self) -> None:
+        """Retention and DeleteRecords move it, and nobody waits for that."""
+        start = self.log.log_start_offset
+        if start != self._told_log_start:
+            self._told_log_start = start
+            for watch in self._follower_watches.values():
+                watch.mark_moved()
+
+    def try_find_divergence(self, last_epoch: int, fetch_offset: int) -> tuple[int, int] | None:
+        """Where a reader that has read up to `fetch_offset` in `last_epoch` left our log (KIP-595).
+
+        The largest epoch up to `last_epoch` here, and where it ended; None if the reader has only
+        what we have. KafkaError OFFSET_OUT_OF_RANGE if that cannot be said.
+        """
+        epoch, end_offset = self.end_offset_of_epoch(last_epoch)
+        if epoch == NO_EPOCH:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nobody has led in epoch {last_epoch}")
+        if fetch_offset < self.log.log_start_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "before the log start")
+        if epoch == last_epoch and end_offset >= fetch_offset:
+            return None
+        return epoch, end_offset
 
     # --- reading ---------------------------------------------------------------------------------
 

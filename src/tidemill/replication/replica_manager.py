@@ -109,6 +109,7 @@ class ReplicaManager:
         *,
         clock: Clock,
         followed: Callable[[Partition, PartitionImage], None] = lambda _partition, _image: None,
+        follower_flushed: Callable[[Partition], None] = lambda _partition: None,
         lease: OwnerLease = ALWAYS,
         broker_epoch: Callable[[], int] | None = None,
     ) -> None:
@@ -126,6 +127,7 @@ class ReplicaManager:
         self._flushes = flushes
         self._clock = clock
         self._followed = followed
+        self._follower_flushed = follower_flushed
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
         self.pending_logs = PendingLogs()
@@ -298,6 +300,8 @@ class ReplicaManager:
         partition = self._by_log.get(log_)
         if partition is not None:
             partition.maybe_advance_marks()
+            if not partition.is_leader:
+                self._follower_flushed(partition)
 
     def go_offline(self) -> None:
         """The data directory failed: no partition can be read or acknowledged any more (R12)."""

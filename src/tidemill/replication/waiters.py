@@ -13,7 +13,7 @@ from typing import Protocol, final
 
 from tidemill.core.error_codes import ErrorCode
 
-__all__ = ["AckWaiter", "OffsetWaiters", "Watcher"]
+__all__ = ["AckWaiter", "FollowerWatch", "OffsetWaiters", "Watcher"]
 
 
 class Watcher(Protocol):
@@ -21,6 +21,26 @@ class Watcher(Protocol):
 
     def wake(self) -> None:
         """Note that there may be more to read. Cheap; the reading happens later, once."""
+        ...
+
+
+class FollowerWatch(Protocol):
+    """What one follower has to be told of one partition, which says when that changes."""
+
+    def grew(self) -> None:
+        """Records were appended."""
+        ...
+
+    def mark_moved(self) -> None:
+        """The high watermark or the log start is another one."""
+        ...
+
+    def role_changed(self) -> None:
+        """This broker leads no longer, or in another epoch."""
+        ...
+
+    def detach(self) -> None:
+        """Another watch takes its place."""
         ...
 
 

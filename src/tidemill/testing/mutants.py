@@ -18,30 +18,29 @@ Compiled modules take no replacement (`make plain` removes them), so planting on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, final
 
 from tidemill.core.compiled import is_compiled
 from tidemill.core.config.keys import INT64_MAX
-from tidemill.core.errors import ErrorCode
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.owner_lease import ALWAYS
 from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage, Return
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.in_sync import InSync, Members, ids_of
 from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar
+from tidemill.replication.led_replicas import LedReplicas
 from tidemill.replication.partition import Partition
-from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.replication.waiters import AckWaiter
-from tidemill.server.fetching.fetch_sessions import FetchTarget
-from tidemill.server.handlers.data.fetch_reader import FetchReader
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogCut
 from tidemill.storage.state.producer_state import ProducerStates
-from tidemill.wire.generated.fetch import FetchPartition
+from tidemill.wire.generated.fetch import FetchPartition, PartitionData
+from tidemill.wire.generated.replica_progress import ProgressPartition
 
 __all__ = [
     "MUTANTS",
@@ -136,9 +135,10 @@ def seeds_to_detection(
 
 _PARTITION = "tidemill.replication.partition"
 _FOLLOWER_LOG = "tidemill.replication.follower_log"
-_FOLLOWER = "tidemill.replication.pulling.follower"
+_PULLING = "tidemill.replication.pulling"
 _IN_SYNC = "tidemill.replication.in_sync:InSync"
 _FETCH_READER = "tidemill.server.handlers.data.fetch_reader:FetchReader"
+_REPLICA_FETCH = "tidemill.server.handlers.data.replica_fetch"
 
 
 @mutant("ack at once", f"{_PARTITION}:Partition.wait_acknowledged")
@@ -251,12 +251,8 @@ def _former_life(_original: Function) -> Function:
     "readers see beyond the mark",
     f"{_FETCH_READER}._end_offset",
 )
-def _beyond_the_mark(original: Function) -> Function:
-    def end_offset(reader: FetchReader, partition: Partition, target: FetchTarget) -> int:
-        original(reader, partition, target)
-        return partition.log.log_end_offset
-
-    return end_offset
+def _beyond_the_mark(_original: Function) -> Function:
+    return lambda _reader, partition: partition.log.log_end_offset
 
 
 @mutant(
@@ -303,50 +299,85 @@ def _no_epoch_check(_original: Function) -> Function:
 
 @mutant(
     "divergence not checked",
-    f"{_FETCH_READER}._diverges",
+    f"{_REPLICA_FETCH}:_diverges",
 )
 def _no_divergence(_original: Function) -> Function:
-    return lambda _reader, _partition, _target, _data: False
+    return lambda _partition, _wanted, _data: False
 
 
-@mutant("answer of a former epoch applied", f"{_FOLLOWER}:Followers._follows")
+@mutant("answer of a former epoch applied", f"{_PULLING}.fetch_lane:FetchLane._follows")
 def _any_epoch(_original: Function) -> Function:
-    return lambda followers, leader_id, partition, _epoch: (
-        partition in followers._followed.get(leader_id, ())
-    )
+    return lambda lane, partition, _epoch: partition in lane.round
 
 
-@mutant("follower claims to have flushed", f"{_FOLLOWER}:_wanted")
+@mutant("follower claims to have flushed", f"{_PULLING}.fetch_round:_wanted")
 def _claims_flushed(original: Function) -> Function:
-    def wanted(partition: Partition) -> FetchPartition:
-        asked: FetchPartition = original(partition)
+    def wanted(partition: Partition, max_bytes: int) -> FetchPartition:
+        asked: FetchPartition = original(partition, max_bytes)
         asked.flushed_offset = asked.fetch_offset
         return asked
 
     return wanted
 
 
-@mutant("follower does not flush", f"{_FOLLOWER}:Followers._flush")
-def _does_not_flush(_original: Function) -> Function:
-    async def flush(_followers: Followers, _partitions: list[Partition]) -> None:
-        return
+@mutant("follower does not flush", f"{_FOLLOWER_LOG}:FollowerLog.append")
+def _does_not_flush(original: Function) -> Function:
+    def append(follower: FollowerLog, *batches: object, **told: object) -> object:
+        partition = follower._partition
+        settings = partition.settings
+        partition.settings = replace(settings, flush_before_ack=False)
+        try:
+            return original(follower, *batches, **told)
+        finally:
+            partition.settings = settings
 
-    return flush
+    return append
 
 
-@mutant("cut below what was committed", f"{_FOLLOWER}:Followers._allows_cut")
+@mutant("progress of another epoch", "tidemill.server.handlers.data.replica_progress:_counts")
+def _progress_of_any_epoch(_original: Function) -> Function:
+    return lambda _slot, _told: True
+
+
+@mutant("progress before the cut", "tidemill.replication.led_replicas:LedReplicas.flushed")
+def _progress_before_the_cut(_original: Function) -> Function:
+    def flushed(led: LedReplicas, broker_id: int, flushed_offset: int) -> bool:
+        position = led.followers.get(broker_id)
+        if position is None or flushed_offset <= position.flushed_offset:
+            return False
+        position.flushed_offset = flushed_offset
+        return True
+
+    return flushed
+
+
+@mutant("progress claims what was not flushed", f"{_PULLING}.fetch_lane:_progress_of")
+def _progress_unflushed(original: Function) -> Function:
+    def progress_of(partition: Partition) -> ProgressPartition:
+        told: ProgressPartition = original(partition)
+        told.flushed_offset = partition.log.log_end_offset
+        return told
+
+    return progress_of
+
+
+@mutant("cut below what was committed", f"{_PULLING}.leader_answers:LeaderAnswers._allows_cut")
 def _any_cut(_original: Function) -> Function:
-    return lambda _followers, _partition, _cut: True
+    return lambda _answers, _partition, _cut: True
 
 
-@mutant("note on re-read", f"{_FETCH_READER}._end_offset")
+@mutant("note on re-read", f"{_REPLICA_FETCH}:_ReplicaFetch.answer")
 def _note_again(original: Function) -> Function:
-    def end_offset(reader: FetchReader, partition: Partition, target: FetchTarget) -> int:
-        reader._is_noted = False
-        offset: int = original(reader, partition, target)
-        return offset
+    def answer(fetch: Function) -> object:
+        now = fetch._context.services.clock.monotonic()
+        for topic in fetch._request.topics:
+            for wanted in topic.partitions:
+                with suppress(KafkaError):
+                    partition = fetch._find((topic.topic_id, wanted.partition))
+                    fetch._try_note(partition, wanted, PartitionData(), now)
+        return original(fetch)
 
-    return end_offset
+    return answer
 
 
 @mutant("no broker epoch check", "tidemill.replication.led_replicas:BrokerEpochs.check")
@@ -391,14 +422,12 @@ def _no_lease_at_fetch(original: Function) -> Function:
     )
 
 
-@mutant("no lease at a parked fetch", f"{_FETCH_READER}._read_one")
+@mutant(
+    "no lease at a parked fetch",
+    "tidemill.server.handlers.data.fetch:_WaitingFetch.read_and_answer",
+)
 def _no_lease_at_parked_fetch(original: Function) -> Function:
-    def read_one(reader: FetchReader, *wanted: object) -> object:
-        if reader._is_noted:
-            return _without_lease(original, reader, *wanted)
-        return original(reader, *wanted)
-
-    return read_one
+    return lambda waiting: _without_lease(original, waiting)
 
 
 @mutant("no lease at end offsets", "tidemill.server.handlers.data.list_offsets:find_led_partition")

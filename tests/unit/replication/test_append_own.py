@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.partitions import NOW_MS, OWN, SECOND, Watcher, content, image, leader
+from tests.support.partitions import NOW_MS, OWN, SECOND, Watch, content, image, leader
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.partition import ACKS_ALL, Partition
 from tidemill.wire.batch import iter_headers
@@ -56,10 +56,10 @@ def test_an_own_batch_gets_the_next_offsets_and_the_leader_epoch():
 
 def test_an_own_batch_wakes_parked_followers():
     part = leader(isr=(OWN, SECOND))
-    watcher = Watcher()
-    part.replica_watchers[watcher] = None
+    watch = Watch()
+    part.watch_for(SECOND, watch)
     part.append_own(own_batch(), now_ms=NOW_MS)
-    assert watcher.wakes == 1
+    assert watch.heard == ["grew"]
 
 
 def test_an_own_batch_is_held_to_the_size_limits_of_the_topic():

@@ -1,4 +1,4 @@
-"""The loop that fetches: what is wrong with one partition does not stop the others."""
+"""The loop that fetches: what changed is named, and a bad partition does not stop the others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import pytest
 
 from tests.support.memory_peer import simulated
 from tests.support.partitions import OWN, SECOND, Flushes, batch, image, settings
-from tidemill.core.errors import DiskFull, ErrorCode
+from tidemill.client.network.errors import WouldBlock
+from tidemill.core.config.keys import INT64_MAX
+from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.limits import MIB
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling.fetch_lane import FetchLane
 from tidemill.replication.pulling.follower import Followers
+from tidemill.replication.pulling.lanes import CATCH_UP, HOT
 from tidemill.storage.log.interface import LogConfig, LogCut
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 from tidemill.testing.manual_clock import ManualClock
@@ -27,6 +32,7 @@ from tidemill.wire.generated.fetch import (
     FetchResponse,
     PartitionData,
 )
+from tidemill.wire.generated.replica_progress import ReplicaProgressRequest
 
 TOPIC_ID = TopicId(UUID(int=7))
 BROKER_EPOCH = 31
@@ -38,15 +44,35 @@ class Connection:
 
     def __init__(self) -> None:
         self.asked: list[FetchRequest] = []
-        self.answer: list[PartitionData] = []
-        self.error_code = 0
 
-    async def request(
+        self.has_room = True
+        self.progress: list[ReplicaProgressRequest] = []
+        self.waiting: list[asyncio.Future[FetchResponse]] = []
+
+    async def wait_room(self) -> None:
+        return
+
+    def request_nowait(
         self, request: FetchRequest, _response: type[FetchResponse], *, timeout_s: float
-    ) -> FetchResponse:
+    ) -> asyncio.Future[FetchResponse]:
         self.asked.append(request)
-        topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=self.answer)
-        return FetchResponse(error_code=self.error_code, responses=[topic])
+        future: asyncio.Future[FetchResponse] = asyncio.get_running_loop().create_future()
+        self.waiting.append(future)
+        return future
+
+    def send_unanswered_nowait(self, message: ReplicaProgressRequest, *, version: int) -> None:
+        if not self.has_room:
+            raise WouldBlock("full")
+        self.progress.append(message)
+
+    def answer_all(self, answer: list[PartitionData], error_code: int = 0) -> None:
+        """Answer the oldest fetch with this, the others with nothing."""
+        for future in self.waiting:
+            topic = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=answer)
+            response = FetchResponse(error_code=error_code, session_id=9, responses=[topic])
+            future.set_result(response)
+            answer = []
+        self.waiting.clear()
 
     def asked_indexes(self) -> list[int]:
         return [one.partition for topic in self.asked[-1].topics for one in topic.partitions]
@@ -82,7 +108,16 @@ class FullLog(MemoryPartitionLog):
 class Bench:
     """Two partitions that follow the same leader."""
 
-    def __init__(self, *logs: MemoryPartitionLog, unclean_epoch: int | None = None) -> None:
+    def __init__(
+        self,
+        *logs: MemoryPartitionLog,
+        unclean_epoch: int | None = None,
+        flush_before_ack: bool = False,
+        lane: int = HOT,
+        rate: int = INT64_MAX,
+    ) -> None:
+        self._flush_before_ack = flush_before_ack
+        self._lane = lane
         self.clock = ManualClock()
         self.connection = Connection()
         self.saved = 0
@@ -91,15 +126,17 @@ class Bench:
             OWN,
             None,  # type: ignore[arg-type] - there is a connection already
             clock=self.clock,
-            flusher=None,  # type: ignore[arg-type] - nothing waits for the disk
             cutter=self.cutter,  # type: ignore[arg-type]
             supervisor=Supervisor(lambda _name, _error: None),
             broker=lambda _broker_id: None,
             broker_epoch=lambda: BROKER_EPOCH,
+            catch_up_rate=lambda: rate,
             checkpoint=self._checkpoint,
             unclean_epoch=lambda _partition: unclean_epoch,
         )
-        self.followers._running[SECOND] = None
+        self.lane = FetchLane(SECOND, lane, self.followers._services)
+        self.lane._is_running = True  # a test takes its steps
+        self.followers._lanes[SECOND, lane] = self.lane
         self.partitions = [self._follow(index, log) for index, log in enumerate(logs)]
 
     async def _checkpoint(self) -> None:
@@ -111,20 +148,28 @@ class Bench:
             TOPIC_ID,
             log,
             broker_id=OWN,
-            settings=settings(flush_before_ack=False),
+            settings=settings(flush_before_ack=self._flush_before_ack),
             flushes=Flushes(),
             high_watermark=0,
         )
         now = image(leader=SECOND, epoch=EPOCH)
+        self.followers._places[made] = (SECOND, self._lane)
         made.become_follower(now)
         self.followers.role_changed(made, now)
         return made
 
     async def fetch(self, *answer: PartitionData) -> list[int]:
-        """One round; which partitions were asked for."""
-        self.connection.answer = list(answer)
-        await self.followers._fetch_once(self.connection, SECOND)  # type: ignore[arg-type]
-        return self.connection.asked_indexes()
+        """One round; which partitions were named."""
+        connection = self.connection
+        step = asyncio.ensure_future(self.lane._fetch_once(connection))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        named = connection.asked_indexes()
+        connection.answer_all(list(answer))
+        await step
+        await asyncio.sleep(0)  # cuts begin
+        await asyncio.sleep(0)
+        return named
 
 
 def log() -> MemoryPartitionLog:
@@ -138,6 +183,7 @@ def data(index: int, records: bytes = b"", **fields: object) -> PartitionData:
 
 BAD = batch(1, epoch=EPOCH + 1)
 GOOD = batch(1, epoch=EPOCH)
+GOOD_AFTER = batch(1, base_offset=1, epoch=EPOCH)
 
 
 def test_H9_a_partition_with_bad_records_rests_longer_each_time_and_the_others_go_on(run, caplog):
@@ -147,12 +193,12 @@ def test_H9_a_partition_with_bad_records_rests_longer_each_time_and_the_others_g
         assert await bench.fetch(data(0, BAD), data(1, GOOD)) == [0, 1]
         assert await bench.fetch(data(1)) == [1]
         bench.clock.advance(1.0)
-        assert await bench.fetch(data(0, BAD), data(1)) == [0, 1]
+        assert await bench.fetch(data(0, BAD), data(1)) == [0]
         bench.clock.advance(1.0)
-        assert await bench.fetch(data(1)) == [1]
+        assert await bench.fetch(data(1)) == []
         bench.clock.advance(1.0)
-        assert await bench.fetch(data(0, GOOD), data(1)) == [0, 1]
-        assert await bench.fetch(data(0), data(1)) == [0, 1]
+        assert await bench.fetch(data(0, GOOD), data(1)) == [0]
+        assert await bench.fetch(data(0), data(1)) == [0]
 
     with caplog.at_level(logging.ERROR):
         run(main())
@@ -164,10 +210,11 @@ def test_a_partition_on_a_full_disk_rests_for_a_second(run):
     bench = Bench(FullLog(LogConfig()), log())
 
     async def main() -> None:
+        assert await bench.fetch(data(0, GOOD), data(1)) == [0, 1]
         for _ in range(3):
-            assert await bench.fetch(data(0, GOOD), data(1)) == [0, 1]
-            assert await bench.fetch(data(1)) == [1]
+            assert await bench.fetch(data(1)) == []
             bench.clock.advance(1.0)
+            assert await bench.fetch(data(0, GOOD), data(1)) == [0]
 
     run(main())
 
@@ -178,10 +225,10 @@ def test_an_error_of_one_partition_delays_that_one_alone(run):
     async def main() -> None:
         refused = data(0, error_code=int(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         await bench.fetch(refused, data(1))
-        assert await bench.fetch(data(1)) == [1]
+        assert await bench.fetch(data(1)) == []
         assert bench.connection.asked[-1].max_wait_ms <= 100
         bench.clock.advance(0.1)
-        assert await bench.fetch(data(0), data(1)) == [0, 1]
+        assert await bench.fetch(data(0), data(1)) == [0]
 
     run(main())
 
@@ -216,7 +263,7 @@ def test_I13_a_cut_of_committed_records_is_refused_once_and_the_others_go_on(run
     async def main() -> None:
         await bench.fetch(data(0, batch(4, epoch=EPOCH), high_watermark=3), data(1))
         await bench.fetch(_diverging(0, 2), data(1))
-        assert await bench.fetch(data(1, GOOD)) == [1]
+        assert await bench.fetch(data(1, GOOD)) == []
 
     with caplog.at_level(logging.ERROR):
         run(main())
@@ -256,28 +303,190 @@ def test_a_log_begins_anew_where_the_leaders_begins_and_loses_only_what_is_after
     assert len(caplog.records) == alarms
 
 
-def test_a_partition_that_is_followed_no_more_ends_the_wait(run):
-    bench = Bench(log())
-
-    async def main() -> None:
-        await bench.fetch(data(0, BAD))
-        waiting = asyncio.ensure_future(bench.followers._wait_ready(SECOND))
-        await asyncio.sleep(0)
-        bench.followers.role_changed(bench.partitions[0], image(epoch=EPOCH + 1))
-        assert await waiting == []
-
-    run(main())
-
-
 @simulated
 async def test_a_cut_that_takes_long_does_not_stop_the_other_partitions():
     bench = Bench(log(), log())
     await bench.fetch(data(0, GOOD), data(1, GOOD))
     bench.cutter.may_cut.clear()
-    assert await bench.fetch(_diverging(0, 0), data(1)) == [0, 1]
-    assert await bench.fetch(data(1)) == [1]
+    assert await bench.fetch(_diverging(0, 0), data(1, GOOD_AFTER)) == [0, 1]
+    assert await bench.fetch() == [1]
     bench.cutter.may_cut.set()
-    await bench.followers._wait_cut(bench.partitions)
+    await turns()
     assert bench.partitions[0].log.log_end_offset == 0
-    assert await bench.fetch(data(0, GOOD)) == [0, 1]
+    assert await bench.fetch(data(0, GOOD)) == [0]
     assert bench.partitions[0].log.log_end_offset == 1
+
+
+# --- what must be said soon -----------------------------------------------------------------------
+
+
+async def turns() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+class Waiting:
+    """A lane whose fetch waits at the leader."""
+
+    def __init__(self, *logs: MemoryPartitionLog, **options: bool) -> None:
+        self.bench = Bench(*logs, **options)
+        self.connection = self.bench.connection
+        self.lane = self.bench.lane
+        self.lane._connection = self.connection  # type: ignore[assignment]
+
+    async def begin(self) -> None:
+        await self.bench.fetch()
+        self.step = asyncio.ensure_future(
+            self.lane._fetch_once(self.connection)  # type: ignore[arg-type]
+        )
+        await turns()
+        self.connection.asked.clear()
+
+    async def end(self) -> None:
+        self.connection.answer_all([])
+        await self.step
+
+
+@simulated
+async def test_a_partition_that_has_a_new_leader_is_named_although_a_fetch_waits():
+    waiting = Waiting(log(), log())
+    await waiting.begin()
+    for one in waiting.bench.partitions:
+        newer = image(leader=SECOND, epoch=EPOCH + 1)
+        one.become_follower(newer)
+        waiting.bench.followers.role_changed(one, newer)
+    await turns()
+    assert [waiting.connection.asked_indexes()] == [[0, 1]]
+    assert len(waiting.connection.asked) == 1
+    # Two fetches are the most: what comes now waits for an answer.
+    waiting.lane.follow(waiting.bench.partitions[0])
+    await turns()
+    assert len(waiting.connection.asked) == 1
+    await waiting.end()
+
+
+@simulated
+async def test_a_second_fetch_needs_a_session_and_room_on_the_connection():
+    waiting = Waiting(log())
+    await waiting.begin()
+    waiting.connection.has_room = False
+    waiting.lane.follow(waiting.bench.partitions[0])
+    await turns()
+    assert waiting.connection.asked == []
+    await waiting.end()
+    waiting.connection.has_room = True
+    waiting.lane.round.restart()
+    waiting.lane.follow(waiting.bench.partitions[0])
+    await turns()
+    assert waiting.connection.asked == []
+
+
+@simulated
+async def test_progress_is_told_once_for_a_round_while_a_fetch_waits_and_by_the_next_fetch():
+    waiting = Waiting(log(), log(), flush_before_ack=True)
+    await waiting.begin()
+    for one in waiting.bench.partitions:
+        waiting.bench.followers.flushed(one)
+        waiting.bench.followers.flushed(one)
+    await turns()
+    (progress,) = waiting.connection.progress
+    assert (progress.broker_id, progress.broker_epoch) == (OWN, BROKER_EPOCH)
+    told = [(one.partition_index, one.leader_epoch) for one in progress.topics[0].partitions]
+    assert told == [(0, EPOCH), (1, EPOCH)]
+    await waiting.end()
+    assert await waiting.bench.fetch() == [0, 1]
+
+
+@simulated
+async def test_progress_that_cannot_be_sent_is_told_by_the_next_fetch():
+    waiting = Waiting(log(), flush_before_ack=True)
+    await waiting.begin()
+    waiting.connection.has_room = False
+    waiting.bench.followers.flushed(waiting.bench.partitions[0])
+    await turns()
+    assert waiting.connection.progress == []
+    waiting.connection.has_room = True
+    await waiting.end()
+    assert await waiting.bench.fetch() == [0]
+
+
+@simulated
+async def test_progress_is_not_told_of_a_log_that_is_being_cut():
+    waiting = Waiting(log(), log(), flush_before_ack=True)
+    bench = waiting.bench
+    bench.cutter.may_cut.clear()
+    await bench.fetch(data(0, GOOD))
+    await bench.fetch(_diverging(0, 0))
+    await waiting.begin()
+    for one in bench.partitions:
+        bench.followers.flushed(one)
+    await turns()
+    (progress,) = waiting.connection.progress
+    assert [one.partition_index for one in progress.topics[0].partitions] == [1]
+    bench.cutter.may_cut.set()
+    await waiting.end()
+
+
+@simulated
+async def test_a_topic_that_does_not_wait_for_disks_has_no_progress():
+    waiting = Waiting(log())
+    await waiting.begin()
+    waiting.bench.followers.flushed(waiting.bench.partitions[0])
+    await turns()
+    assert waiting.connection.progress == []
+    await waiting.end()
+
+
+@simulated
+async def test_a_session_that_the_leader_does_not_know_ends_the_connection():
+    bench = Bench(log())
+    step = asyncio.ensure_future(bench.lane._fetch_once(bench.connection))  # type: ignore[arg-type]
+    await turns()
+    bench.connection.answer_all([], int(ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+    with pytest.raises(KafkaError):
+        await step
+
+
+# --- lanes ----------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_partition_that_is_far_behind_is_fetched_in_the_other_lane_until_it_is_near():
+    bench = Bench(log(), log())
+    slow = FetchLane(SECOND, CATCH_UP, bench.followers._services)
+    slow._is_running = True
+    bench.followers._lanes[SECOND, CATCH_UP] = slow
+    far = 1 + 16 * MIB // len(GOOD)
+    await bench.fetch(data(0, GOOD, log_end_offset=1 + far), data(1))
+    behind, near = bench.partitions
+    assert behind in slow.round
+    assert near in bench.lane.round
+    assert behind not in bench.lane.round
+    # Its slot in the first lane is given up, and an answer that still comes does not count.
+    await bench.fetch(data(0, GOOD_AFTER))
+    forgotten = bench.connection.asked[-1].forgotten_topics_data
+    assert [one.partitions for one in forgotten] == [[0]]
+    assert behind.log.log_end_offset == 1
+    bench.followers._measured(behind, 4 * MIB - 1)
+    assert behind in bench.lane.round
+    assert not slow.round
+
+
+@simulated
+async def test_a_lane_that_catches_up_keeps_to_its_rate_and_to_the_leaders():
+    bench = Bench(log(), lane=CATCH_UP, rate=100)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    await bench.fetch(data(0, GOOD, log_end_offset=1_000_000))
+    assert loop.time() - began >= len(GOOD) / 100
+    began = loop.time()
+    await bench.fetch(data(0))
+    assert loop.time() - began < 0.1
+
+
+@simulated
+async def test_the_lane_of_those_that_keep_up_has_no_rate():
+    bench = Bench(log(), rate=1)
+    began = asyncio.get_running_loop().time()
+    await bench.fetch(data(0, GOOD))
+    assert asyncio.get_running_loop().time() - began < 0.1

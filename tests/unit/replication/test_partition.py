@@ -12,6 +12,7 @@ from tests.support.partitions import (
     THIRD,
     Flushes,
     SlowLog,
+    Watch,
     Watcher,
     append,
     batch,
@@ -229,13 +230,54 @@ def test_S31_a_broker_without_a_replica_is_refused():
 
 def test_appends_wake_followers_and_the_watermark_wakes_consumers():
     led = leader(isr=(OWN, SECOND))
-    consumer, follower = Watcher(), Watcher()
+    consumer, follower = Watcher(), Watch()
     led.consumer_watchers[consumer] = None
-    led.replica_watchers[follower] = None
+    led.watch_for(SECOND, follower)
     append(led)
-    assert (consumer.wakes, follower.wakes) == (0, 1)
+    assert (consumer.wakes, follower.heard) == (0, ["grew"])
     fetched(SECOND, led, 1)
-    assert consumer.wakes == 1
+    assert (consumer.wakes, follower.heard) == (1, ["grew", "mark moved"])
+
+
+def test_a_follower_has_one_watch_and_hears_of_another_role_and_another_start():
+    led = leader(isr=(OWN, SECOND))
+    old, new = Watch(), Watch()
+    led.watch_for(SECOND, old)
+    led.watch_for(SECOND, new)
+    led.unwatch(SECOND, old)
+    append(led)
+    led.review_marks(now=0.0)
+    led.review_marks(now=0.0)
+    led.become_leader(image(epoch=led.leader_epoch + 1, isr=(OWN, SECOND)), now=0.0)
+    led.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    led.unwatch(SECOND, new)
+    led.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert old.heard == ["detached"]
+    assert new.heard == ["grew", "mark moved", "role changed", "role changed"]
+
+
+def test_I14_what_a_follower_has_flushed_counts_only_as_far_as_it_has_fetched_in_this_epoch():
+    led = leader(isr=(OWN, SECOND))
+    append(led, 4)
+    led.follower_flushed(SECOND, 4)
+    assert led.durable_offset == 0
+    fetched(SECOND, led, 3, flushed=0)
+    assert led.durable_offset == 0
+    led.follower_flushed(SECOND, 4)
+    assert led.durable_offset == 3
+    led.follower_flushed(SECOND, 2)
+    led.follower_flushed(99, 4)
+    assert led.durable_offset == 3
+
+
+def test_a_follower_that_has_everything_is_caught_up_although_it_does_not_fetch():
+    led = leader(isr=(OWN, SECOND))
+    append(led)
+    fetched(SECOND, led, 1)
+    led.review_marks(now=100.0)
+    append(led)
+    assert led.try_propose_isr(now=105.0) is None
+    assert led.try_propose_isr(now=111.0) is not None
 
 
 # --- idempotence ---------------------------------------------------------------------------------

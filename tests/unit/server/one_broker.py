@@ -10,6 +10,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.core.byte_rate import ByteRate
 from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
@@ -210,6 +211,9 @@ class OneBroker:
             response_memory=MemoryPool(self.config.response_memory_bytes),
             supervisor=Supervisor(lambda name, error: None),
             parked=ParkedRequests(self.loop.call_soon, self.timers),
+            catch_up_rate=ByteRate(
+                lambda: self.cluster.live.current.leader_replication_throttled_rate
+            ),
         )
 
     def close(self):
@@ -223,9 +227,9 @@ class OneBroker:
     async def _checkpoint(self):
         self.checkpoints += 1
 
-    def call(self, request, version):
+    def call(self, request, version, peer=None):
         """The answer to a request; both pass through their bytes."""
-        answer, bound = self.start(request, version)
+        answer, bound = self.start(request, version, peer)
         if isinstance(answer, Unfinished):
             answer = self.run(finish_slices(answer))
         if isinstance(answer, Coroutine):
@@ -243,20 +247,21 @@ class OneBroker:
         reader.finish()
         return response
 
-    def start(self, request, version):
+    def start(self, request, version, peer=None):
         """What `handle` returned, for tests of how an answer comes, and the bound handler.
 
-        The turn of the loop has ended, unless the test itself runs on the loop.
+        The turn of the loop has ended, unless the test itself runs on the loop. Each request has a
+        connection of its own, unless `peer` is one.
         """
         if self.loop.is_running():
-            return self._start(request, version)
+            return self._start(request, version, peer)
 
         async def start():
-            return self._start(request, version)
+            return self._start(request, version, peer)
 
         return self.run(start())
 
-    def _start(self, request, version):
+    def _start(self, request, version, peer=None):
         frame = b"".join(
             encode_request(
                 request,
@@ -268,13 +273,13 @@ class OneBroker:
         )[4:]
         header = parse_request_header(frame)
         bound = self._dispatcher.find(header)
-        context = RequestContext(self.services, Peer(), version, "test")
+        context = RequestContext(self.services, peer or Peer(), version, "test")
         answer = bound.start(context, memoryview(bytearray(frame)), header.body_offset)
         return answer, bound
 
-    def start_deferred(self, request, version):
+    def start_deferred(self, request, version, peer=None):
         """The deferred answer to a request."""
-        answer, _ = self.start(request, version)
+        answer, _ = self.start(request, version, peer)
         return answer
 
     def turns_of(self, request, version):

@@ -131,6 +131,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """The number of requests without an answer."""
         return len(self._pending)
 
+    @property
+    def has_room(self) -> bool:
+        """Whether `request_nowait` would send: not too much is in flight."""
+        return len(self._pending) < self._in_flight_max and not self._write_paused
+
     def version_of(self, key: ApiKey) -> int:
         """The highest version of an API that both sides know."""
         spec = API_SPECS[key]
@@ -157,7 +162,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         `timeout_s` starts when it is sent. Raises ConnectionLost, ConnectionClosed,
         RequestTimedOut, or KafkaError if there is no common version.
         """
-        await self._wait_room()
+        await self.wait_room()
         return await self.request_nowait(
             message, response_type, timeout_s=timeout_s, version=version
         )
@@ -172,7 +177,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
     ) -> asyncio.Future[R]:
         """Send `message` now, or raise WouldBlock; the future gets the answer."""
         self._check_usable()
-        if not self._has_room():
+        if not self.has_room:
             raise WouldBlock(f"{self.address} has {len(self._pending)} requests in flight")
         spec = _SPECS_BY_REQUEST[type(message).__name__]
         chosen = self.version_of(spec.key) if version is None else version
@@ -186,10 +191,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     async def send_unanswered(self, message: Message, *, version: int | None = None) -> None:
         """Send a request that the broker never answers: Produce with acks=0 (T9)."""
-        await self._wait_room()
+        await self.wait_room()
         self._check_usable()
         spec = _SPECS_BY_REQUEST[type(message).__name__]
         self._write(message, spec, self.version_of(spec.key) if version is None else version)
+
+    def send_unanswered_nowait(self, message: Message, *, version: int) -> None:
+        """The same, now, or raise WouldBlock."""
+        self._check_usable()
+        if self._write_paused:
+            raise WouldBlock(f"{self.address} does not take more bytes")
+        self._write(message, _SPECS_BY_REQUEST[type(message).__name__], version)
 
     def close(self) -> None:
         """End the connection; requests in flight fail with ConnectionClosed.
@@ -200,13 +212,11 @@ class BrokerConnection(asyncio.BufferedProtocol):
             self._transport.close()
         self._end(ConnectionClosed(f"connection to {self.address} was closed"))
 
-    async def _wait_room(self) -> None:
-        while self._fault is None and not self._has_room():
+    async def wait_room(self) -> None:
+        """Wait until a request may be sent, or the connection has ended."""
+        while self._fault is None and not self.has_room:
             self._room.clear()
             await self._room.wait()
-
-    def _has_room(self) -> bool:
-        return len(self._pending) < self._in_flight_max and not self._write_paused
 
     def _check_usable(self) -> None:
         if self._fault is not None:

@@ -254,6 +254,24 @@ class BrokerConfig:
         unit="bytes",
         minimum=1 * KIB,
     )
+    leader_replication_throttled_rate: int = option(
+        INT64_MAX,
+        key="leader.replication.throttled.rate",
+        dynamic=True,
+        doc="What this broker sends to replicas that are far behind, all of them together.",
+        unit="bytes/s",
+        minimum=1 * KIB,
+        maximum=INT64_MAX,
+    )
+    follower_replication_throttled_rate: int = option(
+        INT64_MAX,
+        key="follower.replication.throttled.rate",
+        dynamic=True,
+        doc="What the replicas on this broker that are far behind receive, all of them together.",
+        unit="bytes/s",
+        minimum=1 * KIB,
+        maximum=INT64_MAX,
+    )
     fetch_sessions_max: int = option(
         1_000,
         key="fetch.sessions.max",

@@ -19,6 +19,8 @@ from tidemill.core.clock import Clock
 __all__ = ["LoopTimers", "Timer", "TimerWheel"]
 
 FINE_SLOT_S = 0.001
+TURN_S_MIN = 1e-6
+"""The clock and the loop round times differently: a wait of nothing might be repeated for ever."""
 
 
 @final
@@ -128,7 +130,7 @@ class LoopTimers:
             self._wake = None
             return
         self._wake_at = deadline
-        delay = max(0.0, deadline - self._clock.monotonic())
+        delay = max(TURN_S_MIN, deadline - self._clock.monotonic())
         self._wake = asyncio.get_running_loop().call_later(delay, self._turn)
 
     def _turn(self) -> None:

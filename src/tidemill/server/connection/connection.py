@@ -496,6 +496,8 @@ class Connection(asyncio.BufferedProtocol):
         """Give up everything except the bytes that the transport still has to send."""
         self._holds |= CLOSED
         self._answers.drop()
+        if self._resources.is_internal:
+            self._resources.services.replica_sessions.end(self)
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None

@@ -52,10 +52,8 @@ class FetchTarget:
     __slots__ = (
         "current_leader_epoch",
         "fetch_offset",
-        "flushed_offset",
         "index",
         "key",
-        "known_high_watermark",
         "last_fetched_epoch",
         "max_bytes",
         "sent_high_watermark",
@@ -78,8 +76,6 @@ class FetchTarget:
         self.max_bytes = wanted.partition_max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch
         self.last_fetched_epoch = wanted.last_fetched_epoch
-        self.flushed_offset = wanted.flushed_offset
-        self.known_high_watermark = wanted.high_watermark
         self.told_error_code = NO_ERROR
 
     def is_news(self, data: PartitionData) -> bool:

@@ -23,6 +23,7 @@ from tidemill.server.handlers.data import (
     list_offsets,
     offset_for_leader_epoch,
     produce,
+    replica_progress,
 )
 from tidemill.server.handlers.groups import (
     consumer_group_describe,
@@ -80,6 +81,7 @@ _LISTED: tuple[Handler, ...] = (
     delete_topics.HANDLER,
     create_partitions.HANDLER,
     delete_records.HANDLER,
+    replica_progress.HANDLER,
     describe_configs.HANDLER,
     alter_configs.HANDLER,
     incremental_alter_configs.HANDLER,

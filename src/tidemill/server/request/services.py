@@ -14,6 +14,7 @@ from typing import Protocol, final
 
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.core.byte_rate import ByteRate
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.limits import LONG_BATCHES_MAX
@@ -28,6 +29,7 @@ from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.replication.serving.replica_sessions import ReplicaSessions
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.limits.memory_pool import MemoryPool
@@ -75,6 +77,8 @@ class DataServices(RequestServices, Protocol):
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     parked: ParkedRequests
+    replica_sessions: ReplicaSessions
+    catch_up_rate: ByteRate
     response_memory: MemoryPool
     fault_log: RateLimit
     long_batches: asyncio.Semaphore
@@ -136,6 +140,9 @@ class Services:
     response_memory: MemoryPool
     supervisor: Supervisor
     parked: ParkedRequests
+    catch_up_rate: ByteRate
+    """What replicas that are far behind may be sent."""
+    replica_sessions: ReplicaSessions = field(default_factory=ReplicaSessions)
     fault_log: RateLimit = field(default_factory=RateLimit)
     """A failed disk refuses every request; the log says so once a minute."""
     long_batches: asyncio.Semaphore = field(

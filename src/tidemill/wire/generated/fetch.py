@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _new = object.__new__
+_b = Struct(">b")
 _i = Struct(">i")
 _ihi = Struct(">ihi")
 _ihqq = Struct(">ihqq")
@@ -334,6 +335,7 @@ class FetchRequest(Message):
         "min_bytes",
         "rack_id",
         "replica_id",
+        "replica_lane",
         "replica_state",
         "session_epoch",
         "session_id",
@@ -357,6 +359,7 @@ class FetchRequest(Message):
         topics: list[FetchTopic] = UNSET,
         forgotten_topics_data: list[ForgottenTopic] = UNSET,
         rack_id: str = "",
+        replica_lane: int = 0,
     ) -> None:
         self.cluster_id = cluster_id
         self.replica_id = replica_id
@@ -370,6 +373,7 @@ class FetchRequest(Message):
         self.topics = [] if topics is UNSET else topics
         self.forgotten_topics_data = [] if forgotten_topics_data is UNSET else forgotten_topics_data
         self.rack_id = rack_id
+        self.replica_lane = replica_lane
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
@@ -378,6 +382,7 @@ class FetchRequest(Message):
         self = _new(cls)
         self.cluster_id = None
         self.replica_state = None
+        self.replica_lane = 0
         if version >= 15:
             (
                 self.max_wait_ms,
@@ -432,6 +437,8 @@ class FetchRequest(Message):
                     self.cluster_id = r.compact_nullable_string()
                 elif version >= 15 and tag == 1:
                     self.replica_state = ReplicaState.read(r, version)
+                elif version >= 15 and tag == 10000:
+                    (self.replica_lane,) = r.fixed(_b)
                 else:
                     r.pos = end
                 r.end_tag(end)
@@ -495,7 +502,8 @@ class FetchRequest(Message):
         if version >= 12:
             has_cluster_id = self.cluster_id is not None
             has_replica_state = version >= 15 and self.replica_state is not None
-            buf.append(has_cluster_id + has_replica_state)
+            has_replica_lane = version >= 15 and bool(self.replica_lane)
+            buf.append(has_cluster_id + has_replica_state + has_replica_lane)
             if has_cluster_id:
                 value = Writer()
                 value.compact_nullable_string(self.cluster_id)
@@ -504,6 +512,8 @@ class FetchRequest(Message):
                 value = Writer()
                 self.replica_state.write(value, version)
                 w.tagged(1, value)
+            if has_replica_lane:
+                buf += b"\x90N\x01" + _b.pack(self.replica_lane)
 
 
 @final
@@ -645,6 +655,7 @@ class PartitionData(Message):
         "error_code",
         "high_watermark",
         "last_stable_offset",
+        "log_end_offset",
         "log_start_offset",
         "partition_index",
         "preferred_read_replica",
@@ -666,6 +677,7 @@ class PartitionData(Message):
         aborted_transactions: list[AbortedTransaction] | None = UNSET,
         preferred_read_replica: int = -1,
         records: Buffer | None = b"",
+        log_end_offset: int = -1,
     ) -> None:
         self.partition_index = partition_index
         self.error_code = error_code
@@ -678,6 +690,7 @@ class PartitionData(Message):
         self.aborted_transactions = [] if aborted_transactions is UNSET else aborted_transactions
         self.preferred_read_replica = preferred_read_replica
         self.records = records
+        self.log_end_offset = log_end_offset
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
@@ -685,6 +698,7 @@ class PartitionData(Message):
         self.diverging_epoch = None
         self.current_leader = None
         self.snapshot_id = None
+        self.log_end_offset = -1
         if version >= 5:
             (
                 self.partition_index,
@@ -720,6 +734,8 @@ class PartitionData(Message):
                     self.current_leader = LeaderIdAndEpoch.read(r, version)
                 elif tag == 2:
                     self.snapshot_id = SnapshotId.read(r, version)
+                elif tag == 10000:
+                    (self.log_end_offset,) = r.fixed(_q)
                 else:
                     r.pos = end
                 r.end_tag(end)
@@ -764,7 +780,10 @@ class PartitionData(Message):
             has_diverging_epoch = self.diverging_epoch is not None
             has_current_leader = self.current_leader is not None
             has_snapshot_id = self.snapshot_id is not None
-            buf.append(has_diverging_epoch + has_current_leader + has_snapshot_id)
+            has_log_end_offset = self.log_end_offset != -1
+            buf.append(
+                has_diverging_epoch + has_current_leader + has_snapshot_id + has_log_end_offset
+            )
             if has_diverging_epoch and self.diverging_epoch is not None:
                 value = Writer()
                 self.diverging_epoch.write(value, version)
@@ -777,6 +796,8 @@ class PartitionData(Message):
                 value = Writer()
                 self.snapshot_id.write(value, version)
                 w.tagged(2, value)
+            if has_log_end_offset:
+                buf += b"\x90N\x08" + _q.pack(self.log_end_offset)
         else:
             w.nullable_records(self.records)
 

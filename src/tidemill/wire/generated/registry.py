@@ -78,6 +78,7 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    REPLICA_PROGRESS = 10001
 
 
 # key, name, module, advertised from, first version, last, first flexible (-1: none)
@@ -272,4 +273,5 @@ ROWS = (
         0,
         0,
     ),
+    (ApiKey.REPLICA_PROGRESS, "ReplicaProgress", "replica_progress", 0, 0, 0, 0),
 )

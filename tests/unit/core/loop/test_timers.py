@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 
 import pytest
 
-from tidemill.core.loop.timers import TimerWheel
+from tidemill.core.loop.timers import LoopTimers, TimerWheel
+from tidemill.testing.sim.loop import SimLoop
 
 
 def test_a_timer_fires_after_its_deadline_and_never_before():
@@ -120,3 +122,22 @@ def test_what_is_due_at_the_very_moment_of_its_slot_fires():
     assert deadline is not None
     wheel.advance(deadline)
     assert fired == [1]
+
+
+class _RoundedClock:
+    """Its time is the loop's, in whole microseconds."""
+
+    def monotonic(self) -> float:
+        return round(asyncio.get_running_loop().time(), 6)
+
+
+def test_a_deadline_that_the_clock_rounds_to_just_before_its_slot_is_reached():
+    """Found by a simulation: 1084.33 is in slot 108,432, and is where slot 108,433 begins."""
+
+    async def main() -> None:
+        timers, fired = LoopTimers(_RoundedClock()), asyncio.Event()
+        timers.add_after(84.325, fired.set)
+        await fired.wait()
+        timers.stop()
+
+    SimLoop().run(main())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tidemill.server.handlers import HANDLERS
 from tidemill.wire.api_keys import API_SPECS
+from tools.schema_gen.extensions import FIRST_OWN_KEY
 from tools.schema_gen.jar import load_api_names
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "compatibility.md"
@@ -30,6 +31,5 @@ def test_no_api_is_listed_twice():
 
 def test_the_stored_schemas_are_of_the_same_kafka_as_the_list_of_its_apis():
     names = load_api_names()
-    assert {key: names.get(key) for key in API_SPECS} == {
-        key: spec.name for key, spec in API_SPECS.items()
-    }
+    kafkas = {key: spec.name for key, spec in API_SPECS.items() if key < FIRST_OWN_KEY}
+    assert {key: names.get(key) for key in kafkas} == kafkas

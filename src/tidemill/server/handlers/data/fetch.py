@@ -8,8 +8,7 @@ flexible and diverging epochs; v13 topic ids; v15-v18 fields of followers.
 v10 says that the client knows zstd, but clients of older versions are sent zstd too, as by Kafka 4:
 kafka-python 2.0 fetches by v4 and reads it (T23).
 
-A follower's fetch acknowledges what it has, once, when it arrives: a fetch that waits and is read
-again says nothing new, and its sender may have restarted since.
+A follower's fetch has a path of its own: `replica_fetch.py`.
 
 The fetch is planned from the request and its session, read (`FetchReader`) and answered. A fetch
 that finds fewer than `min_bytes` is parked until its partitions have more or its time is up, and
@@ -25,10 +24,11 @@ from __future__ import annotations
 from typing import final
 
 from tidemill.core.loop.deferred import Deferred
-from tidemill.replication.partition import NO_EPOCH, Partition
+from tidemill.replication.partition import Partition
 from tidemill.server.fetching.fetch_sessions import FetchPlan
 from tidemill.server.handlers.data.cold_reads import ColdRead
 from tidemill.server.handlers.data.fetch_reader import FetchReader, FetchResults
+from tidemill.server.handlers.data.replica_fetch import handle_replica
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
 from tidemill.server.request.leader_hints import leader_endpoints
@@ -56,15 +56,12 @@ THROTTLE_MS_WHEN_FULL = 1000
 
 def handle(context: DataContext, request: FetchRequest) -> Answer:
     state = request.replica_state
-    replica_id = request.replica_id if state is None else state.replica_id
+    if (request.replica_id if state is None else state.replica_id) >= 0:
+        return handle_replica(context, request)
     services = context.services
-    if replica_id >= 0:
-        context.require_broker()
-        epoch = NO_EPOCH if state is None else state.replica_epoch
-        services.replicas.broker_epochs.check(replica_id, epoch)
     plan = services.fetch_sessions.plan(request, services.clock.monotonic())
-    reader = FetchReader(context, request, plan.targets, replica_id)
-    if len(plan.targets) >= LONG_FETCH_PARTITIONS and replica_id < 0:
+    reader = FetchReader(context, request, plan.targets)
+    if len(plan.targets) >= LONG_FETCH_PARTITIONS:
         return _answer_in_turns(context, request, plan, reader)
     results = reader.read()
     is_done = reader.bytes_found >= request.min_bytes or reader.must_answer
@@ -72,9 +69,9 @@ def handle(context: DataContext, request: FetchRequest) -> Answer:
         return _answer(context, plan, reader, results)
     wait_ms_max = REPEATED_ERROR_WAIT_MS if reader.repeats_error else MAX_WAIT_MS_MAX
     wait_ms = min(request.max_wait_ms, wait_ms_max)
-    waiting = _WaitingFetch(context, plan, reader, request.min_bytes if replica_id < 0 else 0)
+    waiting = _WaitingFetch(context, plan, reader, request.min_bytes)
     answer = services.parked.try_park(
-        [p.consumer_watchers if replica_id < 0 else p.replica_watchers for p in reader.partitions],
+        [partition.consumer_watchers for partition in reader.partitions],
         wait_ms=wait_ms,
         is_ready=waiting.has_enough,
         finish=waiting.read_and_answer,

@@ -59,8 +59,6 @@ class FetchReader:
     __slots__ = (
         "_context",
         "_copied_bytes",
-        "_is_noted",
-        "_replica_id",
         "_request",
         "_targets",
         "bytes_found",
@@ -77,26 +75,22 @@ class FetchReader:
         context: DataContext,
         request: FetchRequest,
         targets: Sequence[FetchTarget],
-        replica_id: int,
     ) -> None:
         self._context = context
         self._request = request
         self._targets = targets
-        self._replica_id = replica_id
-        self._is_noted = False
-        """What a follower's fetch acknowledges was noted when it arrived."""
         self._copied_bytes = 0
         """Of this turn of the loop: batches that were read into new memory."""
         self.partitions: list[Partition] = []
         """The partitions that could be read: all of them, unless there is an error."""
-        self.reads_committed = replica_id < 0 and request.isolation_level == READ_COMMITTED
+        self.reads_committed = request.isolation_level == READ_COMMITTED
         """It reads up to the last stable offset, and is told what was aborted below."""
         self.cold: list[ColdSlice] = []
         """What must come from the disk, and where it goes."""
         self.bytes_found = 0
         """Counts the batches in `cold` too."""
         self.must_answer = False
-        """News that cannot wait: an error, a divergence, or a new watermark for a follower."""
+        """News that cannot wait: an error or a divergence."""
         self.repeats_error = False
         """An error that the session was told before: it is told again, but can wait."""
         self.is_starved = False
@@ -104,9 +98,7 @@ class FetchReader:
 
     def read(self) -> FetchResults:
         """Read every partition as it is now."""
-        results = self._read_some(self._targets, self._begin())
-        self._is_noted = True
-        return results
+        return self._read_some(self._targets, self._begin())
 
     async def read_in_turns(self) -> FetchResults:
         """Read a slice of the partitions per turn of the loop, each as it is in its turn."""
@@ -156,16 +148,12 @@ class FetchReader:
         if context.version >= FIRST_WITH_TOPIC_IDS and partition.topic_id != target.topic_id:
             # The topic was deleted and created again since the session learnt its id (I34).
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        if self._replica_id >= 0:
-            partition.check_serves_followers()
-        else:
-            partition.check_leader()
+        partition.check_leader()
         partition.check_epoch(target.current_leader_epoch)
         self.partitions.append(partition)
         data.log_start_offset = partition.log.log_start_offset
-        # A position counts only in a log that agrees with ours, so epochs are compared first.
         diverges = target.last_fetched_epoch != NO_EPOCH and self._diverges(partition, target, data)
-        end_offset = 0 if diverges else self._end_offset(partition, target)
+        end_offset = self._end_offset(partition)
         data.high_watermark = partition.high_watermark
         data.last_stable_offset = partition.last_stable_offset()
         if diverges:
@@ -186,41 +174,16 @@ class FetchReader:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return name
 
-    def _end_offset(self, partition: Partition, target: FetchTarget) -> int:
-        """Where the reader must stop; a follower's fetch also acknowledges what it has."""
-        if self._replica_id >= 0:
-            if not self._is_noted:
-                self._note_position(partition, target)
-            if target.known_high_watermark < partition.high_watermark:
-                self.must_answer = True  # the follower learns the new watermark at once (KIP-1166)
-            return partition.log.log_end_offset
+    def _end_offset(self, partition: Partition) -> int:
+        """Where the reader must stop."""
         return partition.last_stable_offset() if self.reads_committed else partition.high_watermark
 
-    def _note_position(self, partition: Partition, target: FetchTarget) -> None:
-        if target.current_leader_epoch == NO_EPOCH:
-            raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, "a replica must name its epoch")
-        partition.follower_fetched(
-            self._replica_id,
-            fetch_offset=target.fetch_offset,
-            flushed_offset=target.flushed_offset,
-            now=self._context.services.clock.monotonic(),
-        )
-
     def _diverges(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
-        """The reader's last epoch ended earlier here: it must cut its tail first (KIP-595)."""
-        last_epoch, log = target.last_fetched_epoch, partition.log
-        epoch, end_offset = partition.end_offset_of_epoch(last_epoch)
-        if epoch == NO_EPOCH:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nobody has led in epoch {last_epoch}")
-        if target.fetch_offset < log.log_start_offset:
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "before the log start")
-        if self._replica_id >= 0 and last_epoch < log.epochs.oldest:
-            # What it holds up to our first entry is deleted here, or was never committed. A
-            # consumer only goes on from there; a replica must not keep it.
-            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "the replica holds nothing of ours")
-        if epoch == last_epoch and end_offset >= target.fetch_offset:
+        """The reader's last epoch ended earlier here: it has read what is gone (KIP-320)."""
+        found = partition.try_find_divergence(target.last_fetched_epoch, target.fetch_offset)
+        if found is None:
             return False
-        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        data.diverging_epoch = EpochEndOffset(epoch=found[0], end_offset=found[1])
         self.must_answer = True
         return True
 

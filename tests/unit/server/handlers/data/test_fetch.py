@@ -162,6 +162,8 @@ def _fetch_after(broker, epoch, offset, *, replica_id=-1):
     wanted = FetchPartition(
         partition=0, fetch_offset=offset, last_fetched_epoch=epoch, partition_max_bytes=1 << 20
     )
+    if replica_id >= 0:
+        wanted.current_leader_epoch = broker.partition("orders").leader_epoch
     request = _request(broker, 15, wanted)
     request.replica_state = _as_replica(broker, replica_id)
     return broker.call(request, 15).responses[0].partitions[0]

@@ -1,0 +1,28 @@
+"""A bound on bytes per second: how long to wait after so many of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from tidemill.core.config.keys import INT64_MAX
+
+__all__ = ["ByteRate"]
+
+
+@final
+class ByteRate:
+    """One budget for all who ask; `per_s` is read each time, INT64_MAX: no bound."""
+
+    def __init__(self, per_s: Callable[[], int]) -> None:
+        self._per_s = per_s
+        self._free_at = 0.0
+        """When what was taken so far is paid for."""
+
+    def take(self, size_bytes: int, now: float) -> float:
+        """For how many seconds whoever took these bytes must take no more."""
+        per_s = self._per_s()
+        if per_s == INT64_MAX:
+            return 0.0
+        self._free_at = max(self._free_at, now) + size_bytes / per_s
+        return self._free_at - now

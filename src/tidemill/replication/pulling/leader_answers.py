@@ -1,0 +1,220 @@
+"""Applies what a leader answers to the logs of this broker, partition by partition.
+
+What is wrong with one partition stops that one alone. It rests for a while, the longer the more
+often it failed, and the others go on (I13, S23):
+
+| the leader's answer                       | what follows                                     |
+|-------------------------------------------|--------------------------------------------------|
+| records that must not follow ours         | an alarm; rests 1, 2, 4 ... 30 s                 |
+| our disk is full                          | rests 1 s                                        |
+| any other error                           | asked again soon                                 |
+| another epoch than ours, or out of range  | a cut in a thread; rests until it has ended      |
+| a cut below what was committed here        | an alarm; refused if no unclean election allows it |
+| log start above ours                      | ours follows, and is checkpointed                |
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
+from tidemill.core.ids import NO_LEADER
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.replication.following import CutVerdict, judge_cut, rest_s_after
+from tidemill.replication.partition import Partition
+from tidemill.replication.pulling.log_cutter import LogCutter
+from tidemill.storage.log.interface import LogCut
+from tidemill.wire.generated.fetch import PartitionData
+
+__all__ = ["GO_ON", "UNTIL_RELEASED", "LeaderAnswers"]
+
+log = logging.getLogger(__name__)
+
+GO_ON = 0.0
+UNTIL_RELEASED = float("inf")
+RETRY_S = 0.1
+FULL_DISK_REST_S = 1.0
+SAVE_INTERVAL_S = 1.0
+
+
+@final
+class LeaderAnswers:
+    """Appends, cuts and log starts as leaders ask for them, and who has to rest."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        cutter: LogCutter,
+        supervisor: Supervisor,
+        released: Callable[[Partition, float], None],
+        checkpoint: Callable[[], Awaitable[None]] | None = None,
+        unclean_epoch: Callable[[Partition], int | None] = lambda _partition: None,
+    ) -> None:
+        """`released` hears of a cut that has ended, and for how long the partition rests then.
+
+        `checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`.
+        """
+        self._clock = clock
+        self._cutter = cutter
+        self._supervisor = supervisor
+        self._released = released
+        self._checkpoint = checkpoint
+        self._unclean_epoch = unclean_epoch
+        self._failures: dict[Partition, int] = {}
+        """In a row; 0 for a full disk. No more entries than there are partitions."""
+        self._failed: dict[Partition, int] = {}
+        """Partitions whose leader asks for a cut that must not be made, and its epoch."""
+        self._cutting: dict[Partition, None] = {}
+        self._has_unsaved_starts = False
+        self._saved_at = clock.monotonic()
+
+    def role_changed(self, partition: Partition, image: PartitionImage) -> None:
+        """What was wrong under another leader or in another epoch does not count any more."""
+        self._failures.pop(partition, None)
+        if self._failed.get(partition) != image.leader_epoch or image.leader == NO_LEADER:
+            self._failed.pop(partition, None)
+
+    def may_ask(self, partition: Partition) -> bool:
+        """Whether its log is ours to tell of: not while it is cut, or refuses to be."""
+        return partition not in self._cutting and partition not in self._failed
+
+    def apply(
+        self, partition: Partition, data: PartitionData, *, is_wanted: Callable[[], bool]
+    ) -> float:
+        """Apply one partition of an answer; for how long it must not be asked for then.
+
+        `is_wanted`: whether we still follow that leader in that epoch. A cut may wait for its turn.
+        """
+        try:
+            rest_s = self._apply(partition, data, is_wanted)
+        except (KafkaError, StorageFault) as error:
+            return self._rest_s_after(partition, error)
+        if rest_s == GO_ON:
+            self._failures.pop(partition, None)
+        return rest_s
+
+    def _apply(
+        self, partition: Partition, data: PartitionData, is_wanted: Callable[[], bool]
+    ) -> float:
+        cut = _try_plan_cut(partition, data)
+        if cut is not None:
+            if self._allows_cut(partition, cut):
+                self._cutting[partition] = None
+                work = self._cut(partition, cut.plan, is_wanted)
+                self._supervisor.spawn(f"cut {partition.name}", work)
+            return UNTIL_RELEASED
+        if data.error_code:
+            return RETRY_S
+        partition.as_follower.append(
+            data.records or b"",
+            high_watermark=data.high_watermark,
+            now_ms=self._clock.wall_ms(),
+        )
+        if partition.as_follower.follow_start(data.log_start_offset):
+            self._has_unsaved_starts = True
+        return GO_ON
+
+    def _rest_s_after(self, partition: Partition, error: KafkaError | StorageFault) -> float:
+        before = self._failures.get(partition)
+        if isinstance(error, DiskFull):
+            if before is None:
+                log.error("replicating %s: %s", partition.name, error)
+            self._failures[partition] = before or 0
+            return FULL_DISK_REST_S
+        self._failures[partition] = failures = (before or 0) + 1
+        rest_s = rest_s_after(failures)
+        log.error("replicating %s failed, again in %.0f s: %s", partition.name, rest_s, error)
+        return rest_s
+
+    async def save_starts(self) -> None:
+        """Deleted records must not come back after a crash, should we lead then (I9).
+
+        Retention moves the starts of many logs: a checkpoint covers those of a second.
+        """
+        now = self._clock.monotonic()
+        if not self._has_unsaved_starts or now - self._saved_at < SAVE_INTERVAL_S:
+            return
+        self._has_unsaved_starts, self._saved_at = False, now
+        if self._checkpoint is not None:
+            try:
+                await self._checkpoint()
+            except StorageFault as fault:
+                log.error("checkpoint failed: %s", fault)
+
+    # --- cuts ------------------------------------------------------------------------------------
+
+    def _allows_cut(self, partition: Partition, cut: _AskedCut) -> bool:
+        """Whether the cut is made; one that drops committed records raises an alarm (I13)."""
+        committed = partition.as_follower.committed_offset()
+        verdict = judge_cut(
+            cut.offset,
+            committed_offset=committed,
+            epoch_there=partition.log.epochs.epoch_at(cut.offset),
+            unclean_epoch=self._unclean_epoch(partition),
+        )
+        if verdict is CutVerdict.FINE:
+            return True
+        done = verdict is CutVerdict.LOSES
+        log.error(
+            "%s: its leader has nothing after offset %d, but %d was committed here: %s",
+            partition.name,
+            cut.offset,
+            committed,
+            "cut" if done else "refused, the partition is not replicated until a person decides",
+        )
+        if not done:
+            self._failed[partition] = partition.leader_epoch
+        return done
+
+    async def _cut(
+        self,
+        partition: Partition,
+        plan: Callable[[], LogCut | None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        rest_s = GO_ON
+        try:
+            await self._cutter.cut(partition.as_follower, plan, is_wanted=is_wanted)
+        except (KafkaError, StorageFault) as error:
+            if is_wanted():
+                rest_s = self._rest_s_after(partition, error)
+        finally:
+            del self._cutting[partition]
+        self._released(partition, rest_s)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _AskedCut:
+    """A cut that follows from the leader's answer."""
+
+    offset: int
+    """What is kept ends here."""
+    plan: Callable[[], LogCut | None]
+
+
+def _try_plan_cut(partition: Partition, data: PartitionData) -> _AskedCut | None:
+    """The cut that the leader's answer asks for, if any; the next fetch continues after it."""
+    follower = partition.as_follower
+    end = partition.log.log_end_offset
+    if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+        start = max(0, data.log_start_offset)
+        follower.leader_starts_at(start)
+        # What is below its start it has deleted: only what we have from there on is lost.
+        return _AskedCut(min(end, start), partial(follower.plan_restart, start))
+    if data.error_code:
+        return None
+    diverging = data.diverging_epoch
+    if diverging is not None:
+        kept = follower.common_end(diverging.epoch, diverging.end_offset)
+        plan = partial(follower.plan_truncation, diverging.epoch, diverging.end_offset)
+        return _AskedCut(kept, plan)
+    begin = follower.try_find_begin(data.records or b"")
+    return None if begin is None else _AskedCut(end, partial(follower.plan_restart, begin))
