@@ -215,6 +215,18 @@ APPEND_RETRY_MS = 1_000
 OFFSETS_BATCH_BYTES_MAX = 8 * MIB
 """The topic's `max.message.bytes`: a thousand members with their assignments fit."""
 
+# --- transactions --------------------------------------------------------------------------------
+TRANSACTION_PARTITIONS_MAX = 10_000
+"""Partitions of one transaction: each addition writes a record that names all of them."""
+TRANSACTION_RECORD_BYTES_MAX = 768 * KIB
+"""A transaction's record: fits a topic's default limit, also with what its end adds."""
+MARKERS_PER_REQUEST_MAX = 2_000
+"""Markers that one request to another broker brings; more wait for the next one."""
+VERIFICATIONS_WAITING_MAX = 10_000
+"""Partitions that wait for a remote coordinator's word; more are refused as not available."""
+TRANSACTIONS_PER_SLICE = 500
+"""Prepared transactions that are handed over for their markers in one turn of the loop."""
+
 # --- consumer protocol ---------------------------------------------------------------------------
 QUICK_HEARTBEAT_MS = 500
 """Shortest heartbeat interval of members while their group changes."""

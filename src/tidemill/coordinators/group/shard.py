@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, TypeVar, final
 
-from tidemill.coordinators.group.base.batch_sized_work import BatchSizedWork
+from tidemill.coordinators.runtime.batch_sized_work import BatchSizedWork
 from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from tidemill.coordinators.runtime.shard import ProducerName
 from tidemill.coordinators.runtime.shard_loading import ReadablePartition
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.wire.produced_batch import BatchPolicy
 
-__all__ = ["ACKS_ALL", "PartitionWriter", "coordinator_error"]
+__all__ = ["ACKS_ALL", "Marker", "PartitionWriter", "coordinator_error"]
 
 ACKS_ALL = -1
 
@@ -22,6 +23,15 @@ _COORDINATOR_ERRORS = {
     ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
 }
+
+
+class Marker(NamedTuple):
+    """The end of a producer's transaction, for every partition of it."""
+
+    producer: ProducerName
+    is_commit: bool
+    coordinator_epoch: int
+    """The leader epoch of the coordinator's partition: tells an older coordinator from a newer."""
 
 
 class AppendedBatch(Protocol):
@@ -57,6 +67,18 @@ class PartitionWriter(ReadablePartition, Protocol):
     def check_writable(self, acks: int) -> None: ...
 
     def append_own(self, batch: bytearray, *, now_ms: int) -> AppendedBatch: ...
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+    ) -> AppendedBatch:
+        """End the producer's transaction in this log; KafkaError if its epoch is an older one."""
+        ...
 
     def wait_acknowledged(
         self, next_offset: int, settle: Callable[[ErrorCode], None]
