@@ -1,4 +1,4 @@
-"""The stage for stories of transactions; all producers use the transactional id `pay`. Its commands:
+"""The stage for stories of transactions; all producers use the id `pay`. Its commands:
 
 config KEY=VALUE ...     the broker's keys, before anything else
 client NAME KEY=VALUE .. its timeout (seconds) and tv (2: its epochs belong to transactions)
@@ -29,6 +29,8 @@ from tidemill.coordinators.transaction.transaction import LAST_GIVEN_EPOCH, Tran
 from tidemill.core.config.transaction_config import TransactionConfig
 from tidemill.core.errors import KafkaError
 
+NOBODY = ProducerName(-1, -1)
+
 
 @dataclass
 class Producer:
@@ -36,8 +38,8 @@ class Producer:
 
     timeout_s: int = 60
     tv: int = 0
-    name: ProducerName = ProducerName(-1, -1)
-    before: ProducerName = ProducerName(-1, -1)
+    name: ProducerName = NOBODY
+    before: ProducerName = NOBODY
     """Its name in its last request that may come again."""
 
 

@@ -120,9 +120,7 @@ class TransactionDesk:
             )
         )
 
-    def produce(
-        self, producer: ProducerName, name: str, value: str, *, version: int = 0
-    ) -> None:
+    def produce(self, producer: ProducerName, name: str, value: str, *, version: int = 0) -> None:
         """As a broker: ask the coordinator, then append."""
         if version:
             self.add(producer, name, version=version)

@@ -220,6 +220,8 @@ TRANSACTION_PARTITIONS_MAX = 10_000
 """Partitions of one transaction: each addition writes a record that names all of them."""
 TRANSACTION_RECORD_BYTES_MAX = 768 * KIB
 """A transaction's record: fits a topic's default limit, also with what its end adds."""
+TRANSACTIONS_BATCH_BYTES_MAX = 2 * MIB
+"""The topic's `max.message.bytes`: a batch of timeouts is one record larger than its limit."""
 MARKERS_PER_REQUEST_MAX = 2_000
 """Markers that one request to another broker brings; more wait for the next one."""
 VERIFICATIONS_WAITING_MAX = 10_000

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TypeVar, final
 
+from tidemill.coordinators.group.offsets.pending_offsets import Verification
 from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.group.registry import GroupLimit
 from tidemill.coordinators.group.shard import GroupShard
@@ -100,6 +101,14 @@ class GroupCoordinator:
     ) -> R | Deferred[R]:
         """Read from the group's shard; see `CoordinatorRuntime.read`."""
         return self.runtime.read(self._own_partition(group_id), operation, refuse)
+
+    def forget_verification(self, group_id: str, verification: Verification) -> None:
+        """The coordinator of the transaction refused; KafkaError if the shard is gone anyway."""
+
+        def forget(shard: GroupShard, _now: Now) -> None:
+            shard.forget_verification(verification)
+
+        self.read(group_id, forget, lambda _code: None)
 
     def shards(self) -> Iterator[GroupShard]:
         return self.runtime.shards()

@@ -97,9 +97,7 @@ class PendingEffects:
 
     __slots__ = ("_carry_out", "_effects", "_hosted")
 
-    def __init__(
-        self, hosted: HostedShard[Any], effects: list[Any], carry_out: CarryOut
-    ) -> None:
+    def __init__(self, hosted: HostedShard[Any], effects: list[Any], carry_out: CarryOut) -> None:
         self._hosted = hosted
         self._effects = effects
         self._carry_out = carry_out

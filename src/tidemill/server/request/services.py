@@ -14,6 +14,9 @@ from typing import Protocol, final
 
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.coordinators.transaction.marker_writer import MarkerWriter
+from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
+from tidemill.coordinators.transaction.transaction_verifier import TransactionVerifier
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
 from tidemill.core.limits import LONG_BATCHES_MAX
@@ -42,6 +45,7 @@ __all__ = [
     "RequestServices",
     "Services",
     "TopicServices",
+    "TransactionServices",
 ]
 
 
@@ -96,7 +100,18 @@ class GroupServices(TopicServices, Protocol):
     """For `handlers/groups` and `handlers/offsets`; the first group creates the offsets topic."""
 
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     rng: Rng
+
+
+class TransactionServices(TopicServices, Protocol):
+    """For `handlers/transactions`: producers get identities, and their transactions end."""
+
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verifier: TransactionVerifier
+    markers: MarkerWriter
+    producer_ids: ProducerIds
 
 
 class ClusterServices(TopicServices, Protocol):
@@ -122,6 +137,9 @@ class Services:
     replicas: ReplicaManager
     pending_logs: PendingLogs
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verifier: TransactionVerifier
+    markers: MarkerWriter
     checkpoint: Callable[[], Awaitable[None]]
     telemetry: Telemetry
     authorizer: Authorizer
