@@ -155,7 +155,7 @@ def copy(source: Partition, target: Partition, *, high_watermark: int = 0) -> No
         at_least_one=True,
     )
     data: Buffer = b"".join(bytes(chunk) for chunk in found.chunks)
-    target.append_from_leader(data, high_watermark=high_watermark, now_ms=NOW_MS)
+    target.as_follower.append(data, high_watermark=high_watermark, now_ms=NOW_MS)
 
 
 def content(of: Partition) -> bytes:

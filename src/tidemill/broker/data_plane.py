@@ -19,12 +19,12 @@ from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import PartitionImage, controller_endpoint
 from tidemill.replication.flusher import Flusher
-from tidemill.replication.follower import Followers
 from tidemill.replication.isr_proposals import IsrProposals
 from tidemill.replication.isr_sender import IsrSender
 from tidemill.replication.journal_settler import JournalSettler
-from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling.follower import Followers
+from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.files.disk import Disk

@@ -60,6 +60,7 @@ REQUEST_PATH = (
     "tidemill.storage.log.unflushed_changes",
     "tidemill.metadata.lease",
     "tidemill.replication.flusher",
+    "tidemill.replication.follower_log",
     "tidemill.replication.in_sync",
     "tidemill.replication.isr",
     "tidemill.replication.led_replicas",

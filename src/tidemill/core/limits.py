@@ -107,6 +107,8 @@ GROUP_NAME_BYTES_MAX = 1_024
 # --- one log -------------------------------------------------------------------------------------
 PRODUCER_IDS_PER_LOG_MAX = 10_000
 """Producers that a log remembers; the one silent longest is dropped first (S38): about 13 MB."""
+ENDED_TRANSACTIONS_MAX = 1_000
+"""Ended transactions of a log whose markers may still be lost; further ones are held together."""
 OPEN_FILES_MAX = 2_048
 """Files that storage keeps open; each map holds one more descriptor, so 4,096 in all.
 

@@ -6,7 +6,7 @@ Theory of operation. The role comes from the metadata image alone: when the imag
 replica manager calls `become_leader`, `become_follower` or `resign`, and nothing else changes the
 role. A leader validates batches, assigns offsets and appends. Each append, flush and follower fetch
 may move the two marks, and only a mark that moves releases an acknowledgement (R14). A follower
-appends what the leader sends, byte for byte.
+appends what the leader sends, byte for byte (`follower_log.py`).
 
     high watermark   every replica that counts as in sync has appended everything below
     durable offset   every one has flushed everything below
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.core.ids import TopicId, TopicPartition
@@ -34,33 +34,22 @@ from tidemill.core.min_isr import effective_min_isr
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.replication.following import check_batches
+from tidemill.replication.flush_requests import FlushRequests
+from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.isr import UNKNOWN_OFFSET, JoinBar
 from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
 from tidemill.replication.waiters import AckWaiter, OffsetWaiters, Watcher
-from tidemill.storage.files.disk import Buffer
-from tidemill.storage.log.interface import LogCut, LogSlice, PartitionLog
-from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, iter_headers
+from tidemill.storage.log.interface import LogSlice, PartitionLog
+from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, read_header
 from tidemill.wire.produced_batch import BatchPolicy, BatchWork, prepare_own, prepare_produced
+from tidemill.wire.transaction_marker import TransactionMarker, build_marker
 
-__all__ = ["Appended", "FlushRequests", "Partition", "PartitionSettings"]
+__all__ = ["Appended", "Partition", "PartitionSettings"]
 
 NO_EPOCH = -1
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 ACKS_ALL = -1
-
-
-class FlushRequests(Protocol):
-    """What a partition asks of the flusher of its data directory."""
-
-    def appended(self, log: PartitionLog, size_bytes: int, *, ack_waits: bool) -> None:
-        """The log grew. It is flushed in the next round if `ack_waits`, else by its own rules."""
-        ...
-
-    def request(self, log: PartitionLog) -> None:
-        """Flush everything that this log holds now in the next round."""
-        ...
 
 
 @final
@@ -112,10 +101,6 @@ class Partition:
         self.is_leader = False
         self.offline = False
         """The log directory failed: every request gets KAFKA_STORAGE_ERROR."""
-        self.is_being_cut = False
-        """A thread cuts the log: nothing may be appended."""
-        self.after_cut: Callable[[], None] | None = None
-        """Takes on the role that came while the log was cut."""
         self.high_watermark = max(high_watermark, log.log_start_offset)
         """Every in-sync replica has appended everything below; never goes back on a leader (I9)."""
         self.durable_offset = log.log_start_offset
@@ -124,6 +109,7 @@ class Partition:
         """The log end when this broker became leader: everything below is of an older epoch."""
         self.led: LedReplicas | None = None
         """What we know of the other replicas in the leader epoch in which we lead, or led last."""
+        self.as_follower = FollowerLog(self, flushes)
         self._broker_id = broker_id
         self._flushes = flushes
         self._lease = lease
@@ -135,8 +121,6 @@ class Partition:
         """The marks could not move for want of a lease: somebody must look again."""
         self.candidate_came: Callable[[], None] | None = None
         """Called when a follower has caught up and may join the in-sync set."""
-        self._leader_start_offset = 0
-        """Of a follower: below it its leader has nothing, as it said in this epoch."""
         self._alone = False
         """No other replica is in sync or needs to be: our own log decides both marks."""
         self._appended_waiters = OffsetWaiters()
@@ -172,7 +156,7 @@ class Partition:
         self.image = image
         self.isr = image.isr
         self.resign(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        self._flush_for_leader()
+        self.as_follower.flush_old()
 
     def resign(self, code: ErrorCode) -> None:
         """Stop serving: another leads, the topic was deleted, or the log directory failed."""
@@ -195,7 +179,7 @@ class Partition:
     def _start_epoch(self, epoch: int) -> None:
         invariant(epoch >= self.leader_epoch, f"{self.name}: leader epoch went back")
         if epoch > self.leader_epoch:
-            self._leader_start_offset = 0
+            self.as_follower.epoch_began()
         self.leader_epoch = epoch
 
     def _in_sync_changed(self) -> None:
@@ -213,15 +197,7 @@ class Partition:
         self._in_sync_changed()
         self.maybe_advance_marks()
         if not self.is_leader:
-            self._flush_for_leader()
-
-    def _flush_for_leader(self) -> None:
-        """Nobody else flushes what came before this role or this configuration.
-
-        The leader waits for it: it counts us, or lets us in, only as far as we have flushed.
-        """
-        if self.settings.flush_before_ack and self.log.flushed_offset < self.log.log_end_offset:
-            self._flushes.request(self.log)
+            self.as_follower.flush_old()
 
     # --- leader: the in-sync set -----------------------------------------------------------------
 
@@ -325,11 +301,53 @@ class Partition:
     def append_own(self, batch: bytearray, *, now_ms: int) -> Appended:
         """Append a batch that this broker built, with acks=all; otherwise like `append`.
 
-        The batch must have no producer id and timestamps of `now_ms`.
+        The batch must have timestamps of `now_ms`. One with a producer id has no sequence and is
+        part of that producer's transaction, which it may open.
         """
         self.check_writable(ACKS_ALL)
         view, header = prepare_own(memoryview(batch), self.settings.policy, now_ms)
+        if header.producer_id >= 0:
+            invariant(
+                header.is_transactional and header.base_sequence < 0 and not header.is_control,
+                "an own batch with a producer is transactional and has no sequence",
+            )
+            self.log.producers.check_unsequenced(header)
         return self._append_prepared(view, header, acks=ACKS_ALL, now_ms=now_ms)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        is_bumped: bool = False,
+    ) -> Appended:
+        """End the producer's transaction here, with acks=all; otherwise like `append`.
+
+        A marker that repeats one appends nothing, and its answer is a duplicate that ends where
+        that one does. Afterwards nothing of an older producer epoch is appended (I19). Where
+        transactions bump the epoch, the marker carries the epoch after the one that it ends and
+        `is_bumped` is set: a late one cannot end the next transaction (I22). KafkaError
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        self.check_writable(ACKS_ALL)
+        log, producers = self.log, self.log.producers
+        offset = log.log_end_offset
+        if not producers.check_marker(
+            producer_id, producer_epoch, coordinator_epoch, is_bumped=is_bumped
+        ):
+            return Appended(offset, offset, NO_TIMESTAMP, True)
+        first_offset, stable_offset = producers.span_ended_at(producer_id, offset)
+        batch = build_marker(
+            TransactionMarker(is_commit, coordinator_epoch, first_offset, stable_offset),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            timestamp=now_ms,
+        )
+        view = memoryview(batch)
+        return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
 
     def _append_prepared(
         self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
@@ -482,8 +500,9 @@ class Partition:
     # --- reading ---------------------------------------------------------------------------------
 
     def last_stable_offset(self) -> int:
-        """How far read_committed may read: the high watermark, as there are no transactions yet."""
-        return self.high_watermark
+        """How far read_committed may read: every transaction below has ended for good (T34)."""
+        stable = self.log.producers.stable_offset(self.high_watermark)
+        return max(stable, self.log.log_start_offset)
 
     def read(self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool) -> LogSlice:
         """Whole batches below `end_offset` (a mark for consumers, the log end for followers)."""
@@ -504,113 +523,3 @@ class Partition:
         if epoch > self.leader_epoch:
             return NO_EPOCH, NO_OFFSET
         return self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
-
-    # --- follower --------------------------------------------------------------------------------
-
-    def append_from_leader(self, batches: Buffer, *, high_watermark: int, now_ms: int) -> int:
-        """Append the leader's batches, checked but unchanged; returns how many were whole.
-
-        A batch that the fetch limit cut off is left for the next fetch.
-        """
-        if self.is_being_cut:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "its log is being cut")
-        view = memoryview(batches)
-        found = list(iter_headers(view))
-        if found:
-            check_batches(
-                view,
-                found,
-                end_offset=self.log.log_end_offset,
-                last_epoch=self.log.epochs.latest,
-                leader_epoch=self.leader_epoch,
-            )
-            last_position, last = found[-1]
-            end = last_position + last.size_bytes
-            self.log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
-            self._flushes.appended(self.log, end, ack_waits=False)
-        self.high_watermark = max(self.high_watermark, min(high_watermark, self.log.log_end_offset))
-        return len(found)
-
-    def try_find_begin(self, batches: Buffer) -> int | None:
-        """Where an empty log must restart that starts inside the leader's first batch."""
-        end = self.log.log_end_offset
-        if self.log.log_start_offset < end:
-            return None
-        for _, first in iter_headers(memoryview(batches)):
-            return first.base_offset if first.base_offset < end else None
-        return None
-
-    def common_end(self, epoch: int, end_offset: int) -> int:
-        """Where our log stops to be the leader's: by epochs, never by the watermark (KIP-279).
-
-        `epoch` is the leader's largest epoch up to ours, and ended there at `end_offset`. If it
-        ended earlier here, or is unknown here, our own end of it is the last common point. If all
-        our epochs are newer, that is the start of the oldest.
-        """
-        _, own_end = self.log.epochs.end_offset_for(epoch, self.log.log_end_offset)
-        return max(0, min(end_offset, own_end)) if own_end >= 0 else self.log.log_start_offset
-
-    def committed_here(self) -> int:
-        """Everything below was committed and is durable here: cutting it is a loss (I13)."""
-        return min(self.high_watermark, self.log.flushed_offset)
-
-    def plan_truncation(self, epoch: int, end_offset: int) -> LogCut | None:
-        """Drop the tail that the leader does not have; None if there is none."""
-        cut = self.log.plan_truncation(self.common_end(epoch, end_offset))
-        if cut is None:
-            self._adopt_end()
-        return cut
-
-    def leader_starts_at(self, offset: int) -> None:
-        """The leader has nothing below `offset`, where our log ends."""
-        self._leader_start_offset = offset
-
-    def plan_restart(self, offset: int) -> LogCut:
-        """Drop the whole log and start at `offset`: the leader no longer has what follows ours."""
-        return self.log.plan_restart(offset)
-
-    @property
-    def fetch_offset(self) -> int:
-        """Where a follower goes on.
-
-        The leader's log may start inside a batch. An empty log that waits for this batch begins at
-        the batch's base, but asks from the leader's start on: below it the leader has nothing.
-        """
-        end = self.log.log_end_offset
-        is_empty = self.log.log_start_offset == end
-        return max(end, self._leader_start_offset) if is_empty else end
-
-    def follow_start(self, leader_start: int) -> bool:
-        """The leader has deleted what is below its start; whether that is news here.
-
-        Only what is committed here: the answer may be about a log that ours does not agree with.
-        """
-        start = min(leader_start, self.high_watermark)
-        if self.is_being_cut or start <= self.log.log_start_offset:
-            return False
-        self.log.advance_start(start)
-        self.durable_offset = max(self.durable_offset, start)
-        return True
-
-    def begin_cut(self, cut: LogCut) -> bool:
-        """Readers find the shorter log from now on; see `LogCut.begin`."""
-        if not cut.begin():
-            return False
-        self._adopt_end()
-        return True
-
-    def cut_ended(self) -> None:
-        """The log may be appended to again."""
-        self.is_being_cut = False
-        take_role, self.after_cut = self.after_cut, None
-        if take_role is not None:
-            take_role()
-
-    def _adopt_end(self) -> None:
-        """Bring epochs and marks in line with a log that may be shorter or start elsewhere."""
-        start, end = self.log.log_start_offset, self.log.log_end_offset
-        # Also where nothing was cut: an epoch in which we led but wrote nothing must go. The leader
-        # does not know that epoch and would report a divergence forever.
-        self.log.epochs.truncate_from_end(end)
-        self.high_watermark = min(max(self.high_watermark, start), end)
-        self.durable_offset = min(max(self.durable_offset, start), end)

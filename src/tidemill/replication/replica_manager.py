@@ -23,8 +23,9 @@ from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, PartitionImage, TopicImage
 from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.replication.flush_requests import FlushRequests
 from tidemill.replication.led_replicas import BrokerEpochs
-from tidemill.replication.partition import FlushRequests, Partition, PartitionSettings
+from tidemill.replication.partition import Partition, PartitionSettings
 from tidemill.replication.pending_logs import PendingLogs
 from tidemill.storage.log.interface import FOREVER, LogConfig, PartitionLog
 from tidemill.wire.produced_batch import BatchPolicy
@@ -226,15 +227,15 @@ class ReplicaManager:
     def _take_role(self, partition: Partition, image: PartitionImage) -> None:
         leads = image.leader == self.broker_id
         if leads and not self._is_let_in:
-            partition.after_cut = None
+            partition.as_follower.after_cut = None
             partition.step_back(ErrorCode.NOT_LEADER_OR_FOLLOWER)
             self._followed(partition, replace(image, leader=NO_LEADER))
             return
-        if leads and partition.is_being_cut:
-            partition.after_cut = partial(self._take_role, partition, image)
+        if leads and partition.as_follower.is_being_cut:
+            partition.as_follower.after_cut = partial(self._take_role, partition, image)
             self._followed(partition, replace(image, leader=NO_LEADER))
             return
-        partition.after_cut = None
+        partition.as_follower.after_cut = None
         if leads:
             partition.become_leader(image, now=self._clock.monotonic())
         else:
@@ -277,7 +278,7 @@ class ReplicaManager:
             return
         del self._partitions[name]
         del self._by_log[partition.log]
-        partition.after_cut = None
+        partition.as_follower.after_cut = None
         partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if partition.image is not None:
             self._followed(partition, replace(partition.image, leader=NO_LEADER))

@@ -29,10 +29,11 @@ from tidemill.core.ids import TopicPartition
 from tidemill.core.owner_lease import ALWAYS
 from tidemill.metadata.controller.election import Return
 from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage
-from tidemill.replication.follower import Followers
+from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.in_sync import InSync, Members, ids_of
 from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.replication.waiters import AckWaiter
 from tidemill.server.fetching.fetch_sessions import FetchTarget
@@ -133,6 +134,8 @@ def seeds_to_detection(
 # --- acknowledgements and marks -------------------------------------------------------------------
 
 _PARTITION = "tidemill.replication.partition"
+_FOLLOWER_LOG = "tidemill.replication.follower_log"
+_FOLLOWER = "tidemill.replication.pulling.follower"
 _IN_SYNC = "tidemill.replication.in_sync:InSync"
 _FETCH_READER = "tidemill.server.handlers.data.fetch_reader:FetchReader"
 
@@ -265,26 +268,27 @@ def _end_unknown(_original: Function) -> Function:
 # --- followers -----------------------------------------------------------------------------------
 
 
-@mutant("truncate to the high watermark", f"{_PARTITION}:Partition.plan_truncation")
+@mutant("truncate to the high watermark", f"{_FOLLOWER_LOG}:FollowerLog.plan_truncation")
 def _to_the_mark(_original: Function) -> Function:
-    def plan(partition: Partition, _epoch: int, _end_offset: int) -> LogCut | None:
-        cut = partition.log.plan_truncation(partition.high_watermark)
+    def plan(follower: FollowerLog, _epoch: int, _end_offset: int) -> LogCut | None:
+        cut = follower.log.plan_truncation(follower._partition.high_watermark)
         if cut is None:
-            partition._adopt_end()
+            follower._adopt_end()
         return cut
 
     return plan
 
 
-@mutant("no truncation", f"{_PARTITION}:Partition.plan_truncation")
+@mutant("no truncation", f"{_FOLLOWER_LOG}:FollowerLog.plan_truncation")
 def _no_truncation(_original: Function) -> Function:
-    return lambda partition, _epoch, _end_offset: partition._adopt_end()
+    return lambda follower, _epoch, _end_offset: follower._adopt_end()
 
 
-@mutant("empty epoch stays", f"{_PARTITION}:Partition._adopt_end")
+@mutant("empty epoch stays", f"{_FOLLOWER_LOG}:FollowerLog._adopt_end")
 def _empty_epoch(_original: Function) -> Function:
-    def adopt_end(partition: Partition) -> None:
-        start, end = partition.log.log_start_offset, partition.log.log_end_offset
+    def adopt_end(follower: FollowerLog) -> None:
+        partition = follower._partition
+        start, end = follower.log.log_start_offset, follower.log.log_end_offset
         partition.high_watermark = min(max(partition.high_watermark, start), end)
         partition.durable_offset = min(max(partition.durable_offset, start), end)
 
@@ -304,14 +308,14 @@ def _no_divergence(_original: Function) -> Function:
     return lambda _reader, _partition, _target, _data: False
 
 
-@mutant("answer of a former epoch applied", "tidemill.replication.follower:Followers._follows")
+@mutant("answer of a former epoch applied", f"{_FOLLOWER}:Followers._follows")
 def _any_epoch(_original: Function) -> Function:
     return lambda followers, leader_id, partition, _epoch: (
         partition in followers._followed.get(leader_id, ())
     )
 
 
-@mutant("follower claims to have flushed", "tidemill.replication.follower:_wanted")
+@mutant("follower claims to have flushed", f"{_FOLLOWER}:_wanted")
 def _claims_flushed(original: Function) -> Function:
     def wanted(partition: Partition) -> FetchPartition:
         asked: FetchPartition = original(partition)
@@ -321,7 +325,7 @@ def _claims_flushed(original: Function) -> Function:
     return wanted
 
 
-@mutant("follower does not flush", "tidemill.replication.follower:Followers._flush")
+@mutant("follower does not flush", f"{_FOLLOWER}:Followers._flush")
 def _does_not_flush(_original: Function) -> Function:
     async def flush(_followers: Followers, _partitions: list[Partition]) -> None:
         return
@@ -329,7 +333,7 @@ def _does_not_flush(_original: Function) -> Function:
     return flush
 
 
-@mutant("cut below what was committed", "tidemill.replication.follower:Followers._allows_cut")
+@mutant("cut below what was committed", f"{_FOLLOWER}:Followers._allows_cut")
 def _any_cut(_original: Function) -> Function:
     return lambda _followers, _partition, _cut: True
 

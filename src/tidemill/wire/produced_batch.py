@@ -282,10 +282,8 @@ def _check_flags(header: BatchHeader) -> None:
         raise KafkaError(ErrorCode.INVALID_RECORD, detail)
     if header.attributes & LOG_APPEND_TIME:
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "only the broker sets the append time")
-    if header.attributes & TRANSACTIONAL:
-        if header.producer_id < 0:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch without producer id")
-        raise KafkaError(ErrorCode.INVALID_TXN_STATE, "transactions are not served yet")
+    if header.attributes & TRANSACTIONAL and header.producer_id < 0:
+        raise KafkaError(ErrorCode.INVALID_RECORD, "a transactional batch without producer id")
 
 
 def _keyless_records(

@@ -15,7 +15,7 @@ def follower() -> Partition:
     """It has two records of epoch 3 and follows a leader of epoch 5."""
     made = partition()
     made.become_follower(image(leader=SECOND, epoch=5))
-    made.append_from_leader(batch(2, epoch=3), high_watermark=2, now_ms=NOW_MS)
+    made.as_follower.append(batch(2, epoch=3), high_watermark=2, now_ms=NOW_MS)
     return made
 
 
@@ -52,7 +52,7 @@ def _with_magic(magic: int) -> bytes:
 )
 def test_H9_S23_a_leaders_bad_batches_are_refused_and_nothing_breaks(follower, sent):
     with pytest.raises(KafkaError) as caught:
-        follower.append_from_leader(sent, high_watermark=9, now_ms=NOW_MS)
+        follower.as_follower.append(sent, high_watermark=9, now_ms=NOW_MS)
     assert refusal(caught) is ErrorCode.CORRUPT_MESSAGE
     assert follower.log.log_end_offset == 2
     assert follower.log.epochs.entries() == ((3, 0),)
@@ -60,7 +60,7 @@ def test_H9_S23_a_leaders_bad_batches_are_refused_and_nothing_breaks(follower, s
 
 def test_batches_of_several_epochs_up_to_the_leaders_are_fine(follower):
     sent = batch(1, base_offset=2, epoch=3) + batch(1, base_offset=3, epoch=5)
-    assert follower.append_from_leader(sent, high_watermark=2, now_ms=NOW_MS) == 2
+    assert follower.as_follower.append(sent, high_watermark=2, now_ms=NOW_MS) == 2
 
 
 def test_I13_a_cut_above_what_was_committed_is_fine():
@@ -86,14 +86,14 @@ def test_a_partition_that_fails_rests_longer_each_time():
 
 
 def test_H5_the_log_start_follows_the_leaders_but_never_beyond_what_is_committed(follower):
-    assert follower.follow_start(1)
+    assert follower.as_follower.follow_start(1)
     assert follower.log.log_start_offset == 1
-    assert not follower.follow_start(1)
-    assert not follower.follow_start(0)
-    follower.append_from_leader(batch(4, base_offset=2, epoch=3), high_watermark=3, now_ms=NOW_MS)
-    assert follower.follow_start(6)
+    assert not follower.as_follower.follow_start(1)
+    assert not follower.as_follower.follow_start(0)
+    follower.as_follower.append(batch(4, base_offset=2, epoch=3), high_watermark=3, now_ms=NOW_MS)
+    assert follower.as_follower.follow_start(6)
     assert follower.log.log_start_offset == 3
 
 
 def test_a_cut_never_ends_before_the_first_offset(follower):
-    assert follower.common_end(3, -5) == 0
+    assert follower.as_follower.common_end(3, -5) == 0

@@ -14,8 +14,9 @@ from tests.support.partitions import OWN, SECOND, Flushes, batch, image, setting
 from tidemill.core.errors import DiskFull, ErrorCode
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.loop.lifecycle import Supervisor
-from tidemill.replication.follower import Followers
+from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling.follower import Followers
 from tidemill.storage.log.interface import LogConfig, LogCut
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 from tidemill.testing.manual_clock import ManualClock
@@ -58,7 +59,7 @@ class Cutter:
 
     async def cut(
         self,
-        partition: Partition,
+        follower: FollowerLog,
         plan: Callable[[], LogCut | None],
         *,
         is_wanted: Callable[[], bool],
@@ -68,7 +69,7 @@ class Cutter:
         cut = plan()
         if cut is not None:
             cut.read()
-            assert partition.begin_cut(cut)
+            assert follower.begin_cut(cut)
             cut.perform()
             cut.end()
 

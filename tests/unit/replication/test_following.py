@@ -41,7 +41,7 @@ def test_I10_a_follower_holds_the_leaders_bytes():
 
 def test_a_followers_watermark_never_passes_its_log_end():
     other = follower()
-    other.append_from_leader(batch(2), high_watermark=50, now_ms=NOW_MS)
+    other.as_follower.append(batch(2), high_watermark=50, now_ms=NOW_MS)
     assert other.high_watermark == 2
 
 
@@ -49,7 +49,7 @@ def test_a_follower_reports_its_appends_to_the_flusher():
     flushes = Flushes()
     other = partition(flushes=flushes)
     other.become_follower(image(leader=SECOND))
-    other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
+    other.as_follower.append(batch(2), high_watermark=0, now_ms=NOW_MS)
     assert flushes.appended_bytes == len(batch(2))
 
 
@@ -57,7 +57,7 @@ def test_a_follower_keeps_nothing_of_a_batch_that_was_cut_off():
     other = follower()
     whole = batch(2) + batch(1, base_offset=2)
     for cut in range(1, len(batch(1))):
-        assert other.append_from_leader(whole[:-cut], high_watermark=0, now_ms=NOW_MS) <= 1
+        assert other.as_follower.append(whole[:-cut], high_watermark=0, now_ms=NOW_MS) <= 1
         assert other.log.log_end_offset in (0, 2)
         other.log.restart_at(0)
 
@@ -67,7 +67,7 @@ def test_S23_a_follower_checks_the_checksum():
     damaged[-1] ^= 1
     other = follower()
     with pytest.raises(KafkaError) as caught:
-        other.append_from_leader(damaged, high_watermark=0, now_ms=NOW_MS)
+        other.as_follower.append(damaged, high_watermark=0, now_ms=NOW_MS)
     assert refusal(caught) is ErrorCode.CORRUPT_MESSAGE
     assert other.log.log_end_offset == 0
     assert other.log.epochs.entries() == ()
@@ -75,16 +75,16 @@ def test_S23_a_follower_checks_the_checksum():
 
 def test_I2_a_follower_does_not_accept_an_offset_twice():
     other = follower()
-    other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
+    other.as_follower.append(batch(2), high_watermark=0, now_ms=NOW_MS)
     with pytest.raises(KafkaError) as caught:
-        other.append_from_leader(batch(2), high_watermark=0, now_ms=NOW_MS)
+        other.as_follower.append(batch(2), high_watermark=0, now_ms=NOW_MS)
     assert refusal(caught) is ErrorCode.CORRUPT_MESSAGE
     assert other.log.log_end_offset == 2
 
 
 def test_a_follower_accepts_a_gap_that_compaction_left():
     other = follower()
-    other.append_from_leader(batch(2, base_offset=5), high_watermark=0, now_ms=NOW_MS)
+    other.as_follower.append(batch(2, base_offset=5), high_watermark=0, now_ms=NOW_MS)
     assert other.log.log_end_offset == 7
 
 
@@ -92,7 +92,7 @@ def cut(other: Partition, planned: LogCut | None) -> None:
     """What the cutter does."""
     if planned is not None:
         planned.read()
-        assert other.begin_cut(planned)
+        assert other.as_follower.begin_cut(planned)
         planned.perform()
         planned.end()
 
@@ -105,7 +105,7 @@ def follow(follower_: Partition, of: Partition) -> None:
         if same or follower_.log.epochs.latest < 0:
             copy(of, follower_)
             return
-        cut(follower_, follower_.plan_truncation(epoch, end))
+        cut(follower_, follower_.as_follower.plan_truncation(epoch, end))
     pytest.fail("the follower does not converge")
 
 
@@ -156,19 +156,19 @@ def test_KIP279_a_fast_double_failover_ends_in_one_history():
 
 def test_an_empty_log_begins_where_the_leaders_first_batch_begins():
     other = follower()
-    cut(other, other.plan_restart(7))
-    assert other.try_find_begin(batch(4, base_offset=5)) == 5
-    assert other.try_find_begin(batch(4, base_offset=7)) is None
-    assert other.try_find_begin(b"") is None
-    other.append_from_leader(batch(4, base_offset=7), high_watermark=0, now_ms=NOW_MS)
-    assert other.try_find_begin(batch(4, base_offset=5)) is None
+    cut(other, other.as_follower.plan_restart(7))
+    assert other.as_follower.try_find_begin(batch(4, base_offset=5)) == 5
+    assert other.as_follower.try_find_begin(batch(4, base_offset=7)) is None
+    assert other.as_follower.try_find_begin(b"") is None
+    other.as_follower.append(batch(4, base_offset=7), high_watermark=0, now_ms=NOW_MS)
+    assert other.as_follower.try_find_begin(batch(4, base_offset=5)) is None
 
 
 def test_truncation_moves_the_marks_back():
     other = follower()
-    other.append_from_leader(batch(4, epoch=1), high_watermark=4, now_ms=NOW_MS)
-    other.append_from_leader(batch(4, base_offset=4, epoch=2), high_watermark=8, now_ms=NOW_MS)
-    cut(other, other.plan_truncation(1, 4))
+    other.as_follower.append(batch(4, epoch=1), high_watermark=4, now_ms=NOW_MS)
+    other.as_follower.append(batch(4, base_offset=4, epoch=2), high_watermark=8, now_ms=NOW_MS)
+    cut(other, other.as_follower.plan_truncation(1, 4))
     assert other.log.log_end_offset == 4
     assert other.high_watermark == 4
     assert other.durable_offset <= 4
@@ -176,16 +176,16 @@ def test_truncation_moves_the_marks_back():
 
 def test_a_log_that_restarts_moves_the_marks_with_it():
     other = follower()
-    other.append_from_leader(batch(4), high_watermark=4, now_ms=NOW_MS)
-    cut(other, other.plan_restart(100))
+    other.as_follower.append(batch(4), high_watermark=4, now_ms=NOW_MS)
+    cut(other, other.as_follower.plan_restart(100))
     assert (other.log.log_start_offset, other.log.log_end_offset) == (100, 100)
     assert other.high_watermark == other.durable_offset == 100
-    cut(other, other.plan_restart(0))
+    cut(other, other.as_follower.plan_restart(0))
     assert other.high_watermark == other.durable_offset == 0
 
 
 def test_a_log_without_the_leaders_epochs_is_dropped_to_its_start():
     other = follower()
-    other.append_from_leader(batch(4, epoch=5), high_watermark=0, now_ms=NOW_MS)
-    cut(other, other.plan_truncation(3, 9))
+    other.as_follower.append(batch(4, epoch=5), high_watermark=0, now_ms=NOW_MS)
+    cut(other, other.as_follower.plan_truncation(3, 9))
     assert other.log.log_end_offset == 0

@@ -16,7 +16,7 @@ from tidemill.core.limits import JOURNAL_TAIL_BYTES_MAX
 from tidemill.core.telemetry import Telemetry
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.journal_settler import JournalSettler
-from tidemill.replication.log_cutter import LogCutter
+from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.storage.log.interface import LogCut
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.testing.manual_clock import SimClock

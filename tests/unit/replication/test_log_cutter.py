@@ -18,11 +18,11 @@ from tidemill.core.rng import SeededRng
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.image.metadata_image import ImageDraft, MetadataImage, TopicImage
 from tidemill.metadata.image.topic_config import TopicConfig
-from tidemill.replication import log_cutter
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.journal_settler import JournalSettler
-from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling import log_cutter
+from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.testing.manual_clock import ManualClock
@@ -75,15 +75,15 @@ class Place:
 
     async def truncate(self, offset: int) -> None:
         await self.cutter.cut(
-            self.partition,
+            self.partition.as_follower,
             lambda: self.log.plan_truncation(offset),
             is_wanted=lambda: self.is_wanted,
         )
 
     async def restart(self, offset: int) -> None:
         await self.cutter.cut(
-            self.partition,
-            lambda: self.partition.plan_restart(offset),
+            self.partition.as_follower,
+            lambda: self.partition.as_follower.plan_restart(offset),
             is_wanted=lambda: self.is_wanted,
         )
 
@@ -167,7 +167,7 @@ def test_nothing_is_appended_and_no_round_runs_while_a_log_is_cut(run):
         assert place.log.is_being_cut
         assert place.log_changes.locked()
         with pytest.raises(KafkaError, match="being cut"):
-            place.partition.append_from_leader(batch(7), high_watermark=0, now_ms=NOW_MS)
+            place.partition.as_follower.append(batch(7), high_watermark=0, now_ms=NOW_MS)
         round_ = asyncio.create_task(place.flusher.run_round(lambda: pytest.fail("it ran")))
         await turns()
         round_.cancel()
@@ -175,7 +175,7 @@ def test_nothing_is_appended_and_no_round_runs_while_a_log_is_cut(run):
         await cutting
 
     run(cut())
-    assert place.partition.append_from_leader(batch(7), high_watermark=0, now_ms=NOW_MS) == 1
+    assert place.partition.as_follower.append(batch(7), high_watermark=0, now_ms=NOW_MS) == 1
 
 
 def test_a_cut_that_is_no_longer_wanted_changes_nothing(run):
@@ -191,7 +191,7 @@ def test_a_cut_that_is_no_longer_wanted_changes_nothing(run):
 
     run(cut())
     assert place.log.log_end_offset == 20
-    assert not place.partition.is_being_cut
+    assert not place.partition.as_follower.is_being_cut
     run(place.truncate(7))
     assert place.log.log_end_offset == 20
 
@@ -204,7 +204,7 @@ def test_R12_a_cut_waits_until_a_full_disk_has_room(run, monkeypatch, caplog):
         place.disk.set_capacity(0)
         cutting = asyncio.create_task(place.truncate(7))
         await turns()
-        assert place.partition.is_being_cut
+        assert place.partition.as_follower.is_being_cut
         assert await place.flusher.run_round(lambda: None) is False
         async with place.log_changes:
             assert place.log.plan_drop({}, now_ms=0, high_watermark=7, segments_max=9) is None
@@ -213,7 +213,7 @@ def test_R12_a_cut_waits_until_a_full_disk_has_room(run, monkeypatch, caplog):
 
     run(cut())
     assert len(caplog.messages) == 1
-    assert not place.partition.is_being_cut
+    assert not place.partition.as_follower.is_being_cut
     assert place.directory.failure is None
     fill(place.log, 2)
     flushed(place.directory)
@@ -263,7 +263,7 @@ def test_a_fault_during_a_cut_takes_the_directory_offline(run):
     with pytest.raises(StorageFault):
         run(place.truncate(7))
     assert place.directory.failure is not None
-    assert place.partition.is_being_cut
+    assert place.partition.as_follower.is_being_cut
 
 
 def test_a_fault_before_a_cut_begins_leaves_the_log_as_it_was(run):
@@ -272,7 +272,7 @@ def test_a_fault_before_a_cut_begins_leaves_the_log_as_it_was(run):
     place.disk.set_capacity(0)
     with pytest.raises(StorageFault):
         run(place.truncate(7))
-    assert (place.log.log_end_offset, place.partition.is_being_cut) == (20, False)
+    assert (place.log.log_end_offset, place.partition.as_follower.is_being_cut) == (20, False)
     assert place.directory.failure is None
 
 
@@ -377,13 +377,13 @@ def test_a_log_whose_cut_waits_for_room_is_not_opened_by_a_second_cut(run, monke
         await place.truncate(7)  # for the next leader
         await place.restart(3)
         with pytest.raises(KafkaError, match="being cut"):
-            place.partition.append_from_leader(batch(7), high_watermark=0, now_ms=NOW_MS)
+            place.partition.as_follower.append(batch(7), high_watermark=0, now_ms=NOW_MS)
         place.disk.set_capacity(None)
         await cutting
 
     run(cut())
     assert place.log.log_end_offset == 7
-    assert not place.partition.is_being_cut
+    assert not place.partition.as_follower.is_being_cut
 
 
 @simulated

@@ -355,7 +355,7 @@ def test_a_follower_flushes_what_it_has_when_acknowledgements_begin_to_wait_for_
     flushes, log = Flushes(), SlowLog()
     follower = partition(log, flushes=flushes, flush_before_ack=False)
     follower.become_follower(image(leader=SECOND))
-    follower.append_from_leader(batch(), high_watermark=0, now_ms=NOW_MS)
+    follower.as_follower.append(batch(), high_watermark=0, now_ms=NOW_MS)
     assert flushes.requested == 0
     follower.set_settings(settings())
     assert flushes.requested == 1

@@ -387,7 +387,7 @@ class LogDirectory:
                 0 if log.is_being_cut else log.log_start_offset,
                 hosted.high_watermark,
                 log.size_bytes,
-                len(log.producers),
+                log.producers.fact_count,
             )
         self._checkpoint = Checkpoint(self._sequence, entries)
         return partial(write_generation, self._disk, self.path, self._checkpoint)

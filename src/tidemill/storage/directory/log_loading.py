@@ -143,4 +143,4 @@ def _is_stored(state: LoadedState, report: PartitionReport) -> bool:
     if report.scanned_bytes or report.rebuilt:
         return False
     log_end_offset = state.segments[-1].next_offset
-    return not len(state.producers) or log_end_offset in state.snapshot_offsets
+    return not state.producers.fact_count or log_end_offset in state.snapshot_offsets

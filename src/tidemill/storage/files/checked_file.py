@@ -15,7 +15,7 @@ block that is not whole. All numbers are big-endian.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from struct import Struct
 
 from crc32c import crc32c
@@ -23,7 +23,14 @@ from crc32c import crc32c
 from tidemill.core.errors import StorageFault, UserError
 from tidemill.storage.files.disk import Buffer, Disk
 
-__all__ = ["DamagedFile", "decode_checked", "encode_checked", "iter_blocks", "read_checked"]
+__all__ = [
+    "DamagedFile",
+    "decode_checked",
+    "decode_versions",
+    "encode_checked",
+    "iter_blocks",
+    "read_checked",
+]
 
 _MAGIC = b"TMCF"
 _HEADER = Struct(">4s4sHHI")
@@ -47,11 +54,18 @@ def decode_checked(data: Buffer, *, kind: bytes, version: int, name: str) -> mem
 
     Raises DamagedFile, and UserError if a newer Tidemill wrote the file.
     """
+    return decode_versions(data, kind=kind, versions=(version,), name=name)[0]
+
+
+def decode_versions(
+    data: Buffer, *, kind: bytes, versions: Sequence[int], name: str
+) -> tuple[memoryview, int]:
+    """The same for a file of any of these versions, rising: the payload and its version."""
     view = memoryview(data)
-    payload, size = _decode_block(view, kind=kind, version=version, name=name)
+    payload, size, version = _decode_block(view, kind=kind, versions=versions, name=name)
     if size != len(view):
         raise DamagedFile(f"{name}: {len(view) - size} bytes too many")
-    return payload
+    return payload, version
 
 
 def read_checked(disk: Disk, path: str, *, kind: bytes, version: int) -> memoryview:
@@ -66,7 +80,7 @@ def iter_blocks(
     view = memoryview(data)
     while len(view) > 0:
         try:
-            payload, size = _decode_block(view, kind=kind, version=version, name=name)
+            payload, size, _ = _decode_block(view, kind=kind, versions=(version,), name=name)
         except DamagedFile:
             return
         yield payload, size
@@ -74,8 +88,8 @@ def iter_blocks(
 
 
 def _decode_block(
-    view: memoryview, *, kind: bytes, version: int, name: str
-) -> tuple[memoryview, int]:
+    view: memoryview, *, kind: bytes, versions: Sequence[int], name: str
+) -> tuple[memoryview, int, int]:
     if len(view) < _OVERHEAD_BYTES:
         raise DamagedFile(f"{name}: {len(view)} bytes are too few")
     magic, found_kind, found_version, _, length = _HEADER.unpack_from(view)
@@ -87,9 +101,9 @@ def _decode_block(
     (crc,) = _CRC.unpack_from(view, end)
     if crc != crc32c(view[:end]):
         raise DamagedFile(f"{name}: checksum does not match")
-    if found_version != version:
+    if found_version not in versions:
         raise UserError(
-            f"{name} has format version {found_version}, this Tidemill knows {version}: "
+            f"{name} has format version {found_version}, this Tidemill knows {versions[-1]}: "
             "start the version that wrote it"
         )
-    return view[_HEADER.size : end], _OVERHEAD_BYTES + length
+    return view[_HEADER.size : end], _OVERHEAD_BYTES + length, found_version

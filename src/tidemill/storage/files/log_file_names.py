@@ -3,6 +3,7 @@
 NNNNNNNNNNNNNNNNNNNN.log         batches, from offset N on
 NNNNNNNNNNNNNNNNNNNN.index       offset -> position, sparse; may be lost
 NNNNNNNNNNNNNNNNNNNN.timeindex   time -> entry of the offset index; may be lost
+NNNNNNNNNNNNNNNNNNNN.txnindex    aborted transactions with their marker in the segment; may be lost
 NNNNNNNNNNNNNNNNNNNN.snapshot    the producers' state after all records below offset N
 leader-epochs                    which epoch began at which offset
 clean-point                      compaction has seen everything below this offset; may be lost
@@ -15,6 +16,7 @@ N-M.swap                         replaces the segments from N up to M (`segment_
 from __future__ import annotations
 
 __all__ = [
+    "ABORTED_INDEX_SUFFIX",
     "CLEANED_SUFFIX",
     "CLEAN_POINT_NAME",
     "DELETED_SUFFIX",
@@ -34,6 +36,7 @@ __all__ = [
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
+ABORTED_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
 DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"

@@ -1,4 +1,4 @@
-"""The file format that both indexes of a segment share: checked blocks of columns.
+"""The file format that the indexes of a segment share: checked blocks of columns.
 
 Each block holds the entries added since the block before it, column after column. Inside the block
 numbers are little-endian:
@@ -20,7 +20,7 @@ from struct import Struct
 from tidemill.storage.files.checked_file import encode_checked, iter_blocks
 from tidemill.storage.files.disk import Buffer
 
-__all__ = ["decode_blocks", "encode_block"]
+__all__ = ["decode_blocks", "encode_block", "extend_columns", "pack_columns"]
 
 _VERSION = 1
 _BLOCK = Struct("<qII")
@@ -30,8 +30,14 @@ def encode_block(
     kind: bytes, columns: Sequence[array[int]], *, base_offset: int, first: int
 ) -> bytes:
     """A block with these entries, the first of which has index `first` in the segment's index."""
+    packed = pack_columns(columns, base_offset=base_offset, first=first)
+    return encode_checked(kind, _VERSION, packed)
+
+
+def pack_columns(columns: Sequence[array[int]], *, base_offset: int, first: int) -> bytes:
+    """The payload of such a block."""
     head = _BLOCK.pack(base_offset, first, len(columns[0]))
-    return encode_checked(kind, _VERSION, head + b"".join(map(_little_endian, columns)))
+    return head + b"".join(map(_little_endian, columns))
 
 
 def decode_blocks(
@@ -40,14 +46,14 @@ def decode_blocks(
     """Add the entries of all blocks that are whole and in sequence; the bytes that these take."""
     used_bytes = 0
     for payload, block_bytes in iter_blocks(data, kind=kind, version=_VERSION, name=name):
-        if not _extend(columns, payload, base_offset):
+        if not extend_columns(columns, payload, base_offset):
             break
         used_bytes += block_bytes
     return used_bytes
 
 
-def _extend(columns: Sequence[array[int]], payload: memoryview, base_offset: int) -> bool:
-    """False, and nothing added, if the block does not continue these columns."""
+def extend_columns(columns: Sequence[array[int]], payload: memoryview, base_offset: int) -> bool:
+    """Add the entries of one payload; False if it does not continue these columns."""
     if len(payload) < _BLOCK.size:
         return False
     found_offset, first, count = _BLOCK.unpack_from(payload)

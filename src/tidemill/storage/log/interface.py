@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from typing import Protocol, final
 
 from tidemill.storage.files.disk import Buffer
+from tidemill.storage.index.aborted_index import AbortedTransaction
 from tidemill.storage.log.flush_point import FlushPoint
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
-from tidemill.wire.batch import BatchHeader
+from tidemill.wire.batch import BatchHeader, iter_headers
 
-__all__ = ["LogConfig", "LogCut", "LogSlice", "PartitionLog", "TimedOffset"]
+__all__ = ["LogConfig", "LogCut", "LogSlice", "PartitionLog", "TimedOffset", "end_of"]
 
 FOREVER = -1
 """In retention, lag and flush settings: no limit."""
@@ -64,6 +65,18 @@ class LogSlice:
     size_bytes: int
     """The chunks' size. Before `load`: the most it returns, unless a single batch is larger."""
     load: Callable[[], Sequence[Buffer]] | None = None
+    find_end: Callable[[], int] | None = None
+    """Finds the offset after the last batch, where that is cheaper than a walk over the chunks."""
+
+    def next_offset(self) -> int:
+        """The offset after the last of its chunks' batches, at least one."""
+        return end_of(self.chunks) if self.find_end is None else self.find_end()
+
+
+def end_of(chunks: Sequence[Buffer]) -> int:
+    """The offset after the last of these whole batches."""
+    *_, (_, last) = iter_headers(chunks[-1])
+    return last.next_offset
 
 
 @final
@@ -141,8 +154,9 @@ class PartitionLog(Protocol):
         """Append batches that carry their offsets, in one write.
 
         The headers describe the batches in order; the first starts at or after `log_end_offset`.
-        Epochs, producers and indexes are updated too. On an error nothing was appended.
-        Chunks are views of single bytes: `len` is their size.
+        Epochs, producers and indexes are updated too. On an error nothing was appended:
+        StorageFault, or CorruptBatch if a control batch is no transaction marker. Chunks are views
+        of single bytes: `len` is their size.
         """
         ...
 
@@ -154,6 +168,19 @@ class PartitionLog(Protocol):
         At most `max_bytes`; with `at_least_one` the first batch is returned whole even if it is
         larger. KafkaError OFFSET_OUT_OF_RANGE outside [log_start_offset, log_end_offset].
         """
+        ...
+
+    def try_find_aborted(
+        self, start_offset: int, end_offset: int
+    ) -> list[AbortedTransaction] | None:
+        """The aborted transactions that reach into this range, by their markers (T34).
+
+        None if that would wait for the disk: call `find_aborted`.
+        """
+        ...
+
+    def find_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """The same; call it through `Disk.run`. Raises StorageFault, CorruptBatch."""
         ...
 
     def offset_by_time(self, timestamp_ms: int, *, end_offset: int) -> TimedOffset | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
+from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut
-from tidemill.wire.batch import LOG_OVERHEAD_BYTES, BatchHeader
+from tidemill.wire.batch import CONTROL, LOG_OVERHEAD_BYTES, BatchHeader
+from tidemill.wire.transaction_marker import TransactionMarker, read_marker
 
-__all__ = ["check_order", "check_readable", "check_start", "cut_now"]
+__all__ = ["check_order", "check_readable", "check_start", "cut_now", "read_markers"]
 
 
 def check_order(headers: Sequence[BatchHeader], *, next_offset: int, leader_epoch: int) -> int:
@@ -21,6 +23,28 @@ def check_order(headers: Sequence[BatchHeader], *, next_offset: int, leader_epoc
         leader_epoch = header.partition_leader_epoch
         size_bytes += LOG_OVERHEAD_BYTES + header.batch_length
     return size_bytes
+
+
+def read_markers(
+    chunks: Sequence[Buffer], headers: Sequence[BatchHeader]
+) -> dict[int, TransactionMarker] | None:
+    """What each transaction marker among these batches says, by its offset; None: there is none.
+
+    Raises CorruptBatch.
+    """
+    for header in headers:
+        if header.attributes & CONTROL:
+            break
+    else:
+        return None
+    data = memoryview(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    markers, position = {}, 0
+    for header in headers:
+        end = position + header.size_bytes
+        if header.attributes & CONTROL:
+            markers[header.base_offset] = read_marker(data[position:end], header)
+        position = end
+    return markers
 
 
 def check_readable(offset: int, *, log_start_offset: int, log_end_offset: int) -> None:

@@ -29,8 +29,9 @@ from tidemill.storage.files.log_file_names import DELETED_SUFFIX
 from tidemill.storage.log.segment import Segment
 from tidemill.storage.log.segment_head import SegmentHead
 from tidemill.storage.log.segments import Segments
+from tidemill.storage.state.producer_capture import ProducerCapture
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
-from tidemill.storage.state.producer_state import ProducerCapture, ProducerStates
+from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import CorruptBatch
 
 __all__ = ["FileLogCut"]
@@ -119,12 +120,17 @@ class FileLogCut:
             return None
         found = self._snapshots.try_load_newest(self.end_offset)
         states, offset = found or (ProducerStates(), self._segments.oldest.base_offset)
-        for header in self._segments.headers_from(offset):
+        for header, marker in self._segments.replay_from(offset):
             if header.base_offset >= self.end_offset:
                 break
             last_append_ms = known.last_append_ms(header.producer_id)
-            if last_append_ms is not None:  # else it was forgotten, and stays so
+            if marker is not None:
+                states.end_transaction(header, marker, last_append_ms or header.max_timestamp)
+            elif last_append_ms is not None:
                 states.update(header, last_append_ms)
+            elif header.is_transactional:  # it may be open again
+                states.update(header, header.max_timestamp)
+            # Else the producer was forgotten, and stays so.
         return states
 
     # --- the cut itself ---------------------------------------------------------------------------

@@ -13,13 +13,20 @@ from typing import final
 
 from tidemill.core.errors import invariant
 from tidemill.storage.files.disk import Buffer
+from tidemill.storage.index.aborted_index import AbortedIndex, AbortedTransaction
 from tidemill.storage.log.batch_finder import first_record_at_time
 from tidemill.storage.log.flush_point import FlushPoint
 from tidemill.storage.log.interface import LogConfig, LogCut, LogSlice, TimedOffset
-from tidemill.storage.log.log_checks import check_order, check_readable, check_start
+from tidemill.storage.log.log_checks import (
+    check_order,
+    check_readable,
+    check_start,
+    read_markers,
+)
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
+from tidemill.wire.transaction_marker import TransactionMarker, read_marker
 
 __all__ = ["MemoryPartitionLog"]
 
@@ -40,6 +47,7 @@ class MemoryPartitionLog:
         self.size_bytes = 0
         self.epochs = LeaderEpochs()
         self.producers = ProducerStates()
+        self._aborted = AbortedIndex(0)
 
     @property
     def flushed_offset(self) -> int:
@@ -56,15 +64,26 @@ class MemoryPartitionLog:
             headers, next_offset=self.log_end_offset, leader_epoch=self.epochs.latest
         )
         invariant(size_bytes == len(data), "the headers do not describe the bytes appended")
+        markers = read_markers(chunks, headers) or {}
         position = 0
         for header in headers:
             batch = bytes(data[position : position + header.size_bytes])
             position += header.size_bytes
+            marker = markers.get(header.base_offset)
             self._batches.append((header, batch, now_ms))
             self.epochs.assign(header.partition_leader_epoch, header.base_offset)
-            self.producers.update(header, now_ms)
+            self._remember(header, marker, now_ms)
         self.size_bytes += len(data)
         self.log_end_offset = headers[-1].next_offset
+
+    def _remember(
+        self, header: BatchHeader, marker: TransactionMarker | None, appended_ms: int
+    ) -> None:
+        if marker is None:
+            self.producers.update(header, appended_ms)
+            return
+        self.producers.end_transaction(header, marker, appended_ms)
+        self._aborted.note(header, marker)
 
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, at_least_one: bool = True
@@ -82,6 +101,12 @@ class MemoryPartitionLog:
             chunks.append(batch)
             size_bytes += len(batch)
         return LogSlice(chunks, size_bytes)
+
+    def try_find_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return self._aborted.find(start_offset, end_offset)[0]
+
+    def find_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return self.try_find_aborted(start_offset, end_offset)
 
     def offset_by_time(self, timestamp_ms: int, *, end_offset: int) -> TimedOffset | None:
         for header, batch, _ in self._batches:
@@ -128,8 +153,10 @@ class MemoryPartitionLog:
         del self._batches[index:]
         self.epochs.truncate_from_end(self.log_end_offset)
         self.producers = ProducerStates()
-        for header, _, appended_ms in self._batches:
-            self.producers.update(header, appended_ms)
+        self._aborted = AbortedIndex(0)
+        for header, batch, appended_ms in self._batches:
+            marker = read_marker(memoryview(batch), header) if header.is_control else None
+            self._remember(header, marker, appended_ms)
 
     def restart_at(self, offset: int) -> None:
         self._batches.clear()
@@ -137,6 +164,7 @@ class MemoryPartitionLog:
         self.log_start_offset = self.log_end_offset = offset
         self.epochs.clear()
         self.producers.clear()
+        self._aborted = AbortedIndex(0)
 
     def advance_start(self, offset: int) -> None:
         check_start(offset, log_end_offset=self.log_end_offset)

@@ -30,10 +30,17 @@ from tidemill.core.limits import SEGMENTS_PER_DROP
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.live_laps import LiveLaps
+from tidemill.storage.index.aborted_index import AbortedTransaction
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.flush_point import FlushPoint
 from tidemill.storage.log.interface import FOREVER, LogConfig, LogSlice, TimedOffset
-from tidemill.storage.log.log_checks import check_order, check_readable, check_start, cut_now
+from tidemill.storage.log.log_checks import (
+    check_order,
+    check_readable,
+    check_start,
+    cut_now,
+    read_markers,
+)
 from tidemill.storage.log.log_cut import FileLogCut
 from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
 from tidemill.storage.log.segment_drop import Ages, SegmentDrop, choose, look_at_ages
@@ -171,6 +178,7 @@ class FilePartitionLog:
         invariant(
             sum(map(len, chunks)) == size_bytes, "the headers do not describe the bytes appended"
         )
+        markers = read_markers(chunks, headers)
         segment = self.segments.active
         if segment.size_bytes and self._must_roll(size_bytes, headers[-1].next_offset, now_ms):
             self._roll()
@@ -187,7 +195,12 @@ class FilePartitionLog:
             if header.partition_leader_epoch != epochs.latest:
                 epochs.assign(header.partition_leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                producers.update(header, now_ms)
+                if markers is not None and header.base_offset in markers:
+                    marker = markers[header.base_offset]
+                    producers.end_transaction(header, marker, now_ms)
+                    segment.note_marker(header, marker)
+                else:
+                    producers.update(header, now_ms)
 
     def _must_roll(self, size_bytes: int, next_offset: int, now_ms: int) -> bool:
         segment, config = self.segments.active, self.config
@@ -225,6 +238,30 @@ class FilePartitionLog:
         return segment.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
+
+    def try_find_aborted(
+        self, start_offset: int, end_offset: int
+    ) -> list[AbortedTransaction] | None:
+        if self.producers.last_abort_offset < start_offset:
+            return []
+        return self._find_aborted(start_offset, end_offset, waits=False)
+
+    def find_aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return self._find_aborted(start_offset, end_offset, waits=True) or []
+
+    def _find_aborted(
+        self, start_offset: int, end_offset: int, *, waits: bool
+    ) -> list[AbortedTransaction] | None:
+        first, last = self.producers.first_abort_offset, self.producers.last_abort_offset
+        found: list[AbortedTransaction] = []
+        for segment in self.segments.with_offsets(max(start_offset, first), last):
+            if not waits and not segment.knows_aborted:
+                return None
+            some, is_complete = segment.find_aborted(start_offset, end_offset)
+            found += some
+            if is_complete:
+                break
+        return found
 
     def offset_by_time(self, timestamp_ms: int, *, end_offset: int) -> TimedOffset | None:
         return self.segments.first_at_time(

@@ -32,11 +32,13 @@ from tidemill.core.limits import TAIL_BATCHES_MAX, WARM_TAIL_BYTES
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.log_file_names import LOG_SUFFIX, offset_path
+from tidemill.storage.index.aborted_index import AbortedTransaction
 from tidemill.storage.index.header_walk import NotResident, ResidentRange, Source, walk_headers
 from tidemill.storage.index.segment_index import (
     IndexBlock,
     SegmentIndex,
     index_paths,
+    marker_at,
     unlink_index_files,
 )
 from tidemill.storage.log.batch_finder import BatchFinder
@@ -52,6 +54,7 @@ from tidemill.wire.batch import (
     read_header,
     verify,
 )
+from tidemill.wire.transaction_marker import TransactionMarker
 
 __all__ = ["RELATIVE_OFFSET_MAX", "Segment"]
 
@@ -387,12 +390,15 @@ class Segment:
         view = file.try_resident_view(near, reach - near)
         if view is None:
             return None
+        finder = self.finder(ResidentRange(view, near))
         try:
-            start, stop = search(self.finder(ResidentRange(view, near)))
+            start, stop = search(finder)
         except NotResident:
             return None
+        if stop > reach:
+            return None
         chunks = (view[start - near : stop - near],) if stop > start else ()
-        return LogSlice(chunks, stop - start) if stop <= reach else None
+        return LogSlice(chunks, stop - start, find_end=partial(finder.end_before, stop))
 
     def _load(
         self, file: DiskFile, search: _Search, size_bytes: int, next_offset: int
@@ -440,11 +446,33 @@ class Segment:
         first = self.file().pread(HEADER_BYTES, 0) if self.size_bytes else b""
         return read_header(first).max_timestamp if first else NO_TIMESTAMP
 
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers from the batch that reaches `offset` on, for replay."""
+    def replay_from(self, offset: int) -> Iterator[tuple[BatchHeader, TransactionMarker | None]]:
+        """The batches from the one that reaches `offset` on: header, and what a marker says."""
         position, _ = self.finder().locate(offset)
-        for _, header in walk_headers(self.file(), position, self.size_bytes):
-            yield header
+        file = self.file()
+        for at, header in walk_headers(file, position, self.size_bytes):
+            yield header, marker_at(file, at, header) if header.is_control else None
+
+    def note_marker(self, header: BatchHeader, marker: TransactionMarker) -> None:
+        """A transaction marker was appended."""
+        self.load_index().note_marker(header, marker)
+
+    @property
+    def knows_aborted(self) -> bool:
+        """Whether `find_aborted` does not wait for the disk."""
+        index = self._index
+        return index is not None and index.knows_aborted
+
+    def find_aborted(
+        self, start_offset: int, end_offset: int
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """Aborted transactions in this range that a marker here ends; whether that is all of them.
+
+        May wait for the disk. Raises CorruptBatch.
+        """
+        if self.is_closed:
+            self._files.use_index(self)
+        return self.load_index().find_aborted(self.file(), start_offset, end_offset)
 
     def finder(self, source: Source | None = None) -> BatchFinder:
         """Searches the segment as it is now, in its file or a view. May wait for the disk."""

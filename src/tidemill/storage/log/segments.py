@@ -17,6 +17,7 @@ from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.log.interface import TimedOffset
 from tidemill.storage.log.segment import Segment
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
+from tidemill.wire.transaction_marker import TransactionMarker
 
 __all__ = ["Segments"]
 
@@ -86,10 +87,16 @@ class Segments:
 
     # --- searching -------------------------------------------------------------------------------
 
-    def headers_from(self, offset: int) -> Iterator[BatchHeader]:
-        """The headers from the batch that reaches `offset` on, for replay."""
+    def replay_from(self, offset: int) -> Iterator[tuple[BatchHeader, TransactionMarker | None]]:
+        """The batches from the one that reaches `offset` on: header, and what a marker says."""
         for segment in self._segments[self._index_of(offset) :]:
-            yield from segment.headers_from(offset)
+            yield from segment.replay_from(offset)
+
+    def with_offsets(self, first: int, last: int) -> list[Segment]:
+        """The segments from the one that holds `first` to the one that holds `last`."""
+        found = self.snapshot()
+        start = max(0, bisect_right(found, first, key=_base_offset) - 1)
+        return found[start : bisect_right(found, last, key=_base_offset)]
 
     def first_at_time(
         self, timestamp_ms: int, *, start_offset: int, end_offset: int

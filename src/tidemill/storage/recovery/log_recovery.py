@@ -31,7 +31,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
 
-from tidemill.core.errors import StorageFault
+from tidemill.core.errors import KafkaError, StorageFault
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.file_cache import FileCache
 from tidemill.storage.files.file_copy import copy_range
@@ -62,7 +62,8 @@ from tidemill.storage.state.clean_point import CleanPoint
 from tidemill.storage.state.leader_epochs import NO_EPOCH, LeaderEpochs
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.storage.state.producer_state import ProducerStates
-from tidemill.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header
+from tidemill.wire.batch import HEADER_BYTES, BatchHeader, CorruptBatch, read_header, verify
+from tidemill.wire.transaction_marker import TransactionMarker, read_marker
 
 __all__ = ["CheckpointedLog", "recover", "try_load_clean"]
 
@@ -103,12 +104,14 @@ def try_load_clean(
     try:
         epochs = try_read_epochs(disk, directory, names)
         producers = ProducerStates()
-        if checkpointed.producers:
+        if checkpointed.producers:  # counted by `fact_count`
             path = offset_path(directory, checkpointed.recovery_point, SNAPSHOT_SUFFIX)
             producers, _ = ProducerStates.decode(disk.read_file(path), name=path)
     except StorageFault:
         return None
-    if len(producers) < checkpointed.producers or (epochs is None and checkpointed.size_bytes):
+    if producers.fact_count < checkpointed.producers or (
+        epochs is None and checkpointed.size_bytes
+    ):
         return None
     epochs = LeaderEpochs() if epochs is None else epochs
     epochs.truncate_from_start(checkpointed.log_start_offset)
@@ -356,14 +359,31 @@ class _Recovery:
         producers, offset = found or (ProducerStates(), self._segments[0].base_offset)
         for segment in self._segments[self._place_of(offset) :]:
             changed_ms = self._last_changed_ms(segment)
-            for header in self._headers_from(segment, offset):
-                appended_ms = max(changed_ms, header.max_timestamp)
-                producers.update(header, min(appended_ms, self._now_ms))
+            for position, header in self._batches_from(segment, offset):
+                appended_ms = min(max(changed_ms, header.max_timestamp), self._now_ms)
+                if not header.is_control:
+                    producers.update(header, appended_ms)
+                    continue
+                marker = self._try_read_marker(segment, position, header)
+                if marker is not None:
+                    producers.end_transaction(header, marker, appended_ms)
         is_behind = self.report.scanned_bytes or offset < self._segments[-1].base_offset
-        if is_behind and len(producers) and offset != self._log_end_offset:
+        if is_behind and producers.fact_count and offset != self._log_end_offset:
             path = offset_path(self._directory, self._log_end_offset, SNAPSHOT_SUFFIX)
             self._disk.write_file_atomically(path, producers.encode(self._log_end_offset))
         return producers
+
+    def _try_read_marker(
+        self, segment: SegmentFile, position: int, header: BatchHeader
+    ) -> TransactionMarker | None:
+        """None if it is damaged: nobody knows how its transaction ended, so it stays open."""
+        data = memoryview(self._files.get(segment.path).pread(header.size_bytes, position))
+        try:
+            verify(data, header)
+            return read_marker(data, header)
+        except KafkaError as error:
+            self._note_damage(segment, position, header.base_offset, error.detail)
+            return None
 
     def _last_changed_ms(self, segment: SegmentFile) -> int:
         known = self._changed_ms.get(segment.path)
@@ -374,13 +394,14 @@ class _Recovery:
     def _all_headers(self, offset: int) -> Iterator[BatchHeader]:
         """The headers of all batches from `offset` on."""
         for segment in self._segments[self._place_of(offset) :]:
-            yield from self._headers_from(segment, offset)
-
-    def _headers_from(self, segment: SegmentFile, offset: int) -> Iterator[BatchHeader]:
-        start = self._indexed_position(segment, offset)
-        for _, header in self._headers(segment, *start):
-            if header.base_offset >= offset:
+            for _, header in self._batches_from(segment, offset):
                 yield header
+
+    def _batches_from(self, segment: SegmentFile, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        start = self._indexed_position(segment, offset)
+        for position, header in self._headers(segment, *start):
+            if header.base_offset >= offset:
+                yield position, header
 
     def _headers(
         self, segment: SegmentFile, position: int, next_offset: int

@@ -10,6 +10,9 @@ heap last looked. That time only rises while the log lives on, so a log on top o
 time has risen is put back, and the first one whose time still holds has the oldest entry. Appends
 of known producers cost nothing here. A new entry is counted before its log has it: it is not the
 one that goes, even if the clock went back.
+
+Entries with an open transaction count, but cannot go. Where they reach the bound, the logs open no
+further transaction.
 """
 
 from __future__ import annotations
@@ -53,6 +56,8 @@ class ProducerBound:
     def __init__(self, *, entries_max: int) -> None:
         self._entries_max = entries_max
         self.count = 0
+        self._open_count = 0
+        """Entries with an open transaction."""
         self._adopted: dict[ProducerStates, _Adopted] = {}
         self._heap: list[tuple[int, int, _Adopted]] = []
         """Adopted logs: when the first entry appended, a number for equal times, the log."""
@@ -63,8 +68,9 @@ class ProducerBound:
     def adopt(self, states: ProducerStates) -> None:
         """Count these entries from now on."""
         log = self._adopted[states] = _Adopted(states)
-        states.watch(self._counted)
+        states.watch(self)
         self.count += len(states)
+        self._open_count += states.open_count
         self._push(log, states.try_oldest_ms())
         self._shrink()
 
@@ -75,17 +81,31 @@ class ProducerBound:
             return
         states.watch(None)
         self.count -= len(states)
+        self._open_count -= states.open_count
         log.states = None
         if len(self._heap) > 2 * len(self._adopted) + HEAP_SLACK:
             self._heap = [entry for entry in self._heap if entry[2].states is not None]
             self._in_heap = {entry[2] for entry in self._heap}
             heapq.heapify(self._heap)
 
-    def _counted(self, states: ProducerStates, difference: int) -> None:
+    def may_open(self) -> bool:
+        """Open transactions cannot be dropped, so together they must not pass the bound."""
+        return self._open_count < self._entries_max
+
+    def opened(self, states: ProducerStates, difference: int) -> None:
+        """Transactions were opened or ended; an entry whose transaction ended may be dropped."""
+        self._open_count += difference
+        if difference < 0:
+            self._keep_in_heap(states)
+
+    def counted(self, states: ProducerStates, difference: int) -> None:
+        """Entries come or go."""
         self.count += difference
-        if difference <= 0:
-            return
-        self._shrink()
+        if difference > 0:
+            self._shrink()
+            self._keep_in_heap(states)
+
+    def _keep_in_heap(self, states: ProducerStates) -> None:
         log = self._adopted[states]
         if log not in self._in_heap:
             self._push(log, states.try_oldest_ms() or 0)

@@ -14,7 +14,8 @@ from typing import final
 from tidemill.core.errors import StorageFault
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.log_file_names import SNAPSHOT_SUFFIX, offset_path
-from tidemill.storage.state.producer_state import ProducerCapture, ProducerStates
+from tidemill.storage.state.producer_capture import ProducerCapture
+from tidemill.storage.state.producer_state import ProducerStates
 
 __all__ = ["ProducerSnapshots"]
 

@@ -1,4 +1,4 @@
-"""What one log remembers about its idempotent producers (T29, I18).
+"""What one log remembers about its producers: sequences, epochs, transactions (T29, I18, I19, I23).
 
 HOT PATH: `check` and `update` run once per produced batch (goal: 1.5 us for both).
 
@@ -12,43 +12,49 @@ the last five batches. A batch is then one of:
     anything else       a gap, or older than the window             OUT_OF_ORDER_SEQUENCE_NUMBER
     an unknown id       any sequence: its state may have expired    append it
 
-The state is a function of the log: replaying headers through `update` rebuilds it, and a snapshot
-only saves the replay. Entries are kept in the order of their last append, so all bounds are cheap:
-by age (`expire`), by count (the producer that was silent longest is dropped first), and by the
-count over all logs (`producer_bound`).
+A transactional batch opens a transaction, or continues the one that is open; a marker ends it. A
+marker carries an epoch too: from then on nothing of an older one is appended.
 
-A snapshot is captured on the loop as two lists and encoded in a thread. A capture begins a new
+The state is a function of the log: replaying batches through `update` and `end_transaction`
+rebuilds it, and a snapshot only saves the replay. Entries without a transaction are kept in the
+order of their last append, so all bounds are cheap: by age (`expire`), by count (the producer that
+was silent longest is dropped first), and by the count over all logs (`producer_bound`). An entry
+with an open transaction is never dropped, because its transaction must end in the log first. Where
+they take all the room, no further transaction is opened.
+
+A snapshot is captured on the loop as a few lists and encoded in a thread. A capture begins a new
 *generation*: an entry of an older one may be in a capture, so the next batch of its producer
-changes a copy. An entry takes about 1.3 KB.
+changes a copy.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from struct import Struct
-from struct import error as StructError
-from typing import NamedTuple, final
+from itertools import chain
+from typing import NamedTuple, Protocol, final
 
-from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import IDEMPOTENCE_WINDOW_BATCHES, PRODUCER_IDS_PER_LOG_MAX
-from tidemill.storage.files.checked_file import DamagedFile, decode_checked, encode_checked
 from tidemill.storage.files.disk import Buffer
-from tidemill.wire.batch import NO_SEQUENCE, BatchHeader
+from tidemill.storage.state.ended_transactions import EndedTransactions
+from tidemill.storage.state.producer_capture import (
+    ProducerCapture,
+    TransactionFacts,
+    decode_capture,
+)
+from tidemill.storage.state.producer_entry import NO_OFFSET, ProducerEntry, sequence_after
+from tidemill.storage.state.producer_refusals import (
+    check_unusual,
+    expired_epoch,
+    fenced_coordinator,
+    not_transactional,
+    still_open,
+    too_many_open,
+)
+from tidemill.wire.batch import NO_SEQUENCE, TRANSACTIONAL, BatchHeader
+from tidemill.wire.transaction_marker import TransactionMarker
 
-__all__ = ["ActiveProducer", "DuplicateOf", "ProducerCapture", "ProducerStates"]
-
-_SEQUENCE_MAX = 2**31 - 1
-_NO_OFFSET = -1
-
-_KIND = b"PROD"
-_VERSION = 1
-_COUNTS = Struct(">qI")  # the snapshot's offset, number of producers
-_PRODUCER = Struct(">qhqqB")  # id, epoch, last append, first offset of its transaction, batches
-_BATCH = Struct(">iiqqq")  # base and last sequence, base and last offset, greatest timestamp
-
-_Batch = tuple[int, int, int, int, int]
+__all__ = ["ActiveProducer", "DuplicateOf", "ProducerStates", "ProducerWatch"]
 
 
 @final
@@ -69,133 +75,204 @@ class ActiveProducer(NamedTuple):
     last_sequence: int
     """-1 before its first batch of this epoch."""
     last_append_ms: int
+    coordinator_epoch: int
+    """-1 before its first transaction marker."""
     txn_first_offset: int
     """-1 if no transaction is open."""
 
 
-@final
-class _Producer:
-    __slots__ = (
-        "epoch",
-        "generation",
-        "last_append_ms",
-        "next_sequence",
-        "txn_first_offset",
-        "window",
-    )
+class ProducerWatch(Protocol):
+    """Hears of entries as they come and go, and bounds them over many logs."""
 
-    def __init__(self, epoch: int, last_append_ms: int, generation: int) -> None:
-        self.epoch = epoch
-        self.next_sequence = 0
-        """The sequence with which the next batch of this epoch must begin."""
-        self.window: list[_Batch] = []
-        """The last batches of this epoch, oldest first."""
-        self.last_append_ms = last_append_ms
-        self.txn_first_offset = _NO_OFFSET
-        """First offset of the open transaction; none is ever open yet."""
-        self.generation = generation
-        """In an older one than its log's it is never changed again."""
+    def counted(self, states: ProducerStates, difference: int) -> None:
+        """The number of entries changes by so much."""
+        ...
 
-    def copy(self, generation: int) -> _Producer:
-        copied = _Producer(self.epoch, self.last_append_ms, generation)
-        copied.next_sequence = self.next_sequence
-        copied.window = list(self.window)
-        copied.txn_first_offset = self.txn_first_offset
-        return copied
+    def opened(self, states: ProducerStates, difference: int) -> None:
+        """The number of open transactions has changed by so much."""
+        ...
 
-
-@final
-@dataclass(slots=True)
-class ProducerCapture:
-    """The state at one moment: made on the loop, encoded anywhere."""
-
-    offset: int
-    """Everything below it was appended."""
-    producer_ids: list[int]
-    producers: list[_Producer]
-    generation: int
-    """Newer than that of every producer here."""
-
-    def encode(self) -> bytes:
-        """The content of a snapshot."""
-        parts = [_COUNTS.pack(self.offset, len(self.producer_ids))]
-        for producer_id, producer in zip(self.producer_ids, self.producers, strict=True):
-            parts.append(
-                _PRODUCER.pack(
-                    producer_id,
-                    producer.epoch,
-                    producer.last_append_ms,
-                    producer.txn_first_offset,
-                    len(producer.window),
-                )
-            )
-            parts.extend(_BATCH.pack(*batch) for batch in producer.window)
-        return encode_checked(_KIND, _VERSION, b"".join(parts))
+    def may_open(self) -> bool:
+        """Whether there is room for one more open transaction."""
+        ...
 
 
 @final
 class ProducerStates:
-    """The producers of one log, the one silent longest first."""
+    """The producers of one log."""
 
-    __slots__ = ("_counted", "_generation", "_producers", "producer_ids_max")
+    __slots__ = (
+        "_ended",
+        "_generation",
+        "_last_unsequenced_offset",
+        "_open",
+        "_producers",
+        "_watch",
+        "first_abort_offset",
+        "last_abort_offset",
+        "producer_ids_max",
+    )
 
     def __init__(self, *, producer_ids_max: int = PRODUCER_IDS_PER_LOG_MAX) -> None:
         self.producer_ids_max = producer_ids_max
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()
+        self._producers: OrderedDict[int, ProducerEntry] = OrderedDict()
+        """Those without an open transaction, the one silent longest first."""
+        self._open: OrderedDict[int, ProducerEntry] = OrderedDict()
+        """Those with one, the oldest transaction first."""
+        self._ended = EndedTransactions()
+        self._last_unsequenced_offset = NO_OFFSET
+        """Of the last batch of a producer that is in no window: a marker, or one of our own."""
+        self.first_abort_offset = NO_OFFSET
+        """Of the first and of the last marker that aborted records; -1 if there was none."""
+        self.last_abort_offset = NO_OFFSET
         self._generation = 0
-        self._counted: Callable[[ProducerStates, int], None] | None = None
+        self._watch: ProducerWatch | None = None
 
     def __len__(self) -> int:
-        return len(self._producers)
+        return len(self._producers) + len(self._open)
 
-    def watch(self, counted: Callable[[ProducerStates, int], None] | None) -> None:
-        """Call `counted` with every difference in the number of entries; with None, stop it."""
-        self._counted = counted
+    @property
+    def fact_count(self) -> int:
+        """What a snapshot must hold: each entry, and whether there ever was a marker."""
+        return len(self) + (self._last_unsequenced_offset >= 0)
+
+    def watch(self, watch: ProducerWatch | None) -> None:
+        """Tell `watch` of every change from now on; with None, nobody."""
+        self._watch = watch
 
     def active(self) -> list[ActiveProducer]:
-        """Every remembered producer, the one silent longest first."""
+        """Every remembered producer, those with an open transaction last."""
         return [
             ActiveProducer(
                 producer_id,
                 one.epoch,
                 one.window[-1][1] if one.window else NO_SEQUENCE,
                 one.last_append_ms,
+                one.coordinator_epoch,
                 one.txn_first_offset,
             )
-            for producer_id, one in self._producers.items()
+            for producer_id, one in chain(self._producers.items(), self._open.items())
         ]
+
+    # --- checks, before anything is appended ------------------------------------------------------
 
     def check(self, header: BatchHeader) -> DuplicateOf | None:
         """None if this batch may be appended, or the batch in the log that it repeats.
 
-        Raises KafkaError OUT_OF_ORDER_SEQUENCE_NUMBER or INVALID_PRODUCER_EPOCH.
+        Raises KafkaError OUT_OF_ORDER_SEQUENCE_NUMBER, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE,
+        and THROTTLING_QUOTA_EXCEEDED if too many transactions are open.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None:
-            return None
+            return self._check_open_or_new(header)
         is_next = header.base_sequence == producer.next_sequence
-        if is_next and header.producer_epoch == producer.epoch:
+        if not is_next or header.producer_epoch != producer.epoch:
+            found = check_unusual(producer, header)
+            if found is not None:
+                return DuplicateOf(*found)
+        if header.attributes & TRANSACTIONAL:
+            self._check_room()
+        return None
+
+    def _check_open_or_new(self, header: BatchHeader) -> DuplicateOf | None:
+        producer = self._open.get(header.producer_id)
+        if producer is None:
+            if header.attributes & TRANSACTIONAL:
+                self._check_room()
             return None
-        return _check_unusual(producer, header)
+        self._check_joins(producer, header)
+        if header.base_sequence == producer.next_sequence:
+            return None
+        found = check_unusual(producer, header)
+        return None if found is None else DuplicateOf(*found)
+
+    def check_unsequenced(self, header: BatchHeader) -> None:
+        """The same for a transactional batch of this broker's own, which has no sequence."""
+        producer = self._open.get(header.producer_id)
+        if producer is not None:
+            self._check_joins(producer, header)
+            return
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.epoch:
+            raise expired_epoch(header.producer_id, producer, header.producer_epoch)
+        self._check_room()
+
+    def _check_joins(self, producer: ProducerEntry, header: BatchHeader) -> None:
+        """KafkaError unless the batch may be part of the transaction that is open."""
+        if header.producer_epoch < producer.epoch:
+            raise expired_epoch(header.producer_id, producer, header.producer_epoch)
+        if not header.attributes & TRANSACTIONAL:
+            raise not_transactional(header.producer_id)
+        if header.producer_epoch > producer.epoch:
+            raise still_open(header.producer_id, producer)
+
+    def _check_room(self) -> None:
+        watch = self._watch
+        if len(self._open) >= self.producer_ids_max or (watch and not watch.may_open()):
+            raise too_many_open(len(self._open))
+
+    def continues(self, header: BatchHeader) -> bool:
+        """Whether a transaction of this producer and epoch is open: the batch opens none."""
+        producer = self._open.get(header.producer_id)
+        return producer is not None and producer.epoch == header.producer_epoch
+
+    def check_marker(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_bumped: bool
+    ) -> bool:
+        """Whether to append this marker; False: it repeats one, and nothing is open.
+
+        With `is_bumped` its epoch is above that of the transaction, so it cannot be meant for one
+        that is open in the same epoch (I22). Raises KafkaError INVALID_PRODUCER_EPOCH,
+        TRANSACTION_COORDINATOR_FENCED.
+        """
+        opened = self._open.get(producer_id)
+        producer = self._producers.get(producer_id) if opened is None else opened
+        if producer is None:
+            return True
+        is_late = is_bumped and opened is not None and producer_epoch == producer.epoch
+        if producer_epoch < producer.epoch or is_late:
+            raise expired_epoch(producer_id, producer, producer_epoch)
+        if coordinator_epoch < producer.coordinator_epoch:
+            raise fenced_coordinator(producer_id, producer, coordinator_epoch)
+        return opened is not None or producer_epoch > producer.epoch
+
+    def span_ended_at(self, producer_id: int, marker_offset: int) -> tuple[int, int]:
+        """For a marker at this offset: its transaction's first offset, and the stable offset."""
+        first_offset = NO_OFFSET
+        stable_offset = marker_offset + 1
+        for other_id, producer in self._open.items():
+            if other_id != producer_id:
+                stable_offset = producer.txn_first_offset
+                break
+        ended = self._open.get(producer_id)
+        if ended is not None:
+            first_offset = ended.txn_first_offset
+        return first_offset, stable_offset
+
+    # --- what was appended ------------------------------------------------------------------------
 
     def update(self, header: BatchHeader, now_ms: int) -> None:
-        """Remember a batch that was appended or is replayed."""
+        """Remember a batch of records that was appended or is replayed."""
         producer_id = header.producer_id
         if producer_id < 0:
             return
-        producer = self._producers.get(producer_id)
-        if producer is None or producer.generation != self._generation:
-            producer = self._make_changeable(producer_id, producer, header, now_ms)
+        if header.attributes & TRANSACTIONAL or (self._open and producer_id in self._open):
+            producer = self._in_transaction(header, now_ms)
+        else:
+            found = self._producers.get(producer_id)
+            if found is None or found.generation != self._generation:
+                producer = self._make_changeable(producer_id, found, header, now_ms)
+            else:
+                producer = found
+            self._producers.move_to_end(producer_id)
         if producer.epoch != header.producer_epoch:
-            producer.epoch = header.producer_epoch
-            producer.next_sequence = 0
-            producer.window.clear()
+            producer.begin_epoch(header.producer_epoch)
         producer.last_append_ms = now_ms
-        self._producers.move_to_end(producer_id)
         if header.base_sequence < 0:
-            return  # a transaction marker carries the epoch and has no sequence
+            self._last_unsequenced_offset = header.base_offset + header.last_offset_delta
+            return
         last_sequence = header.last_sequence
-        producer.next_sequence = _sequence_after(last_sequence)
+        producer.next_sequence = sequence_after(last_sequence)
         base_offset = header.base_offset
         window = producer.window
         window.append(
@@ -210,20 +287,65 @@ class ProducerStates:
         if len(window) > IDEMPOTENCE_WINDOW_BATCHES:
             del window[0]
 
+    def _in_transaction(self, header: BatchHeader, now_ms: int) -> ProducerEntry:
+        """The entry of a producer whose transaction is open, or is opened by this batch."""
+        producer_id = header.producer_id
+        opened = self._open.get(producer_id)
+        if opened is not None:
+            if opened.generation != self._generation:
+                opened = self._open[producer_id] = opened.copy(self._generation)
+            return opened
+        idle = self._producers.get(producer_id)
+        if idle is None or idle.generation != self._generation:
+            idle = self._make_changeable(producer_id, idle, header, now_ms)
+        del self._producers[producer_id]
+        idle.txn_first_offset = header.base_offset
+        self._open[producer_id] = idle
+        self._count_open(1)
+        return idle
+
+    def end_transaction(self, header: BatchHeader, marker: TransactionMarker, now_ms: int) -> None:
+        """Remember a marker that was appended or is replayed."""
+        producer_id = header.producer_id
+        producer = self._open.pop(producer_id, None)
+        was_open = producer is not None
+        if producer is None:
+            producer = self._producers.get(producer_id)
+        if producer is None or producer.generation != self._generation:
+            producer = self._make_changeable(producer_id, producer, header, now_ms)
+        if was_open:
+            self._ended.add(producer.txn_first_offset, header.base_offset)
+            producer.txn_first_offset = NO_OFFSET
+        if producer.epoch != header.producer_epoch:
+            producer.begin_epoch(header.producer_epoch)
+        producer.last_append_ms = now_ms
+        producer.marker_offset = self._last_unsequenced_offset = header.last_offset
+        producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
+        self._producers[producer_id] = producer
+        self._producers.move_to_end(producer_id)
+        if was_open:
+            self._count_open(-1)
+        if marker.aborts_records:
+            self.last_abort_offset = header.last_offset
+            if self.first_abort_offset < 0:
+                self.first_abort_offset = header.last_offset
+
     def _make_changeable(
-        self, producer_id: int, known: _Producer | None, header: BatchHeader, now_ms: int
-    ) -> _Producer:
+        self, producer_id: int, known: ProducerEntry | None, header: BatchHeader, now_ms: int
+    ) -> ProducerEntry:
         """A new entry, or a copy of one that a capture may have."""
         if known is not None:
             producer = self._producers[producer_id] = known.copy(self._generation)
             return producer
-        if len(self._producers) >= self.producer_ids_max:
+        if len(self) >= self.producer_ids_max and self._producers:
             self._producers.popitem(last=False)
         else:
             self._count(1)
-        producer = _Producer(header.producer_epoch, now_ms, self._generation)
+        producer = ProducerEntry(header.producer_epoch, now_ms, self._generation)
         self._producers[producer_id] = producer
         return producer
+
+    # --- forgetting -------------------------------------------------------------------------------
 
     def expire(
         self, now_ms: int, expiration_ms: int, *, entries_max: int = PRODUCER_IDS_PER_LOG_MAX
@@ -240,13 +362,13 @@ class ProducerStates:
         return forgotten
 
     def try_oldest_ms(self) -> int | None:
-        """When the producer that is silent longest appended; None if there is no producer."""
+        """When the producer that may be dropped first appended; None if none may be."""
         if not self._producers:
             return None
         return next(iter(self._producers.values())).last_append_ms
 
     def drop_oldest(self) -> None:
-        """Forget the producer that is silent longest."""
+        """Forget the producer that is silent longest, of those without a transaction."""
         self._producers.popitem(last=False)
         self._count(-1)
 
@@ -256,42 +378,95 @@ class ProducerStates:
 
     def replace(self, other: ProducerStates) -> None:
         """Take over the entries of `other`, which is not used again."""
-        difference = len(other) - len(self)
+        difference, opened = len(other) - len(self), len(other._open) - len(self._open)
         self._producers = other._producers
+        self._open = other._open
+        self._ended = other._ended
+        self._last_unsequenced_offset = other._last_unsequenced_offset
+        self.first_abort_offset = other.first_abort_offset
+        self.last_abort_offset = other.last_abort_offset
         self._generation = max(self._generation, other._generation) + 1
         self._count(difference)
+        self._count_open(opened)
 
     def _count(self, difference: int) -> None:
-        if difference and self._counted is not None:
-            self._counted(self, difference)
+        if difference and self._watch is not None:
+            self._watch.counted(self, difference)
+
+    def _count_open(self, difference: int) -> None:
+        if difference and self._watch is not None:
+            self._watch.opened(self, difference)
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    @property
+    def open_count(self) -> int:
+        """Transactions that are open."""
+        return len(self._open)
+
+    def stable_offset(self, high_watermark: int) -> int:
+        """Up to where, at most the watermark, every transaction has ended for good (T34, I23)."""
+        if not self._open and not self._ended:
+            return high_watermark
+        stable = high_watermark
+        held = self._ended.settle(high_watermark)
+        if held >= 0:
+            stable = min(stable, held)
+        if self._open:
+            stable = min(stable, next(iter(self._open.values())).txn_first_offset)
+        return stable
 
     def last_append_ms(self, producer_id: int) -> int | None:
         """When this producer last appended; None if it is unknown."""
-        producer = self._producers.get(producer_id)
+        producer = self._producers.get(producer_id) or self._open.get(producer_id)
         return producer.last_append_ms if producer is not None else None
 
     def reaches(self, offset: int) -> bool:
-        """Whether any remembered batch is at or after `offset`."""
-        windows = (producer.window for producer in self._producers.values())
-        return any(window[-1][3] >= offset for window in windows if window)
+        """Whether any batch that is part of this state is at or after `offset`."""
+        if self._last_unsequenced_offset >= offset:
+            return True
+        entries = chain(self._producers.values(), self._open.values())
+        return any(one.window[-1][3] >= offset for one in entries if one.window)
 
     def window_offsets(self) -> list[int]:
-        """Base offsets of all remembered batches."""
-        return [batch[2] for producer in self._producers.values() for batch in producer.window]
+        """Base offsets of all batches that a replay needs to know each producer as it is."""
+        entries = [*self._producers.values(), *self._open.values()]
+        offsets = [batch[2] for producer in entries for batch in producer.window]
+        return offsets + [one.marker_offset for one in entries if one.marker_offset >= 0]
+
+    # --- snapshots --------------------------------------------------------------------------------
 
     def capture(self, offset: int) -> ProducerCapture:
         """The state as it is now, after everything below `offset` was appended."""
         self._generation += 1
         return ProducerCapture(
-            offset, list(self._producers), list(self._producers.values()), self._generation
+            offset,
+            [*self._producers, *self._open],
+            [*self._producers.values(), *self._open.values()],
+            self._generation,
+            TransactionFacts(
+                self._last_unsequenced_offset,
+                self.first_abort_offset,
+                self.last_abort_offset,
+                self._ended.entries(),
+            ),
         )
 
     @classmethod
-    def restored(cls, capture: ProducerCapture) -> ProducerStates:
+    def restored(
+        cls, capture: ProducerCapture, *, producer_ids_max: int = PRODUCER_IDS_PER_LOG_MAX
+    ) -> ProducerStates:
         """A second state with the same entries."""
-        states = cls()
+        states = cls(producer_ids_max=producer_ids_max)
         states._generation = capture.generation
-        states._producers.update(zip(capture.producer_ids, capture.producers, strict=True))
+        for producer_id, one in zip(capture.producer_ids, capture.producers, strict=True):
+            entries = states._producers if one.txn_first_offset < 0 else states._open
+            entries[producer_id] = one
+        facts = capture.facts
+        states._last_unsequenced_offset = facts.last_unsequenced_offset
+        states.first_abort_offset = facts.first_abort_offset
+        states.last_abort_offset = facts.last_abort_offset
+        states._ended = EndedTransactions(facts.ended)
         return states
 
     def encode(self, offset: int) -> bytes:
@@ -307,65 +482,5 @@ class ProducerStates:
         producer_ids_max: int = PRODUCER_IDS_PER_LOG_MAX,
     ) -> tuple[ProducerStates, int]:
         """The state and its offset. Raises DamagedFile, UserError."""
-        payload = decode_checked(data, kind=_KIND, version=_VERSION, name=name)
-        states = cls(producer_ids_max=producer_ids_max)
-        try:
-            offset, count = _COUNTS.unpack_from(payload)
-            for producer_id, producer in _iter_producers(payload, count):
-                states._producers[producer_id] = producer
-        except (ValueError, StructError) as err:
-            raise DamagedFile(f"{name}: {err}") from err
-        return states, offset
-
-
-def _check_unusual(producer: _Producer, header: BatchHeader) -> DuplicateOf | None:
-    """Every case except the next batch in line."""
-    if header.producer_epoch < producer.epoch:
-        raise KafkaError(
-            ErrorCode.INVALID_PRODUCER_EPOCH,
-            f"producer {header.producer_id} has epoch {producer.epoch}, "
-            f"the batch comes from {header.producer_epoch}",
-        )
-    if header.is_control:
-        return None
-    if header.producer_epoch > producer.epoch:
-        if header.base_sequence == 0:
-            return None
-        raise _out_of_order(header, expected=0)
-    wanted = (header.base_sequence, header.last_sequence)
-    for batch in producer.window:
-        if batch[:2] == wanted:
-            return DuplicateOf(*batch[2:])
-    raise _out_of_order(header, expected=producer.next_sequence)
-
-
-def _sequence_after(last_sequence: int) -> int:
-    """Sequences wrap around to 0."""
-    return last_sequence + 1 if last_sequence != _SEQUENCE_MAX else 0
-
-
-def _out_of_order(header: BatchHeader, *, expected: int) -> KafkaError:
-    return KafkaError(
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}",
-    )
-
-
-def _iter_producers(payload: memoryview, count: int) -> Iterator[tuple[int, _Producer]]:
-    position = _COUNTS.size
-    for _ in range(count):
-        producer_id, epoch, last_append_ms, txn_first_offset, batches = _PRODUCER.unpack_from(
-            payload, position
-        )
-        position += _PRODUCER.size
-        producer = _Producer(epoch, last_append_ms, generation=0)
-        producer.txn_first_offset = txn_first_offset
-        for _ in range(batches):
-            producer.window.append(_BATCH.unpack_from(payload, position))
-            position += _BATCH.size
-        del producer.window[:-IDEMPOTENCE_WINDOW_BATCHES]
-        if producer.window:
-            producer.next_sequence = _sequence_after(producer.window[-1][1])
-        yield producer_id, producer
-    if position != len(payload):
-        raise ValueError(f"{len(payload) - position} bytes too many")
+        capture = decode_capture(data, name=name)
+        return cls.restored(capture, producer_ids_max=producer_ids_max), capture.offset

@@ -352,5 +352,5 @@ def test_first_and_greatest_timestamps_are_known(disk, segment):
 
 def test_headers_are_replayed_from_the_batch_that_reaches_the_offset(segment):
     append(segment, batch(0, 3), batch(3, 3), batch(6, 3))
-    assert [found.base_offset for found in segment.headers_from(4)] == [3, 6]
-    assert list(segment.headers_from(9)) == []
+    assert [found.base_offset for found, _ in segment.replay_from(4)] == [3, 6]
+    assert list(segment.replay_from(9)) == []

@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.support.batches import NOW_MS, header
+from tidemill.storage.state.producer_capture import ProducerCapture
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
-from tidemill.storage.state.producer_state import ProducerCapture, ProducerStates
+from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.testing.sim.disk import SimDisk
 
 

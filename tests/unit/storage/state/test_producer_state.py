@@ -9,7 +9,6 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.storage.files.checked_file import DamagedFile, encode_checked
 from tidemill.storage.state.producer_state import DuplicateOf, ProducerStates
 from tidemill.wire.batch import BatchHeader, read_header
-from tidemill.wire.records import Record, build_batch
 
 SEQUENCE_MAX = 2**31 - 1
 
@@ -18,11 +17,6 @@ def produced(
     sequence: int, count: int = 1, *, epoch: int = 0, pid: int = 9, offset: int = 0
 ) -> BatchHeader:
     return header(offset, count, producer=(pid, epoch, sequence))
-
-
-def marker(epoch: int, *, pid: int = 9) -> BatchHeader:
-    data = build_batch([Record(b"")], producer_id=pid, producer_epoch=epoch, control=True)
-    return read_header(data)
 
 
 def states_with(*headers: BatchHeader, now_ms: int = NOW_MS) -> ProducerStates:
@@ -103,14 +97,6 @@ def test_T29_a_batch_may_hold_the_wrap():
     states = states_with(produced(SEQUENCE_MAX, 3, offset=5))
     assert states.check(produced(2)) is None
     assert states.check(produced(SEQUENCE_MAX, 3)) == DuplicateOf(5, 7, NOW_MS)
-
-
-def test_a_transaction_marker_only_sets_the_epoch():
-    states = states_with(produced(0, 3), marker(0))
-    assert states.check(produced(3)) is None
-    states.update(marker(1), NOW_MS)
-    assert refusal(states, produced(3)) is ErrorCode.INVALID_PRODUCER_EPOCH
-    assert states.check(produced(0, epoch=1)) is None
 
 
 def test_producers_expire_by_their_last_append():

@@ -42,7 +42,7 @@ from tidemill.server.request.handler import Answer, FastCodec, Handler, Progress
 from tidemill.server.request.leader_hints import leader_endpoints, try_leader_hint
 from tidemill.server.request.partition_access import find_partition
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, BatchHeader
+from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL, BatchHeader
 from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
     BatchIndexAndErrorMessage,
@@ -385,6 +385,8 @@ def _checked_records(version: int, data: PartitionProduceData) -> memoryview:
         raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
     if version < FIRST_WITH_ZSTD and _codec(records) == ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7")
+    if len(records) > _ATTRIBUTES_LOW_BYTE_AT and records[_ATTRIBUTES_LOW_BYTE_AT] & TRANSACTIONAL:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served yet")
     return records
 
 

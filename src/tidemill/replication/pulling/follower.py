@@ -41,8 +41,8 @@ from tidemill.core.net import Net
 from tidemill.metadata.image.metadata_image import BrokerImage, PartitionImage
 from tidemill.replication.flusher import Flusher
 from tidemill.replication.following import CutVerdict, judge_cut, rest_s_after
-from tidemill.replication.log_cutter import LogCutter
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.storage.log.interface import LogCut
 from tidemill.wire.generated.fetch import (
     FetchPartition,
@@ -280,12 +280,12 @@ class Followers:
             return False
         if data.error_code:
             return False
-        count = partition.append_from_leader(
+        count = partition.as_follower.append(
             data.records or b"",
             high_watermark=data.high_watermark,
             now_ms=self._clock.wall_ms(),
         )
-        if partition.follow_start(data.log_start_offset):
+        if partition.as_follower.follow_start(data.log_start_offset):
             self._has_unsaved_starts = True
         return count > 0
 
@@ -296,7 +296,7 @@ class Followers:
         is_wanted: Callable[[], bool],
     ) -> None:
         try:
-            await self._cutter.cut(partition, plan, is_wanted=is_wanted)
+            await self._cutter.cut(partition.as_follower, plan, is_wanted=is_wanted)
         except (KafkaError, StorageFault) as error:
             if is_wanted():
                 self._rest_after(partition, error)
@@ -318,13 +318,13 @@ class Followers:
         """Whether the cut is made; one that drops committed records raises an alarm (I13)."""
         verdict = judge_cut(
             cut.offset,
-            committed_offset=partition.committed_here(),
+            committed_offset=partition.as_follower.committed_offset(),
             epoch_there=partition.log.epochs.epoch_at(cut.offset),
             unclean_epoch=self._unclean_epoch(partition),
         )
         if verdict is CutVerdict.FINE:
             return True
-        committed, done = partition.committed_here(), verdict is CutVerdict.LOSES
+        committed, done = partition.as_follower.committed_offset(), verdict is CutVerdict.LOSES
         log.error(
             "%s: its leader has nothing after offset %d, but %d was committed here: %s",
             partition.name,
@@ -357,18 +357,22 @@ def _try_plan_cut(partition: Partition, data: PartitionData) -> _AskedCut | None
     end = partition.log.log_end_offset
     if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         start = max(0, data.log_start_offset)
-        partition.leader_starts_at(start)
+        partition.as_follower.leader_starts_at(start)
         # What is below its start it has deleted: only what we have from there on is lost.
-        return _AskedCut(min(end, start), partial(partition.plan_restart, start))
+        return _AskedCut(min(end, start), partial(partition.as_follower.plan_restart, start))
     if data.error_code:
         return None
     diverging = data.diverging_epoch
     if diverging is not None:
-        kept = partition.common_end(diverging.epoch, diverging.end_offset)
-        plan = partial(partition.plan_truncation, diverging.epoch, diverging.end_offset)
+        kept = partition.as_follower.common_end(diverging.epoch, diverging.end_offset)
+        plan = partial(partition.as_follower.plan_truncation, diverging.epoch, diverging.end_offset)
         return _AskedCut(kept, plan)
-    begin = partition.try_find_begin(data.records or b"")
-    return None if begin is None else _AskedCut(end, partial(partition.plan_restart, begin))
+    begin = partition.as_follower.try_find_begin(data.records or b"")
+    return (
+        None
+        if begin is None
+        else _AskedCut(end, partial(partition.as_follower.plan_restart, begin))
+    )
 
 
 def _wanted(partition: Partition) -> FetchPartition:
@@ -376,7 +380,7 @@ def _wanted(partition: Partition) -> FetchPartition:
     return FetchPartition(
         partition=partition.name.partition,
         current_leader_epoch=partition.leader_epoch,
-        fetch_offset=partition.fetch_offset,
+        fetch_offset=partition.as_follower.fetch_offset,
         last_fetched_epoch=log_.epochs.latest,
         log_start_offset=log_.log_start_offset,
         partition_max_bytes=PARTITION_BYTES_MAX,

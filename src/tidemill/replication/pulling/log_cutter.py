@@ -17,8 +17,8 @@ from typing import final
 
 from tidemill.core.errors import DiskFull, StorageFault
 from tidemill.replication.flusher import Flusher
+from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.journal_settler import JournalSettler
-from tidemill.replication.partition import Partition
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.interface import LogCut
@@ -52,7 +52,7 @@ class LogCutter:
 
     async def cut(
         self,
-        partition: Partition,
+        follower: FollowerLog,
         plan: Callable[[], LogCut | None],
         *,
         is_wanted: Callable[[], bool],
@@ -65,27 +65,27 @@ class LogCutter:
         is_ours = has_begun = is_done = False
         try:
             async with self._log_changes:
-                if partition.is_being_cut:
+                if follower.is_being_cut:
                     return  # by a cut that waits for room; the next fetch asks again
                 cut = plan() if is_wanted() else None
                 if cut is None:
                     return
-                is_ours = partition.is_being_cut = True
+                is_ours = follower.is_being_cut = True
                 await self._disk.run(cut.read, DiskWork.BACKGROUND)
                 async with await self._settled(cut):
                     if not is_wanted():
                         return
-                    has_begun = await self._begin(partition, cut)
+                    has_begun = await self._begin(follower, cut)
                     is_done = await self._try_perform(cut)
             if not is_done:
-                log.error("the log of %s cannot be cut while the disk is full", partition.name)
+                log.error("the log of %s cannot be cut while the disk is full", follower.name)
             while not is_done:
                 await asyncio.sleep(RETRY_S)  # others may make room meanwhile
                 async with self._log_changes, self._flusher.between_rounds():
                     is_done = await self._try_perform(cut)
         finally:
             if is_ours and (is_done or not has_begun):
-                partition.cut_ended()
+                follower.cut_ended()
 
     async def _settled(self, cut: LogCut) -> AsyncExitStack:
         """Holds up flush rounds, with nothing of the log in the journal. Raises StorageFault."""
@@ -96,8 +96,8 @@ class LogCutter:
                 if not cut.is_in_journal():  # the round before may have put it there
                     return held.pop_all()
 
-    async def _begin(self, partition: Partition, cut: LogCut) -> bool:
-        while not partition.begin_cut(cut):
+    async def _begin(self, follower: FollowerLog, cut: LogCut) -> bool:
+        while not follower.begin_cut(cut):
             await self._disk.run(cut.read, DiskWork.BACKGROUND)
         return True
 

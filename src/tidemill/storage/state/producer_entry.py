@@ -1,0 +1,66 @@
+"""HOT PATH. What a log knows about one producer; looked at and changed once per produced batch."""
+
+from __future__ import annotations
+
+from typing import final
+
+__all__ = ["NO_OFFSET", "ProducerEntry", "RememberedBatch", "sequence_after"]
+
+NO_OFFSET = -1
+_NO_COORDINATOR = -1
+_SEQUENCE_MAX = 2**31 - 1
+
+RememberedBatch = tuple[int, int, int, int, int]
+"""Base and last sequence, base and last offset, greatest timestamp."""
+
+
+def sequence_after(last_sequence: int) -> int:
+    """Sequences wrap around to 0."""
+    return last_sequence + 1 if last_sequence != _SEQUENCE_MAX else 0
+
+
+@final
+class ProducerEntry:
+    """One producer in one log. About 1.3 KB with five batches."""
+
+    __slots__ = (
+        "coordinator_epoch",
+        "epoch",
+        "generation",
+        "last_append_ms",
+        "marker_offset",
+        "next_sequence",
+        "txn_first_offset",
+        "window",
+    )
+
+    def __init__(self, epoch: int, last_append_ms: int, generation: int) -> None:
+        self.epoch = epoch
+        self.next_sequence = 0
+        """The sequence with which the next batch of this epoch must begin."""
+        self.window: list[RememberedBatch] = []
+        """The last batches of this epoch, oldest first."""
+        self.last_append_ms = last_append_ms
+        self.txn_first_offset = NO_OFFSET
+        """First offset of the open transaction; -1 if none is open."""
+        self.marker_offset = NO_OFFSET
+        """Of the last transaction marker; -1 if there was none."""
+        self.coordinator_epoch = _NO_COORDINATOR
+        """Of the coordinator that wrote that marker."""
+        self.generation = generation
+        """In an older one than its log's it is never changed again."""
+
+    def copy(self, generation: int) -> ProducerEntry:
+        copied = ProducerEntry(self.epoch, self.last_append_ms, generation)
+        copied.next_sequence = self.next_sequence
+        copied.window = list(self.window)
+        copied.txn_first_offset = self.txn_first_offset
+        copied.marker_offset = self.marker_offset
+        copied.coordinator_epoch = self.coordinator_epoch
+        return copied
+
+    def begin_epoch(self, epoch: int) -> None:
+        """A newer epoch: what the older ones sent is no longer repeated."""
+        self.epoch = epoch
+        self.next_sequence = 0
+        self.window.clear()
