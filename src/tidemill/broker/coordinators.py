@@ -59,9 +59,7 @@ class Coordinators:
             carry_out=lambda *decided: self.sender.carry_out(*decided),
             lease=cluster.lease,
         )
-        self.markers = MarkerWriter(
-            find_partition, self.groups.runtime, clock=seams.clock, timers=timers
-        )
+        self.markers = MarkerWriter(find_partition, self.groups, clock=seams.clock, timers=timers)
         self._marker_links = _peer_links(seams, cluster, "markers")
         self._verifier_links = _peer_links(seams, cluster, "transactions")
         self.sender = MarkerSender(

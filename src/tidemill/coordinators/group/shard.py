@@ -385,6 +385,10 @@ class GroupShard:
             return Result(None)
         return Result(self._pending.begin_verification(producer.producer_id))
 
+    def void_verifications(self, producer_id: int) -> None:
+        """A marker of this producer comes: what its coordinator said before counts no more."""
+        self._pending.void_verifications(producer_id)
+
     def forget_verification(self, verification: Verification) -> None:
         self._pending.end_verification(verification)
 
@@ -402,7 +406,8 @@ class GroupShard:
         else:
             is_open = self._pending.end_verification(verification)
         if not is_open:
-            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "the transaction has ended meanwhile")
+            # Asked again, the coordinator says whether the transaction is still open.
+            raise KafkaError(RETRY, "a marker of the producer came meanwhile")
         group = self._groups.try_find(request.group_id)
         if group is None:
             self._check_simple_commit(request.generation_id)

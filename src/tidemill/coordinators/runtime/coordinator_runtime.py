@@ -483,9 +483,11 @@ class CoordinatorRuntime(Generic[S]):
             is_commit=marker.is_commit,
             coordinator_epoch=marker.coordinator_epoch,
             now_ms=self._clock.wall_ms(),
+            is_bumped=marker.is_bumped,
         )
         hosted.appended_offset = max(hosted.appended_offset, appended.next_offset)
-        hosted.shard.replay_marker(marker.producer, is_commit=marker.is_commit)
+        if not appended.duplicate:
+            hosted.shard.replay_marker(marker.producer, is_commit=marker.is_commit)
         return appended.next_offset
 
     # --- time and metadata -----------------------------------------------------------------------

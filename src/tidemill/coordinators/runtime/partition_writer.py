@@ -10,7 +10,14 @@ from tidemill.coordinators.runtime.shard_loading import ReadablePartition
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.wire.produced_batch import BatchPolicy
 
-__all__ = ["ACKS_ALL", "Marker", "PartitionWriter", "coordinator_error"]
+__all__ = [
+    "ACKS_ALL",
+    "AppendedBatch",
+    "Marker",
+    "PartitionWriter",
+    "Waiter",
+    "coordinator_error",
+]
 
 ACKS_ALL = -1
 
@@ -32,12 +39,16 @@ class Marker(NamedTuple):
     is_commit: bool
     coordinator_epoch: int
     """The leader epoch of the coordinator's partition: tells an older coordinator from a newer."""
+    is_bumped: bool = False
+    """The epoch is the one after that of the transaction (TV2): a late copy of the marker cannot
+    end the producer's next transaction."""
 
 
 class AppendedBatch(Protocol):
-    """Where a batch was appended."""
+    """Where a batch was appended; a duplicate was not, its original ends there or before."""
 
     next_offset: int
+    duplicate: bool
 
 
 class Waiter(Protocol):
@@ -76,8 +87,12 @@ class PartitionWriter(ReadablePartition, Protocol):
         is_commit: bool,
         coordinator_epoch: int,
         now_ms: int,
+        is_bumped: bool,
     ) -> AppendedBatch:
-        """End the producer's transaction in this log; KafkaError if its epoch is an older one."""
+        """End the producer's transaction in this log, unless the marker is a duplicate.
+
+        KafkaError if its epoch is an older one.
+        """
         ...
 
     def wait_acknowledged(

@@ -147,7 +147,7 @@ def add_partitions(
 def _check_producer(current: Transaction | None, producer: ProducerName) -> Transaction:
     """The transaction of this producer, if it may add to it now; else KafkaError."""
     found = _known(current, producer.producer_id)
-    if producer.epoch != found.epoch:
+    if producer.epoch != found.epoch or producer.epoch > LAST_GIVEN_EPOCH:
         raise _fenced(found)
     if found.status.is_prepared:
         raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its last transaction is being ended")

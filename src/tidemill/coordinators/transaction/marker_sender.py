@@ -23,6 +23,7 @@ from tidemill.client.network.errors import ClientError, error_code
 from tidemill.client.network.peer_links import PeerLinks
 from tidemill.coordinators.runtime.partition_writer import Marker
 from tidemill.coordinators.runtime.shard import Now, Result
+from tidemill.coordinators.transaction.decisions import EPOCH_PER_TRANSACTION
 from tidemill.coordinators.transaction.shard import MarkersWanted, TransactionShard
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -87,7 +88,8 @@ class _Decision:
     def __init__(self, index: int, epoch: int, wanted: MarkersWanted) -> None:
         self.index = index
         self.wanted = wanted
-        self.marker = Marker(wanted.producer, wanted.is_commit, epoch)
+        is_bumped = wanted.version >= EPOCH_PER_TRANSACTION
+        self.marker = Marker(wanted.producer, wanted.is_commit, epoch, is_bumped)
         self.left = set(wanted.partitions)
         """Partitions that have not acknowledged their marker."""
         self.to_retry: set[TopicPartition] = set()

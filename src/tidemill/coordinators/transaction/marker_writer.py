@@ -34,6 +34,7 @@ class MarkedPartition(Protocol):
         is_commit: bool,
         coordinator_epoch: int,
         now_ms: int,
+        is_bumped: bool,
     ) -> AppendedBatch: ...
 
     def wait_acknowledged(
@@ -94,6 +95,7 @@ class MarkerWriter:
             is_commit=marker.is_commit,
             coordinator_epoch=marker.coordinator_epoch,
             now_ms=self._clock.wall_ms(),
+            is_bumped=marker.is_bumped,
         ).next_offset
 
 

@@ -1,11 +1,11 @@
 """The transactions of one partition of `__transaction_state`: a `Shard` (`runtime/shard.py`).
 
 The life of a transaction: partitions are added, the producer ends it, and the decision, which is
-PrepareCommit or PrepareAbort, is written. When that record is committed, the client is answered, and
-the effect of the result has a marker written to every partition. Complete is written only when every
-marker is acknowledged. So a coordinator that fails at any moment is followed by one that finds the
-decision in the log and writes the markers again: to write one twice changes nothing, to leave one
-out would hide or hold up committed records.
+PrepareCommit or PrepareAbort, is written. When that record is committed, the client is answered,
+and the effect of the result has a marker written to every partition. Complete is written only when
+every marker is acknowledged. So a coordinator that fails at any moment is followed by one that
+finds the decision in the log and writes the markers again: to write one twice changes nothing, to
+leave one out would hide or hold up committed records.
 
 Deadlines abort transactions that take too long (I23). A sweep deletes ids that were not used for
 `transactional.id.expiration.ms`.

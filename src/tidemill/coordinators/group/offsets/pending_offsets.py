@@ -29,11 +29,10 @@ _NONE_PENDING: Mapping[bytes, tuple[str, int]] = {}
 class Verification:
     """A question to the coordinator; void when the producer's marker comes first."""
 
-    __slots__ = ("is_valid", "producer_id")
+    __slots__ = ("producer_id",)
 
     def __init__(self, producer_id: int) -> None:
         self.producer_id = producer_id
-        self.is_valid = True
 
 
 @final
@@ -102,8 +101,6 @@ class PendingOffsets:
         self, producer: ProducerName, *, is_commit: bool
     ) -> Iterable[tuple[bytes, bytes | None]]:
         """The producer's transaction ends: what it commits; nothing if the marker is an old one."""
-        for one in self._verifications.pop(producer.producer_id, ()):
-            one.is_valid = False
         found = self._open.get(producer.producer_id)
         if found is None or producer.epoch < found.epoch:
             return ()
@@ -146,14 +143,18 @@ class PendingOffsets:
         self._verifications.setdefault(producer_id, set()).add(made)
         return made
 
+    def void_verifications(self, producer_id: int) -> None:
+        """A marker of the producer comes."""
+        self._verifications.pop(producer_id, None)
+
     def end_verification(self, verification: Verification) -> bool:
         """Forget it; whether it still counts: not after a marker, and not in another shard."""
         asked = self._verifications.get(verification.producer_id, set())
-        was_asked_here = verification in asked
+        still_counts = verification in asked
         asked.discard(verification)
         if not asked:
             self._verifications.pop(verification.producer_id, None)
-        return was_asked_here and verification.is_valid
+        return still_counts
 
 
 def _name(key: bytes) -> OffsetCommitKey:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tidemill.coordinators.runtime.partition_writer import Marker
 from tidemill.coordinators.runtime.shard import ProducerName
+from tidemill.coordinators.transaction.decisions import EPOCH_PER_TRANSACTION
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.deferred import Deferred
@@ -56,7 +57,8 @@ def handle(context: TransactionContext, request: WriteTxnMarkersRequest) -> Answ
 
 def _marker(entry: WritableTxnMarker) -> Marker:
     producer = ProducerName(entry.producer_id, entry.producer_epoch)
-    return Marker(producer, entry.transaction_result, entry.coordinator_epoch)
+    is_bumped = entry.transaction_version >= EPOCH_PER_TRANSACTION
+    return Marker(producer, entry.transaction_result, entry.coordinator_epoch, is_bumped)
 
 
 def _names(entry: WritableTxnMarker) -> list[TopicPartition]:
