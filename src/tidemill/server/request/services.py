@@ -36,6 +36,7 @@ from tidemill.server.fetching.parked_requests import ParkedRequests
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
 from tidemill.server.request.authorizer import Authorizer
+from tidemill.server.request.partition_verifier import PartitionVerifier
 from tidemill.storage.files.disk import Disk
 
 __all__ = [
@@ -81,6 +82,9 @@ class DataServices(RequestServices, Protocol):
     response_memory: MemoryPool
     fault_log: RateLimit
     long_batches: asyncio.Semaphore
+
+    @property
+    def verifier(self) -> PartitionVerifier | None: ...
 
     def checkpoint(self) -> Awaitable[None]:
         """Make durable where logs start; raises StorageFault."""
@@ -156,3 +160,5 @@ class Services:
         default_factory=lambda: asyncio.Semaphore(LONG_BATCHES_MAX)
     )
     """For batches that are checked in a thread: they leave the other threads to others."""
+    verifier: PartitionVerifier | None = None
+    """Without one, no transactions are served."""

@@ -28,6 +28,7 @@ class ProducerEntry:
         "epoch",
         "generation",
         "last_append_ms",
+        "marker_count",
         "marker_offset",
         "next_sequence",
         "txn_first_offset",
@@ -47,6 +48,8 @@ class ProducerEntry:
         """Of the last transaction marker; -1 if there was none."""
         self.coordinator_epoch = _NO_COORDINATOR
         """Of the coordinator that wrote that marker."""
+        self.marker_count = 0
+        """Markers that came since this entry exists, also those that changed nothing."""
         self.generation = generation
         """In an older one than its log's it is never changed again."""
 
@@ -57,6 +60,7 @@ class ProducerEntry:
         copied.txn_first_offset = self.txn_first_offset
         copied.marker_offset = self.marker_offset
         copied.coordinator_epoch = self.coordinator_epoch
+        copied.marker_count = self.marker_count
         return copied
 
     def begin_epoch(self, epoch: int) -> None:

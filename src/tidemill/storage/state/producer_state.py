@@ -211,10 +211,15 @@ class ProducerStates:
         if len(self._open) >= self.producer_ids_max or (watch and not watch.may_open()):
             raise too_many_open(len(self._open))
 
-    def continues(self, header: BatchHeader) -> bool:
-        """Whether a transaction of this producer and epoch is open: the batch opens none."""
-        producer = self._open.get(header.producer_id)
-        return producer is not None and producer.epoch == header.producer_epoch
+    def continues(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether a transaction of this producer and epoch is open: a batch opens none."""
+        producer = self._open.get(producer_id)
+        return producer is not None and producer.epoch == producer_epoch
+
+    def marker_count(self, producer_id: int) -> int:
+        """A number that changes with every marker of this producer; -1 if it is unknown."""
+        producer = self._open.get(producer_id) or self._producers.get(producer_id)
+        return -1 if producer is None else producer.marker_count
 
     def check_marker(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, *, is_bumped: bool
@@ -234,7 +239,10 @@ class ProducerStates:
             raise expired_epoch(producer_id, producer, producer_epoch)
         if coordinator_epoch < producer.coordinator_epoch:
             raise fenced_coordinator(producer_id, producer, coordinator_epoch)
-        return opened is not None or producer_epoch > producer.epoch
+        if opened is not None or producer_epoch > producer.epoch:
+            return True
+        producer.marker_count += 1  # whoever verified a batch before must verify it again
+        return False
 
     def span_ended_at(self, producer_id: int, marker_offset: int) -> tuple[int, int]:
         """For a marker at this offset: its transaction's first offset, and the stable offset."""
@@ -319,6 +327,7 @@ class ProducerStates:
         if producer.epoch != header.producer_epoch:
             producer.begin_epoch(header.producer_epoch)
         producer.last_append_ms = now_ms
+        producer.marker_count += 1
         producer.marker_offset = self._last_unsequenced_offset = header.last_offset
         producer.coordinator_epoch = max(producer.coordinator_epoch, marker.coordinator_epoch)
         self._producers[producer_id] = producer

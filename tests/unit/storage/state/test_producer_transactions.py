@@ -154,7 +154,8 @@ def test_a_coordinators_batch_without_sequence_opens_a_transaction_too():
     states.check_unsequenced(own)
     states.update(own, NOW_MS)
     assert states.stable_offset(HIGH) == 8
-    assert states.continues(own)
+    assert states.continues(9, 2)
+    assert not states.continues(9, 3)
     with pytest.raises(KafkaError) as caught:
         states.check_unsequenced(sent(sequence=-1, epoch=1))
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH

@@ -11,13 +11,72 @@ from typing import final
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.partition_access import count_refusal
-from tidemill.storage.log.interface import LogSlice
+from tidemill.storage.files.disk import Buffer
+from tidemill.storage.index.aborted_index import AbortedTransaction
+from tidemill.storage.log.interface import LogSlice, PartitionLog, end_of
+from tidemill.wire.generated.fetch import AbortedTransaction as FetchedAbort
 from tidemill.wire.generated.fetch import PartitionData
 
-__all__ = ["ColdRead"]
+__all__ = ["AbortedSearch", "ColdRead", "ColdSlice"]
 
 THROTTLE_MS_WHEN_BUSY = 1000
 """A fetch that is refused at once would come again at once."""
+
+
+@final
+class AbortedSearch:
+    """The aborted transactions in what one partition gives to a reader of committed records."""
+
+    __slots__ = ("_fetch_offset", "_log")
+
+    def __init__(self, log: PartitionLog, fetch_offset: int) -> None:
+        self._log = log
+        self._fetch_offset = fetch_offset
+
+    @classmethod
+    def try_make(
+        cls, log: PartitionLog, fetch_offset: int, data: PartitionData, found: LogSlice
+    ) -> AbortedSearch | None:
+        """Fill the list at once; if that needs the disk, the search that is left to do."""
+        if found.load is None:
+            if not found.chunks:
+                return None
+            aborted = log.try_find_aborted(fetch_offset, found.next_offset())
+            if aborted is not None:
+                data.aborted_transactions = _listed(aborted)
+                return None
+        return cls(log, fetch_offset)
+
+    def find(self, chunks: Sequence[Buffer]) -> list[AbortedTransaction]:
+        """The list for these batches: for `Disk.run`."""
+        if not chunks:
+            return []
+        return self._log.find_aborted(self._fetch_offset, end_of(chunks))
+
+
+@final
+class ColdSlice:
+    """One partition's part of an answer that must come from the disk."""
+
+    __slots__ = ("_aborted", "_found", "data")
+
+    def __init__(
+        self, data: PartitionData, found: LogSlice, aborted: AbortedSearch | None = None
+    ) -> None:
+        """`aborted`: the list of aborted transactions is to be found too."""
+        self.data = data
+        self._found = found
+        self._aborted = aborted
+
+    @property
+    def size_bytes(self) -> int:
+        """New memory that it takes, at most."""
+        return self._found.size_bytes if self._found.load is not None else 0
+
+    def read(self) -> tuple[Sequence[Buffer], list[AbortedTransaction] | None]:
+        """For `Disk.run`."""
+        chunks = self._found.chunks if self._found.load is None else self._found.load()
+        return chunks, None if self._aborted is None else self._aborted.find(chunks)
 
 
 @final
@@ -26,29 +85,36 @@ class ColdRead:
 
     __slots__ = ("_context", "_size_bytes", "_slices")
 
-    def __init__(
-        self, context: DataContext, slices: Sequence[tuple[PartitionData, LogSlice]]
-    ) -> None:
+    def __init__(self, context: DataContext, slices: Sequence[ColdSlice]) -> None:
         self._context = context
         self._slices = slices
-        self._size_bytes = sum(found.size_bytes for _, found in slices)
+        self._size_bytes = sum(cold.size_bytes for cold in slices)
         context.services.response_memory.take(self._size_bytes)
 
     async def run(self) -> None:
         """Read all batches into their places; damage becomes the error of its partition."""
         try:
-            for data, found in self._slices:
-                await self._read(data, found)
+            for cold in self._slices:
+                await self._read(cold)
         finally:
             self._context.services.response_memory.give(self._size_bytes)
 
-    async def _read(self, data: PartitionData, found: LogSlice) -> None:
-        assert found.load is not None
+    async def _read(self, cold: ColdSlice) -> None:
+        data = cold.data
         try:
-            chunks = await self._context.services.disk.run(found.load)
+            chunks, aborted = await self._context.services.disk.run(cold.read)
         except (KafkaError, StorageFault) as error:
             if isinstance(error, DiskBusy):
                 self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
             data.error_code = count_refusal(self._context, error)
+            data.records = None
             return
         data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if aborted is not None:
+            data.aborted_transactions = _listed(aborted)
+
+
+def _listed(aborted: Sequence[AbortedTransaction]) -> list[FetchedAbort]:
+    return [
+        FetchedAbort(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
+    ]

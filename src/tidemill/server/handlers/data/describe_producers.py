@@ -1,8 +1,8 @@
 """DescribeProducers (61), version 0: the idempotent producers that a partition remembers.
 
 It helps to find transactions that hang. The leader answers with each producer's epoch, its last
-sequence and the time of its last write. There are no transactions yet, so no producer has an open
-transaction or a coordinator.
+sequence, the time of its last write, the coordinator epoch of its last marker, and where its open
+transaction began.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ PARTITIONS_PER_SLICE = 1
 """A partition may remember ten thousand producers, so each one is a slice of its own (S11)."""
 PRODUCERS_PER_ANSWER_MAX = 100_000
 """About 30 MB while the answer is built."""
-NO_COORDINATOR = -1
 
 
 def handle(context: DataContext, request: DescribeProducersRequest) -> Answer:
@@ -76,7 +75,7 @@ def _active_producers(partition: Partition) -> list[ProducerState]:
             producer_epoch=producer.epoch,
             last_sequence=producer.last_sequence,
             last_timestamp=producer.last_append_ms,
-            coordinator_epoch=NO_COORDINATOR,
+            coordinator_epoch=producer.coordinator_epoch,
             current_txn_start_offset=producer.txn_first_offset,
         )
         for producer in partition.log.producers.active()

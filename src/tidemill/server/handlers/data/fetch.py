@@ -13,12 +13,11 @@ again says nothing new, and its sender may have restarted since.
 
 The fetch is planned from the request and its session, read (`FetchReader`) and answered. A fetch
 that finds fewer than `min_bytes` is parked until its partitions have more or its time is up, and
-then read again. Batches that are not in memory are read in a thread before the answer leaves. A
-client that names thousands of partitions is served in turns and does not park; it is told to wait
-instead (S11).
+then read again. One that reads committed records waits until a last stable offset has moved.
+Batches that are not in memory are read in a thread before the answer leaves. A client that names
+thousands of partitions is served in turns and does not park; it is told to wait instead (S11).
 
-Left out: reading from a near replica (the preferred replica is always the leader), aborted
-transactions.
+Left out: reading from a near replica (the preferred replica is always the leader).
 """
 
 from __future__ import annotations
@@ -104,7 +103,15 @@ async def _answer_in_turns(
 class _WaitingFetch:
     """A parked fetch: whether its partitions have grown by enough, and its answer then."""
 
-    __slots__ = ("_context", "_empty_bytes", "_min_bytes", "_partitions", "_plan", "_reader")
+    __slots__ = (
+        "_context",
+        "_empty_bytes",
+        "_min_bytes",
+        "_partitions",
+        "_plan",
+        "_reader",
+        "_stable_offsets",
+    )
 
     def __init__(
         self, context: DataContext, plan: FetchPlan, reader: FetchReader, min_bytes: int
@@ -116,20 +123,35 @@ class _WaitingFetch:
         self._partitions = reader.partitions
         self._empty_bytes = 0
         """The size of the logs at which this fetch would have found nothing."""
+        self._stable_offsets: list[int] | None = None
+        """Of a reader of committed records: unless one of these moves, there is nothing new."""
+        if reader.reads_committed:
+            self._stable_offsets = _stable_offsets(self._partitions)
         if min_bytes > 1:
             self._empty_bytes = _log_bytes(self._partitions) - reader.bytes_found
 
     def has_enough(self) -> bool:
         """An estimate from the sizes of the logs, which never waits too long."""
+        if self._stable_offsets is not None and self._is_held():
+            return False
         if self._min_bytes <= 1:
             return True
         if _log_bytes(self._partitions) - self._empty_bytes >= self._min_bytes:
             return True
         return not all(partition.is_leader for partition in self._partitions)
 
+    def _is_held(self) -> bool:
+        """Open transactions still hold everything that was appended."""
+        is_same = _stable_offsets(self._partitions) == self._stable_offsets
+        return is_same and all(partition.is_leader for partition in self._partitions)
+
     def read_and_answer(self) -> FetchResponse | Deferred[FetchResponse]:
         reader = self._reader
         return _answer(self._context, self._plan, reader, reader.read())
+
+
+def _stable_offsets(partitions: list[Partition]) -> list[int]:
+    return [partition.last_stable_offset() for partition in partitions]
 
 
 def _log_bytes(partitions: list[Partition]) -> int:

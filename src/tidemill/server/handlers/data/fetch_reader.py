@@ -3,7 +3,8 @@
 HOT PATH: once per fetch and per partition in it.
 
 Each partition gives whole stored batches, as views of mapped segments where their pages are in
-memory (T31). Batches that must come from the disk are listed in `cold`, for `ColdRead`. Once the
+memory (T31). Batches that must come from the disk are listed in `cold`, for `ColdRead`. A reader of
+committed records is also told the aborted transactions in what it gets (T34). Once the
 answer is full, the memory for answers is used up (S40), or too much had to be copied on the event
 loop (new batches that are not mapped yet), no more records are added.
 """
@@ -19,6 +20,7 @@ from tidemill.core.limits import FETCH_COPY_BYTES_MAX, KIB
 from tidemill.core.loop.pacing import next_turn
 from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.server.fetching.fetch_sessions import FetchTarget
+from tidemill.server.handlers.data.cold_reads import AbortedSearch, ColdSlice
 from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.leader_hints import try_leader_hint
@@ -66,6 +68,7 @@ class FetchReader:
         "is_starved",
         "must_answer",
         "partitions",
+        "reads_committed",
         "repeats_error",
     )
 
@@ -86,7 +89,9 @@ class FetchReader:
         """Of this turn of the loop: batches that were read into new memory."""
         self.partitions: list[Partition] = []
         """The partitions that could be read: all of them, unless there is an error."""
-        self.cold: list[tuple[PartitionData, LogSlice]] = []
+        self.reads_committed = replica_id < 0 and request.isolation_level == READ_COMMITTED
+        """It reads up to the last stable offset, and is told what was aborted below."""
+        self.cold: list[ColdSlice] = []
         """What must come from the disk, and where it goes."""
         self.bytes_found = 0
         """Counts the batches in `cold` too."""
@@ -172,7 +177,7 @@ class FetchReader:
         found = partition.read(
             target.fetch_offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=is_first
         )
-        self._take(data, found)
+        self._take(data, found, partition, target.fetch_offset)
         return found.size_bytes
 
     def _topic_of(self, topic_id: UUID) -> str:
@@ -189,9 +194,7 @@ class FetchReader:
             if target.known_high_watermark < partition.high_watermark:
                 self.must_answer = True  # the follower learns the new watermark at once (KIP-1166)
             return partition.log.log_end_offset
-        if self._request.isolation_level == READ_COMMITTED:
-            return partition.last_stable_offset()
-        return partition.high_watermark
+        return partition.last_stable_offset() if self.reads_committed else partition.high_watermark
 
     def _note_position(self, partition: Partition, target: FetchTarget) -> None:
         if target.current_leader_epoch == NO_EPOCH:
@@ -221,11 +224,20 @@ class FetchReader:
         self.must_answer = True
         return True
 
-    def _take(self, data: PartitionData, found: LogSlice) -> None:
+    def _take(
+        self, data: PartitionData, found: LogSlice, partition: Partition, fetch_offset: int
+    ) -> None:
         self.bytes_found += found.size_bytes
+        aborted: AbortedSearch | None = None
+        if self.reads_committed:
+            data.aborted_transactions = []
+            if partition.log.producers.last_abort_offset >= fetch_offset:
+                aborted = AbortedSearch.try_make(partition.log, fetch_offset, data, found)
+        if found.load is not None or aborted is not None:
+            self.cold.append(ColdSlice(data, found, aborted))
         if found.load is not None:
-            self.cold.append((data, found))
-        elif len(found.chunks) == 1:
+            return
+        if len(found.chunks) == 1:
             data.records = chunk = found.chunks[0]
             if isinstance(chunk, bytes):
                 self._copied_bytes += found.size_bytes

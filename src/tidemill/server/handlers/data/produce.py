@@ -3,7 +3,7 @@
 HOT PATH: a budget of 35 us of broker time for a request with one small batch.
 
 v3 record batches of magic 2 only; v5 log start offset; v7 zstd; v8 per-record errors; v9 flexible;
-v10 the new leader in the answer; v12 as v11 until there are transactions; v13 topic ids.
+v10 the new leader in the answer; v12 partitions join a transaction by themselves; v13 topic ids.
 
 Every batch is checked and appended at once. A request that costs more than a slice goes on in later
 turns of the loop, and a batch that takes long to check is checked in a thread (S18). acks=1 is
@@ -14,13 +14,13 @@ notice (T9).
 A partition that a request names twice gets its first batch; the others are refused with
 INVALID_REQUEST. Kafka keeps only the last one and does not tell.
 
-Left out: transactional batches, which need a transaction coordinator.
+A batch that would open a transaction is verified first (`transaction_verification.py`).
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, final
 
@@ -36,13 +36,18 @@ from tidemill.core.loop.timers import Timer
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.partition import ACKS_ALL, Appended, Partition
 from tidemill.replication.waiters import AckWaiter
+from tidemill.server.handlers.data.transaction_verification import (
+    TransactionVerification,
+    Unverified,
+    is_transactional,
+)
 from tidemill.server.request.authorizer import Operation, topic
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.handler import Answer, FastCodec, Handler, Progress, Unfinished
 from tidemill.server.request.leader_hints import leader_endpoints, try_leader_hint
 from tidemill.server.request.partition_access import find_partition
 from tidemill.wire.api_keys import ApiKey
-from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL, BatchHeader
+from tidemill.wire.batch import ATTRIBUTES_AT, CODEC_MASK, BatchHeader
 from tidemill.wire.compression import ZSTD
 from tidemill.wire.generated.produce import (
     BatchIndexAndErrorMessage,
@@ -154,6 +159,7 @@ class _Appends:
         "_context",
         "_entries",
         "_failed",
+        "_is_repeated",
         "_long",
         "_now_ms",
         "_pending",
@@ -163,6 +169,7 @@ class _Appends:
         "_response",
         "_seen",
         "_topic_index",
+        "_verification",
         "_work",
     )
 
@@ -188,11 +195,14 @@ class _Appends:
         self._refusal: KafkaError | StorageFault | None = None
         """What the thread made of it: one of the two."""
         self._record_errors_left = ANSWER_RECORD_ERRORS_MAX
+        self._verification: TransactionVerification | None = None
+        self._is_repeated = False
+        """The next partition was looked at before: its batch had to be verified."""
 
     # --- slices ----------------------------------------------------------------------------------
 
     def run_slice(self) -> Progress:
-        if self._long is not None:
+        if self._long is not None or self._awaits_verification:
             return AWAY
         self._work.left = PRODUCE_WORK_PER_SLICE
         self._now_ms = self._context.services.clock.wall_ms()
@@ -233,7 +243,7 @@ class _Appends:
                 self._failed = True
                 _refuse(context, entry, name, error)
                 self._cut_record_errors(entry)
-            except LongBatch:
+            except (LongBatch, Unverified):
                 return AWAY
             entries.append(entry)
         return DONE
@@ -246,7 +256,14 @@ class _Appends:
                     data.records = keep(data.records)
             done = 0
 
+    @property
+    def _awaits_verification(self) -> bool:
+        return self._verification is not None and self._verification.is_wanted
+
     async def run_away(self) -> None:
+        if self._verification is not None and self._verification.is_wanted:
+            await self._verification.run(self._left())
+            return
         policy = self._long
         assert policy is not None
         assert self._entries is not None
@@ -267,6 +284,16 @@ class _Appends:
             self._refusal = prepared
         self._long = None
 
+    def _left(self) -> Iterator[tuple[str, PartitionProduceData]]:
+        """The partitions whose batches are not appended yet."""
+        done = len(self._entries or ())
+        for topic_data in self._request.topic_data[self._topic_index :]:
+            name = _try_topic_name(self._context, topic_data)
+            for data in topic_data.partition_data[done:]:
+                if name is not None and name not in INTERNAL_TOPICS:
+                    yield name, data
+            done = 0
+
     # --- one partition ---------------------------------------------------------------------------
 
     def _append(
@@ -280,8 +307,12 @@ class _Appends:
         if self._refusal is not None:
             raise self._take_refusal()
         checked, self._checked = self._checked, None
-        partition = self._writable(name, data.index, is_new=checked is None)
+        is_new = checked is None and not self._is_repeated
+        self._is_repeated = False
+        partition = self._writable(name, data.index, is_new=is_new)
         records = _checked_records(context.version, data)
+        if is_transactional(records):
+            self._check_verified(partition, records, checked)
         if checked is None:
             appended = self._append_now(partition, records)
         else:
@@ -298,6 +329,25 @@ class _Appends:
             telemetry.bytes_appended += len(records)
         if self._pending is not None:
             self._pending.wait(partition, appended.next_offset, entry)
+
+    def _check_verified(
+        self,
+        partition: Partition,
+        records: memoryview,
+        checked: tuple[memoryview, BatchHeader] | None,
+    ) -> None:
+        """KafkaError unless the batch belongs to its producer's transaction.
+
+        Unverified: nothing was appended, and `run_away` goes on.
+        """
+        if self._verification is None:
+            self._verification = TransactionVerification(self._context, self._request)
+        try:
+            self._verification.check(partition, records)
+        except Unverified:
+            self._checked = checked
+            self._is_repeated = True
+            raise
 
     def _writable(self, name: str | None, index: int, *, is_new: bool) -> Partition:
         """The partition, if clients may write to it and the request has not named it before."""
@@ -385,8 +435,6 @@ def _checked_records(version: int, data: PartitionProduceData) -> memoryview:
         raise KafkaError(ErrorCode.INVALID_RECORD, "there is no record batch")
     if version < FIRST_WITH_ZSTD and _codec(records) == ZSTD:
         raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce v7")
-    if len(records) > _ATTRIBUTES_LOW_BYTE_AT and records[_ATTRIBUTES_LOW_BYTE_AT] & TRANSACTIONAL:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served yet")
     return records
 
 

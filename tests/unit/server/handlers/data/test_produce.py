@@ -175,11 +175,6 @@ def test_T29_a_gap_in_the_sequence_is_refused(orders):
     assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_transactional_batches_are_refused_until_there_are_transactions(orders):
-    batch = _batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
-    assert _produce(orders, batch=batch).error_code == ErrorCode.INVALID_TXN_STATE
-
-
 def test_a_topic_that_may_not_be_written_to_is_refused(orders):
     orders.permissions.deny(Operation.WRITE, "orders")
     assert _produce(orders).error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
