@@ -160,5 +160,3 @@ class Services:
         default_factory=lambda: asyncio.Semaphore(LONG_BATCHES_MAX)
     )
     """For batches that are checked in a thread: they leave the other threads to others."""
-    verifier: PartitionVerifier | None = None
-    """Without one, no transactions are served."""
