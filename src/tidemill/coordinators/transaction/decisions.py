@@ -184,8 +184,12 @@ def _end_raising(
     if current is not None and _was_raised(current, ending.producer):
         return _repeated(current, ending)
     found = _known(current, ending.producer.producer_id)
-    if ending.producer.epoch != found.epoch or found.status.is_prepared:
+    if ending.producer.epoch != found.epoch:
         raise _fenced(found)
+    if found.status.is_prepared:
+        # The producer has begun, and given up, while the markers of its last transaction are
+        # written. Kafka takes it for a fenced one.
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its last transaction is being ended")
     next_id = fresh_id() if found.is_exhausted else NO_ID
     if found.status is TransactionStatus.ONGOING:
         return found.decided(
