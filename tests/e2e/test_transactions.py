@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import closing
 from time import monotonic
@@ -121,7 +120,7 @@ def test_F41_T34_kafka_python_commits_and_aborts(shared_broker, wide):
     assert read(shared_broker, wide) == ["a", "b", "c", "d"]
 
 
-def test_F41_T34_aiokafka_commits_and_aborts(shared_broker, wide):
+def test_F41_T34_aiokafka_commits_and_aborts(shared_broker, wide, run):
     async def produce() -> None:
         producer = aiokafka.AIOKafkaProducer(
             bootstrap_servers=shared_broker.bootstrap, transactional_id=new_id()
@@ -137,7 +136,7 @@ def test_F41_T34_aiokafka_commits_and_aborts(shared_broker, wide):
             await producer.send_and_wait(wide, b"c", partition=2)
         await producer.stop()
 
-    asyncio.run(produce())
+    run(produce())
     assert read(shared_broker, wide) == ["a", "b", "c"]
 
 
@@ -154,7 +153,7 @@ def test_T52_I19_a_second_librdkafka_producer_fences_the_first(shared_broker, wi
     assert read(shared_broker, wide) == ["a", "b", "c"]
 
 
-def test_T52_I19_a_second_aiokafka_producer_fences_the_first(shared_broker, wide):
+def test_T52_I19_a_second_aiokafka_producer_fences_the_first(shared_broker, wide, run):
     async def fence() -> None:
         settings = {
             "bootstrap_servers": shared_broker.bootstrap,
@@ -173,7 +172,7 @@ def test_T52_I19_a_second_aiokafka_producer_fences_the_first(shared_broker, wide
         await second.stop()
         await first.stop()
 
-    asyncio.run(fence())
+    run(fence())
     assert read(shared_broker, wide) == ["a"]
 
 

@@ -61,6 +61,7 @@ PURE = (
     "core/config/live_config.py",
     "core/config/memory_parts.py",
     "core/config/topic_defaults.py",
+    "core/config/transaction_config.py",
     "core/loop/deferred.py",
     "client/network/metadata_cache.py",
     "metadata/controller/controller.py",
@@ -87,6 +88,7 @@ PURE = (
     "replication/isr.py",
     "replication/led_replicas.py",
     "replication/waiters.py",
+    "coordinators/runtime/batch_sized_work.py",
     "coordinators/runtime/deadlines.py",
     "coordinators/runtime/shard.py",
     "coordinators/group/base/",
@@ -96,6 +98,11 @@ PURE = (
     "coordinators/group/offsets/",
     "coordinators/group/registry.py",
     "coordinators/group/shard.py",
+    "coordinators/transaction/decisions.py",
+    "coordinators/transaction/records.py",
+    "coordinators/transaction/shard.py",
+    "coordinators/transaction/states.py",
+    "coordinators/transaction/transaction.py",
     "spark/pipelines/framework/failures.py",
     "spark/pipelines/json_splicing.py",
     "spark/pipelines/merging/batch_folders.py",
@@ -117,6 +124,7 @@ IMPURE_MODULES = frozenset(
 IMPURE_SEAMS = ("tidemill.core.clock", "tidemill.core.rng", "tidemill.core.net")
 
 ASYNC_SHELLS = (
+    "core/loop/awaiting.py",
     "core/loop/event_loop.py",
     "core/loop/lifecycle.py",
     "core/loop/live_pause.py",
@@ -141,6 +149,7 @@ ASYNC_SHELLS = (
     "replication/pending_logs.py",
     "coordinators/runtime/shard_loading.py",
     "coordinators/runtime/coordinator_runtime.py",
+    "coordinators/transaction/transaction_verifier.py",
     "server/",
     "client/",
     "broker/",

@@ -522,8 +522,9 @@ class GroupShard:
 
     def _tombstones_of_offsets(self, group_id: str) -> list[CoordinatorRecord]:
         topics = self._offsets.of(group_id).values()
-        keys = [entry.key for partitions in topics for entry in partitions.values()]
-        return [CoordinatorRecord(key, None) for key in {*keys, *self._pending.of(group_id)}]
+        keys = dict.fromkeys(entry.key for partitions in topics for entry in partitions.values())
+        keys |= dict.fromkeys(self._pending.of(group_id))
+        return [CoordinatorRecord(key, None) for key in keys]
 
 
 def _check_group_id(group_id: str) -> None:
