@@ -11,11 +11,13 @@ import aiokafka
 import confluent_kafka
 import pytest
 from aiokafka.errors import ProducerFenced
+from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 from tests.support.clients import DEADLINE_S, create_topic
 from tidemill.testing.broker_process import BrokerProcess
+from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
@@ -29,7 +31,9 @@ def new_id() -> str:
     return f"id-{uuid4().hex[:12]}"
 
 
-def transactional(broker: BrokerProcess, transactional_id: str, **settings: object):
+def transactional(
+    broker: BrokerProcess | ClusterProcess, transactional_id: str, **settings: object
+):
     """An initialised producer of librdkafka."""
     producer = confluent_kafka.Producer(
         {
@@ -51,7 +55,9 @@ def write(producer: confluent_kafka.Producer, topic: str, values: Sequence[str])
     producer.flush(DEADLINE_S)
 
 
-def read(broker: BrokerProcess, topic: str, *, isolation: str = "read_committed") -> list[str]:
+def read(
+    broker: BrokerProcess | ClusterProcess, topic: str, *, isolation: str = "read_committed"
+) -> list[str]:
     """All values that a reader who has reached the end of every partition has seen."""
     consumer = confluent_kafka.Consumer(
         {
@@ -301,3 +307,38 @@ def test_I20_an_answered_commit_survives_a_kill_whatever_the_producer_does_next(
         write(again, topic, ["x", "y", "z"])
         again.abort_transaction(DEADLINE_S)
         assert read(broker, topic) == sorted(expected)
+
+
+# --- several brokers -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cluster(tmp_path, topic):
+    """Three brokers, and a topic whose partitions are led by all of them."""
+    started = ClusterProcess(tmp_path / "data", brokers=PARTITIONS)
+    started.start()
+    try:
+        admin = AdminClient({"bootstrap.servers": started.bootstrap})
+        (made,) = admin.create_topics([NewTopic(topic, PARTITIONS, PARTITIONS)]).values()
+        made.result(DEADLINE_S)
+        yield started
+    finally:
+        started.stop()
+
+
+def test_I20_transactions_over_three_brokers_survive_the_death_of_each(cluster, topic):
+    transactional_id = new_id()
+    expected: list[str] = []
+    for round_ in range(PARTITIONS):
+        # One of the brokers coordinates, each leads a partition: all three roles are killed.
+        producer = transactional(cluster, transactional_id)
+        for attempt in range(3):
+            values = [f"{round_}-{attempt}-{number}" for number in range(PARTITIONS)]
+            write(producer, topic, values)
+            if attempt == 1:
+                producer.abort_transaction(DEADLINE_S)
+            else:
+                producer.commit_transaction(DEADLINE_S)
+                expected += values
+        cluster.kill_broker(round_)
+    assert read(cluster, topic) == sorted(expected)
