@@ -228,8 +228,8 @@ MARKERS_PER_REQUEST_MAX = 2_000
 """Markers that one request to another broker brings; more wait for the next one."""
 VERIFICATIONS_WAITING_MAX = 10_000
 """Partitions that wait for a remote coordinator's word; more are refused as not available."""
-TRANSACTIONS_PER_SLICE = 500
-"""Prepared transactions that are handed over for their markers in one turn of the loop."""
+VERIFIED_PER_REQUEST_MAX = 5_000
+"""Partitions that one request to a coordinator asks about; more wait for the next one."""
 
 # --- consumer protocol ---------------------------------------------------------------------------
 QUICK_HEARTBEAT_MS = 500

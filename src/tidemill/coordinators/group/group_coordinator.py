@@ -106,7 +106,9 @@ class GroupCoordinator:
         """End a producer's transaction in a partition; see `CoordinatorRuntime.append_marker`."""
         producer_id = marker.producer.producer_id
         self.runtime.read(
-            index, lambda shard, _now: shard.void_verifications(producer_id), lambda _code: None
+            index,
+            lambda shard, _now: shard.pending.void_verifications(producer_id),
+            lambda _code: None,
         )
         return self.runtime.append_marker(index, marker)
 
@@ -114,7 +116,7 @@ class GroupCoordinator:
         """The coordinator of the transaction refused; KafkaError if the shard is gone anyway."""
 
         def forget(shard: GroupShard, _now: Now) -> None:
-            shard.forget_verification(verification)
+            shard.pending.end_verification(verification)
 
         self.read(group_id, forget, lambda _code: None)
 

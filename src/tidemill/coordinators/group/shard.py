@@ -98,7 +98,8 @@ class GroupShard:
     ) -> None:
         self._context = ShardContext(config, Deadlines(), image, matcher)
         self._offsets = OffsetStore()
-        self._pending = PendingOffsets()
+        self.pending = PendingOffsets()
+        """Offsets of open transactions, and questions about them."""
         self._groups = GroupRegistry(
             self._context, limit or GroupLimit(config.groups_max), self._has_offsets
         )
@@ -133,8 +134,8 @@ class GroupShard:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         if is_offset_key(key):
-            if self._pending:
-                self._pending.supersede(key)
+            if key in self.pending.by_key:
+                self.pending.supersede(key)
             self._replay_offset(key, value)
             return
         name = try_decode_key(key)
@@ -154,15 +155,15 @@ class GroupShard:
             return
         if value is not None:
             decode_offset_value(value)  # a damaged value must not wait for its marker
-        self._groups.replay_offset(self._pending.add(key, value, producer))
+        self._groups.replay_offset(self.pending.add(key, value, producer))
 
     def replay_marker(self, producer: ProducerName, *, is_commit: bool) -> None:
-        for key, value in self._pending.take(producer, is_commit=is_commit):
+        for key, value in self.pending.take(producer, is_commit=is_commit):
             self._replay_offset(key, value)
 
     def _has_offsets(self, group_id: str) -> bool:
         """Whether the log has an offset of the group, committed or pending."""
-        return self._offsets.has_any(group_id) or self._pending.has_any(group_id)
+        return self._offsets.has_any(group_id) or self.pending.has_any(group_id)
 
     def loaded(self, now: Now) -> None:
         for group in list(self._groups):
@@ -381,16 +382,9 @@ class GroupShard:
 
     def begin_verification(self, producer: ProducerName) -> Result[Verification | None]:
         """Before the coordinator of a transaction is asked; None if that is not necessary."""
-        if self._pending.is_open(producer):
+        if self.pending.is_open(producer):
             return Result(None)
-        return Result(self._pending.begin_verification(producer.producer_id))
-
-    def void_verifications(self, producer_id: int) -> None:
-        """A marker of this producer comes: what its coordinator said before counts no more."""
-        self._pending.void_verifications(producer_id)
-
-    def forget_verification(self, verification: Verification) -> None:
-        self._pending.end_verification(verification)
+        return Result(self.pending.begin_verification(producer.producer_id))
 
     def commit_in_transaction(
         self,
@@ -402,9 +396,9 @@ class GroupShard:
         """TxnOffsetCommit of a producer that its coordinator has confirmed (T55)."""
         producer = ProducerName(request.producer_id, request.producer_epoch)
         if verification is None:
-            is_open = self._pending.is_open(producer)
+            is_open = self.pending.is_open(producer)
         else:
-            is_open = self._pending.end_verification(verification)
+            is_open = self.pending.end_verification(verification)
         if not is_open:
             # Asked again, the coordinator says whether the transaction is still open.
             raise KafkaError(RETRY, "a marker of the producer came meanwhile")
@@ -439,7 +433,7 @@ class GroupShard:
         if group is not None:
             group.check_fetch(CommitIdentity(wanted.member_id or "", wanted.member_epoch))
         by_id = version >= FIRST_FETCH_WITH_TOPIC_IDS
-        unstable = self._pending.of(wanted.group_id).values() if require_stable else ()
+        unstable = self.pending.of(wanted.group_id).values() if require_stable else ()
         reading = OffsetReading(
             self._offsets.of(wanted.group_id),
             self._context.image,
@@ -464,7 +458,7 @@ class GroupShard:
             request,
             group,
             self._offsets.of(request.group_id),
-            self._pending.of(request.group_id),
+            self.pending.of(request.group_id),
             self._context.image,
         )
 
@@ -483,10 +477,10 @@ class GroupShard:
         if group is None:
             return []
         records = self._expiry.expired(group, self._context.image, now)
-        if self._pending:
-            records = [record for record in records if not self._pending.has(record.key)]
+        if self.pending.by_key:
+            records = [record for record in records if record.key not in self.pending.by_key]
         keeps_nothing = group.is_empty and len(records) == self._offsets.count_of(group_id)
-        if keeps_nothing and not group.expects_members and not self._pending.has_any(group_id):
+        if keeps_nothing and not group.expects_members and not self.pending.has_any(group_id):
             records += group.tombstones()
         return records
 
@@ -523,7 +517,7 @@ class GroupShard:
     def _tombstones_of_offsets(self, group_id: str) -> list[CoordinatorRecord]:
         topics = self._offsets.of(group_id).values()
         keys = dict.fromkeys(entry.key for partitions in topics for entry in partitions.values())
-        keys |= dict.fromkeys(self._pending.of(group_id))
+        keys |= dict.fromkeys(self.pending.of(group_id))
         return [CoordinatorRecord(key, None) for key in keys]
 
 

@@ -50,7 +50,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NoReturn, TypeVar, final
 
 from tidemill.coordinators.runtime.hosted_shard import (
@@ -344,10 +344,11 @@ class CoordinatorRuntime(Generic[S]):
         except (KafkaError, StorageFault) as error:
             self._refuse_result(hosted, result, error)
         try:
-            for key, value in records:
-                if producer is None:
+            if producer is None:
+                for key, value in records:
                     hosted.shard.replay(key, value)
-                else:
+            else:
+                for key, value in records:
                     hosted.shard.replay_pending(key, value, producer)
         except BaseException:
             self._reload(hosted)
@@ -454,7 +455,7 @@ class CoordinatorRuntime(Generic[S]):
 
     # --- effects ---------------------------------------------------------------------------------
 
-    def _plan_effects(self, hosted: HostedShard[S], effects: list[Any]) -> None:
+    def _plan_effects(self, hosted: HostedShard[S], effects: Sequence[Any]) -> None:
         """Have effects carried out when everything that the shard knows is committed."""
         if hosted.open_batch is not None:
             hosted.open_batch.effects += effects
@@ -462,7 +463,7 @@ class CoordinatorRuntime(Generic[S]):
             self._carry_out_when_committed(hosted, effects, hosted.appended_offset)
 
     def _carry_out_when_committed(
-        self, hosted: HostedShard[S], effects: list[Any], offset: int
+        self, hosted: HostedShard[S], effects: Sequence[Any], offset: int
     ) -> None:
         pending = PendingEffects(hosted, effects, self._carry_out)
         hosted.partition.wait_acknowledged(offset, pending.settle)

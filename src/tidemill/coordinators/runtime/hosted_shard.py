@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, final
 
 from tidemill.coordinators.runtime.open_batch import OpenBatch
@@ -14,7 +14,7 @@ from tidemill.core.loop.timers import Timer
 
 __all__ = ["CarryOut", "HostedShard", "PendingEffects", "PendingReplies", "park", "refuse_replies"]
 
-CarryOut = Callable[[int, int, list[Any]], None]
+CarryOut = Callable[[int, int, Sequence[Any]], None]
 """Carries out effects of a partition's shard, which was loaded in this leader epoch."""
 
 S = TypeVar("S", bound=Shard)
@@ -97,7 +97,9 @@ class PendingEffects:
 
     __slots__ = ("_carry_out", "_effects", "_hosted")
 
-    def __init__(self, hosted: HostedShard[Any], effects: list[Any], carry_out: CarryOut) -> None:
+    def __init__(
+        self, hosted: HostedShard[Any], effects: Sequence[Any], carry_out: CarryOut
+    ) -> None:
         self._hosted = hosted
         self._effects = effects
         self._carry_out = carry_out

@@ -21,6 +21,7 @@ therefore leave soft state unchanged, except for deadlines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 
@@ -71,7 +72,7 @@ class Result(Generic[R_co]):
     producer: ProducerName | None = None
     """The records belong to this producer's open transaction: they are written as a batch of its
     own, and count when its commit marker comes."""
-    effects: list[Any] = field(default_factory=list)
+    effects: Sequence[Any] = ()
     """For the runtime's `carry_out`, once the records are committed; dropped if they never are. The
     shard that loads the log again asks for them again."""
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, final
 
 from tidemill.client.network.errors import ClientError, error_code
@@ -138,7 +138,7 @@ class MarkerSender:
     def __len__(self) -> int:
         return len(self._decisions)
 
-    def carry_out(self, index: int, epoch: int, wanted: list[MarkersWanted]) -> None:
+    def carry_out(self, index: int, epoch: int, wanted: Sequence[MarkersWanted]) -> None:
         """Write the markers of decisions that are durable in this partition of the coordinator."""
         for one in wanted:
             decision = _Decision(index, epoch, one)

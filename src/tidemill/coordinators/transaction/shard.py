@@ -32,7 +32,7 @@ from tidemill.coordinators.transaction.transaction import NO_EPOCH, NO_ID, Trans
 from tidemill.core.config.transaction_config import TransactionConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import TRANSACTION_RECORD_BYTES_MAX, TRANSACTIONS_PER_SLICE
+from tidemill.core.limits import TRANSACTION_RECORD_BYTES_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta
 from tidemill.wire.generated.end_txn import EndTxnResponse
@@ -152,12 +152,10 @@ class TransactionShard:
         return []
 
     def _hand_over_unmarked(self, work: BatchSizedWork) -> None:
-        some = self._unmarked[-TRANSACTIONS_PER_SLICE:]
-        del self._unmarked[-TRANSACTIONS_PER_SLICE:]
-        for transactional_id in some:
-            found = self._known.get(transactional_id)
+        while self._unmarked and not work.is_full:
+            found = self._known.get(self._unmarked.pop())
             if found is not None and found.status.is_prepared:
-                work.result.effects.append(_markers(found))
+                work.add(Result(None, effects=[_markers(found)]))
 
     def _abort_late(self, work: BatchSizedWork, now: Now) -> None:
         while not work.is_full:
@@ -167,8 +165,8 @@ class TransactionShard:
             found = self._known.get(due[0])
             if found is not None and found.status is TransactionStatus.ONGOING:
                 fenced = decisions.fence(found, now_ms=now.wall_ms)
-                work.add(Result(None, [transaction_record(fenced)]))
-                work.result.effects.append(_markers(fenced))
+                effects = [_markers(fenced)]
+                work.add(Result(None, [transaction_record(fenced)], effects=effects))
 
     def _sweep(self, work: BatchSizedWork, now: Now) -> None:
         """Delete expired ids, as many as fit into one batch."""

@@ -20,7 +20,7 @@ from tidemill.coordinators.transaction.decisions import EPOCH_PER_TRANSACTION
 from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import VERIFICATIONS_WAITING_MAX
+from tidemill.core.limits import VERIFICATIONS_WAITING_MAX, VERIFIED_PER_REQUEST_MAX
 from tidemill.core.loop.awaiting import wait_value
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.metadata.image.metadata_image import TRANSACTION_STATE_TOPIC, MetadataImage
@@ -201,14 +201,17 @@ class TransactionVerifier:
 
 
 def _next_batch(queue: deque[_Question]) -> dict[str, _Question]:
-    """Questions for one request: each transactional id once, the others wait."""
+    """Questions for one request, one at least: each transactional id once, the others wait."""
     batch: dict[str, _Question] = {}
+    room = VERIFIED_PER_REQUEST_MAX
     for _ in range(len(queue)):
         question = queue.popleft()
-        if question.transactional_id in batch:
+        count = len(question.partitions)
+        if question.transactional_id in batch or (batch and count > room):
             queue.append(question)
         else:
             batch[question.transactional_id] = question
+            room -= count
     return batch
 
 

@@ -52,18 +52,12 @@ class PendingOffsets:
 
     def __init__(self) -> None:
         self._open: dict[int, _OpenTransaction] = {}
-        self._producers: dict[bytes, list[int]] = {}
+        self.by_key: dict[bytes, list[int]] = {}
         """For each key, the producers that have an offset pending, in the order of the log."""
         self._groups: dict[str, dict[bytes, tuple[str, int]]] = {}
         """For each group, the keys with something pending: topic and partition."""
         self._verifications: dict[int, set[Verification]] = {}
         """Bounded by the requests in flight."""
-
-    def __bool__(self) -> bool:
-        return bool(self._open)
-
-    def __len__(self) -> int:
-        return len(self._producers)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -74,9 +68,6 @@ class PendingOffsets:
 
     def has_any(self, group_id: str) -> bool:
         return group_id in self._groups
-
-    def has(self, key: bytes) -> bool:
-        return key in self._producers
 
     def of(self, group_id: str) -> Mapping[bytes, tuple[str, int]]:
         """Topic and partition of each pending offset of the group, by the key of its record."""
@@ -90,7 +81,7 @@ class PendingOffsets:
         found = self._open.setdefault(producer.producer_id, _OpenTransaction(producer.epoch))
         found.epoch = max(found.epoch, producer.epoch)
         found.values[key] = value
-        producers = self._producers.setdefault(key, [])
+        producers = self.by_key.setdefault(key, [])
         if producer.producer_id in producers:
             producers.remove(producer.producer_id)
         producers.append(producer.producer_id)
@@ -114,22 +105,22 @@ class PendingOffsets:
 
     def supersede(self, key: bytes) -> None:
         """A later record decides about this offset."""
-        for producer_id in list(self._producers.get(key, ())):
+        for producer_id in list(self.by_key.get(key, ())):
             self._drop(key, producer_id)
 
     def _drop_older(self, key: bytes, producer_id: int) -> None:
-        producers = self._producers[key]
+        producers = self.by_key[key]
         for older in producers[: producers.index(producer_id)]:
             self._drop(key, older)
 
     def _drop(self, key: bytes, producer_id: int) -> None:
         # The transaction stays known, even without offsets: its marker is still to come.
         del self._open[producer_id].values[key]
-        producers = self._producers[key]
+        producers = self.by_key[key]
         producers.remove(producer_id)
         if producers:
             return
-        del self._producers[key]
+        del self.by_key[key]
         group_id = _name(key).group
         keys = self._groups[group_id]
         del keys[key]

@@ -57,7 +57,7 @@ class TransactionalDesk(ShardDesk):
 
     def end(self, producer, *, is_commit=True):
         self.events.append(("marker", (producer, is_commit)))
-        self.shard.void_verifications(producer.producer_id)
+        self.shard.pending.void_verifications(producer.producer_id)
         self.shard.replay_marker(producer, is_commit=is_commit)
 
     def loaded_again(self):
@@ -168,8 +168,8 @@ def test_a_producer_that_has_offsets_pending_need_not_be_verified_again(desk):
 
 def test_verifications_leave_nothing_behind(desk):
     verification = desk.shard.begin_verification(ANA).response
-    desk.shard.forget_verification(verification)
-    assert desk.shard._pending._verifications == {}
+    desk.shard.pending.end_verification(verification)
+    assert desk.shard.pending._verifications == {}
 
 
 def test_a_pending_offset_keeps_its_group(desk):
