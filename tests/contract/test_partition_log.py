@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import transactions
 from tests.support.batches import (
     NOW_MS,
     append,
@@ -22,10 +23,12 @@ from tests.support.batches import (
 from tidemill.core.errors import ErrorCode, InvariantViolation, KafkaError
 from tidemill.storage.files.disk import OsDisk
 from tidemill.storage.files.file_cache import FileCache
-from tidemill.storage.log.interface import LogConfig, PartitionLog, TimedOffset
+from tidemill.storage.log.interface import LogConfig, PartitionLog, TimedOffset, end_of
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.wire import compression
+from tidemill.wire.batch import CorruptBatch, iter_headers
+from tidemill.wire.records import Record, build_batch
 
 NewLog = Callable[..., PartitionLog]
 SMALL = LogConfig(segment_bytes=300, index_interval_bytes=100)
@@ -435,3 +438,54 @@ def test_a_slice_knows_its_size(log):
     fill(log, 3)
     found = log.read(0, max_bytes=1 << 20, end_offset=3)
     assert found.size_bytes >= len(data_of(found)) > 0
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+def aborted(log: PartitionLog, start: int, stop: int) -> list[tuple[int, int]]:
+    return [(one.producer_id, one.first_offset) for one in log.find_aborted(start, stop)]
+
+
+def test_T34_aborted_transactions_are_found_by_the_range_that_they_reach_into(log):
+    transactions.write(log, 1)
+    fill(log, 6)
+    transactions.write(log, 2)
+    transactions.end(log, 2, commit=True)
+    transactions.end(log, 1, commit=False)
+    fill(log, 6)
+    assert aborted(log, 0, 1) == [(1, 0)]
+    assert aborted(log, 3, 4) == [(1, 0)]
+    assert aborted(log, 9, 10) == [(1, 0)]
+    assert aborted(log, 10, 16) == []
+    assert log.try_find_aborted(0, 1) == log.find_aborted(0, 1)
+
+
+def test_I23_a_cut_marker_opens_its_transaction_again(log):
+    transactions.write(log, 1)
+    fill(log, 4)
+    marker = transactions.end(log, 1, commit=False)
+    fill(log, 4)
+    log.truncate_to(marker.base_offset)
+    assert log.producers.stable_offset(marker.base_offset) == 0
+    assert aborted(log, 0, marker.base_offset) == []
+    transactions.end(log, 1, commit=True)
+    assert log.producers.stable_offset(log.log_end_offset) == log.log_end_offset
+
+
+def test_a_control_batch_that_is_no_marker_is_refused_and_nothing_changes(log):
+    fill(log, 1)
+    odd = build_batch([Record(b"")], base_offset=1, leader_epoch=0, producer_id=1, control=True)
+    with pytest.raises(CorruptBatch):
+        append(log, bytes(odd))
+    assert log.log_end_offset == 1
+    assert offsets_of(drain(log)) == [0]
+
+
+def test_a_slice_says_where_it_ends(log):
+    fill(log, 5)
+    for stop in range(1, 6):
+        found = log.read(0, max_bytes=1 << 20, end_offset=stop)
+        chunks = found.chunks if found.load is None else found.load()
+        last = [head for _, head in iter_headers(b"".join(chunks))][-1]
+        assert (end_of(chunks) if found.load else found.next_offset()) == last.next_offset

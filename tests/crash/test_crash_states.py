@@ -17,6 +17,7 @@ from tidemill.testing.crash.crash_workloads import (
     kill_workload,
     mixed_workload,
     restart_workload,
+    transaction_workload,
     truncation_workload,
 )
 from tidemill.testing.crash.mini_broker import JournaledBroker, MiniBroker
@@ -55,6 +56,23 @@ def test_I1_what_a_killed_process_left_in_the_page_cache_is_durable_once_it_coun
 @both_brokers
 def test_I10_I18_no_truncated_batch_reappears(broker_class):
     CrashExplorer(truncation_workload, fates=3, broker_class=broker_class).run()
+
+
+@both_brokers
+def test_I23_open_and_aborted_transactions_are_known_in_every_crash_state(crash_seed, broker_class):
+    explorer = CrashExplorer(
+        transaction_workload, fates=3, seed=crash_seed, broker_class=broker_class
+    )
+    explorer.run()
+    assert explorer.calls > 60
+
+
+@both_brokers
+def test_I23_holds_in_every_crash_state_of_a_mixed_workload(crash_seed, broker_class):
+    def workload(broker: MiniBroker, disk: SimDisk) -> None:
+        mixed_workload(broker, disk, rng=SeededRng(crash_seed), steps=16, transactions=True)
+
+    CrashExplorer(workload, fates=2, seed=crash_seed, broker_class=broker_class).run()
 
 
 @both_brokers

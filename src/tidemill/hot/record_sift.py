@@ -4,15 +4,14 @@ Theory of operation. `note_batches` enters the key and offset of every record in
 `sift_batches` then copies the surviving batches. Both take a window of a segment, go from batch to
 batch without creating an object per batch, and verify each batch's checksum. They return `OTHER`
 for a batch that the caller must handle: it is compressed, or only some of its records survive, or
-it must be kept although it is empty. For those batches there are `note_records` and `sift_records`,
-which work on a records section.
+it must be kept although it is empty, or it belongs to a transaction. For those batches there are
+`note_records` and `sift_records`, which work on a records section.
 
 A record below `clean_end` is dropped if a newer one of its key was noted. A tombstone (a null
 value) that is the newest of its key is dropped once its batch's delete horizon has passed. The
 horizon is the batch's base timestamp if attribute bit 6 is set (KIP-534); a batch with a tombstone
-that was noted in this cleaning and has no horizon is `OTHER`, so that it gets one. Records of
-transactions are not noted, because this code cannot know whether they were committed, and control
-batches are copied unchanged. A record without a key is kept.
+that was noted in this cleaning and has no horizon is `OTHER`, so that it gets one. A record without
+a key is kept.
 
 Errors are ValueError; callers give them a code. `checksum` is CRC32C, passed as an argument because
 this package imports nothing.
@@ -107,20 +106,19 @@ def note_batches(
         if checksum(view[position + 21 : position + size]) != _unsigned(buf, position + 17, 4):
             raise ValueError(f"checksum mismatch in the batch of offset {base_offset}")
         attributes = _unsigned(buf, position + 21, 2)
-        if not attributes & (_CONTROL | _TRANSACTIONAL):
-            if attributes & _CODEC:
-                return position, next_offset, 1
-            full_at = note_records(
-                keys,
-                buf,
-                position + 61,
-                position + size,
-                _int32(buf, position + 57),
-                base_offset,
-                from_offset,
-            )
-            if full_at >= 0:
-                return position, full_at, 2
+        if attributes & (_CODEC | _CONTROL | _TRANSACTIONAL):
+            return position, next_offset, 1
+        full_at = note_records(
+            keys,
+            buf,
+            position + 61,
+            position + size,
+            _int32(buf, position + 57),
+            base_offset,
+            from_offset,
+        )
+        if full_at >= 0:
+            return position, full_at, 2
         next_offset = base_offset + _int32(buf, position + 23) + 1
         position += size
     return position, next_offset, 0
@@ -188,8 +186,8 @@ def sift_batches(
         attributes = _unsigned(buf, position + 21, 2)
         count = _int32(buf, position + 57)
         stays = True
-        if not attributes & _CONTROL and base_offset < sift.clean_end:
-            if attributes & _CODEC:
+        if base_offset < sift.clean_end:
+            if attributes & (_CODEC | _CONTROL | _TRANSACTIONAL):
                 return position, out_at, 1
             has_horizon = attributes & _HAS_HORIZON != 0
             is_expired = has_horizon and _int64(buf, position + 27) <= sift.now_ms

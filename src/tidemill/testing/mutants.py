@@ -24,6 +24,7 @@ from importlib import import_module
 from typing import Any, final
 
 from tidemill.core.compiled import is_compiled
+from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
 from tidemill.core.owner_lease import ALWAYS
@@ -40,6 +41,7 @@ from tidemill.server.fetching.fetch_sessions import FetchTarget
 from tidemill.server.handlers.data.fetch_reader import FetchReader
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogCut
+from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.generated.fetch import FetchPartition
 
 __all__ = [
@@ -535,3 +537,28 @@ def _rename_at_once(original: Function) -> Function:
 @mutant("topic by name", "tidemill.storage.directory.log_directory:LogDirectory.get")
 def _by_name(original: Function) -> Function:
     return lambda directory, partition, _topic_id=None: original(directory, partition)
+
+
+# --- transactions: found by the crash states (`tests/crash/transaction_hunt.py`) ------------------
+
+_PRODUCERS = "tidemill.storage.state.producer_state:ProducerStates"
+
+
+@mutant("stable offset before the marker", f"{_PRODUCERS}.stable_offset")
+def _stable_too_early(_original: Function) -> Function:
+    return lambda _producers, high_watermark: high_watermark
+
+
+@mutant("open transaction expires", f"{_PRODUCERS}.expire")
+def _open_expires(original: Function) -> Function:
+    def expire(producers: ProducerStates, *bounds: int, **options: int) -> int:
+        producers._open.clear()
+        count: int = original(producers, *bounds, **options)
+        return count
+
+    return expire
+
+
+@mutant("aborted index not cut", "tidemill.storage.index.aborted_index:AbortedIndex.head")
+def _aborted_not_cut(original: Function) -> Function:
+    return lambda aborted, _end_offset: original(aborted, INT64_MAX)

@@ -17,10 +17,11 @@ from struct import Struct
 from typing import NamedTuple
 
 from tidemill.core.errors import KafkaError
-from tidemill.wire.batch import BatchHeader, CorruptBatch
+from tidemill.hot import record_encode
+from tidemill.wire.batch import BatchHeader, CorruptBatch, rebuild
 from tidemill.wire.records import Record, build_batch, iter_records
 
-__all__ = ["TransactionMarker", "build_marker", "read_marker"]
+__all__ = ["TransactionMarker", "build_marker", "read_marker", "with_horizon"]
 
 _VERSION = 0
 _COMMIT = 1
@@ -82,6 +83,28 @@ def read_marker(view: memoryview, header: BatchHeader) -> TransactionMarker:
     if marker is None:
         raise CorruptBatch(f"no transaction marker at offset {header.base_offset}")
     return marker
+
+
+def with_horizon(view: memoryview, header: BatchHeader, delete_horizon_ms: int) -> bytearray:
+    """The same marker with a delete horizon, as compaction sets it (KIP-534)."""
+    records = list(iter_records(view, header))
+    rows: list[record_encode.Row] = [
+        (
+            record.offset - header.base_offset,
+            record.timestamp - delete_horizon_ms,
+            record.key,
+            record.value,
+            [(name.encode(), data) for name, data in record.headers],
+        )
+        for record in records
+    ]
+    return rebuild(
+        header,
+        record_encode.encode(rows),
+        record_count=len(records),
+        max_timestamp=header.max_timestamp,
+        delete_horizon_ms=delete_horizon_ms,
+    )
 
 
 def _try_read(records: list[Record]) -> TransactionMarker | None:

@@ -65,10 +65,12 @@ def test_a_compressed_batch_is_left_to_the_caller(hot, keys):
 
 
 @pytest.mark.parametrize("flag", ["transactional", "control"])
-def test_transactions_are_skipped_when_keys_are_noted(hot, keys, flag):
+def test_transactions_are_left_to_the_caller(hot, keys, flag):
     data = batch(0, (b"a", b"1"), producer_id=1, producer_epoch=0, **{flag: True})
-    assert note(hot, keys, data) == (len(data), 1, hot.DONE)
+    assert note(hot, keys, data) == (0, 0, hot.OTHER)
     assert keys.key_count == 0
+    assert sift(hot, keys, data)[2] == hot.OTHER
+    assert sift(hot, keys, data, clean_end=0)[1] == data
 
 
 def test_a_cut_batch_ends_the_walk(hot, keys):
@@ -162,12 +164,6 @@ def test_records_after_the_clean_end_stay(hot, keys):
     data = batch(0, (b"a", b"1"))
     note(hot, keys, data + batch(1, (b"a", b"2")))
     assert sift(hot, keys, data, clean_end=0)[1] == data
-
-
-def test_control_batches_are_copied(hot, keys):
-    data = batch(0, (b"a", b"1"), producer_id=1, producer_epoch=0, control=True)
-    note(hot, keys, batch(7, (b"a", b"2")))
-    assert sift(hot, keys, data)[1] == data
 
 
 def test_a_noted_tombstone_without_a_horizon_is_left_to_the_caller(hot, keys):

@@ -18,6 +18,10 @@ Tombstones. A batch with a tombstone gets a *delete horizon* when it is first cl
 does. After the horizon the tombstone is dropped too. By then the log has no older record of its
 key: the cleaning that set the horizon had noted the tombstone, and it writes oldest segments first.
 
+Transactions. Records of an aborted transaction go, whatever their key. When nothing of a
+transaction is left, not even an empty batch, its marker gets a delete horizon too, and goes after
+it. Nothing at or above the last stable offset is touched: there transactions are undecided.
+
 Some batches stay although they are empty: those that a producer may still retry, the first of each
 leader epoch, and the last of each written segment. The last one keeps segments adjacent; recovery
 would take a gap for a loss.
@@ -37,6 +41,7 @@ from tidemill.hot.key_offsets import SLOT_BYTES
 from tidemill.hot.record_sift import Sift
 from tidemill.storage.compaction.key_collector import KeyCollector
 from tidemill.storage.compaction.segment_rewriter import SegmentRewriter
+from tidemill.storage.compaction.transactions_left import TransactionsLeft
 from tidemill.storage.files.disk import Disk
 from tidemill.storage.log.partition_log import FilePartitionLog
 from tidemill.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
@@ -93,6 +98,7 @@ class Compaction:
             slot_count=self._slot_count(segments[-1].next_offset - point),
             secret=self._secret,
             from_offset=point,
+            find_aborted=log.find_aborted,
         )
         yield collector.allocate
         for segment in segments:
@@ -100,8 +106,9 @@ class Compaction:
                 yield from self._note(collector, segment)
         sift = Sift(collector.keys, collector.noted_from, collector.next_offset, self._now_ms)
         kept = log.kept_batches()
+        left = TransactionsLeft()
         for group in self._groups(collector.next_offset):
-            yield from self._rewrite(sift, group, kept)
+            yield from self._rewrite(sift, group, kept, left)
         yield from self._move_point(collector.next_offset)
 
     @property
@@ -145,13 +152,19 @@ class Compaction:
         )
 
     def _rewrite(
-        self, sift: Sift, group: Sequence[Segment], kept: frozenset[int]
+        self,
+        sift: Sift,
+        group: Sequence[Segment],
+        kept: frozenset[int],
+        left: TransactionsLeft,
     ) -> Iterator[Step]:
         work = SegmentRewriter(
             self._disk,
             sift,
             group,
             kept=kept,
+            left=left,
+            find_aborted=self._log.find_aborted,
             index_interval_bytes=self._log.config.index_interval_bytes,
             delete_retention_ms=self._log.config.delete_retention_ms,
         )

@@ -1,8 +1,9 @@
 """The first pass of a cleaning: reads the dirty part of a log and notes its keys; for threads.
 
 Compiled code notes plain batches, many per call (`hot.record_sift`), a few kilobytes per call, so
-that the event loop gets the interpreter in between. Compressed batches are opened here, one by one.
-Every byte is checked: a damaged segment is not cleaned.
+that the event loop gets the interpreter in between. Batches that are compressed or belong to a
+transaction are opened here, one by one; aborted records replace nothing. Every byte is checked: a
+damaged segment is not cleaned.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tidemill.core.limits import MIB
 from tidemill.hot.key_offsets import SLOT_BYTES, KeyOffsets
 from tidemill.hot.record_sift import FULL, OTHER, note_batches, note_records
 from tidemill.storage.compaction.batch_window import SLICE_BYTES, read_window
+from tidemill.storage.compaction.transactions_left import FindAborted, TransactionOutcomes
 from tidemill.storage.files.disk import DiskFile
 from tidemill.storage.log.segment import Segment
 from tidemill.wire.batch import BatchHeader, CorruptBatch, read_header, records_section
@@ -26,7 +28,11 @@ __all__ = ["KeyCollector"]
 class KeyCollector:
     """Notes the keys of one segment after the other."""
 
-    def __init__(self, *, slot_count: int, secret: int, from_offset: int) -> None:
+    def __init__(
+        self, *, slot_count: int, secret: int, from_offset: int, find_aborted: FindAborted
+    ) -> None:
+        self._find_aborted = find_aborted
+        self._outcomes: TransactionOutcomes | None = None
         self._slot_count = slot_count
         self._secret = secret
         self._from_offset = from_offset
@@ -56,6 +62,7 @@ class KeyCollector:
         """Continue with this segment."""
         offset = self._from_offset
         self._segment, self._file = segment, segment.file()
+        self._outcomes = TransactionOutcomes(self._find_aborted, segment)
         self.position, header = segment.finder().locate(offset)
         if self.noted_from < 0:
             self.noted_from = offset if header is None else min(offset, header.base_offset)
@@ -86,14 +93,17 @@ class KeyCollector:
             )
             if outcome == OTHER:
                 header = read_header(view, at)
-                full_at = self._note_compressed(view[at:], header)
+                full_at = self._note_one(view[at:], header)
                 self.next_offset = header.next_offset if full_at < 0 else full_at
                 outcome = OTHER if full_at < 0 else FULL
                 at += header.size_bytes
         self.is_full = outcome == FULL
         return at
 
-    def _note_compressed(self, view: memoryview, header: BatchHeader) -> int:
+    def _note_one(self, view: memoryview, header: BatchHeader) -> int:
+        assert self._outcomes is not None
+        if header.is_control or self._outcomes.is_aborted(header):
+            return -1
         section = records_section(view, header)
         return note_records(
             self.keys,

@@ -2,8 +2,8 @@
 
 Compiled code copies or drops plain batches, many per call (`hot.record_sift`), a few kilobytes per
 call, so that the event loop gets the interpreter in between. Batches that are compressed, partly
-superseded or get a delete horizon are opened here, one by one. Every byte is checked: a damaged
-segment is not cleaned.
+superseded, get a delete horizon or belong to a transaction are opened here, one by one. Every byte
+is checked: a damaged segment is not cleaned.
 """
 
 from __future__ import annotations
@@ -15,6 +15,11 @@ from crc32c import crc32c
 
 from tidemill.hot.record_sift import OTHER, Sift, sift_batches, sift_records
 from tidemill.storage.compaction.batch_window import SLICE_BYTES, read_window
+from tidemill.storage.compaction.transactions_left import (
+    FindAborted,
+    TransactionOutcomes,
+    TransactionsLeft,
+)
 from tidemill.storage.files.disk import Buffer, Disk, DiskFile
 from tidemill.storage.files.log_file_names import CLEANED_SUFFIX
 from tidemill.storage.index.segment_index import SegmentIndex, index_paths
@@ -29,6 +34,7 @@ from tidemill.wire.batch import (
     rebuild,
     records_section,
 )
+from tidemill.wire.transaction_marker import read_marker, with_horizon
 
 __all__ = ["SegmentRewriter"]
 
@@ -48,9 +54,15 @@ class SegmentRewriter:
         sources: Sequence[Segment],
         *,
         kept: frozenset[int],
+        left: TransactionsLeft,
+        find_aborted: FindAborted,
         index_interval_bytes: int,
         delete_retention_ms: int,
     ) -> None:
+        """`left` is shared by all passes of one cleaning."""
+        self._left = left
+        self._find_aborted = find_aborted
+        self._outcomes: TransactionOutcomes | None = None
         self._disk = disk
         self._sift = sift
         self._sources = sources
@@ -100,6 +112,7 @@ class SegmentRewriter:
     def _run_window(self, segment: Segment) -> None:
         if self._source_file is None:
             self._source_file = segment.file()
+            self._outcomes = TransactionOutcomes(self._find_aborted, segment)
             self._keep_last_batch(segment)
         view = read_window(self._source_file, self._position, segment.size_bytes)
         chunks, at = self._sifted(view)
@@ -131,7 +144,7 @@ class SegmentRewriter:
                 chunks.append(memoryview(out)[copied_from:out_at])
             if outcome == OTHER:
                 header = read_header(view, at)
-                made = self._remade(view[at : at + header.size_bytes], header)
+                made = self._one(view[at : at + header.size_bytes], header)
                 if made is not None:
                     made_header = read_header(made)
                     self._note(header.base_offset, made_header.max_timestamp, len(made))
@@ -145,6 +158,37 @@ class SegmentRewriter:
         self._index.note(base_offset, max_timestamp, self.size_bytes)
         self.size_bytes += size_bytes
 
+    def _one(self, view: memoryview, header: BatchHeader) -> Buffer | None:
+        """A batch that is not simply copied; None if it is dropped."""
+        assert self._outcomes is not None
+        if header.is_control:
+            return self._marker(view, header)
+        if self._outcomes.is_aborted(header) and header.record_count:
+            self.has_changed = True
+            self._sift.records_dropped += header.record_count
+            made = self._emptied(header)
+        else:
+            made = self._remade(view, header)
+        if made is not None:
+            self._left.note(header)
+        return made
+
+    def _marker(self, view: memoryview, header: BatchHeader) -> Buffer | None:
+        """A transaction marker. One that a replay needs stays as it is."""
+        made: Buffer | None = view
+        if not self._left.end(header) and not self._is_kept(header):
+            horizon_ms = header.delete_horizon_ms
+            if horizon_ms is None:
+                made = with_horizon(view, header, self._horizon_ms)
+                self.has_changed = True
+            elif horizon_ms <= self._sift.now_ms:
+                made = None
+                self.has_changed = True
+                self._sift.records_dropped += header.record_count
+        if made is not None:
+            self._index.note_marker(header, read_marker(view, header))
+        return made
+
     def _remade(self, view: memoryview, header: BatchHeader) -> Buffer | None:
         """A batch that is neither simply copied nor dropped; None if it is dropped after all."""
         section, count = records_section(view, header), header.record_count
@@ -157,7 +201,7 @@ class SegmentRewriter:
         needs_horizon = (
             marks > 0 and horizon_ms is None and header.base_offset >= self._sift.noted_from
         )
-        if stayed == count and not needs_horizon:
+        if stayed == count and not needs_horizon and (count or self._is_kept(header)):
             return view
         self.has_changed = True
         self._sift.records_dropped += count - stayed
@@ -180,8 +224,11 @@ class SegmentRewriter:
             delete_horizon_ms=horizon_ms,
         )
 
+    def _is_kept(self, header: BatchHeader) -> bool:
+        return header.base_offset in self._sift.kept
+
     def _emptied(self, header: BatchHeader) -> Buffer | None:
-        if header.base_offset not in self._sift.kept:
+        if not self._is_kept(header):
             return None
         return rebuild(
             header, b"", record_count=0, max_timestamp=NO_TIMESTAMP, delete_horizon_ms=None

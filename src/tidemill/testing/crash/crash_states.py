@@ -11,6 +11,7 @@ with what was promised so far:
     I11  the epochs are those of the batches
     I17  nothing is reported as damaged when nothing was; damage changes nothing else
     I18  a repeated batch gets its first offset, the next one in line is accepted
+    I23  the open and the aborted transactions are those of the batches
 
 Some of the states crash a second time, during or right after their recovery.
 """
@@ -30,6 +31,7 @@ from tidemill.testing.crash.mini_broker import MiniBroker, open_directory
 from tidemill.testing.crash.promises import BrokenPromise, Promises, is_next
 from tidemill.testing.sim.disk import SimDisk, SimulatedCrash
 from tidemill.wire.batch import BatchHeader, iter_headers, read_header
+from tidemill.wire.transaction_marker import read_marker
 
 __all__ = ["CrashExplorer", "check_promises", "try_find_repetition"]
 
@@ -138,6 +140,8 @@ def _check_log(name: str, log: PartitionLog, promised: Promises) -> None:
             _require(found.get(offset) == data, f"I1: {name}: acked batch {offset} is lost")
     _check_epochs(name, log, found)
     _check_producers(name, log, promised, found)
+    if not promised.damaged and not promised.is_restarting:
+        _check_transactions(name, log, found)
 
 
 def _batches(log: PartitionLog, promised: Promises) -> Iterator[bytes]:
@@ -172,6 +176,8 @@ def _check_producers(
     sent: dict[int, list[int]] = {}
     for offset, data in found.items():
         header = read_header(data)
+        if header.is_control:
+            continue
         newest[header.producer_id] = header
         sent.setdefault(header.producer_id, []).append(offset)
     for producer_id, batch in promised.last_acked.items():
@@ -189,6 +195,33 @@ def _check_producers(
                 is_next(log, producer_id, header.last_sequence + 1),
                 f"I18: {name}: producer {producer_id} cannot continue after {header.last_sequence}",
             )
+
+
+def _check_transactions(name: str, log: PartitionLog, found: dict[int, bytes]) -> None:
+    """What the batches say, one by one, against what the log knows."""
+    opened: dict[int, int] = {}
+    aborted = []
+    for offset, data in found.items():
+        header = read_header(data)
+        if header.is_control:
+            opened.pop(header.producer_id, None)
+            marker = read_marker(memoryview(data), header)
+            if marker.aborts_records:
+                aborted.append((header.producer_id, marker.first_offset, offset))
+        elif header.is_transactional:
+            opened.setdefault(header.producer_id, offset)
+    start, end = log.log_start_offset, log.log_end_offset
+    stable = log.producers.stable_offset(end)
+    undecided = min([end, *opened.values()])
+    # A transaction that began below the log start holds more than its batches show.
+    _require(
+        stable == undecided if stable >= start else stable <= undecided,
+        f"I23: {name} is stable up to {stable}, the batches say {undecided}",
+    )
+    known = [
+        (one.producer_id, one.first_offset, one.last_offset) for one in log.find_aborted(start, end)
+    ]
+    _require(known == aborted, f"I23: {name}: {known} were aborted, the markers say {aborted}")
 
 
 def try_find_repetition(log: PartitionLog, header: BatchHeader) -> int | None:

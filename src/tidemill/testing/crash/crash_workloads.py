@@ -23,6 +23,7 @@ __all__ = [
     "kill_workload",
     "mixed_workload",
     "restart_workload",
+    "transaction_workload",
     "truncation_workload",
 ]
 
@@ -95,6 +96,36 @@ def truncation_workload(broker: MiniBroker, _disk: SimDisk) -> None:
     broker.flush()
     broker.produce(A, size=400, producer_id=1)
     broker.flush()
+
+
+def transaction_workload(broker: MiniBroker, disk: SimDisk) -> None:
+    """Transactions over several segments end, are cut open again, and outlive processes."""
+    broker.create(A, 1)
+    for producer_id in (20, 21, 20, 22):
+        broker.transact(A, size=400, producer_id=producer_id)
+    broker.flush()
+    broker.end(A, 20, commit=False)
+    for _ in range(2):
+        broker.produce(A, size=400, producer_id=1)
+    cut_at = broker.log(A).log_end_offset
+    broker.transact(A, size=100, producer_id=20)
+    broker.end(A, 20, commit=False)
+    broker.end(A, 21, commit=False)
+    broker.flush()
+    broker.checkpoint()
+    broker.truncate(A, cut_at)
+    broker.new_leader_epoch()
+    for _ in range(5):
+        broker.produce(A, size=100)
+    broker.end(A, 21, commit=True)
+    broker.produce(A, size=1_500)
+    broker.flush()
+    broker.checkpoint()
+    broker.reopen(disk.restart())
+    broker.transact(A, size=300, producer_id=22)
+    broker.end(A, 22, commit=False)
+    broker.flush()
+    broker.apply_retention(A, keep_bytes=2_500)
 
 
 def journal_workload(broker: MiniBroker, disk: SimDisk) -> None:
@@ -199,13 +230,16 @@ def _repeat(broker: MiniBroker, unanswered: SentBatch) -> None:
 # --- random order --------------------------------------------------------------------------------
 
 
-def mixed_workload(broker: MiniBroker, disk: SimDisk, *, rng: Rng, steps: int) -> None:
-    """Everything that happens to logs, in random order."""
+def mixed_workload(
+    broker: MiniBroker, disk: SimDisk, *, rng: Rng, steps: int, transactions: bool = False
+) -> None:
+    """Everything that happens to logs, in random order; or most of it, mainly transactions."""
+    choice = _STEPS_WITH_TRANSACTIONS if transactions else _STEPS
     broker.create(A, 1)
     broker.create(B, 2)
     _opening(broker)
     for _ in range(steps):
-        step = _STEPS[rng.below(len(_STEPS))]
+        step = choice[rng.below(len(choice))]
         disk = step(broker, disk, rng, A if rng.below(2) else B)
     broker.flush()
 
@@ -232,6 +266,17 @@ def _produce(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartit
         broker.produce(
             partition, size=size, producer_id=producer_id, records=1 + rng.below(RECORDS_MAX)
         )
+    return disk
+
+
+def _transact(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
+    size = (60, 300, 900)[rng.below(3)]
+    broker.transact(partition, size=size, producer_id=20 + rng.below(3))
+    return disk
+
+
+def _end(broker: MiniBroker, disk: SimDisk, rng: Rng, partition: TopicPartition) -> SimDisk:
+    broker.end(partition, 20 + rng.below(3), commit=rng.below(2) == 0)
     return disk
 
 
@@ -318,3 +363,14 @@ _STEPS: tuple[_Step, ...] = (
     _recreate,
 )
 """A step is chosen as often as it is listed."""
+_STEPS_WITH_TRANSACTIONS: tuple[_Step, ...] = (
+    *[_produce] * 2,
+    *[_transact] * 6,
+    *[_end] * 4,
+    *[_flush] * 3,
+    *[_checkpoint] * 2,
+    _retention,
+    *[_truncate] * 2,
+    _clean_restart,
+    _kill,
+)

@@ -28,6 +28,7 @@ from tidemill.testing.crash.promises import BrokenPromise, Promises, SentBatch, 
 from tidemill.testing.sim.disk import SimDisk
 from tidemill.wire.batch import assign_offsets, read_header
 from tidemill.wire.records import Record, build_batch
+from tidemill.wire.transaction_marker import TransactionMarker, build_marker
 
 __all__ = ["SMALL", "SMALL_JOURNAL", "JournaledBroker", "MiniBroker", "open_directory"]
 
@@ -85,11 +86,30 @@ class MiniBroker:
         made = [Record(value, timestamp=self._now_ms)] * records
         return self.append(partition, made, producer_id=producer_id)
 
+    def transact(self, partition: TopicPartition, *, size: int, producer_id: int) -> SentBatch:
+        """Append one batch of the producer's transaction, which it may open."""
+        record = Record(b"t" * size, timestamp=self._now_ms)
+        return self.append(partition, [record], producer_id=producer_id, transactional=True)
+
+    def end(self, partition: TopicPartition, producer_id: int, *, commit: bool) -> SentBatch:
+        """Append the marker that ends the producer's transaction."""
+        log = self.log(partition)
+        span = log.producers.span_ended_at(producer_id, log.log_end_offset)
+        marker = TransactionMarker(commit, 0, *span)
+        view = build_marker(
+            marker, producer_id=producer_id, producer_epoch=0, timestamp=self._now_ms
+        )
+        return self._append(partition, view)
+
     def append(
-        self, partition: TopicPartition, records: Sequence[Record], *, producer_id: int
+        self,
+        partition: TopicPartition,
+        records: Sequence[Record],
+        *,
+        producer_id: int,
+        transactional: bool = False,
     ) -> SentBatch:
         """Append one batch of these records."""
-        log = self.log(partition)
         sequence = self._sequences.get((partition, producer_id), 0)
         view = build_batch(
             records,
@@ -97,8 +117,13 @@ class MiniBroker:
             producer_epoch=-1 if producer_id < 0 else 0,
             base_sequence=-1 if producer_id < 0 else sequence,
             base_offset=max(0, records[0].offset),
+            transactional=transactional,
         )
         self._sequences[partition, producer_id] = sequence + len(records)
+        return self._append(partition, view)
+
+    def _append(self, partition: TopicPartition, view: bytearray) -> SentBatch:
+        log = self.log(partition)
         assign_offsets(view, log.log_end_offset, self._epoch)
         batch = SentBatch(bytes(view), read_header(view))
         self._note_possible(partition, batch)
@@ -154,10 +179,10 @@ class MiniBroker:
         promises = self.promises[partition]
         promises.acked[batch.header.base_offset] = batch.data
         producer_id = batch.header.producer_id
+        if producer_id < 0 or batch.header.is_control:
+            return
         newest = promises.last_acked.get(producer_id)
-        if producer_id >= 0 and (
-            newest is None or newest.header.base_offset < batch.header.base_offset
-        ):
+        if newest is None or newest.header.base_offset < batch.header.base_offset:
             promises.last_acked[producer_id] = batch
 
     def delete_records(self, partition: TopicPartition, offset: int) -> None:

@@ -61,7 +61,11 @@ class Promises:
 def is_next(log: PartitionLog, producer_id: int, sequence: int) -> bool:
     """Whether the log would append this producer's batch with this sequence."""
     probe = build_batch(
-        [Record(b"")], producer_id=producer_id, producer_epoch=0, base_sequence=sequence
+        [Record(b"")],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        transactional=log.producers.continues(producer_id, 0),
     )
     try:
         return log.producers.check(read_header(probe)) is None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 
 from tests.support.batches import NOW_MS
 from tests.support.transactions import marker, records_of
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import ENDED_TRANSACTIONS_MAX
+from tidemill.storage.files.checked_file import encode_checked
 from tidemill.storage.state.ended_transactions import EndedTransactions
 from tidemill.storage.state.producer_bound import ProducerBound
 from tidemill.storage.state.producer_state import ProducerStates
@@ -78,6 +81,17 @@ def test_I23_a_snapshot_keeps_what_is_open_and_what_has_ended():
     assert restored.encode(11) == states.encode(11)
     assert [restored.stable_offset(mark) for mark in (10, 11)] == [5, 6]
     assert restored.last_abort_offset == 10
+
+
+def test_a_snapshot_from_before_there_were_transactions_is_read():
+    producer = struct.pack(">qhqqB", 9, 2, NOW_MS, -1, 1)
+    window = struct.pack(">iiqqq", 4, 6, 40, 42, NOW_MS)
+    payload = struct.pack(">qI", 43, 1) + producer + window
+    states, offset = ProducerStates.decode(encode_checked(b"PROD", 1, payload))
+    assert offset == 43
+    assert states.check(sent(sequence=7, epoch=2)) is None
+    assert states.stable_offset(HIGH) == HIGH
+    assert states.fact_count == 1
 
 
 def test_I23_too_many_ended_transactions_are_held_longer_never_shorter():
