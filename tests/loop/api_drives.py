@@ -10,6 +10,11 @@ from tidemill.wire.generated import alter_configs, consumer_group_heartbeat, del
 from tidemill.wire.generated import describe_quorum as quorum_described
 from tidemill.wire.generated import describe_topic_partitions as partitions_described
 from tidemill.wire.generated import incremental_alter_configs as incremental
+from tidemill.wire.generated.add_offsets_to_txn import AddOffsetsToTxnRequest
+from tidemill.wire.generated.add_partitions_to_txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnTopic,
+)
 from tidemill.wire.generated.alter_partition import (
     AlterPartitionRequest,
     BrokerState,
@@ -42,7 +47,9 @@ from tidemill.wire.generated.describe_configs import (
 from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
+from tidemill.wire.generated.describe_transactions import DescribeTransactionsRequest
 from tidemill.wire.generated.elect_leaders import ElectLeadersRequest
+from tidemill.wire.generated.end_txn import EndTxnRequest
 from tidemill.wire.generated.envelope import EnvelopeRequest
 from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 from tidemill.wire.generated.heartbeat import HeartbeatRequest
@@ -57,6 +64,7 @@ from tidemill.wire.generated.list_offsets import (
     ListOffsetsTopic,
 )
 from tidemill.wire.generated.list_partition_reassignments import ListPartitionReassignmentsRequest
+from tidemill.wire.generated.list_transactions import ListTransactionsRequest
 from tidemill.wire.generated.metadata import MetadataRequest, MetadataRequestTopic
 from tidemill.wire.generated.offset_commit import (
     OffsetCommitRequest,
@@ -80,7 +88,18 @@ from tidemill.wire.generated.replica_progress import (
     ReplicaProgressRequest,
 )
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+
+from tidemill.wire.generated.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from tidemill.wire.generated.unregister_broker import UnregisterBrokerRequest
+from tidemill.wire.generated.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+)
 from tidemill.wire.headers import encode_request
 
 WIDE = 300
@@ -329,6 +348,50 @@ async def as_another_broker(stage: Stage) -> None:
     connection.close()
 
 
+async def transactions(stage: Stage) -> None:
+    """A transaction over a wide topic and the offsets of a group, ended by markers of a broker."""
+    await stage.create("wide", WIDE)
+    await find_coordinator(stage)
+    await stage.ask(FindCoordinatorRequest(key_type=1, key="pay"), 3)
+    begun = await stage.ask(
+        InitProducerIdRequest(transactional_id="pay", transaction_timeout_ms=60_000), 4
+    )
+    producer = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+    everywhere = AddPartitionsToTxnTopic(name="wide", partitions=list(range(WIDE)))
+    await stage.ask(
+        AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id="pay",
+            v3_and_below_producer_id=begun.producer_id,
+            v3_and_below_producer_epoch=begun.producer_epoch,
+            v3_and_below_topics=[everywhere],
+        ),
+        3,
+    )
+    named = {"transactional_id": "pay", "group_id": "g"}
+    await stage.ask(AddOffsetsToTxnRequest(**named, **producer), 3)
+    wanted = [
+        TxnOffsetCommitRequestPartition(partition_index=i, committed_offset=1) for i in range(WIDE)
+    ]
+    topics = [TxnOffsetCommitRequestTopic(name="wide", partitions=wanted)]
+    await stage.ask(TxnOffsetCommitRequest(topics=topics, **named, **producer), 3)
+    await stage.ask(DescribeTransactionsRequest(transactional_ids=["pay"]), 0)
+    await stage.ask(EndTxnRequest(transactional_id="pay", committed=True, **producer), 3)
+    await stage.ask(ListTransactionsRequest(), 1)
+    await markers(stage)
+
+
+async def markers(stage: Stage) -> None:
+    """Markers of another coordinator, for every partition of a wide topic."""
+    cluster = stage.world.broker(0).cluster
+    host, port = cluster.image.brokers[0].peer_endpoint
+    net = stage.world.client_net("another")
+    connection = await BrokerConnection.open(net, host, port, timeout_s=5.0)
+    everywhere = WritableTxnMarkerTopic(name="wide", partition_indexes=list(range(WIDE)))
+    marker = WritableTxnMarker(producer_id=99_999, transaction_result=True, topics=[everywhere])
+    await Stage(stage.world, connection).ask(WriteTxnMarkersRequest(markers=[marker]), 2)
+    connection.close()
+
+
 async def offsets(stage: Stage) -> None:
     """Commit, fetch and delete the offsets of a wide topic."""
     await stage.create("wide", WIDE)
@@ -408,6 +471,18 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
         (ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.CONSUMER_GROUP_DESCRIBE),
     ),
     "offsets": (offsets, (ApiKey.OFFSET_COMMIT, ApiKey.OFFSET_FETCH, ApiKey.OFFSET_DELETE)),
+    "transactions": (
+        transactions,
+        (
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            ApiKey.ADD_OFFSETS_TO_TXN,
+            ApiKey.TXN_OFFSET_COMMIT,
+            ApiKey.END_TXN,
+            ApiKey.WRITE_TXN_MARKERS,
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            ApiKey.LIST_TRANSACTIONS,
+        ),
+    ),
     "many groups": (
         many_groups,
         (ApiKey.LIST_GROUPS, ApiKey.DESCRIBE_GROUPS, ApiKey.DELETE_GROUPS),

@@ -18,6 +18,7 @@ import pytest
 from tests.scenario.classic_stage import ClassicStage
 from tests.scenario.consumer_stage import ConsumerStage
 from tests.scenario.replication_stage import ReplicationStage
+from tests.scenario.transaction_stage import TransactionStage
 
 FOLDER = Path(__file__).parent
 BLOCK = re.compile(r"(?P<commands>(?:^[^\s#].*\n)+)^----\n(?P<expected>(?:^.+\n)*)", re.M)
@@ -52,6 +53,7 @@ STAGES: dict[str, Callable[[], Stage]] = {
     "classic": ClassicStage,
     "consumer": ConsumerStage,
     "replication": ReplicationStage,
+    "transaction": TransactionStage,
 }
 
 

@@ -64,6 +64,7 @@ PURE = (
     "core/config/live_config.py",
     "core/config/memory_parts.py",
     "core/config/topic_defaults.py",
+    "core/config/transaction_config.py",
     "core/config/zookeeper_config.py",
     "core/loop/deferred.py",
     "client/network/metadata_cache.py",
@@ -100,6 +101,7 @@ PURE = (
     "replication/pulling/lanes.py",
     "replication/serving/",
     "replication/waiters.py",
+    "coordinators/runtime/batch_sized_work.py",
     "coordinators/runtime/deadlines.py",
     "coordinators/runtime/shard.py",
     "coordinators/group/base/",
@@ -109,6 +111,11 @@ PURE = (
     "coordinators/group/offsets/",
     "coordinators/group/registry.py",
     "coordinators/group/shard.py",
+    "coordinators/transaction/decisions.py",
+    "coordinators/transaction/records.py",
+    "coordinators/transaction/shard.py",
+    "coordinators/transaction/states.py",
+    "coordinators/transaction/transaction.py",
     "spark/pipelines/framework/failures.py",
     "spark/pipelines/json_splicing.py",
     "spark/pipelines/merging/batch_folders.py",
@@ -130,6 +137,7 @@ IMPURE_MODULES = frozenset(
 IMPURE_SEAMS = ("tidemill.core.clock", "tidemill.core.rng", "tidemill.core.net")
 
 ASYNC_SHELLS = (
+    "core/loop/awaiting.py",
     "core/loop/event_loop.py",
     "core/loop/lifecycle.py",
     "core/loop/live_pause.py",
@@ -157,6 +165,7 @@ ASYNC_SHELLS = (
     "replication/pending_logs.py",
     "coordinators/runtime/shard_loading.py",
     "coordinators/runtime/coordinator_runtime.py",
+    "coordinators/transaction/transaction_verifier.py",
     "server/",
     "client/",
     "broker/",

@@ -1,6 +1,7 @@
 """Writes `tidemill.wire.generated` from Kafka's message schemas.
 
-    python -m tools.schema_gen --jars kafka-clients-4.3.1.jar kafka-group-coordinator-4.3.1.jar
+    python -m tools.schema_gen --jars kafka-clients-4.3.1.jar kafka-group-coordinator-4.3.1.jar \
+        kafka-transaction-coordinator-4.3.1.jar
                                           adopt new schemas, then write the code
     python -m tools.schema_gen            write the code from the stored schemas
     python -m tools.schema_gen --check    fail if the checked-in code differs

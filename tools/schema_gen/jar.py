@@ -60,7 +60,11 @@ GROUP_RECORDS = (
     "ConsumerGroupCurrentMemberAssignment",
     "ConsumerGroupRegularExpression",
 )
-RECORDS = frozenset(f"{name}{part}" for name in GROUP_RECORDS for part in ("Key", "Value"))
+TRANSACTION_RECORDS = ("TransactionLog",)
+"""The record in the transaction coordinator's log."""
+RECORDS = frozenset(
+    f"{name}{part}" for name in (*GROUP_RECORDS, *TRANSACTION_RECORDS) for part in ("Key", "Value")
+)
 RECORD_KINDS = ("coordinator-key", "coordinator-value")
 
 _KEPT = ("apiKey", "type", "name", "validVersions", "flexibleVersions", "latestVersionUnstable")

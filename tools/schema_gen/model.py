@@ -149,8 +149,10 @@ def _add_struct(
 
 
 def _field(row: Schema, message: Message) -> Field:
-    versions = Versions.parse(row["versions"]) & message.versions
     is_tagged = "tag" in row
+    # Some records give tagged fields no versions but the tagged ones.
+    named = row["versions"] if "versions" in row else row["taggedVersions"]
+    versions = Versions.parse(named) & message.versions
     if is_tagged and Versions.parse(row["taggedVersions"]) & message.versions != versions:
         raise NotImplementedError(f"{message.name}.{row['name']} is tagged in some versions only")
     flexible = message.flexible

@@ -98,7 +98,13 @@ class Broker:
             self._seams.rng,
             clock=self._seams.clock,
         )
-        self._coordinators = Coordinators(self._seams, self.cluster, self._timers)
+        self._coordinators = Coordinators(
+            self._seams,
+            self.cluster,
+            self._timers,
+            supervisor=self._supervisor,
+            find_partition=lambda name: self.replicas.find(*name),
+        )
 
     @property
     def replicas(self) -> ReplicaManager:
@@ -221,6 +227,7 @@ class Broker:
         await self._serving.stop()
         await self._data.flusher.finish()
         await self._supervisor.stop()
+        self._coordinators.close()
         self._data.controller.close()
         self._timers.stop()
         # Without the mark the next life says again that records may be missing (I14).
@@ -244,6 +251,7 @@ class Broker:
         """End as a killed process does, for tests: nothing is answered, flushed or marked."""
         self._serving.abort_connections()
         await self._supervisor.stop()
+        self._coordinators.close()
         self._data.controller.close()
         await self._serving.stop()
         self._timers.stop()

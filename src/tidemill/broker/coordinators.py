@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import final
 
 from tidemill.broker.background import Loops
 from tidemill.broker.seams import Seams
+from tidemill.client.network.peer_links import PeerLinks
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.coordinators.transaction.marker_sender import MarkerSender
+from tidemill.coordinators.transaction.marker_writer import MarkedPartition, MarkerWriter
+from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
+from tidemill.coordinators.transaction.transaction_verifier import TransactionVerifier
+from tidemill.core.config.endpoint import Endpoint
+from tidemill.core.ids import TopicPartition
+from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.metadata.cluster import Cluster
-from tidemill.metadata.image.metadata_image import Delta, PartitionImage
+from tidemill.metadata.image.metadata_image import Delta, MetadataImage, PartitionImage
 from tidemill.replication.partition import Partition
 
 __all__ = ["Coordinators"]
@@ -19,21 +28,81 @@ __all__ = ["Coordinators"]
 class Coordinators:
     """Each coordinates what hashes to the partitions of its internal topic that are led here."""
 
-    def __init__(self, seams: Seams, cluster: Cluster, timers: LoopTimers) -> None:
+    def __init__(
+        self,
+        seams: Seams,
+        cluster: Cluster,
+        timers: LoopTimers,
+        *,
+        supervisor: Supervisor,
+        find_partition: Callable[[TopicPartition], MarkedPartition | None],
+    ) -> None:
+        """`find_partition` gives a partition of this broker, for markers."""
+
+        def image() -> MetadataImage:
+            return cluster.image
+
         self.groups = GroupCoordinator(
             cluster.live,
             clock=seams.clock,
             timers=timers,
             disk=seams.disk,
-            image=lambda: cluster.image,
+            image=image,
             lease=cluster.lease,
+        )
+        self.transactions = TransactionCoordinator(
+            cluster.live,
+            clock=seams.clock,
+            timers=timers,
+            disk=seams.disk,
+            image=image,
+            carry_out=lambda *decided: self.sender.carry_out(*decided),
+            lease=cluster.lease,
+        )
+        self.markers = MarkerWriter(find_partition, self.groups, clock=seams.clock, timers=timers)
+        self._marker_links = _peer_links(seams, cluster, "markers")
+        self._verifier_links = _peer_links(seams, cluster, "transactions")
+        self.sender = MarkerSender(
+            cluster.broker_id,
+            self.transactions.runtime,
+            self.markers,
+            self._marker_links,
+            image=image,
+            clock=seams.clock,
+            timers=timers,
+            supervisor=supervisor,
+        )
+        self.verifier = TransactionVerifier(
+            cluster.broker_id,
+            self.transactions,
+            self._verifier_links,
+            image=image,
+            supervisor=supervisor,
         )
 
     def loops(self) -> Loops:
         yield "group coordinator", self.groups.runtime.run()
+        yield "transaction coordinator", self.transactions.runtime.run()
 
     def role_changed(self, partition: Partition, _image: PartitionImage) -> None:
-        self.groups.role_changed(partition.name, partition if partition.is_leader else None)
+        led = partition if partition.is_leader else None
+        self.groups.role_changed(partition.name, led)
+        self.transactions.role_changed(partition.name, led)
 
     def metadata_changed(self, delta: Delta) -> None:
         self.groups.metadata_changed(delta)
+
+    def close(self) -> None:
+        """End the connections to other brokers."""
+        self._marker_links.close()
+        self._verifier_links.close()
+
+
+def _peer_links(seams: Seams, cluster: Cluster, client_id: str) -> PeerLinks:
+    """Two kinds of requests never wait for each other: each has connections of its own."""
+
+    def find(broker_id: int) -> Endpoint | None:
+        broker = cluster.image.brokers.get(broker_id)
+        return None if broker is None else broker.peer_endpoint
+
+    return PeerLinks(seams.net, find, client_id=client_id)

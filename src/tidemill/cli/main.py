@@ -24,6 +24,7 @@ _COMMANDS = {
     "up": "Run a broker, or several.",
     "topic": "Create, list, describe, alter and delete topics.",
     "group": "List, describe, reset and delete consumer groups.",
+    "transaction": "List, describe and abort transactions.",
     "cluster": "Describe the cluster, elect leaders, and move replicas.",
     "produce": "Send lines from standard input to a topic.",
     "consume": "Print the records of a topic.",

@@ -225,6 +225,20 @@ APPEND_RETRY_MS = 1_000
 OFFSETS_BATCH_BYTES_MAX = 8 * MIB
 """The topic's `max.message.bytes`: a thousand members with their assignments fit."""
 
+# --- transactions --------------------------------------------------------------------------------
+TRANSACTION_PARTITIONS_MAX = 10_000
+"""Partitions of one transaction: each addition writes a record that names all of them."""
+TRANSACTION_RECORD_BYTES_MAX = 768 * KIB
+"""A transaction's record: fits a topic's default limit, also with what its end adds."""
+TRANSACTIONS_BATCH_BYTES_MAX = 2 * MIB
+"""The topic's `max.message.bytes`: a batch of timeouts is one record larger than its limit."""
+MARKERS_PER_REQUEST_MAX = 2_000
+"""Markers that one request to another broker brings; more wait for the next one."""
+VERIFICATIONS_WAITING_MAX = 10_000
+"""Partitions that wait for a remote coordinator's word; more are refused as not available."""
+VERIFIED_PER_REQUEST_MAX = 5_000
+"""Partitions that one request to a coordinator asks about; more wait for the next one."""
+
 # --- consumer protocol ---------------------------------------------------------------------------
 QUICK_HEARTBEAT_MS = 500
 """Shortest heartbeat interval of members while their group changes."""

@@ -26,10 +26,20 @@ class ProducerIds:
         self._block = self._block[1:]
         return first
 
-    async def next(self) -> int:
-        """The next id; the store is asked once per block."""
-        while (producer_id := self.try_next()) is None:
+    @property
+    def has_any(self) -> bool:
+        """Whether `try_next` gives an id."""
+        return bool(self._block)
+
+    async def refill(self) -> None:
+        """Reserve a block unless there is one; StoreUnavailable if that fails."""
+        while not self._block:
             block = await self._reserve(BLOCK_SIZE)
             if not self._block:  # another caller may have reserved one meanwhile
                 self._block = block
+
+    async def next(self) -> int:
+        """The next id; the store is asked once per block."""
+        while (producer_id := self.try_next()) is None:
+            await self.refill()
         return producer_id

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Coroutine
 from dataclasses import replace
 
-from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.broker.coordinators import Coordinators
+from tidemill.broker.seams import Seams
 from tidemill.core.byte_rate import ByteRate
 from tidemill.core.config.broker_config import Endpoint, broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -159,34 +160,33 @@ class OneBroker:
         self.config = broker_config(values=values)
         self.cluster = Cluster(self.session, self.config, SeededRng(1), clock=self.clock)
         self.timers = LoopTimers(self.clock)
-        self.groups = GroupCoordinator(
-            self.cluster.live,
-            clock=self.clock,
-            timers=self.timers,
-            disk=self.disk,
-            image=lambda: self.cluster.image,
-            lease=self.cluster,
+        self.supervisor = Supervisor(lambda name, error: None)
+        self.coordinators = Coordinators(
+            Seams(clock=self.clock, net=None, disk=self.disk, rng=SeededRng(3)),
+            self.cluster,
+            self.timers,
+            supervisor=self.supervisor,
+            find_partition=lambda name: self.replicas.find(*name),
         )
+        self.groups = self.coordinators.groups
+        self.transactions = self.coordinators.transactions
         self.logs = MemoryLogs()
         self.replicas = ReplicaManager(
             NODE_ID,
             self.logs,
             NoFlushes(),
             clock=self.clock,
-            followed=self._role_changed,
+            followed=self.coordinators.role_changed,
             lease=self.cluster,
             broker_epoch=lambda: self.cluster.broker_epoch,
         )
         self.cluster.subscribe(self.replicas.apply)
-        self.cluster.subscribe(self.groups.metadata_changed)
+        self.cluster.subscribe(self.coordinators.metadata_changed)
         self.services = self._services()
         self._dispatcher = Dispatcher(HANDLERS)
         self._api_keys = {load(handler.api_key)[0]: handler.api_key for handler in HANDLERS}
         self.run(self.cluster.start(ADVERTISED, unclean=False))
         self.run(self.cluster.catch_up())
-
-    def _role_changed(self, partition, image):
-        self.groups.role_changed(partition.name, partition if partition.is_leader else None)
 
     def _services(self):
         rng = SeededRng(2)
@@ -201,6 +201,9 @@ class OneBroker:
             replicas=self.replicas,
             pending_logs=self.replicas.pending_logs,
             groups=self.groups,
+            transactions=self.transactions,
+            verifier=self.coordinators.verifier,
+            markers=self.coordinators.markers,
             checkpoint=self._checkpoint,
             telemetry=Telemetry(),
             authorizer=self.permissions,
@@ -209,7 +212,7 @@ class OneBroker:
             producer_ids=ProducerIds(self.cluster.reserve_producer_ids),
             quotas=Quotas(),
             response_memory=MemoryPool(self.config.response_memory_bytes),
-            supervisor=Supervisor(lambda name, error: None),
+            supervisor=self.supervisor,
             parked=ParkedRequests(self.loop.call_soon, self.timers),
             catch_up_rate=ByteRate(
                 lambda: self.cluster.live.current.leader_replication_throttled_rate

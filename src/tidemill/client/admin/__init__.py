@@ -1,1 +1,1 @@
-"""Topics and consumer groups as an administrator sees them."""
+"""Topics, consumer groups and transactions as an administrator sees them."""

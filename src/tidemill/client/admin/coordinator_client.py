@@ -1,13 +1,14 @@
-"""Requests to the broker that coordinates one group.
+"""Requests to the broker that coordinates one group, or one transactional id.
 
-The client looks the coordinator up by the group's name and keeps it. It looks again when the broker
-answers that the group has moved or is still loading, when the broker cannot be reached, or when it
-has left the cluster's metadata.
+The client looks the coordinator up by name and keeps it. It looks again when the broker answers
+that the name has moved or is still loading, when the broker cannot be reached, or when it has left
+the cluster's metadata.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Final, TypeVar, final
 
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
@@ -19,12 +20,11 @@ from tidemill.wire.generated.find_coordinator import (
 )
 from tidemill.wire.message import Message
 
-__all__ = ["CoordinatorClient"]
+__all__ = ["CoordinatorClient", "CoordinatorKind"]
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
 
-_GROUP_KEY_TYPE: Final = 0
 _FIND_VERSION: Final = 4
 """The first version with several keys; later ones only add error codes."""
 
@@ -36,16 +36,30 @@ _MOVED: Final = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Refusals that pass once the group's partition has a leader that has loaded it."""
+"""Refusals that pass once the name's partition has a leader that has loaded it."""
+
+
+class CoordinatorKind(Enum):
+    """What is coordinated, with its key type in FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
 
 
 @final
 class CoordinatorClient:
-    """Sends requests about one group to the broker that coordinates it."""
+    """Sends requests about one group or transactional id to the broker that coordinates it."""
 
-    def __init__(self, cluster: ClusterClient, group: str) -> None:
+    def __init__(
+        self,
+        cluster: ClusterClient,
+        name: str,
+        *,
+        kind: CoordinatorKind = CoordinatorKind.GROUP,
+    ) -> None:
         self._cluster = cluster
-        self._group = group
+        self._name = name
+        self._kind = kind
         self._broker_id: int | None = None
 
     async def broker_id(self) -> int:
@@ -65,7 +79,7 @@ class CoordinatorClient:
                 message, response_type, timeout_s=self._cluster.request_timeout_s, version=version
             )
         except ClientError:
-            # The broker may be gone; then the group has another coordinator.
+            # The broker may be gone; then the name has another coordinator.
             self._broker_id = None
             raise
 
@@ -83,7 +97,7 @@ class CoordinatorClient:
         return await retry_refusals(once, _MOVED)
 
     async def _find(self) -> int:
-        request = FindCoordinatorRequest(key_type=_GROUP_KEY_TYPE, coordinator_keys=[self._group])
+        request = FindCoordinatorRequest(key_type=self._kind.value, coordinator_keys=[self._name])
         connection = await self._cluster.any_connection()
         response = await connection.request(
             request,
@@ -97,4 +111,6 @@ class CoordinatorClient:
                 await self._cluster.refresh([])
             if found.node_id in self._cluster.metadata.brokers:
                 return found.node_id
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"group {self._group}")
+        raise KafkaError(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{self._kind.name.lower()} {self._name}"
+        )

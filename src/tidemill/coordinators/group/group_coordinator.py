@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import TypeVar, final
 
+from tidemill.coordinators.group.offsets.pending_offsets import Verification
 from tidemill.coordinators.group.re2_matcher import Re2Matcher
 from tidemill.coordinators.group.registry import GroupLimit
 from tidemill.coordinators.group.shard import GroupShard
 from tidemill.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
-from tidemill.coordinators.runtime.partition_writer import PartitionWriter
+from tidemill.coordinators.runtime.partition_writer import Marker, PartitionWriter
 from tidemill.coordinators.runtime.shard import Now, Result
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
@@ -100,6 +101,24 @@ class GroupCoordinator:
     ) -> R | Deferred[R]:
         """Read from the group's shard; see `CoordinatorRuntime.read`."""
         return self.runtime.read(self._own_partition(group_id), operation, refuse)
+
+    def append_marker(self, index: int, marker: Marker) -> int:
+        """End a producer's transaction in a partition; see `CoordinatorRuntime.append_marker`."""
+        producer_id = marker.producer.producer_id
+        self.runtime.read(
+            index,
+            lambda shard, _now: shard.pending.void_verifications(producer_id),
+            lambda _code: None,
+        )
+        return self.runtime.append_marker(index, marker)
+
+    def forget_verification(self, group_id: str, verification: Verification) -> None:
+        """The coordinator of the transaction refused; KafkaError if the shard is gone anyway."""
+
+        def forget(shard: GroupShard, _now: Now) -> None:
+            shard.pending.end_verification(verification)
+
+        self.read(group_id, forget, lambda _code: None)
 
     def shards(self) -> Iterator[GroupShard]:
         return self.runtime.shards()

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any, TypeVar, final
 
-from tidemill.coordinators.group.base.batch_sized_work import BatchSizedWork
 from tidemill.coordinators.group.base.group import (
     Caller,
     CommitIdentity,
@@ -26,19 +25,27 @@ from tidemill.coordinators.group.base.group import (
     ShardContext,
     TopicMatcher,
 )
-from tidemill.coordinators.group.base.records import decode_value, is_offset_key, try_decode_key
+from tidemill.coordinators.group.base.records import (
+    decode_offset_value,
+    decode_value,
+    is_offset_key,
+    try_decode_key,
+)
 from tidemill.coordinators.group.classic.classic_group import ClassicGroup
 from tidemill.coordinators.group.consumer.consumer_group import ConsumerGroup
 from tidemill.coordinators.group.consumer.heartbeat_request import check_heartbeat
 from tidemill.coordinators.group.migration import classic_requests
 from tidemill.coordinators.group.migration.upgrade import try_upgrade
+from tidemill.coordinators.group.offsets import transactional_offsets
 from tidemill.coordinators.group.offsets.committed_offsets import OffsetStore
 from tidemill.coordinators.group.offsets.deletion import delete_offsets
 from tidemill.coordinators.group.offsets.expiry import OffsetExpiry
+from tidemill.coordinators.group.offsets.pending_offsets import PendingOffsets, Verification
 from tidemill.coordinators.group.offsets.reading import OffsetReading
 from tidemill.coordinators.group.registry import AnyGroup, GroupLimit, GroupRegistry, is_simple
+from tidemill.coordinators.runtime.batch_sized_work import BatchSizedWork
 from tidemill.coordinators.runtime.deadlines import Deadlines
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, Result
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, Now, ProducerName, Result
 from tidemill.core.config.group_config import GroupConfig
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.loop.deferred import Deferred
@@ -58,6 +65,10 @@ from tidemill.wire.generated.offset_commit import OffsetCommitRequest, OffsetCom
 from tidemill.wire.generated.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from tidemill.wire.generated.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupResponse
+from tidemill.wire.generated.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitResponse,
+)
 
 __all__ = ["GroupShard"]
 
@@ -87,8 +98,10 @@ class GroupShard:
     ) -> None:
         self._context = ShardContext(config, Deadlines(), image, matcher)
         self._offsets = OffsetStore()
+        self.pending = PendingOffsets()
+        """Offsets of open transactions, and questions about them."""
         self._groups = GroupRegistry(
-            self._context, limit or GroupLimit(config.groups_max), self._offsets.has_any
+            self._context, limit or GroupLimit(config.groups_max), self._has_offsets
         )
         self._expiry = OffsetExpiry(config, self._offsets)
         self._topic_changes: Delta | None = None
@@ -121,15 +134,36 @@ class GroupShard:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         if is_offset_key(key):
-            group_id = self._offsets.replay(key, value)
-            if group_id is not None:
-                self._groups.replay_offset(group_id)
+            if key in self.pending.by_key:
+                self.pending.supersede(key)
+            self._replay_offset(key, value)
             return
         name = try_decode_key(key)
         if name is None:
             return
         taken = None if value is None else decode_value(name, value)
         self._groups.replay(name, taken)
+
+    def _replay_offset(self, key: bytes, value: bytes | None) -> None:
+        group_id = self._offsets.replay(key, value)
+        if group_id is not None:
+            self._groups.replay_offset(group_id)
+
+    def replay_pending(self, key: bytes, value: bytes | None, producer: ProducerName) -> None:
+        if not is_offset_key(key):
+            self.replay(key, value)
+            return
+        if value is not None:
+            decode_offset_value(value)  # a damaged value must not wait for its marker
+        self._groups.replay_offset(self.pending.add(key, value, producer))
+
+    def replay_marker(self, producer: ProducerName, *, is_commit: bool) -> None:
+        for key, value in self.pending.take(producer, is_commit=is_commit):
+            self._replay_offset(key, value)
+
+    def _has_offsets(self, group_id: str) -> bool:
+        """Whether the log has an offset of the group, committed or pending."""
+        return self._offsets.has_any(group_id) or self.pending.has_any(group_id)
 
     def loaded(self, now: Now) -> None:
         for group in list(self._groups):
@@ -207,7 +241,7 @@ class GroupShard:
     def _maybe_drop(self, group: AnyGroup) -> None:
         """Forget a group that is empty and has neither a record nor an offset in the log."""
         group_id = group.group_id
-        is_logged = self._groups.is_recorded(group_id) or self._offsets.has_any(group_id)
+        is_logged = self._groups.is_recorded(group_id) or self._has_offsets(group_id)
         if group.is_empty and not is_logged:
             self._groups.drop(group_id)
 
@@ -317,7 +351,7 @@ class GroupShard:
             return group.heartbeat(request, caller, version=version, now=now)
         except KafkaError:
             self._groups.drop(group_id)
-            if self._offsets.has_any(group_id):
+            if self._has_offsets(group_id):
                 self._groups.make_classic(group_id)
             raise
 
@@ -335,7 +369,7 @@ class GroupShard:
         """OffsetCommit (T46)."""
         group = self._groups.try_find(request.group_id)
         if group is None:
-            self._check_simple_commit(request, version)
+            self._check_simple_commit(request.generation_id_or_member_epoch, version)
         else:
             _check_commit(group, request, version, now)
         response, records = self._offsets.commit(
@@ -346,9 +380,45 @@ class GroupShard:
         )
         return Result(response, records)
 
-    def _check_simple_commit(self, request: OffsetCommitRequest, version: int) -> None:
+    def begin_verification(self, producer: ProducerName) -> Result[Verification | None]:
+        """Before the coordinator of a transaction is asked; None if that is not necessary."""
+        if self.pending.is_open(producer):
+            return Result(None)
+        return Result(self.pending.begin_verification(producer.producer_id))
+
+    def commit_in_transaction(
+        self,
+        request: TxnOffsetCommitRequest,
+        verification: Verification | None,
+        *,
+        now: Now,
+    ) -> Result[TxnOffsetCommitResponse]:
+        """TxnOffsetCommit of a producer that its coordinator has confirmed (T55)."""
+        producer = ProducerName(request.producer_id, request.producer_epoch)
+        if verification is None:
+            is_open = self.pending.is_open(producer)
+        else:
+            is_open = self.pending.end_verification(verification)
+        if not is_open:
+            # Asked again, the coordinator says whether the transaction is still open.
+            raise KafkaError(RETRY, "a marker of the producer came meanwhile")
+        group = self._groups.try_find(request.group_id)
+        if group is None:
+            self._check_simple_commit(request.generation_id)
+        else:
+            transactional_offsets.check_group(group, request, now)
+        response, records = self._offsets.commit(
+            transactional_offsets.plain_request(request),
+            image=self._context.image,
+            metadata_bytes_max=self._context.config.offset_metadata_max_bytes,
+            now_ms=now.wall_ms,
+        )
+        answer = transactional_offsets.answer_of(response)
+        return Result(answer, records, producer=producer if records else None)
+
+    def _check_simple_commit(self, generation: int, version: int = 0) -> None:
         """A group that does not exist accepts commits of simple consumers only."""
-        if request.generation_id_or_member_epoch <= NO_GENERATION:
+        if generation <= NO_GENERATION:
             self._groups.limit.check_one_more()
         elif version >= FIRST_COMMIT_WITH_MEMBER_EPOCH:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
@@ -356,15 +426,19 @@ class GroupShard:
             raise KafkaError(ErrorCode.ILLEGAL_GENERATION)
 
     def fetch_offsets(
-        self, wanted: OffsetFetchRequestGroup, *, version: int
+        self, wanted: OffsetFetchRequestGroup, *, version: int, require_stable: bool = False
     ) -> OffsetFetchResponseGroup:
         """One group's part of OffsetFetch (T45); topics are named by id from version 10 on."""
         group = self._groups.try_find(wanted.group_id)
         if group is not None:
             group.check_fetch(CommitIdentity(wanted.member_id or "", wanted.member_epoch))
         by_id = version >= FIRST_FETCH_WITH_TOPIC_IDS
+        unstable = self.pending.of(wanted.group_id).values() if require_stable else ()
         reading = OffsetReading(
-            self._offsets.of(wanted.group_id), self._context.image, self._expiry.deleted
+            self._offsets.of(wanted.group_id),
+            self._context.image,
+            self._expiry.deleted,
+            frozenset(unstable),
         )
         if wanted.topics is None:
             topics = reading.all(by_id=by_id)
@@ -380,8 +454,13 @@ class GroupShard:
             raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND)
         if not group.is_empty and group.protocol_type != "consumer":
             raise KafkaError(ErrorCode.NON_EMPTY_GROUP)
-        committed = self._offsets.of(request.group_id)
-        return delete_offsets(request, group, committed, self._context.image)
+        return delete_offsets(
+            request,
+            group,
+            self._offsets.of(request.group_id),
+            self.pending.of(request.group_id),
+            self._context.image,
+        )
 
     def _expire_offsets(self, work: BatchSizedWork, now: Now) -> None:
         """Begin or continue the sweep that is due, as far as one batch holds."""
@@ -398,8 +477,10 @@ class GroupShard:
         if group is None:
             return []
         records = self._expiry.expired(group, self._context.image, now)
+        if self.pending.by_key:
+            records = [record for record in records if record.key not in self.pending.by_key]
         keeps_nothing = group.is_empty and len(records) == self._offsets.count_of(group_id)
-        if keeps_nothing and not group.expects_members:
+        if keeps_nothing and not group.expects_members and not self.pending.has_any(group_id):
             records += group.tombstones()
         return records
 
@@ -435,7 +516,9 @@ class GroupShard:
 
     def _tombstones_of_offsets(self, group_id: str) -> list[CoordinatorRecord]:
         topics = self._offsets.of(group_id).values()
-        return [entry.tombstone() for partitions in topics for entry in partitions.values()]
+        keys = dict.fromkeys(entry.key for partitions in topics for entry in partitions.values())
+        keys |= dict.fromkeys(self.pending.of(group_id))
+        return [CoordinatorRecord(key, None) for key in keys]
 
 
 def _check_group_id(group_id: str) -> None:

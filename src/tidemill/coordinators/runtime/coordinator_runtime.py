@@ -37,6 +37,10 @@ deadlines wait for the lease. Answers that wait for their records are held by th
 Everything runs on the event loop and nothing suspends, so shards need no locks. Records that are
 replayed but not committed can be lost with the leadership; the shard goes with them.
 
+An operation in a producer's transaction has a batch of its own, which counts when the producer's
+marker comes. *Effects* of an operation (markers to be written elsewhere) are handed to `carry_out`
+when its records are committed, however long that takes.
+
 An operation refuses by raising KafkaError, at once. A later failure reaches the caller as the
 response that its `refuse` function makes of the error code.
 """
@@ -46,18 +50,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, NoReturn, TypeVar, final
 
 from tidemill.coordinators.runtime.hosted_shard import (
+    CarryOut,
     HostedShard,
+    PendingEffects,
     PendingReplies,
     park,
     refuse_replies,
 )
-from tidemill.coordinators.runtime.open_batch import OpenBatch, record_bytes
+from tidemill.coordinators.runtime.open_batch import OpenBatch, build_own_batch, record_bytes
 from tidemill.coordinators.runtime.partition_writer import (
     ACKS_ALL,
+    Marker,
     PartitionWriter,
     coordinator_error,
 )
@@ -71,7 +78,6 @@ from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, difference
 from tidemill.storage.files.disk import Disk
-from tidemill.wire.records import build_pair_batch
 
 __all__ = ["CoordinatorRuntime"]
 
@@ -99,7 +105,9 @@ class CoordinatorRuntime(Generic[S]):
         image: Callable[[], MetadataImage],
         commit_timeout_s: float,
         lease: OwnerLease = ALWAYS,
+        carry_out: CarryOut = lambda _index, _epoch, _effects: None,
     ) -> None:
+        """`carry_out` is called with effects whose records are committed."""
         self._name = name
         self._make_shard = make_shard
         self._clock = clock
@@ -108,6 +116,7 @@ class CoordinatorRuntime(Generic[S]):
         self._image = image
         self.commit_timeout_s = commit_timeout_s
         self._lease = lease
+        self._carry_out = carry_out
         self._hosted: dict[int, HostedShard[S]] = {}
         """By partition number; bounded by the partitions of the topic."""
         self._to_load: deque[tuple[HostedShard[S], MetadataImage]] = deque()
@@ -116,8 +125,8 @@ class CoordinatorRuntime(Generic[S]):
         self._wakeup = asyncio.Event()
         self._opened: list[HostedShard[S]] = []
         """Shards that opened a batch in this turn; some may have appended it already."""
-        self._written: list[tuple[HostedShard[S], list[Reply], int]] = []
-        """Batches appended in this turn: their replies, and the offset behind them."""
+        self._written: list[tuple[HostedShard[S], OpenBatch, int]] = []
+        """Batches appended in this turn, with the offset behind them."""
         self._turn_now = Now(0, 0)
         """When the first batch of this turn was opened, or a deadline of the turn passed since."""
         self._broken: Exception | None = None
@@ -150,6 +159,11 @@ class CoordinatorRuntime(Generic[S]):
     def shards(self) -> Iterator[S]:
         """All loaded shards."""
         return (hosted.shard for hosted in self._hosted.values() if hosted.is_loaded)
+
+    def epoch_of(self, index: int) -> int | None:
+        """The leader epoch in which this broker coordinates the partition; None: it does not."""
+        hosted = self._hosted.get(index)
+        return None if hosted is None else hosted.epoch
 
     @property
     def is_loading(self) -> bool:
@@ -307,24 +321,35 @@ class CoordinatorRuntime(Generic[S]):
     ) -> R | Deferred[R]:
         if result.records:
             self._replay_and_log(hosted, result, now)
+        if result.effects:
+            self._plan_effects(hosted, result.effects)
         return self._answer(hosted, result, refuse)
 
     def _replay_and_log(self, hosted: HostedShard[S], result: Result[Any], now: Now) -> None:
         """Replay the records, and put them into the open batch or the log: all of them or none."""
-        records = result.records
+        records, producer = result.records, result.producer
         size_bytes = record_bytes(records)
         try:
-            batch = self._try_open_batch(hosted, size_bytes, now)
+            batch = None
+            if producer is None:
+                batch = self._try_open_batch(hosted, size_bytes, now)
+            elif hosted.open_batch is not None:
+                # A batch is of one transaction or of none.
+                self._append_open_batch(hosted, hosted.open_batch)
             if batch is None:
-                alone = build_pair_batch(records, now.wall_ms)
+                alone = build_own_batch(records, producer, now.wall_ms)
                 appended = hosted.partition.append_own(alone, now_ms=now.wall_ms)
                 hosted.appended_offset = appended.next_offset
                 hosted.appends_before_replay = False
         except (KafkaError, StorageFault) as error:
             self._refuse_result(hosted, result, error)
         try:
-            for key, value in records:
-                hosted.shard.replay(key, value)
+            if producer is None:
+                for key, value in records:
+                    hosted.shard.replay(key, value)
+            else:
+                for key, value in records:
+                    hosted.shard.replay_pending(key, value, producer)
         except BaseException:
             self._reload(hosted)
             raise
@@ -370,8 +395,10 @@ class CoordinatorRuntime(Generic[S]):
             if hosted.open_batch is not None:
                 self._end_open_batch(hosted, hosted.open_batch)
         written, self._written = self._written, []
-        for hosted, replies, offset in written:
-            self._answer_when_committed(hosted, replies, offset)
+        for hosted, batch, offset in written:
+            if batch.effects:
+                self._carry_out_when_committed(hosted, batch.effects, offset)
+            self._answer_when_committed(hosted, batch.replies, offset)
         for hosted in opened:
             self._maybe_schedule_expiry(hosted)
 
@@ -397,7 +424,7 @@ class CoordinatorRuntime(Generic[S]):
             refuse_replies(batch.replies, coordinator_error(error))
             raise
         hosted.appended_offset = appended.next_offset
-        self._written.append((hosted, batch.replies, appended.next_offset))
+        self._written.append((hosted, batch, appended.next_offset))
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -425,6 +452,44 @@ class CoordinatorRuntime(Generic[S]):
             pending.timer = self._timers.add_after(
                 self.commit_timeout_s, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
             )
+
+    # --- effects ---------------------------------------------------------------------------------
+
+    def _plan_effects(self, hosted: HostedShard[S], effects: Sequence[Any]) -> None:
+        """Have effects carried out when everything that the shard knows is committed."""
+        if hosted.open_batch is not None:
+            hosted.open_batch.effects += effects
+        else:
+            self._carry_out_when_committed(hosted, effects, hosted.appended_offset)
+
+    def _carry_out_when_committed(
+        self, hosted: HostedShard[S], effects: Sequence[Any], offset: int
+    ) -> None:
+        pending = PendingEffects(hosted, effects, self._carry_out)
+        hosted.partition.wait_acknowledged(offset, pending.settle)
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def append_marker(self, index: int, marker: Marker) -> int:
+        """End a producer's transaction in the partition; the offset behind the marker.
+
+        KafkaError or StorageFault: it is not ended here. The marker comes behind everything that
+        the shard has replayed, as for a broker that loads the log.
+        """
+        hosted = self._find(index)
+        if hosted.open_batch is not None:
+            self._append_open_batch(hosted, hosted.open_batch)
+        appended = hosted.partition.append_marker(
+            *marker.producer,
+            is_commit=marker.is_commit,
+            coordinator_epoch=marker.coordinator_epoch,
+            now_ms=self._clock.wall_ms(),
+            is_bumped=marker.is_bumped,
+        )
+        hosted.appended_offset = max(hosted.appended_offset, appended.next_offset)
+        if not appended.duplicate:
+            hosted.shard.replay_marker(marker.producer, is_commit=marker.is_commit)
+        return appended.next_offset
 
     # --- time and metadata -----------------------------------------------------------------------
 

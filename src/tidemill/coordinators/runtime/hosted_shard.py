@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, final
 
 from tidemill.coordinators.runtime.open_batch import OpenBatch
@@ -12,7 +12,10 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
 
-__all__ = ["HostedShard", "PendingReplies", "park", "refuse_replies"]
+__all__ = ["CarryOut", "HostedShard", "PendingEffects", "PendingReplies", "park", "refuse_replies"]
+
+CarryOut = Callable[[int, int, Sequence[Any]], None]
+"""Carries out effects of a partition's shard, which was loaded in this leader epoch."""
 
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
@@ -82,6 +85,28 @@ class PendingReplies:
             hosted.acknowledged_offset = self._offset
         for parked, response in self._replies:
             parked.resolve(response)
+
+
+@final
+class PendingEffects:
+    """Effects that are carried out once everything below an offset is committed.
+
+    They wait without a deadline: the outcome of an append that takes long is not known yet. If the
+    broker loses the partition first, its successor finds in the log what is to be done.
+    """
+
+    __slots__ = ("_carry_out", "_effects", "_hosted")
+
+    def __init__(
+        self, hosted: HostedShard[Any], effects: Sequence[Any], carry_out: CarryOut
+    ) -> None:
+        self._hosted = hosted
+        self._effects = effects
+        self._carry_out = carry_out
+
+    def settle(self, code: ErrorCode) -> None:
+        if code is ErrorCode.NONE:
+            self._carry_out(self._hosted.index, self._hosted.epoch, self._effects)
 
 
 def park(replies: list[Reply], result: Result[R], refuse: Callable[[ErrorCode], R]) -> Deferred[R]:

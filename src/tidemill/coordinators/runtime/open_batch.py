@@ -6,14 +6,14 @@ HOT PATH: every offset commit runs through here, and most batches have one recor
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import Any, final
 
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, Reply
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, ProducerName, Reply
 from tidemill.core.limits import KIB
 from tidemill.wire.batch import HEADER_BYTES
-from tidemill.wire.records import build_pair_batch
+from tidemill.wire.records import Record, build_batch, build_pair_batch
 
-__all__ = ["OpenBatch", "record_bytes"]
+__all__ = ["OpenBatch", "build_own_batch", "record_bytes"]
 
 BATCH_BYTES_MAX = 64 * KIB
 """Size of a shared batch. Sharing pays for many small records, not for a few large ones."""
@@ -31,11 +31,25 @@ def record_bytes(records: Sequence[CoordinatorRecord]) -> int:
     return size
 
 
+def build_own_batch(
+    records: Sequence[CoordinatorRecord], producer: ProducerName | None, now_ms: int
+) -> bytearray:
+    """A batch of one operation alone; with a producer, of its open transaction."""
+    if producer is None:
+        return build_pair_batch(records, now_ms)
+    return build_batch(
+        [Record(value, key, timestamp=now_ms) for key, value in records],
+        producer_id=producer.producer_id,
+        producer_epoch=producer.epoch,
+        transactional=True,
+    )
+
+
 @final
 class OpenBatch:
     """Records that the shard has and the log has not, and the replies that depend on them."""
 
-    __slots__ = ("_bytes_left", "_records", "now_ms", "replies")
+    __slots__ = ("_bytes_left", "_records", "effects", "now_ms", "replies")
 
     def __init__(self, message_bytes_max: int, now_ms: int) -> None:
         """`message_bytes_max`: the largest batch that the topic accepts."""
@@ -45,6 +59,7 @@ class OpenBatch:
         """The timestamp of all its records."""
         self.replies: list[Reply] = []
         """In the order of the requests."""
+        self.effects: list[Any] = []
 
     def has_room(self, size_bytes: int) -> bool:
         return size_bytes <= self._bytes_left

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from tidemill.coordinators.runtime.shard import ProducerName
 from tidemill.coordinators.runtime.shard_loading import ReadablePartition
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.wire.produced_batch import BatchPolicy
 
-__all__ = ["ACKS_ALL", "PartitionWriter", "coordinator_error"]
+__all__ = [
+    "ACKS_ALL",
+    "AppendedBatch",
+    "Marker",
+    "PartitionWriter",
+    "Waiter",
+    "coordinator_error",
+]
 
 ACKS_ALL = -1
 
@@ -24,10 +32,23 @@ _COORDINATOR_ERRORS = {
 }
 
 
+class Marker(NamedTuple):
+    """The end of a producer's transaction, for every partition of it."""
+
+    producer: ProducerName
+    is_commit: bool
+    coordinator_epoch: int
+    """The leader epoch of the coordinator's partition: tells an older coordinator from a newer."""
+    is_bumped: bool = False
+    """The epoch is the one after that of the transaction (TV2): a late copy of the marker cannot
+    end the producer's next transaction."""
+
+
 class AppendedBatch(Protocol):
-    """Where a batch was appended."""
+    """Where a batch was appended; a duplicate was not, its original ends there or before."""
 
     next_offset: int
+    duplicate: bool
 
 
 class Waiter(Protocol):
@@ -57,6 +78,22 @@ class PartitionWriter(ReadablePartition, Protocol):
     def check_writable(self, acks: int) -> None: ...
 
     def append_own(self, batch: bytearray, *, now_ms: int) -> AppendedBatch: ...
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        is_bumped: bool,
+    ) -> AppendedBatch:
+        """End the producer's transaction in this log, unless the marker is a duplicate.
+
+        KafkaError if its epoch is an older one.
+        """
+        ...
 
     def wait_acknowledged(
         self, next_offset: int, settle: Callable[[ErrorCode], None]

@@ -5,6 +5,7 @@ are return values. It has two kinds of state:
 
 - *Hard* state is what the log holds. Only `replay` changes it, with the same records in the same
   order, both when a request was just served and when another broker loads the partition.
+  A transactional batch changes it when its marker comes (`replay_pending`, `replay_marker`).
 - *Soft* state may be lost with the process: parked requests and deadlines. Handlers change it
   directly.
 
@@ -20,13 +21,14 @@ therefore leave soft state unchanged, except for deadlines.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, final
 
 from tidemill.core.loop.deferred import Deferred
 from tidemill.metadata.image.metadata_image import Delta
 
-__all__ = ["CoordinatorRecord", "Now", "Reply", "Result", "Shard"]
+__all__ = ["CoordinatorRecord", "Now", "ProducerName", "Reply", "Result", "Shard"]
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -45,6 +47,13 @@ class CoordinatorRecord(NamedTuple):
     value: bytes | None
 
 
+class ProducerName(NamedTuple):
+    """A producer id with its epoch, as batches and markers carry them."""
+
+    producer_id: int
+    epoch: int
+
+
 Reply = tuple[Deferred[Any], Any]
 """A parked request and its response."""
 
@@ -60,6 +69,12 @@ class Result(Generic[R_co]):
     """Appended together, in one batch."""
     replies: list[Reply] = field(default_factory=list)
     """Parked requests that this event answers; they leave when the records are committed."""
+    producer: ProducerName | None = None
+    """The records belong to this producer's open transaction: they are written as a batch of its
+    own, and count when its commit marker comes."""
+    effects: Sequence[Any] = ()
+    """For the runtime's `carry_out`, once the records are committed; dropped if they never are. The
+    shard that loads the log again asks for them again."""
 
 
 class Shard(Protocol):
@@ -67,6 +82,14 @@ class Shard(Protocol):
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Apply one record of the log. KafkaError or ProtocolViolation: it makes no sense."""
+        ...
+
+    def replay_pending(self, key: bytes, value: bytes | None, producer: ProducerName) -> None:
+        """Keep a record of an open transaction until its marker comes; as `replay` otherwise."""
+        ...
+
+    def replay_marker(self, producer: ProducerName, *, is_commit: bool) -> None:
+        """Apply the producer's pending records, or drop them; nothing if there are none."""
         ...
 
     def loaded(self, now: Now) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from tidemill.coordinators.runtime.shard import Shard
+from tidemill.coordinators.runtime.shard import ProducerName, Shard
 from tidemill.core.loop.pacing import next_turn
 from tidemill.storage.files.disk import Buffer, Disk
 from tidemill.storage.files.disk_work import DiskWork
 from tidemill.storage.log.interface import LogSlice, PartitionLog
-from tidemill.wire.batch import iter_headers, verify
-from tidemill.wire.records import iter_records
+from tidemill.wire.batch import BatchHeader, iter_headers, verify
+from tidemill.wire.records import Record, iter_records
 
 __all__ = ["ReadablePartition", "pause_s_after", "replay_log"]
 
@@ -21,6 +21,8 @@ RECORDS_PER_SLICE = 256
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 30.0
 """A log that stays unreadable is read again twice a minute."""
+_COMMIT = b"\x00\x01"
+"""The type in a marker's key, after two bytes of version; abort is 0."""
 
 
 def pause_s_after(failures: int) -> float:
@@ -66,8 +68,8 @@ async def replay_log(
                 batch = view[position : position + header.size_bytes]
                 verify(batch, header)
                 offset = header.next_offset
-                for record in () if header.is_control else iter_records(batch, header):
-                    shard.replay(record.key or b"", record.value)
+                for record in iter_records(batch, header):
+                    _replay(shard, header, record)
                     replayed += 1
                     if replayed % RECORDS_PER_SLICE == 0:
                         await next_turn()
@@ -77,3 +79,15 @@ async def replay_log(
         if not chunks:
             break  # compaction removed the rest
     return count
+
+
+def _replay(shard: Shard, header: BatchHeader, record: Record) -> None:
+    key = record.key or b""
+    if not header.is_transactional:
+        shard.replay(key, record.value)
+        return
+    producer = ProducerName(header.producer_id, header.producer_epoch)
+    if header.is_control:
+        shard.replay_marker(producer, is_commit=key[2:4] == _COMMIT)
+    else:
+        shard.replay_pending(key, record.value, producer)

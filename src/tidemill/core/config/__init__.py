@@ -1,1 +1,1 @@
-"""Configuration: what a key is, and the keys of the broker, of groups and of topics."""
+"""Configuration: what a key is, and the keys of the broker, of groups, transactions and topics."""

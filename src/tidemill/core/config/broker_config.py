@@ -29,6 +29,7 @@ from tidemill.core.config.memory_parts import (
     memory_parts,
 )
 from tidemill.core.config.topic_defaults import TopicDefaults
+from tidemill.core.config.transaction_config import TransactionConfig
 from tidemill.core.config.zookeeper_config import ZookeeperConfig
 from tidemill.core.errors import UserError
 from tidemill.core.limits import INTERNAL_CONNECTIONS_MAX, JOURNAL_BYTES_MAX, KIB, MIB
@@ -358,6 +359,7 @@ class BrokerConfig:
 
     # --- sections with files of their own --------------------------------------------------------
     groups: GroupConfig = field(default_factory=GroupConfig)
+    transactions: TransactionConfig = field(default_factory=TransactionConfig)
     zookeeper: ZookeeperConfig = field(default_factory=ZookeeperConfig)
     topic_defaults: TopicDefaults = field(default_factory=TopicDefaults)
 

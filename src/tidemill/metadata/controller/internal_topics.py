@@ -16,7 +16,7 @@ from typing import final
 
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import OFFSETS_BATCH_BYTES_MAX
+from tidemill.core.limits import OFFSETS_BATCH_BYTES_MAX, TRANSACTIONS_BATCH_BYTES_MAX
 from tidemill.metadata.image.metadata_image import (
     OFFSETS_TOPIC,
     SHARE_STATE_TOPIC,
@@ -47,7 +47,9 @@ _SETTINGS: Mapping[str, _Settings] = MappingProxyType(
         OFFSETS_TOPIC: _Settings(
             {"cleanup.policy": "compact"}, {"max.message.bytes": OFFSETS_BATCH_BYTES_MAX}
         ),
-        TRANSACTION_STATE_TOPIC: _Settings({"cleanup.policy": "compact"}),
+        TRANSACTION_STATE_TOPIC: _Settings(
+            {"cleanup.policy": "compact"}, {"max.message.bytes": TRANSACTIONS_BATCH_BYTES_MAX}
+        ),
         # Its coordinator deletes records by offset, when no share group needs them.
         SHARE_STATE_TOPIC: _Settings(
             {"cleanup.policy": "delete", "retention.bytes": "-1", "retention.ms": "-1"}
@@ -59,12 +61,16 @@ _SETTINGS: Mapping[str, _Settings] = MappingProxyType(
 def internal_partitions(name: str, config: BrokerConfig) -> int:
     """The partitions of a new topic; KafkaError if this broker has no coordinator for it."""
     _check_coordinated(name)
+    if name == TRANSACTION_STATE_TOPIC:
+        return config.transactions.transaction_state_log_num_partitions
     return config.groups.offsets_topic_num_partitions
 
 
 def internal_replicas(name: str, config: BrokerConfig, brokers: int) -> int:
     """The replicas of a new topic: as many as configured, or as there are live brokers."""
     _check_coordinated(name)
+    if name == TRANSACTION_STATE_TOPIC:
+        return min(config.transactions.transaction_state_log_replication_factor, brokers)
     return min(config.groups.offsets_topic_replication_factor, brokers)
 
 
@@ -74,6 +80,9 @@ def internal_overrides(name: str, config: BrokerConfig) -> dict[str, str]:
     made = {**settings.exact, **{key: str(least) for key, least in settings.at_least.items()}}
     if name == OFFSETS_TOPIC:
         made["segment.bytes"] = str(config.groups.offsets_topic_segment_bytes)
+    if name == TRANSACTION_STATE_TOPIC:
+        segment_bytes = config.transactions.transaction_state_log_segment_bytes
+        made["segment.bytes"] = str(segment_bytes)
     return made
 
 
@@ -111,6 +120,6 @@ def checked_internal(
 
 
 def _check_coordinated(name: str) -> None:
-    if name != OFFSETS_TOPIC:
+    if name == SHARE_STATE_TOPIC:
         detail = f"{name} is made by its coordinator, which this broker does not have yet"
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)

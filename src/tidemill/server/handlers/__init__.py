@@ -19,7 +19,6 @@ from tidemill.server.handlers.data import (
     delete_records,
     describe_producers,
     fetch,
-    init_producer_id,
     list_offsets,
     offset_for_leader_epoch,
     produce,
@@ -52,6 +51,16 @@ from tidemill.server.handlers.topics import (
     incremental_alter_configs,
     list_config_resources,
 )
+from tidemill.server.handlers.transactions import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_transactions,
+    txn_offset_commit,
+    write_txn_markers,
+)
 from tidemill.server.request import envelope
 from tidemill.server.request.handler import Handler
 
@@ -77,6 +86,13 @@ _LISTED: tuple[Handler, ...] = (
     list_offsets.HANDLER,
     offset_for_leader_epoch.HANDLER,
     init_producer_id.HANDLER,
+    add_partitions_to_txn.HANDLER,
+    add_offsets_to_txn.HANDLER,
+    end_txn.HANDLER,
+    txn_offset_commit.HANDLER,
+    write_txn_markers.HANDLER,
+    describe_transactions.HANDLER,
+    list_transactions.HANDLER,
     create_topics.HANDLER,
     delete_topics.HANDLER,
     create_partitions.HANDLER,

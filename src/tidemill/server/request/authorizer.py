@@ -17,6 +17,7 @@ __all__ = [
     "cluster",
     "group",
     "topic",
+    "transactional_id",
 ]
 
 
@@ -60,6 +61,10 @@ def topic(name: str) -> Resource:
 
 def group(name: str) -> Resource:
     return Resource(ResourceType.GROUP, name)
+
+
+def transactional_id(name: str) -> Resource:
+    return Resource(ResourceType.TRANSACTIONAL_ID, name)
 
 
 def cluster() -> Resource:

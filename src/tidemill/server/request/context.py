@@ -15,6 +15,7 @@ from tidemill.server.request.services import (
     GroupServices,
     RequestServices,
     TopicServices,
+    TransactionServices,
 )
 
 ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared with, never bound
@@ -27,6 +28,7 @@ __all__ = [
     "Peer",
     "RequestContext",
     "TopicContext",
+    "TransactionContext",
 ]
 
 S_co = TypeVar("S_co", bound=RequestServices, covariant=True)
@@ -120,3 +122,4 @@ DataContext = RequestContext[DataServices]
 TopicContext = RequestContext[TopicServices]
 GroupContext = RequestContext[GroupServices]
 ClusterContext = RequestContext[ClusterServices]
+TransactionContext = RequestContext[TransactionServices]

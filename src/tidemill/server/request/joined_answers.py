@@ -7,11 +7,11 @@ their turns of the loop (S11).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tidemill.core.errors import KafkaError
+from tidemill.core.loop.awaiting import wait_value
 from tidemill.core.loop.deferred import Deferred, join_deferred
 from tidemill.core.loop.pacing import Pacer
 from tidemill.server.request.context import AnyContext
@@ -58,16 +58,4 @@ async def _answer_in_slices(
     for name in names:
         await pacer.step()
         answers.append(ask(name))
-    joined = join_deferred(answers, combine)
-    return await _value_of(joined) if isinstance(joined, Deferred) else joined
-
-
-async def _value_of(answer: Deferred[Message]) -> Message:
-    future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
-
-    def settle(value: Message) -> None:
-        if not future.done():  # the connection may be gone
-            future.set_result(value)
-
-    answer.then(settle)
-    return await future
+    return await wait_value(join_deferred(answers, combine))

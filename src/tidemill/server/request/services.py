@@ -14,6 +14,9 @@ from typing import Protocol, final
 
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.coordinators.transaction.marker_writer import MarkerWriter
+from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
+from tidemill.coordinators.transaction.transaction_verifier import TransactionVerifier
 from tidemill.core.byte_rate import ByteRate
 from tidemill.core.clock import Clock
 from tidemill.core.config.live_config import LiveConfig
@@ -45,6 +48,7 @@ __all__ = [
     "RequestServices",
     "Services",
     "TopicServices",
+    "TransactionServices",
 ]
 
 
@@ -104,7 +108,18 @@ class GroupServices(TopicServices, Protocol):
     """For `handlers/groups` and `handlers/offsets`; the first group creates the offsets topic."""
 
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     rng: Rng
+
+
+class TransactionServices(TopicServices, Protocol):
+    """For `handlers/transactions`: producers get identities, and their transactions end."""
+
+    groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verifier: TransactionVerifier
+    markers: MarkerWriter
+    producer_ids: ProducerIds
 
 
 class ClusterServices(TopicServices, Protocol):
@@ -130,6 +145,9 @@ class Services:
     replicas: ReplicaManager
     pending_logs: PendingLogs
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    verifier: TransactionVerifier
+    markers: MarkerWriter
     checkpoint: Callable[[], Awaitable[None]]
     telemetry: Telemetry
     authorizer: Authorizer
@@ -149,5 +167,3 @@ class Services:
         default_factory=lambda: asyncio.Semaphore(LONG_BATCHES_MAX)
     )
     """For batches that are checked in a thread: they leave the other threads to others."""
-    verifier: PartitionVerifier | None = None
-    """Without one, no transactions are served."""

@@ -23,6 +23,8 @@ class ToyShard:
         self.deadline_ms = None
         self.is_loaded = False
         self.deltas = []
+        self.pending = {}
+        self.markers = []
 
     # --- operations ------------------------------------------------------------------------------
 
@@ -58,6 +60,15 @@ class ToyShard:
             del self.values[key.decode()]
         else:
             self.values[key.decode()] = value.decode()
+
+    def replay_pending(self, key, value, producer):
+        self.pending.setdefault(producer, []).append((key, value))
+
+    def replay_marker(self, producer, *, is_commit):
+        self.markers.append((producer, is_commit))
+        for key, value in self.pending.pop(producer, []):
+            if is_commit:
+                self.replay(key, value)
 
     def loaded(self, now):
         self.is_loaded = True

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.metadata.controller.test_controller import TOPIC_ID, planner
 from tests.unit.metadata.small_cluster import SmallCluster
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import OFFSETS_BATCH_BYTES_MAX
+from tidemill.core.limits import OFFSETS_BATCH_BYTES_MAX, TRANSACTIONS_BATCH_BYTES_MAX
 from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
@@ -45,9 +45,16 @@ def test_the_coordinators_topic_has_its_own_settings():
     assert made.config.max_message_bytes == OFFSETS_BATCH_BYTES_MAX
 
 
-@pytest.mark.parametrize("name", [TRANSACTION_STATE_TOPIC, SHARE_STATE_TOPIC])
-def test_a_topic_without_a_coordinator_here_is_not_made(name):
-    spec = TopicSpec(name=name, by_coordinator=True)
+def test_the_topic_of_transactions_is_made_as_its_coordinator_needs_it():
+    spec = TopicSpec(name=TRANSACTION_STATE_TOPIC, by_coordinator=True)
+    made = planner().plan_topic(spec, TOPIC_ID)
+    assert len(made.partitions) == 50
+    assert made.config.cleanup_policy == ("compact",)
+    assert made.config.max_message_bytes == TRANSACTIONS_BATCH_BYTES_MAX
+
+
+def test_a_topic_without_a_coordinator_here_is_not_made():
+    spec = TopicSpec(name=SHARE_STATE_TOPIC, by_coordinator=True)
     code = code_of(lambda: planner().plan_topic(spec, TOPIC_ID))
     assert code is ErrorCode.INVALID_TOPIC_EXCEPTION
 

@@ -16,7 +16,6 @@ from tidemill.server.handlers.cluster import (
 from tidemill.server.handlers.data import (
     delete_records,
     describe_producers,
-    init_producer_id,
     list_offsets,
     offset_for_leader_epoch,
 )
@@ -38,12 +37,22 @@ from tidemill.server.handlers.topics import (
     incremental_alter_configs,
     list_config_resources,
 )
+from tidemill.server.handlers.transactions import (
+    add_offsets_to_txn,
+    describe_transactions,
+    end_txn,
+    init_producer_id,
+    list_transactions,
+    txn_offset_commit,
+    write_txn_markers,
+)
 from tidemill.server.request.dispatch import BoundHandler
 from tidemill.wire.api_keys import API_SPECS, load
 from tidemill.wire.generated import alter_configs as alter_messages
 from tidemill.wire.generated import alter_replica_log_dirs as log_dirs_messages
 from tidemill.wire.generated import describe_topic_partitions as topic_partitions_messages
 from tidemill.wire.generated import incremental_alter_configs as incremental_messages
+from tidemill.wire.generated.add_offsets_to_txn import AddOffsetsToTxnRequest
 from tidemill.wire.generated.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsTopic,
@@ -65,6 +74,8 @@ from tidemill.wire.generated.describe_groups import DescribeGroupsRequest
 from tidemill.wire.generated.describe_log_dirs import DescribeLogDirsRequest
 from tidemill.wire.generated.describe_producers import DescribeProducersRequest, TopicRequest
 from tidemill.wire.generated.describe_quorum import DescribeQuorumRequest
+from tidemill.wire.generated.describe_transactions import DescribeTransactionsRequest
+from tidemill.wire.generated.end_txn import EndTxnRequest
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
 from tidemill.wire.generated.list_config_resources import ListConfigResourcesRequest
 from tidemill.wire.generated.list_groups import ListGroupsRequest
@@ -76,6 +87,7 @@ from tidemill.wire.generated.list_offsets import (
 from tidemill.wire.generated.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
 )
+from tidemill.wire.generated.list_transactions import ListTransactionsRequest
 from tidemill.wire.generated.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -86,6 +98,16 @@ from tidemill.wire.generated.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
+)
+from tidemill.wire.generated.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+from tidemill.wire.generated.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
 )
 from tidemill.wire.headers import parse_response_header
 from tidemill.wire.primitives import Reader
@@ -114,6 +136,34 @@ CASES = [
         of_partitions,
     ),
     (init_producer_id, InitProducerIdRequest(), lambda response: response),
+    (end_txn, EndTxnRequest(), lambda response: response),
+    (add_offsets_to_txn, AddOffsetsToTxnRequest(), lambda response: response),
+    (list_transactions, ListTransactionsRequest(), lambda response: response),
+    (
+        describe_transactions,
+        DescribeTransactionsRequest(transactional_ids=["pay"]),
+        lambda response: response.transaction_states[0],
+    ),
+    (
+        txn_offset_commit,
+        TxnOffsetCommitRequest(
+            topics=[
+                TxnOffsetCommitRequestTopic(
+                    name="t", partitions=[TxnOffsetCommitRequestPartition()]
+                )
+            ]
+        ),
+        of_partitions,
+    ),
+    (
+        write_txn_markers,
+        WriteTxnMarkersRequest(
+            markers=[
+                WritableTxnMarker(topics=[WritableTxnMarkerTopic(name="t", partition_indexes=[0])])
+            ]
+        ),
+        lambda response: response.markers[0].topics[0].partitions[0],
+    ),
     (
         create_topics,
         CreateTopicsRequest(topics=[CreatableTopic(name="t")]),

@@ -18,6 +18,7 @@ CONTEXT_OF_ROOM = {
     "groups": "GroupContext",
     "offsets": "GroupContext",
     "topics": "TopicContext",
+    "transactions": "TransactionContext",
 }
 
 

@@ -30,17 +30,26 @@ def delete_offsets(
     request: OffsetDeleteRequest,
     group: Subscriptions,
     committed: Mapping[str, TopicOffsets],
+    pending: Mapping[bytes, tuple[str, int]],
     image: MetadataImage,
 ) -> Result[OffsetDeleteResponse]:
-    """The answer, one code per topic, and a tombstone for every offset that is there."""
+    """The answer, one code per topic, and a tombstone for every offset that is there.
+
+    An offset that is pending in a transaction is deleted too: the tombstone comes later in the log.
+    """
+    pending_keys = {name: key for key, name in pending.items()}
     records: list[CoordinatorRecord] = []
     topics: list[OffsetDeleteResponseTopic] = []
     for wanted in request.topics:
         code = _refusal(wanted.name, group, image)
         if code == ErrorCode.NONE:
             offsets = committed.get(wanted.name, {})
-            found = (offsets.get(one.partition_index) for one in wanted.partitions)
-            records.extend(entry.tombstone() for entry in found if entry is not None)
+            for one in wanted.partitions:
+                entry = offsets.get(one.partition_index)
+                key = pending_keys.get((wanted.name, one.partition_index))
+                key = key if entry is None else entry.key
+                if key is not None:
+                    records.append(CoordinatorRecord(key, None))
         topics.append(_answer(wanted, code))
     return Result(OffsetDeleteResponse(topics=topics), records)
 

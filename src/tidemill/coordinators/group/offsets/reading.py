@@ -2,7 +2,8 @@
 
 A partition without a committed offset gets -1, empty metadata and no error (T45). So does an offset
 of a deleted topic whose name another topic has taken (I34). If the topic is not in this broker's
-image yet, the stored offset is returned: answering "none" would make the consumer start over.
+image yet, the stored offset is returned: answering "none" would make the consumer start over. A
+client that asks for stable offsets must ask again while a transaction may still change one.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ class OffsetReading:
         offsets: Mapping[str, TopicOffsets],
         image: MetadataImage,
         deleted: Container[bytes],
+        unstable: Container[tuple[str, int]] = frozenset(),
     ) -> None:
         self._offsets = offsets
         self._image = image
         self._deleted = deleted
         """Ids of deleted topics whose offsets are hidden."""
+        self._unstable = unstable
+        """Topics and partitions whose offsets an open transaction may still change; empty for a
+        client that does not ask for stable offsets."""
 
     def named(self, wanted: OffsetFetchRequestTopics) -> OffsetFetchResponseTopics:
         """The requested partitions of a topic given by name."""
@@ -63,7 +68,7 @@ class OffsetReading:
         topic = self._image.topic(name)
         topic_id = None if topic is None else topic.topic_id.bytes
         shown = [
-            _committed(index, entry)
+            _unstable_offset(index) if (name, index) in self._unstable else _committed(index, entry)
             for index, entry in self._offsets[name].items()
             if self._is_shown(entry, topic_id)
         ]
@@ -77,7 +82,12 @@ class OffsetReading:
         committed = self._offsets.get(name, {})
         topic = self._image.topic(name)
         topic_id = None if topic is None else topic.topic_id.bytes
-        return [self._partition(index, committed.get(index), topic_id) for index in indexes]
+        return [
+            _unstable_offset(index)
+            if (name, index) in self._unstable
+            else self._partition(index, committed.get(index), topic_id)
+            for index in indexes
+        ]
 
     def _partition(
         self, index: int, entry: CommittedOffset | None, topic_id: bytes | None
@@ -104,6 +114,14 @@ def _committed(index: int, entry: CommittedOffset) -> OffsetFetchResponsePartiti
 
 def _nothing(index: int) -> OffsetFetchResponsePartitions:
     return OffsetFetchResponsePartitions(partition_index=index, committed_offset=NO_OFFSET)
+
+
+def _unstable_offset(index: int) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=index,
+        committed_offset=NO_OFFSET,
+        error_code=int(ErrorCode.UNSTABLE_OFFSET_COMMIT),
+    )
 
 
 def _unknown_topic_id(index: int) -> OffsetFetchResponsePartitions:

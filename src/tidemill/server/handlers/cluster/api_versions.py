@@ -35,6 +35,7 @@ FIRST_WITH_CLIENT_SOFTWARE = 3
 FEATURES = {
     "group.version": 1,  # the consumer protocol (KIP-848)
     "metadata.version": 30,  # 4.3-IV0, from which tools tell that this is like Kafka 4.3
+    "transaction.version": 2,  # an epoch for each transaction (KIP-890)
 }
 """Kafka's names of features, with the level that this broker has."""
 

@@ -1,31 +1,30 @@
-"""FindCoordinator (10), versions 0..6: which broker coordinates a group.
+"""FindCoordinator (10), versions 0..6: which broker coordinates a group or a transactional id.
 
 v1 key type and error message; v3 flexible; v4 several keys at once; v6 share groups.
 
 A group's coordinator leads the partition of `__consumer_offsets` that the group's name hashes to
-(F54). The first request for a group creates that topic.
+(F54), that of a transactional id its partition of `__transaction_state`. The first request for a
+kind of coordinator creates its topic.
 
-Left out: transactions and share groups. librdkafka concludes from this API that the broker supports
-lz4, so all its versions are offered.
-
-A transactional id is refused here, where the answer has room for a text. UNSUPPORTED_VERSION says
-what it is: the Java client and kafka-python end the attempt and show it, Java with our text.
-librdkafka would repeat the request for ever; the one code that ends its attempt is
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED, which it shows with our text. It asks with version 2 at most,
-Java and kafka-python with 3 or later, so the version decides.
+Left out: share groups. librdkafka concludes from this API that the broker supports lz4, so all its
+versions are offered.
 """
 
 from __future__ import annotations
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, BrokerImage
-from tidemill.server.handlers.groups.offsets_topic import (
-    ensure_offsets_topic,
-    offsets_topic_is_usable,
+from tidemill.metadata.image.metadata_image import (
+    OFFSETS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    BrokerImage,
 )
-from tidemill.server.request.authorizer import Operation, group
+from tidemill.server.request.authorizer import Operation, group, transactional_id
 from tidemill.server.request.context import GroupContext
 from tidemill.server.request.handler import Answer, Handler
+from tidemill.server.request.internal_topic import (
+    ensure_internal_topic,
+    internal_topic_is_usable,
+)
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.find_coordinator import (
     Coordinator,
@@ -36,26 +35,27 @@ from tidemill.wire.generated.find_coordinator import (
 __all__ = ["HANDLER"]
 
 VERSIONS = (0, 6)
-FIRST_FLEXIBLE = 3
 FIRST_WITH_SEVERAL_KEYS = 4
 GROUP = 0
 TRANSACTION = 1
 SHARE = 2
 NO_BROKER = -1
-NO_TRANSACTIONS = "this broker does not serve transactions yet: leave transactional.id unset"
+TOPICS = {GROUP: OFFSETS_TOPIC, TRANSACTION: TRANSACTION_STATE_TOPIC}
+"""The topics of the coordinators that are served, by key type."""
 
 
 def handle(context: GroupContext, request: FindCoordinatorRequest) -> Answer:
-    if request.key_type == GROUP and not offsets_topic_is_usable(context.services):
-        return _create_topic_and_find(context, request)
+    topic = TOPICS.get(request.key_type)
+    if topic is not None and not internal_topic_is_usable(context.services, topic):
+        return _create_topic_and_find(context, request, topic)
     return _find_all(context, request)
 
 
 async def _create_topic_and_find(
-    context: GroupContext, request: FindCoordinatorRequest
+    context: GroupContext, request: FindCoordinatorRequest, topic: str
 ) -> FindCoordinatorResponse:
     try:
-        await ensure_offsets_topic(context.services)
+        await ensure_internal_topic(context.services, topic)
     except KafkaError as error:
         context.services.telemetry.count_error(error.code)
         return _response(context, [_refusal(key, error) for key in _keys(context, request)])
@@ -66,9 +66,8 @@ def _find_all(context: GroupContext, request: FindCoordinatorRequest) -> FindCoo
     found = []
     for key in _keys(context, request):
         try:
-            if request.key_type != GROUP:
-                raise _not_served(request.key_type, context.version)
-            found.append(_coordinator(context, key, _find(context, key)))
+            broker = _find(context, request.key_type, key)
+            found.append(_coordinator(context, key, broker))
         except KafkaError as error:
             context.services.telemetry.count_error(error.code)
             found.append(_refusal(key, error))
@@ -81,25 +80,27 @@ def _keys(context: GroupContext, request: FindCoordinatorRequest) -> list[str]:
     return request.coordinator_keys
 
 
-def _not_served(key_type: int, version: int) -> KafkaError:
-    if key_type == TRANSACTION:
-        code = ErrorCode.UNSUPPORTED_VERSION
-        if version < FIRST_FLEXIBLE:
-            code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return KafkaError(code, NO_TRANSACTIONS)
-    if key_type == SHARE:
-        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not served yet")
-    return KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {key_type}")
-
-
-def _find(context: GroupContext, key: str) -> BrokerImage:
-    context.require(Operation.DESCRIBE, group(key))
-    image = context.image
-    partition = image.partition(OFFSETS_TOPIC, context.services.groups.partition_of(key))
+def _find(context: GroupContext, key_type: int, key: str) -> BrokerImage:
+    image, services = context.image, context.services
+    if key_type == GROUP:
+        context.require(Operation.DESCRIBE, group(key))
+        partition = image.partition(OFFSETS_TOPIC, services.groups.partition_of(key))
+    elif key_type == TRANSACTION:
+        context.require(Operation.DESCRIBE, transactional_id(key))
+        index = services.transactions.partition_of(key)
+        partition = image.partition(TRANSACTION_STATE_TOPIC, index)
+    else:
+        raise _not_served(key_type)
     broker = None if partition is None else image.brokers.get(partition.leader)
     if broker is None:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "its partition has no leader now")
     return broker
+
+
+def _not_served(key_type: int) -> KafkaError:
+    if key_type == SHARE:
+        return KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "share groups are not served yet")
+    return KafkaError(ErrorCode.INVALID_REQUEST, f"no key type {key_type}")
 
 
 def _coordinator(context: GroupContext, key: str, broker: BrokerImage) -> Coordinator:

@@ -6,7 +6,8 @@ flexible; v7 only offsets that no open transaction may change; v8 several groups
 
 A partition without a committed offset is answered with -1 and no error, also in an unknown group.
 The answer shows only offsets that are committed in `__consumer_offsets`, so no later reader sees an
-older state (I28). There are no transactions yet: every offset is stable.
+older state (I28). An offset that an open transaction may still change is refused with
+UNSTABLE_OFFSET_COMMIT if the client asks for stable ones; else the last committed one is given.
 """
 
 from __future__ import annotations
@@ -38,41 +39,47 @@ NO_OFFSET = -1
 
 
 def handle(context: GroupContext, request: OffsetFetchRequest) -> Answer:
+    stable = request.require_stable
     if context.version >= FIRST_WITH_SEVERAL_GROUPS:
         return answer_each(
             context,
             request.groups,
-            lambda wanted: _fetch(context, wanted),
+            lambda wanted: _fetch(context, wanted, require_stable=stable),
             _refuse_group,
             lambda groups: OffsetFetchResponse(groups=groups),
         )
     return join_deferred(
-        [_fetch(context, _as_group(request))], lambda groups: _without_groups(groups[0])
+        [_fetch(context, _as_group(request), require_stable=stable)],
+        lambda groups: _without_groups(groups[0]),
     )
 
 
 def _fetch(
-    context: GroupContext, wanted: OffsetFetchRequestGroup
+    context: GroupContext, wanted: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup | Deferred[OffsetFetchResponseGroup]:
     context.require(Operation.DESCRIBE, group(wanted.group_id))
     if wanted.topics is None:
-        return join_deferred([_read(context, wanted)], lambda groups: _visible(context, groups[0]))
+        found = _read(context, wanted, require_stable=require_stable)
+        return join_deferred([found], lambda groups: _visible(context, groups[0]))
     allowed = [one for one in wanted.topics if _may_describe(context, one)]
     if len(allowed) == len(wanted.topics):
-        return _read(context, wanted)
+        return _read(context, wanted, require_stable=require_stable)
     forbidden = [one for one in wanted.topics if not _may_describe(context, one)]
     refused = [_refuse_topic(one, ErrorCode.TOPIC_AUTHORIZATION_FAILED) for one in forbidden]
     wanted.topics = allowed
-    return join_deferred([_read(context, wanted)], lambda groups: _with_refused(groups[0], refused))
+    found = _read(context, wanted, require_stable=require_stable)
+    return join_deferred([found], lambda groups: _with_refused(groups[0], refused))
 
 
 def _read(
-    context: GroupContext, wanted: OffsetFetchRequestGroup
+    context: GroupContext, wanted: OffsetFetchRequestGroup, *, require_stable: bool
 ) -> OffsetFetchResponseGroup | Deferred[OffsetFetchResponseGroup]:
     version = context.version
     return context.services.groups.read(
         wanted.group_id,
-        lambda shard, _now: shard.fetch_offsets(wanted, version=version),
+        lambda shard, _now: shard.fetch_offsets(
+            wanted, version=version, require_stable=require_stable
+        ),
         lambda code: _refuse_group(wanted, KafkaError(code)),
     )
 

@@ -51,7 +51,11 @@ def test_T12_the_offered_set_is_coherent_with_kafka_4(broker):
 def test_T13_exactly_the_features_that_work_are_advertised_and_finalized(broker, version):
     request = ApiVersionsRequest(client_software_name="test", client_software_version="1")
     answer = broker.call(request, version)
-    working = {("metadata.version", 30, 30), ("group.version", 1, 1)}
+    working = {
+        ("metadata.version", 30, 30),
+        ("group.version", 1, 1),
+        ("transaction.version", 2, 2),
+    }
     assert working == {
         (one.name, one.min_version, one.max_version) for one in answer.supported_features
     }
@@ -73,6 +77,10 @@ def test_T13_the_epoch_of_the_features_rises_with_each_controller(broker):
     assert epoch() > before
 
 
-def test_transactions_and_share_groups_are_not_advertised_until_they_work(broker):
-    later = {ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN, ApiKey.SHARE_FETCH}
-    assert not later & set(_ranges(broker))
+def test_share_groups_are_not_advertised_until_they_work(broker):
+    assert ApiKey.SHARE_FETCH not in _ranges(broker)
+
+
+def test_markers_are_for_brokers_and_not_advertised(broker):
+    assert ApiKey.WRITE_TXN_MARKERS not in _ranges(broker)
+    assert _ranges(broker)[ApiKey.END_TXN] == (0, 5)

@@ -6,7 +6,7 @@ import pytest
 
 from tidemill.coordinators.group.group_coordinator import java_hash
 from tidemill.core.errors import ErrorCode
-from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 
@@ -67,19 +67,27 @@ def test_a_group_that_may_not_be_described_is_refused(broker):
 
 
 @pytest.mark.parametrize("version", range(4, 7))
-def test_a_transaction_is_refused_with_a_final_error_and_a_reason(broker, version):
+def test_T52_transactional_ids_have_a_coordinator_and_their_topic_is_created(broker, version):
+    assert TRANSACTION_STATE_TOPIC not in broker.image.topics
     request = FindCoordinatorRequest(key_type=1, coordinator_keys=["a", "b"])
     answer = broker.call(request, version)
-    codes = {one.key: ErrorCode(one.error_code) for one in answer.coordinators}
-    assert codes == dict.fromkeys("ab", ErrorCode.UNSUPPORTED_VERSION)
-    assert "transactions" in answer.coordinators[0].error_message
+    assert [(one.key, one.node_id) for one in answer.coordinators] == [("a", 1), ("b", 1)]
+    topic = broker.image.topics[TRANSACTION_STATE_TOPIC]
+    assert topic.internal
+    assert len(topic.partitions) == 50
+    assert topic.overrides["cleanup.policy"] == "compact"
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_transaction_of_an_old_version_gets_the_one_code_that_stops_librdkafka(broker, version):
+def test_T52_older_clients_find_the_coordinator_of_a_transactional_id(broker, version):
     answer = broker.call(FindCoordinatorRequest(key_type=1, key="a"), version)
+    assert (answer.error_code, answer.node_id) == (ErrorCode.NONE, 1)
+
+
+def test_a_transactional_id_that_may_not_be_described_is_refused(broker):
+    broker.permissions.deny(Operation.DESCRIBE, "secret")
+    answer = broker.call(FindCoordinatorRequest(key_type=1, key="secret"), 2)
     assert answer.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert "transactions" in answer.error_message
 
 
 def test_an_unknown_key_type_is_an_invalid_request(broker):

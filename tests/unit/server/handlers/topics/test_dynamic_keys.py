@@ -18,6 +18,7 @@ from tests.unit.server.group_requests import (
     settled_heartbeat,
 )
 from tests.unit.server.one_broker import NOW_MS, value_of
+from tests.unit.server.transaction_requests import Producer, coordinate_transactions
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import options_of
@@ -492,3 +493,54 @@ def _(broker, _change):
         running.cancel()
 
     SimLoop().run(work())
+
+
+# --- transactions ------------------------------------------------------------------------------
+
+
+def transactional_producer(broker, name="pay"):
+    coordinate_transactions(broker)
+    return Producer(broker, name)
+
+
+@changes("transaction.max.timeout.ms")
+def _(broker, change):
+    producer = transactional_producer(broker)
+    change(1_000)
+    assert producer.init(timeout_ms=1_001) is ErrorCode.INVALID_TRANSACTION_TIMEOUT
+    assert producer.init(timeout_ms=1_000) is ErrorCode.NONE
+
+
+@changes("tidemill.transactional.ids.max")
+def _(broker, change):
+    assert transactional_producer(broker, "a").init() is ErrorCode.NONE
+    change(1)
+    assert Producer(broker, "b").init() is ErrorCode.POLICY_VIOLATION
+
+
+def swept(broker):
+    """How many transactional ids are left after a sweep of every shard, one hour later."""
+    for shard in broker.transactions.shards():
+        later = Now(broker.clock.now_ms + 3_600_000, broker.clock.now_ms + 3_600_000)
+        for key, value in shard.expire(later).records:
+            shard.replay(key, value)
+    return sum(len(shard) for shard in broker.transactions.shards())
+
+
+@changes("transactional.id.expiration.ms")
+def _(broker, change):
+    transactional_producer(broker).init()
+    assert swept(broker) == 1
+    change(1_000)
+    for shard in broker.transactions.shards():
+        shard.loaded(Now(broker.clock.now_ms, broker.clock.now_ms))
+    assert swept(broker) == 0
+
+
+@changes("transaction.remove.expired.transaction.cleanup.interval.ms")
+def _(broker, change):
+    coordinate_transactions(broker)
+    change(5)
+    (first, *_rest) = broker.transactions.shards()
+    first.loaded(Now(100, 100))
+    assert first.next_deadline_ms() == 105

@@ -5,6 +5,7 @@ import pytest
 from tidemill.core.errors import ErrorCode
 from tidemill.metadata.producer_ids import BLOCK_SIZE
 from tidemill.server.request.authorizer import Operation
+from tidemill.wire.generated.find_coordinator import FindCoordinatorRequest
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest
 from tidemill.wire.message import Message
 
@@ -60,11 +61,17 @@ def test_an_id_without_its_epoch_is_refused(broker, identity):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_transactional_id_is_refused_for_good(broker, version):
+def test_T52_each_instance_of_a_transactional_id_gets_the_next_epoch(broker, version):
+    broker.call(FindCoordinatorRequest(key_type=1, key="billing"), 3)
     request = InitProducerIdRequest(transactional_id="billing", transaction_timeout_ms=1000)
-    code = ErrorCode(broker.call(request, version).error_code)
-    assert code is ErrorCode.UNSUPPORTED_VERSION
-    assert not code.retriable
+    answers = [broker.call(request, version) for _ in range(3)]
+    assert [one.producer_epoch for one in answers] == [0, 1, 2]
+    assert len({one.producer_id for one in answers}) == 1
+
+
+def test_a_transactional_id_without_a_coordinator_is_not_answered_here(broker):
+    request = InitProducerIdRequest(transactional_id="billing", transaction_timeout_ms=1000)
+    assert broker.call(request, 4).error_code == ErrorCode.NOT_COORDINATOR
 
 
 def test_a_client_that_may_not_write_idempotently_gets_no_id(broker):

@@ -1,7 +1,7 @@
 """InitProducerId (22), versions 0..5: the identity that makes a producer's retries harmless (T30).
 
-v2 flexible; v3 a producer may keep its id in a new epoch; v4 and v5 differ only in error codes of
-transactions.
+v2 flexible; v3 a producer may keep its id in a new epoch; v4 PRODUCER_FENCED instead of
+INVALID_PRODUCER_EPOCH; v5 may say TRANSACTION_ABORTABLE.
 
 Without a transactional id any broker answers. A fresh id comes from a block that this broker has
 reserved; the coordination store is asked only when the block is used up. A producer that names its
@@ -9,29 +9,38 @@ id and epoch gets the same id with the next epoch, or a fresh id when the epochs
 remembered: each log checks the epochs that it sees, and a client that asks again after a lost
 answer gets the same one.
 
-Left out: transactions. A transactional id gets UNSUPPORTED_VERSION, but clients do not come here
-with one: FindCoordinator, which they ask first, has told them that there is no coordinator for it.
+With a transactional id its coordinator answers. The producer gets the id's next epoch, which fences
+its other instances; a transaction that one of them left open is aborted first, and until that is
+done the producer is told to ask again: CONCURRENT_TRANSACTIONS (T52).
 """
 
 from __future__ import annotations
 
+from tidemill.coordinators.runtime.shard import ProducerName
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
-from tidemill.server.request.authorizer import Operation, cluster
-from tidemill.server.request.context import DataContext
+from tidemill.core.loop.deferred import Deferred
+from tidemill.server.handlers.transactions.fenced_requests import (
+    fresh_id,
+    refuse_older,
+    with_fresh_ids,
+)
+from tidemill.server.request.authorizer import Operation, cluster, transactional_id
+from tidemill.server.request.context import TransactionContext
 from tidemill.server.request.handler import Answer, Handler
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 __all__ = ["HANDLER"]
 
+FIRST_WITH_FENCED = 4
 NONE_YET = -1
 EPOCH_MAX = 2**15 - 2
 """The last epoch that is given out: one below what the field can hold, as in Kafka."""
 
 
-def handle(context: DataContext, request: InitProducerIdRequest) -> Answer:
+def handle(context: TransactionContext, request: InitProducerIdRequest) -> Answer:
     if request.transactional_id is not None:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served yet")
+        return _begin(context, request, request.transactional_id)
     if not context.allows(Operation.IDEMPOTENT_WRITE, cluster()):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     _check_identity(request)
@@ -45,6 +54,36 @@ def handle(context: DataContext, request: InitProducerIdRequest) -> Answer:
     return InitProducerIdResponse(producer_id=fresh)
 
 
+def _begin(context: TransactionContext, request: InitProducerIdRequest, name: str) -> Answer:
+    """The coordinator's answer for a transactional id."""
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "an empty transactional id")
+    context.require(Operation.WRITE, transactional_id(name))
+    _check_identity(request)
+    resumed = None
+    if request.producer_id != NONE_YET:
+        resumed = ProducerName(request.producer_id, request.producer_epoch)
+
+    def begin() -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
+        return context.services.transactions.write(
+            name,
+            lambda shard, now: shard.init_producer(
+                name,
+                timeout_ms=request.transaction_timeout_ms,
+                resumed=resumed,
+                fresh_id=lambda: fresh_id(context),
+                now=now,
+            ),
+            lambda code: _refuse(None, KafkaError(code)),
+        )
+
+    return with_fresh_ids(
+        context,
+        lambda: refuse_older(context, begin, first_with_fenced=FIRST_WITH_FENCED),
+        lambda error: _refuse(None, error),
+    )
+
+
 def _check_identity(request: InitProducerIdRequest) -> None:
     """KafkaError unless both numbers are given, or neither."""
     absent = request.producer_id == NONE_YET and request.producer_epoch == NONE_YET
@@ -53,7 +92,7 @@ def _check_identity(request: InitProducerIdRequest) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a producer id and its epoch go together")
 
 
-async def _fetch_fresh(context: DataContext) -> InitProducerIdResponse:
+async def _fetch_fresh(context: TransactionContext) -> InitProducerIdResponse:
     try:
         fresh = await context.services.producer_ids.next()
     except StoreUnavailable:

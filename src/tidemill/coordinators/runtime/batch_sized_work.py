@@ -40,6 +40,8 @@ class BatchSizedWork:
         """Add the whole result of one step, or of several, even beyond the limit."""
         self._steps += steps
         self.result.replies += step.replies
+        if step.effects:
+            self.result.effects = [*self.result.effects, *step.effects]
         for record in step.records:
             self._append(record)
 

@@ -1,0 +1,1 @@
+"""The transaction coordinator: one shard per partition of `__transaction_state`."""

@@ -1,0 +1,111 @@
+"""Writes markers to the partitions that this broker leads, and says when they are acknowledged.
+
+A marker in `__consumer_offsets` goes through the group coordinator's runtime, because it decides
+which offsets its shard shows. Every other partition gets its marker directly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, final
+
+from tidemill.coordinators.runtime.partition_writer import AppendedBatch, Marker, Waiter
+from tidemill.core.clock import Clock
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.ids import TopicPartition
+from tidemill.core.loop.deferred import Deferred
+from tidemill.core.loop.timers import LoopTimers
+from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
+
+__all__ = ["MarkedPartition", "MarkerWriter", "OffsetsMarker"]
+
+ACKNOWLEDGEMENT_S_MAX = 5.0
+"""After that it is not known whether the marker is acknowledged; it is written again."""
+
+
+class MarkedPartition(Protocol):
+    """A partition that this broker leads or led."""
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+        now_ms: int,
+        is_bumped: bool,
+    ) -> AppendedBatch: ...
+
+    def wait_acknowledged(
+        self, next_offset: int, settle: Callable[[ErrorCode], None]
+    ) -> Waiter: ...
+
+
+class OffsetsMarker(Protocol):
+    """The group coordinator, as far as markers concern it."""
+
+    def append_marker(self, index: int, marker: Marker) -> int: ...
+
+
+@final
+class MarkerWriter:
+    """The door to all partitions of this broker, for markers."""
+
+    def __init__(
+        self,
+        find: Callable[[TopicPartition], MarkedPartition | None],
+        offsets: OffsetsMarker,
+        *,
+        clock: Clock,
+        timers: LoopTimers,
+    ) -> None:
+        self._find = find
+        self._offsets = offsets
+        self._clock = clock
+        self._timers = timers
+
+    def write(self, marker: Marker, name: TopicPartition) -> ErrorCode | Deferred[ErrorCode]:
+        """NONE once the marker is acknowledged with acks=all; else why it may not be there."""
+        partition = self._find(name)
+        if partition is None:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        try:
+            next_offset = self._append(partition, marker, name)
+        except KafkaError as error:
+            return error.code
+        except StorageFault:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        answer: Deferred[ErrorCode] = Deferred()
+        waiter = partition.wait_acknowledged(next_offset, answer.resolve)
+        if not waiter.settled:
+            timer = self._timers.add_after(
+                ACKNOWLEDGEMENT_S_MAX, lambda: waiter.settle(ErrorCode.REQUEST_TIMED_OUT)
+            )
+            return _ending(answer, timer.cancel)
+        return answer
+
+    def _append(self, partition: MarkedPartition, marker: Marker, name: TopicPartition) -> int:
+        if name.topic == OFFSETS_TOPIC:
+            return self._offsets.append_marker(name.partition, marker)
+        producer_id, epoch = marker.producer
+        return partition.append_marker(
+            producer_id,
+            epoch,
+            is_commit=marker.is_commit,
+            coordinator_epoch=marker.coordinator_epoch,
+            now_ms=self._clock.wall_ms(),
+            is_bumped=marker.is_bumped,
+        ).next_offset
+
+
+def _ending(answer: Deferred[ErrorCode], stop: Callable[[], None]) -> Deferred[ErrorCode]:
+    """The same answer, which also stops the timer that would end the wait."""
+    heard: Deferred[ErrorCode] = Deferred()
+
+    def settle(code: ErrorCode) -> None:
+        stop()
+        heard.resolve(code)
+
+    answer.then(settle)
+    return heard

@@ -1,0 +1,1 @@
+"""APIs for the identities of producers and for their transactions."""

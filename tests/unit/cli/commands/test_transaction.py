@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.fake_cluster import FakeCluster
+from tests.support.fake_transactions import FakeTransactions
+from tests.unit.cli.invoke import tidemill
+from tidemill.core.ids import TopicPartition
+
+FIRST = TopicPartition("orders", 0)
+
+
+class World:
+    """The topic `orders`, and two transactional ids."""
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+        self.transactions = FakeTransactions(self.cluster)
+        self.cluster.add_topic("orders", 2)
+        self.transactions.add("pay", 7, partitions=[FIRST])
+        self.transactions.add("ship", 8, state="Empty")
+
+    def tidemill(self, *args: str):
+        return tidemill("transaction", *args, cluster=self.cluster)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_the_list_names_ids_states_and_producers(world):
+    ran = world.tidemill("list")
+    assert ran.exit_code == 0
+    assert [line.split()[:3] for line in ran.output.splitlines()[1:]] == [
+        ["pay", "Ongoing", "7"],
+        ["ship", "Empty", "8"],
+    ]
+
+
+def test_the_list_can_be_narrowed_to_a_state(world):
+    ran = world.tidemill("list", "--state", "Empty", "--json")
+    assert [one["transactional_id"] for one in json.loads(ran.output)] == ["ship"]
+
+
+def test_a_description_shows_the_partitions(world):
+    facts = json.loads(world.tidemill("describe", "pay", "--json").output)
+    assert facts["state"] == "Ongoing"
+    assert facts["partitions"] == [{"topic": "orders", "partition": 0}]
+    assert "orders" in world.tidemill("describe", "pay").output
+
+
+def test_an_abort_fences_the_producer(world):
+    ran = world.tidemill("abort", "pay")
+    assert ran.exit_code == 0
+    assert ran.output == "aborted the transaction of pay\n"
+    assert world.transactions.fenced == ["pay"]
+
+
+def test_an_abort_of_nothing_says_so_and_fails(world):
+    ran = world.tidemill("abort", "ship")
+    assert ran.exit_code == 1
+    assert "ship is Empty" in ran.stderr
+    assert world.transactions.fenced == []
+
+
+def test_hanging_transactions_are_named_by_partition_and_producer(world):
+    world.transactions.open = [{FIRST: [99]}]
+    ran = world.tidemill("list", "--hanging")
+    assert ran.output.splitlines()[1].split()[:4] == ["orders", "0", "99", "0"]
+    (facts,) = json.loads(world.tidemill("list", "--hanging", "--json").output)
+    assert (facts["topic"], facts["producer_id"], facts["first_offset"]) == ("orders", 99, 5)
