@@ -88,7 +88,6 @@ from tidemill.wire.generated.replica_progress import (
     ReplicaProgressRequest,
 )
 from tidemill.wire.generated.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-
 from tidemill.wire.generated.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
