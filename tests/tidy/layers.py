@@ -63,6 +63,7 @@ PURE = (
     "core/config/topic_defaults.py",
     "core/loop/deferred.py",
     "client/network/metadata_cache.py",
+    "client/producing/transaction_errors.py",
     "metadata/controller/controller.py",
     "metadata/controller/decisions.py",
     "metadata/controller/election.py",
