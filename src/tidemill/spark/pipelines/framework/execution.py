@@ -13,6 +13,7 @@ from pyspark.logger import PySparkLogger
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, UserError
 from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms, PipelineCheckpoint
+from tidemill.spark.pipelines.framework.child_processes import leaving_no_process
 from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.jvm_output import JvmOutput
 from tidemill.spark.pipelines.framework.runner import RunListener, Runner
@@ -150,7 +151,7 @@ def _session(
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
     name = f"tidemill {configured.kind.name}"
     try:
-        with contextlib.nullcontext() if verbose else output.captured():
+        with leaving_no_process(), contextlib.nullcontext() if verbose else output.captured():
             return session(name, master=run.master, settings=settings, quiet=True, brief=once)
     except Exception as error:
         raise TidemillError(f"Spark did not start on {run.master}: {error}") from error
