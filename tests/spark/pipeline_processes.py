@@ -39,8 +39,17 @@ class PipelineProcess:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        if self._process.poll() is None:
+        """The JVM may live on when the command has ended: end the whole group."""
+        with contextlib.suppress(ProcessLookupError):
             self.kill()
+
+    def living(self) -> list[str]:
+        """The names of the processes of the group; a dead one may still wait for its parent."""
+        command = ["ps", "-eo", "pgid=,stat=,comm="]
+        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        group = str(self._process.pid)
+        rows = (line.split(maxsplit=2) for line in shown.splitlines())
+        return [row[2] for row in rows if row[0] == group and not row[1].startswith("Z")]
 
     def wait_until(self, reached) -> None:
         """Poll until `reached`; fails if the process ends first or the deadline passes."""

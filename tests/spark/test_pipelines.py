@@ -376,13 +376,14 @@ def test_a_killed_pipeline_continues_without_a_gap_merges_and_stops_cleanly_on_s
     assert dead == {(str(index % 2), str(index // 2)) for index in sent.broken}
 
 
-def test_a_sigterm_while_spark_starts_ends_the_run_cleanly(running, topic, tmp_path):
+def test_a_sigterm_while_spark_starts_ends_the_run_and_its_jvm(running, topic, tmp_path):
     create_topic(running.bootstrap, topic)
     config = written(tmp_path / "logs.toml", "logs", log_values(running.bootstrap, topic, tmp_path))
 
     with PipelineProcess(tmp_path, config) as pipeline:
-        pipeline.wait_until(lambda: "starting Spark" in pipeline.log.read_text())
+        pipeline.wait_until(lambda: "java" in pipeline.living())
         assert pipeline.terminate() == 0, pipeline.log.read_text()[-3000:]
+        assert pipeline.living() == []
 
     assert pipeline.log.read_text().splitlines()[-1] == "logs: ended"
 

@@ -1,144 +1,170 @@
-"""Transactions for the brokers in memory: `FakeTransactions(cluster)` adds their APIs."""
+"""A transaction coordinator in memory, for a `FakeCluster`: epochs, fencing, offsets of a group.
+
+It knows one transactional id. The markers of a transaction are written at once.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from tests.support.fake_cluster import HOST, FakeBroker, FakeCluster
+from tests.support.fake_cluster import FakeCluster
 from tidemill.core.errors import ErrorCode
-from tidemill.core.ids import TopicPartition
 from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.batch import read_header
 from tidemill.wire.generated import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     describe_producers,
-    describe_transactions,
+    end_txn,
     find_coordinator,
     init_producer_id,
-    list_transactions,
+    offset_fetch,
+    txn_offset_commit,
 )
 from tidemill.wire.message import Message
 
-
-@dataclass
-class FakeTransaction:
-    """What a coordinator knows of one transactional id."""
-
-    producer_id: int
-    state: str = "Ongoing"
-    coordinator: int = 1
-    partitions: list[TopicPartition] = field(default_factory=list)
+PRODUCER_ID = 77
 
 
 class FakeTransactions:
-    """All transactional ids of a cluster, and what the logs of its partitions have open."""
+    """`coordinator` is the broker that answers; the others say NOT_COORDINATOR."""
 
-    def __init__(self, cluster: FakeCluster) -> None:
-        self.known: dict[str, FakeTransaction] = {}
-        self.open: list[dict[TopicPartition, list[int]]] = [{}]
-        """Producers with an open transaction, by partition; the last answer is repeated."""
-        self.refusals: list[ErrorCode] = []
-        """The error codes that answer the next requests of producers."""
-        self.fenced: list[str] = []
-        for broker in cluster.brokers.values():
-            broker.handlers |= _Handlers(self, broker).table()
-        self.brokers = cluster.brokers
+    def __init__(self, cluster: FakeCluster, coordinator: int = 1) -> None:
+        self.cluster = cluster
+        self.coordinator = coordinator
+        self.epoch = -1
+        self.partitions: set[tuple[str, int]] = set()
+        self.pending: dict[tuple[str, int], tuple[int, str]] = {}
+        self.offsets: dict[tuple[str, int], tuple[int, str]] = {}
+        """Committed offsets of the one group, with their texts."""
+        self.ends: list[tuple[int, bool]] = []
+        """Epoch and decision of each transaction that was ended."""
+        for node, broker in cluster.brokers.items():
+            broker.handlers |= {
+                ApiKey.FIND_COORDINATOR: self.find,
+                ApiKey.INIT_PRODUCER_ID: self._checked(node, self.init),
+                ApiKey.ADD_PARTITIONS_TO_TXN: self._checked(node, self.add_partitions),
+                ApiKey.ADD_OFFSETS_TO_TXN: self._checked(node, self.add_offsets),
+                ApiKey.TXN_OFFSET_COMMIT: self._checked(node, self.commit_offsets),
+                ApiKey.END_TXN: self._checked(node, self.end),
+                ApiKey.OFFSET_FETCH: self._checked(node, self.fetch_offsets),
+                ApiKey.DESCRIBE_PRODUCERS: self.describe,
+            }
 
-    def add(self, name: str, producer_id: int, **fields: object) -> FakeTransaction:
-        self.known[name] = FakeTransaction(producer_id, **fields)  # type: ignore[arg-type]
-        return self.known[name]
+    def _checked(self, node: int, handler):
+        def answer(request, version: int) -> Message:
+            code = ErrorCode.NONE if node == self.coordinator else ErrorCode.NOT_COORDINATOR
+            return handler(request, code)
 
+        return answer
 
-class _Handlers:
-    def __init__(self, transactions: FakeTransactions, broker: FakeBroker) -> None:
-        self._all = transactions
-        self._broker = broker
+    def _fence(self, epoch: int, code: ErrorCode) -> ErrorCode:
+        if code is ErrorCode.NONE and epoch != self.epoch:
+            return ErrorCode.PRODUCER_FENCED
+        return code
 
-    def table(self):
-        return {
-            ApiKey.FIND_COORDINATOR: self.find_coordinator,
-            ApiKey.LIST_TRANSACTIONS: self.list_transactions,
-            ApiKey.DESCRIBE_TRANSACTIONS: self.describe_transactions,
-            ApiKey.DESCRIBE_PRODUCERS: self.describe_producers,
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-        }
-
-    def find_coordinator(
-        self, request: find_coordinator.FindCoordinatorRequest, version: int
-    ) -> Message:
-        assert request.key_type == 1
-        known = self._all.known.get(request.coordinator_keys[0])
-        broker = self._all.brokers[1 if known is None else known.coordinator]
+    def find(self, request, version: int) -> Message:
         found = find_coordinator.Coordinator(
-            key=request.coordinator_keys[0], node_id=broker.node_id, host=HOST, port=broker.port
+            key=request.coordinator_keys[0], node_id=self.coordinator, host="broker.test", port=9092
         )
         return find_coordinator.FindCoordinatorResponse(coordinators=[found])
 
-    def list_transactions(
-        self, request: list_transactions.ListTransactionsRequest, version: int
-    ) -> Message:
-        return list_transactions.ListTransactionsResponse(
-            transaction_states=[
-                list_transactions.TransactionState(
-                    transactional_id=name,
-                    producer_id=known.producer_id,
-                    transaction_state=known.state,
-                )
-                for name, known in self._all.known.items()
-                if known.coordinator == self._broker.node_id
-                and (not request.state_filters or known.state in request.state_filters)
-            ]
+    def init(self, request, code: ErrorCode) -> Message:
+        if code is ErrorCode.NONE:
+            self.epoch += 1
+            self._forget()
+        return init_producer_id.InitProducerIdResponse(
+            error_code=code, producer_id=PRODUCER_ID, producer_epoch=self.epoch
         )
 
-    def describe_transactions(
-        self, request: describe_transactions.DescribeTransactionsRequest, version: int
-    ) -> Message:
-        (name,) = request.transactional_ids
-        known = self._all.known.get(name)
-        state = describe_transactions.TransactionState(transactional_id=name)
-        if known is None:
-            state.error_code = int(ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-        else:
-            state.transaction_state = known.state
-            state.producer_id = known.producer_id
-            state.transaction_timeout_ms = 60_000
-            state.transaction_start_time_ms = 1_700_000_000_000
-            state.topics = [
-                describe_transactions.TopicData(topic=topic, partitions=[index])
-                for topic, index in known.partitions
-            ]
-        return describe_transactions.DescribeTransactionsResponse(transaction_states=[state])
-
-    def describe_producers(
-        self, request: describe_producers.DescribeProducersRequest, version: int
-    ) -> Message:
-        answers = self._all.open
-        opened = answers.pop(0) if len(answers) > 1 else answers[0]
-        return describe_producers.DescribeProducersResponse(
-            topics=[
-                describe_producers.TopicResponse(
-                    name=topic.name,
-                    partitions=[
-                        describe_producers.PartitionResponse(
-                            partition_index=index,
-                            active_producers=[
-                                describe_producers.ProducerState(
-                                    producer_id=producer_id, current_txn_start_offset=5
-                                )
-                                for producer_id in opened.get(TopicPartition(topic.name, index), [])
-                            ],
-                        )
-                        for index in topic.partition_indexes
-                    ],
+    def add_partitions(self, request, code: ErrorCode) -> Message:
+        code = self._fence(request.v3_and_below_producer_epoch, code)
+        topics = []
+        for topic in request.v3_and_below_topics:
+            results = []
+            for index in topic.partitions:
+                if code is ErrorCode.NONE:
+                    self.partitions.add((topic.name, index))
+                results.append(
+                    add_partitions_to_txn.AddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=code
+                    )
                 )
-                for topic in request.topics
-            ]
+            topics.append(
+                add_partitions_to_txn.AddPartitionsToTxnTopicResult(
+                    name=topic.name, results_by_partition=results
+                )
+            )
+        return add_partitions_to_txn.AddPartitionsToTxnResponse(
+            results_by_topic_v3_and_below=topics
         )
 
-    def init_producer_id(
-        self, request: init_producer_id.InitProducerIdRequest, version: int
-    ) -> Message:
-        name = request.transactional_id or ""
-        if self._all.refusals:
-            return init_producer_id.InitProducerIdResponse(error_code=self._all.refusals.pop(0))
-        self._all.fenced.append(name)
-        self._all.known[name].state = "Empty"
-        return init_producer_id.InitProducerIdResponse(producer_id=1)
+    def add_offsets(self, request, code: ErrorCode) -> Message:
+        return add_offsets_to_txn.AddOffsetsToTxnResponse(
+            error_code=self._fence(request.producer_epoch, code)
+        )
+
+    def commit_offsets(self, request, code: ErrorCode) -> Message:
+        code = self._fence(request.producer_epoch, code)
+        response = txn_offset_commit.TxnOffsetCommitResponse()
+        for topic in request.topics:
+            answer = txn_offset_commit.TxnOffsetCommitResponseTopic(name=topic.name)
+            for wanted in topic.partitions:
+                if code is ErrorCode.NONE:
+                    place = (topic.name, wanted.partition_index)
+                    self.pending[place] = (wanted.committed_offset, wanted.committed_metadata)
+                answer.partitions.append(
+                    txn_offset_commit.TxnOffsetCommitResponsePartition(
+                        partition_index=wanted.partition_index, error_code=code
+                    )
+                )
+            response.topics.append(answer)
+        return response
+
+    def end(self, request, code: ErrorCode) -> Message:
+        code = self._fence(request.producer_epoch, code)
+        if code is ErrorCode.NONE and (request.producer_epoch, request.committed) not in self.ends:
+            if request.committed:
+                self.offsets |= self.pending
+            self.ends.append((request.producer_epoch, request.committed))
+            self._forget()
+        return end_txn.EndTxnResponse(error_code=code)
+
+    def fetch_offsets(self, request, code: ErrorCode) -> Message:
+        group = offset_fetch.OffsetFetchResponseGroup(
+            group_id=request.groups[0].group_id, error_code=code
+        )
+        for (name, index), (offset, metadata) in self.offsets.items():
+            partition = offset_fetch.OffsetFetchResponsePartitions(
+                partition_index=index, committed_offset=offset, metadata=metadata
+            )
+            group.topics.append(
+                offset_fetch.OffsetFetchResponseTopics(name=name, partitions=[partition])
+            )
+        return offset_fetch.OffsetFetchResponse(groups=[group])
+
+    def describe(self, request, version: int) -> Message:
+        response = describe_producers.DescribeProducersResponse()
+        for topic in request.topics:
+            answer = describe_producers.TopicResponse(name=topic.name)
+            for index in topic.partition_indexes:
+                stored = self.cluster.partition(topic.name, index)
+                headers = [read_header(batch) for batch in stored.batches]
+                last = {header.producer_id: header for header in headers}
+                states = [
+                    describe_producers.ProducerState(
+                        producer_id=header.producer_id,
+                        producer_epoch=header.producer_epoch,
+                        last_sequence=header.base_sequence + header.record_count - 1,
+                    )
+                    for header in last.values()
+                ]
+                answer.partitions.append(
+                    describe_producers.PartitionResponse(
+                        partition_index=index, active_producers=states
+                    )
+                )
+            response.topics.append(answer)
+        return response
+
+    def _forget(self) -> None:
+        self.partitions.clear()
+        self.pending.clear()

@@ -68,6 +68,7 @@ PURE = (
     "core/config/zookeeper_config.py",
     "core/loop/deferred.py",
     "client/network/metadata_cache.py",
+    "client/producing/transaction_errors.py",
     "metadata/controller/controller.py",
     "metadata/controller/decisions.py",
     "metadata/controller/election.py",

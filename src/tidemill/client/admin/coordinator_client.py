@@ -1,14 +1,14 @@
-"""Requests to the broker that coordinates one group, or one transactional id.
+"""Requests to the broker that coordinates one group, or the transactions of one producer.
 
 The client looks the coordinator up by name and keeps it. It looks again when the broker answers
-that the name has moved or is still loading, when the broker cannot be reached, or when it has left
-the cluster's metadata.
+that the group or the transactional id has moved or is still loading, when the broker cannot be
+reached, or when it has left the cluster's metadata.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from enum import Enum
+from enum import IntEnum
 from typing import Final, TypeVar, final
 
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
@@ -20,7 +20,7 @@ from tidemill.wire.generated.find_coordinator import (
 )
 from tidemill.wire.message import Message
 
-__all__ = ["CoordinatorClient", "CoordinatorKind"]
+__all__ = ["COORDINATOR_MOVED", "CoordinatorClient", "CoordinatorKind"]
 
 R = TypeVar("R", bound=Message)
 T = TypeVar("T")
@@ -28,19 +28,21 @@ T = TypeVar("T")
 _FIND_VERSION: Final = 4
 """The first version with several keys; later ones only add error codes."""
 
-_MOVED: Final = frozenset(
+COORDINATOR_MOVED: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-"""Refusals that pass once the name's partition has a leader that has loaded it."""
+"""Refusals that pass once the coordinator's partition has a leader that has loaded it."""
+
+_PASSING: Final = COORDINATOR_MOVED | {ErrorCode.UNSTABLE_OFFSET_COMMIT}
 
 
-class CoordinatorKind(Enum):
-    """What is coordinated, with its key type in FindCoordinator."""
+@final
+class CoordinatorKind(IntEnum):
+    """What a coordinator looks after."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -51,11 +53,7 @@ class CoordinatorClient:
     """Sends requests about one group or transactional id to the broker that coordinates it."""
 
     def __init__(
-        self,
-        cluster: ClusterClient,
-        name: str,
-        *,
-        kind: CoordinatorKind = CoordinatorKind.GROUP,
+        self, cluster: ClusterClient, name: str, kind: CoordinatorKind = CoordinatorKind.GROUP
     ) -> None:
         self._cluster = cluster
         self._name = name
@@ -79,9 +77,12 @@ class CoordinatorClient:
                 message, response_type, timeout_s=self._cluster.request_timeout_s, version=version
             )
         except ClientError:
-            # The broker may be gone; then the name has another coordinator.
-            self._broker_id = None
+            self.forget()  # the broker may be gone; then there is another coordinator
             raise
+
+    def forget(self) -> None:
+        """Look the coordinator up again before the next request."""
+        self._broker_id = None
 
     async def retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Repeat `attempt` while it is refused because the coordinator moves or loads."""
@@ -90,14 +91,14 @@ class CoordinatorClient:
             try:
                 return await attempt()
             except KafkaError as refusal:
-                if refusal.code in _MOVED:
-                    self._broker_id = None
+                if refusal.code in _PASSING:
+                    self.forget()
                 raise
 
-        return await retry_refusals(once, _MOVED)
+        return await retry_refusals(once, _PASSING)
 
     async def _find(self) -> int:
-        request = FindCoordinatorRequest(key_type=self._kind.value, coordinator_keys=[self._name])
+        request = FindCoordinatorRequest(key_type=self._kind, coordinator_keys=[self._name])
         connection = await self._cluster.any_connection()
         response = await connection.request(
             request,

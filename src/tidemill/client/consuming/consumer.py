@@ -5,9 +5,10 @@ poll waits for the first answer, moves the positions past the fetched batches (t
 enough), sends the next Fetch, and only then opens the records: the broker works while we decode.
 
 Answers hold whole stored batches: the first may begin before the position, the last may be cut off
-(T31). Records before the position are left out, a cut batch is fetched again, control batches are
-skipped. `poll` returns records and ignores transactions (read_uncommitted); `poll_batches` returns
-the batches as fetched, for callers that decode them in another way.
+(T31). Records before the position are left out, a cut batch is fetched again. `poll` returns
+records and skips control batches; with READ_COMMITTED the broker stops before the oldest open
+transaction (T34), and aborted ones are skipped. `poll_batches` returns the batches as fetched, for
+callers that decode them in another way.
 
 With `read_between` a partition is read up to an offset and then dropped. Near the end of the range
 a Fetch asks only for the bytes still wanted, estimated from the bytes read so far: otherwise a
@@ -24,6 +25,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+from tidemill.client.consuming.fetched_batches import FetchedBatches
+from tidemill.client.consuming.visible_batches import visible_batches
 from tidemill.client.network.cluster_client import Backoff, ClusterClient
 from tidemill.client.network.errors import ClientError, check, error_code
 from tidemill.client.network.offset_lookup import (
@@ -38,7 +41,6 @@ from tidemill.core.limits import KIB, MIB
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.batch import BatchHeader, iter_headers, verify
 from tidemill.wire.generated.fetch import (
-    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -50,6 +52,8 @@ from tidemill.wire.records import Record, iter_records
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "READ_COMMITTED",
+    "READ_UNCOMMITTED",
     "AtOffset",
     "AtTime",
     "Consumer",
@@ -57,6 +61,9 @@ __all__ = [
     "FetchedRecords",
     "StartPosition",
 ]
+
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
 
 _VERSION_BY_NAME_MAX = 12
 """From 13 on Fetch names topics by id only."""
@@ -100,20 +107,6 @@ class FetchedRecords:
 
 @final
 @dataclass(slots=True)
-class FetchedBatches:
-    """Batches of one partition as fetched, not opened and not verified."""
-
-    partition: TopicPartition
-    batches: list[tuple[memoryview, BatchHeader]]
-    from_offset: int
-    """The position of the reader: records before it must be left out."""
-    high_watermark: int
-    aborted: list[AbortedTransaction]
-    """With read_committed: aborted transactions whose batches may be among these."""
-
-
-@final
-@dataclass(slots=True)
 class _Range:
     """Where reading of a partition stops, and how many bytes its offsets took so far."""
 
@@ -140,7 +133,7 @@ class Consumer:
         fetch_bytes_max: int = 16 * MIB,
         partition_bytes_max: int = 1 * MIB,
         retry_s: float = 30.0,
-        isolation_level: int = 0,
+        isolation_level: int = READ_UNCOMMITTED,
         read_ahead: bool = True,
     ) -> None:
         self.positions: dict[TopicPartition, int] = {}
@@ -178,13 +171,14 @@ class Consumer:
         if isinstance(start, AtOffset):
             return dict.fromkeys(partitions, start.offset)
         asked = dict.fromkeys(partitions, start.timestamp_ms)
-        found = {
-            p: listed.offset for p, listed in (await list_offsets(self._cluster, asked)).items()
-        }
+        found = await self._offsets(asked)
         if late := [partition for partition, offset in found.items() if offset < 0]:
-            ends = await list_offsets(self._cluster, dict.fromkeys(late, LATEST_TIMESTAMP))
-            found |= {partition: listed.offset for partition, listed in ends.items()}
+            found |= await self._offsets(dict.fromkeys(late, LATEST_TIMESTAMP))
         return found
+
+    async def _offsets(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        found = await list_offsets(self._cluster, asked, isolation_level=self._isolation_level)
+        return {partition: listed.offset for partition, listed in found.items()}
 
     def read_between(self, ranges: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Add partitions to be read from one offset up to, not including, another.
@@ -373,8 +367,8 @@ def _open(piece: FetchedBatches) -> FetchedRecords:
     records: list[Record] = []
     for view, header in piece.batches:
         verify(view, header)
-        if not header.is_control:
-            records += iter_records(view, header)
+    for view, header in visible_batches(piece):  # without READ_COMMITTED no broker lists aborted
+        records += iter_records(view, header)
     if records and records[0].offset < piece.from_offset:
         records = [record for record in records if record.offset >= piece.from_offset]
     return FetchedRecords(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tidemill.client.consuming.consumer import FetchedBatches
+from tidemill.client.consuming.fetched_batches import FetchedBatches
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.records import iter_records
 

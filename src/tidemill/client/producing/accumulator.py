@@ -45,6 +45,7 @@ class OutgoingBatch:
     """An upper bound, before compression."""
     payload: bytearray | None = None
     """The encoded batch; None before it is first sent."""
+    times_sent: int = 0
 
 
 @final
@@ -61,6 +62,10 @@ class PartitionQueue:
     identity: ProducerIdentity = ANONYMOUS
     """The identity that `next_sequence` belongs to; a new identity starts at 0."""
     next_sequence: int = 0
+
+    @property
+    def is_repeated(self) -> bool:
+        return self.batches[0].times_sent > 1
 
     def encode_head(self, identity: ProducerIdentity, codec: int) -> bytearray:
         """The bytes of the head batch; every call returns the same bytes."""

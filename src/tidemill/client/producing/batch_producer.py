@@ -36,6 +36,7 @@ from tidemill.client.producing.batch_router import (
     REQUEST_BYTES_MAX,
     RETRY_PAUSE_S,
     BatchRouter,
+    Enlist,
     may_pass,
 )
 from tidemill.client.producing.encoded_batch import EncodedBatch, halves
@@ -84,6 +85,11 @@ class _LaneBatch:
     batch: EncodedBatch
     deadline: float
     is_sealed: bool = False
+    times_sent: int = 0
+
+    @property
+    def is_repeated(self) -> bool:
+        return self.times_sent > 1
 
     @property
     def partition(self) -> TopicPartition:
@@ -130,6 +136,7 @@ class BatchProducer:
         buffer_bytes_max: int = 32 * MIB,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         delivery_timeout_s: float = 120.0,
+        enlist: Enlist | None = None,
     ) -> None:
         self.batch_bytes_max = request_bytes_max
         """How large batches may be, as far as brokers have said."""
@@ -148,6 +155,7 @@ class BatchProducer:
             in_flight_max=in_flight_max,
             request_bytes_max=request_bytes_max,
             answer_event=self._answer_event,
+            enlist=enlist,
         )
         self._buffered_bytes = 0
         self._delivered: dict[TopicPartition, Delivered] = {}
@@ -226,6 +234,7 @@ class BatchProducer:
 
     def sent(self, queued: _LaneBatch) -> None:
         queued.lane.in_flight += 1
+        queued.times_sent += 1
 
     def answered(self, queued: _LaneBatch) -> None:
         queued.lane.in_flight -= 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, Generic, Protocol, TypeVar, final
 
 from tidemill.client.network.cluster_client import ClusterClient
@@ -40,6 +40,7 @@ __all__ = [
     "RETRY_PAUSE_S",
     "BatchOwner",
     "BatchRouter",
+    "Enlist",
     "may_pass",
 ]
 
@@ -53,7 +54,11 @@ RETRY_PAUSE_S: Final = 0.1
 
 _PRODUCE_VERSION_MAX: Final = 12
 """From 13 on Produce names topics by id only."""
-_STORED: Final = frozenset({ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER})
+_TRANSACTIONAL_VERSION_MAX: Final = 11
+"""From 12 on Produce adds partitions to the transaction by itself; ours are enlisted before."""
+
+Enlist = Callable[[Collection[TopicPartition]], Awaitable[None]]
+"""Adds partitions to the open transaction. KafkaError or ClientError if it cannot."""
 
 
 class RoutedBatch(Protocol):
@@ -61,6 +66,11 @@ class RoutedBatch(Protocol):
 
     @property
     def partition(self) -> TopicPartition: ...
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether this process has sent it more than once."""
+        ...
 
 
 B = TypeVar("B", bound=RoutedBatch)
@@ -108,6 +118,7 @@ class BatchRouter(Generic[B]):
         in_flight_max: int,
         request_bytes_max: int = REQUEST_BYTES_MAX,
         answer_event: asyncio.Event,
+        enlist: Enlist | None = None,
     ) -> None:
         self.identity = identity
         """None: asked for before anything is encoded."""
@@ -120,6 +131,9 @@ class BatchRouter(Generic[B]):
         """Set when an answer, or the loss of one, is there to be collected."""
         self._exchanges: dict[int, deque[_Exchange[B]]] = {}
         """Requests without a collected answer by leader, oldest first."""
+        self._enlist = enlist
+        self._enlisted: set[TopicPartition] = set()
+        """The partitions of the open transaction; only with `enlist`."""
 
     @property
     def is_idle(self) -> bool:
@@ -162,6 +176,11 @@ class BatchRouter(Generic[B]):
             await self._cluster.refresh(lost)
         if self.identity is None:
             self.identity = await ask_identity(self._cluster)
+        if self._enlist is not None:
+            fresh = {batch.partition for batch in ready} - self._enlisted
+            if fresh:
+                await self._enlist(fresh)
+                self._enlisted |= fresh
         return self.identity
 
     def _by_leader(self, ready: Sequence[B]) -> dict[int, list[B]]:
@@ -186,7 +205,10 @@ class BatchRouter(Generic[B]):
         taken, request = self._request(batches, identity)
         try:
             connection = await self._cluster.connection(broker_id)
-            version = min(connection.version_of(ApiKey.PRODUCE), _PRODUCE_VERSION_MAX)
+            version_max = (
+                _TRANSACTIONAL_VERSION_MAX if identity.transactional else _PRODUCE_VERSION_MAX
+            )
+            version = min(connection.version_of(ApiKey.PRODUCE), version_max)
             if self._acks == NO_ANSWER:
                 await connection.send_unanswered(request, version=version)
                 for batch in taken:
@@ -222,7 +244,10 @@ class BatchRouter(Generic[B]):
         partitions = (batch.partition for batch in taken)
         timeout_s = self._cluster.request_timeout_s
         return taken, _produce_request(
-            zip(partitions, payloads, strict=True), acks=self._acks, timeout_s=timeout_s
+            zip(partitions, payloads, strict=True),
+            acks=self._acks,
+            timeout_s=timeout_s,
+            transactional_id=identity.transactional_id,
         )
 
     # --- answers ---------------------------------------------------------------------------------
@@ -244,7 +269,11 @@ class BatchRouter(Generic[B]):
             self._owner.refused(batch, missing, leader_lost=False)
             return
         code = error_code(answer.error_code)
-        if code in _STORED:
+        # A repetition was stored the first time. If we have not repeated it, somebody else writes
+        # under our identity, and it is their batch that was stored.
+        if code is ErrorCode.NONE or (
+            code is ErrorCode.DUPLICATE_SEQUENCE_NUMBER and batch.is_repeated
+        ):
             self._owner.delivered(batch, answer.base_offset)
             return
         leader_lost = not self._learn_leader(batch.partition, answer)
@@ -270,14 +299,21 @@ def may_pass(error: TidemillError) -> bool:
 
 
 def _produce_request(
-    batches: Iterable[tuple[TopicPartition, bytearray]], *, acks: int, timeout_s: float
+    batches: Iterable[tuple[TopicPartition, bytearray]],
+    *,
+    acks: int,
+    timeout_s: float,
+    transactional_id: str | None,
 ) -> ProduceRequest:
     topics: dict[str, TopicProduceData] = {}
     for (name, index), payload in batches:
         data = PartitionProduceData(index=index, records=payload)
         topics.setdefault(name, TopicProduceData(name=name)).partition_data.append(data)
     return ProduceRequest(
-        acks=acks, timeout_ms=int(timeout_s * 1000), topic_data=list(topics.values())
+        transactional_id=transactional_id,
+        acks=acks,
+        timeout_ms=int(timeout_s * 1000),
+        topic_data=list(topics.values()),
     )
 
 

@@ -35,7 +35,9 @@ class EncodedBatch:
         """Write the header; this completes the batch in `buffer`."""
         batches.write_header(
             self.buffer,
-            attributes=batches.attributes_of(self.codec, transactional=False, control=False),
+            attributes=batches.attributes_of(
+                self.codec, transactional=identity.transactional, control=False
+            ),
             last_offset_delta=self.record_count - 1,
             base_timestamp=self.base_timestamp,
             max_timestamp=self.max_timestamp,
@@ -78,6 +80,7 @@ def halves(batch: EncodedBatch) -> tuple[EncodedBatch, EncodedBatch]:
             producer_id=header.producer_id,
             producer_epoch=header.producer_epoch,
             base_sequence=sequence,
+            transactional=header.is_transactional,
         )
         half = batches.read_header(payload)
         parts.append(

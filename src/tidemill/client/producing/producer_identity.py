@@ -27,10 +27,16 @@ class ProducerIdentity:
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = NO_PRODUCER_EPOCH
+    transactional_id: str | None = None
+    """If there is one, every batch belongs to the transaction that is open under it."""
 
     @property
     def idempotent(self) -> bool:
         return self.producer_id != NO_PRODUCER_ID
+
+    @property
+    def transactional(self) -> bool:
+        return self.transactional_id is not None
 
 
 ANONYMOUS: Final = ProducerIdentity()

@@ -105,6 +105,7 @@ class Sender:
 
     def sent(self, queue: PartitionQueue) -> None:
         queue.in_flight = True
+        queue.batches[0].times_sent += 1
 
     def answered(self, queue: PartitionQueue) -> None:
         queue.in_flight = False

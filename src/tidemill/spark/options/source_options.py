@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+from tidemill.client.consuming.consumer import READ_COMMITTED, READ_UNCOMMITTED
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
@@ -37,16 +38,12 @@ from tidemill.spark.options.start_positions import (
 
 __all__ = [
     "COLUMNS",
-    "READ_COMMITTED",
-    "READ_UNCOMMITTED",
     "SOURCE_OPTIONS",
     "SourceOptions",
     "Subscription",
     "parse_source_options",
 ]
 
-READ_UNCOMMITTED: Final = 0
-READ_COMMITTED: Final = 1
 
 COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 HEADERS_COLUMN: Final = "headers"

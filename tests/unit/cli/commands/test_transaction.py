@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_transactions import FakeTransactions
+from tests.support.fake_transaction_list import FakeTransactionList
 from tests.unit.cli.invoke import tidemill
 from tidemill.core.ids import TopicPartition
 
@@ -17,7 +17,7 @@ class World:
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()
-        self.transactions = FakeTransactions(self.cluster)
+        self.transactions = FakeTransactionList(self.cluster)
         self.cluster.add_topic("orders", 2)
         self.transactions.add("pay", 7, partitions=[FIRST])
         self.transactions.add("ship", 8, state="Empty")

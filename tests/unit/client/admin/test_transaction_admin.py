@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.fake_cluster import FakeCluster
-from tests.support.fake_transactions import FakeTransactions
+from tests.support.fake_transaction_list import FakeTransactionList
 from tests.unit.client.virtual_time import run_virtually
 from tidemill.client.admin.transaction_admin import TransactionAdmin
 from tidemill.client.network.cluster_client import ClusterClient
@@ -18,7 +18,7 @@ class World:
 
     def __init__(self, brokers: int = 1) -> None:
         self.cluster = FakeCluster(brokers)
-        self.transactions = FakeTransactions(self.cluster)
+        self.transactions = FakeTransactionList(self.cluster)
         self.cluster.add_topic("orders", 2)
 
     def ask(self, act):

@@ -6,12 +6,21 @@ import pytest
 
 from tests.support.fake_cluster import HANG_UP, FakeCluster, FakePartition
 from tests.unit.client.virtual_time import run_virtually
-from tidemill.client.consuming.consumer import EARLIEST, LATEST, AtOffset, AtTime, Consumer
+from tidemill.client.consuming.consumer import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    AtOffset,
+    AtTime,
+    Consumer,
+)
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.errors import ClientError
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire import compression
 from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.fetch import AbortedTransaction
 from tidemill.wire.records import Record, build_batch
 
 
@@ -280,3 +289,30 @@ def test_reading_does_not_create_topics():
         return list(cluster.topics)
 
     assert run_virtually(scenario()) == []
+
+
+def test_T34_a_reader_of_committed_records_sees_no_aborted_ones():
+    async def scenario(level: int):
+        cluster = FakeCluster()
+        partition = cluster.add_topic("t").partitions[0]
+        for value, control in ((b"aborted", False), (b"", True), (b"kept", False)):
+            record = Record(value, b"\0\0\0\0" if control else None, timestamp=1)
+            part = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+            payload = build_batch([record], transactional=True, control=control, **part)
+            partition.append(bytes(payload))
+        fetch = cluster.brokers[1].handlers[ApiKey.FETCH]
+
+        def listing(request, version):
+            answer = fetch(request, version)
+            if request.isolation_level == READ_COMMITTED:
+                aborted = AbortedTransaction(producer_id=7, first_offset=0)
+                answer.responses[0].partitions[0].aborted_transactions = [aborted]
+            return answer
+
+        cluster.brokers[1].handlers[ApiKey.FETCH] = listing
+        reading = consumer(cluster, isolation_level=level)
+        await reading.assign("t", EARLIEST)
+        return [record.value for fetched in await reading.poll(1) for record in fetched.records]
+
+    assert run_virtually(scenario(READ_UNCOMMITTED)) == [b"aborted", b"kept"]
+    assert run_virtually(scenario(READ_COMMITTED)) == [b"kept"]

@@ -272,7 +272,7 @@ def test_T29_a_duplicate_that_the_broker_recognises_counts_as_delivered():
     async def scenario():
         cluster = FakeCluster()
         cluster.add_topic("t")
-        first_do(cluster, 1, refusing(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
+        first_do(cluster, 1, HANG_UP, refusing(ErrorCode.DUPLICATE_SEQUENCE_NUMBER))
         async with producer(cluster, idempotent=True) as sending:
             await sending.send("t", b"v")
         return sending.records_acked

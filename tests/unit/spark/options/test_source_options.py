@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from tidemill.client.consuming.consumer import READ_COMMITTED
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition
 from tidemill.spark.options.source_options import (
-    READ_COMMITTED,
     SOURCE_OPTIONS,
     Subscription,
     parse_source_options,

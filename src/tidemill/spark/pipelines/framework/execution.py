@@ -13,12 +13,14 @@ from pyspark.logger import PySparkLogger
 from tidemill.core.clock import Clock
 from tidemill.core.errors import TidemillError, UserError
 from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms, PipelineCheckpoint
+from tidemill.spark.pipelines.framework.child_processes import leaving_no_process
 from tidemill.spark.pipelines.framework.config_file import ConfiguredPipeline
 from tidemill.spark.pipelines.framework.jvm_output import JvmOutput
 from tidemill.spark.pipelines.framework.runner import RunListener, Runner
 from tidemill.spark.pipelines.framework.stopping import StopRequest
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.session import session
+from tidemill.spark.topic_writing import ONE_ATTEMPT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -142,6 +144,7 @@ def _session(
         **_SPARK_SETTINGS,
         **(_VERBOSE_SETTINGS if verbose else {}),
         "spark.sql.shuffle.partitions": str(run.state_partitions),
+        **(ONE_ATTEMPT if run.is_exactly_once else {}),
         **configured.spark,
     }
     if run.master.startswith("local"):
@@ -150,7 +153,7 @@ def _session(
         settings.setdefault("spark.driver.bindAddress", "127.0.0.1")
     name = f"tidemill {configured.kind.name}"
     try:
-        with contextlib.nullcontext() if verbose else output.captured():
+        with leaving_no_process(), contextlib.nullcontext() if verbose else output.captured():
             return session(name, master=run.master, settings=settings, quiet=True, brief=once)
     except Exception as error:
         raise TidemillError(f"Spark did not start on {run.master}: {error}") from error
