@@ -317,6 +317,17 @@ async def test_a_cut_that_takes_long_does_not_stop_the_other_partitions():
     assert bench.partitions[0].log.log_end_offset == 1
 
 
+@simulated
+async def test_an_answer_from_before_the_leaders_next_epoch_is_not_applied():
+    bench = Bench(log())
+    step = asyncio.ensure_future(bench.lane._fetch_once(bench.connection))  # type: ignore[arg-type]
+    await turns()
+    bench.partitions[0].become_follower(image(leader=SECOND, epoch=EPOCH + 1))
+    bench.connection.answer_all([data(0, GOOD)])
+    await step
+    assert bench.partitions[0].log.log_end_offset == 0
+
+
 # --- what must be said soon -----------------------------------------------------------------------
 
 
