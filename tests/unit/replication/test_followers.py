@@ -12,7 +12,7 @@ import pytest
 from tests.support.memory_peer import simulated
 from tests.support.partitions import OWN, SECOND, Flushes, batch, image, settings
 from tidemill.client.network.errors import WouldBlock
-from tidemill.core.config.keys import INT64_MAX
+from tidemill.core.byte_rate import NO_BOUND
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import MIB
@@ -114,7 +114,7 @@ class Bench:
         unclean_epoch: int | None = None,
         flush_before_ack: bool = False,
         lane: int = HOT,
-        rate: int = INT64_MAX,
+        rate: int = NO_BOUND,
     ) -> None:
         self._flush_before_ack = flush_before_ack
         self._lane = lane
