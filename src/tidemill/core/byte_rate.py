@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
-from tidemill.core.config.keys import INT64_MAX
+__all__ = ["NO_BOUND", "ByteRate"]
 
-__all__ = ["ByteRate"]
+NO_BOUND: Final = 2**63 - 1
+"""Kafka writes "no bound" as the largest number."""
 
 
 @final
 class ByteRate:
-    """One budget for all who ask; `per_s` is read each time, INT64_MAX: no bound."""
+    """One budget for all who ask; `per_s` is read each time."""
 
     def __init__(self, per_s: Callable[[], int]) -> None:
         self._per_s = per_s
@@ -22,7 +23,7 @@ class ByteRate:
     def take(self, size_bytes: int, now: float) -> float:
         """For how many seconds whoever took these bytes must take no more."""
         per_s = self._per_s()
-        if per_s == INT64_MAX:
+        if per_s == NO_BOUND:
             return 0.0
         self._free_at = max(self._free_at, now) + size_bytes / per_s
         return self._free_at - now

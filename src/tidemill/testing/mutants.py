@@ -351,7 +351,7 @@ def _progress_before_the_cut(_original: Function) -> Function:
     return flushed
 
 
-@mutant("progress claims what was not flushed", f"{_PULLING}.fetch_lane:_progress_of")
+@mutant("progress claims what was not flushed", f"{_PULLING}.fetch_lane:progress_of")
 def _progress_unflushed(original: Function) -> Function:
     def progress_of(partition: Partition) -> ProgressPartition:
         told: ProgressPartition = original(partition)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tidemill.core.byte_rate import ByteRate
-from tidemill.core.config.keys import INT64_MAX
+from tidemill.core.byte_rate import NO_BOUND, ByteRate
 
 
 def test_whoever_takes_waits_until_all_that_was_taken_is_paid_for():
@@ -17,5 +16,5 @@ def test_without_a_bound_nobody_waits_also_not_for_what_was_taken_before():
     bounds = [100]
     rate = ByteRate(lambda: bounds[0])
     rate.take(1_000, now=0.0)
-    bounds[0] = INT64_MAX
+    bounds[0] = NO_BOUND
     assert rate.take(1_000_000, now=1.0) == 0.0

@@ -6,11 +6,12 @@ from uuid import UUID
 
 import pytest
 
-from tests.support.partitions import OWN, SECOND, Flushes, batch, image, settings
+from tests.support.partitions import OWN, SECOND, Flushes, SlowLog, batch, image, settings
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import MIB
 from tidemill.replication.partition import Partition
 from tidemill.replication.pulling import fetch_round
+from tidemill.replication.pulling.fetch_lane import progress_of
 from tidemill.replication.pulling.fetch_round import FetchRound, LaneLimits, key_of
 from tidemill.replication.pulling.lanes import CATCH_UP, HOT, behind_bytes, lane_for
 from tidemill.storage.log.interface import LogConfig
@@ -21,11 +22,11 @@ TOPIC_ID = TopicId(UUID(int=7))
 EPOCH = 3
 
 
-def followed(index: int) -> Partition:
+def followed(index: int, log: SlowLog | None = None) -> Partition:
     made = Partition(
         TopicPartition("t", index),
         TOPIC_ID,
-        MemoryPartitionLog(LogConfig()),
+        log or MemoryPartitionLog(LogConfig()),  # type: ignore[arg-type]
         broker_id=OWN,
         settings=settings(),
         flushes=Flushes(),
@@ -69,6 +70,16 @@ def test_a_fetch_says_where_the_log_ends_and_what_is_flushed():
     (wanted,) = asked(made).topics[0].partitions
     assert (wanted.fetch_offset, wanted.flushed_offset) == (3, 3)
     assert (wanted.current_leader_epoch, wanted.last_fetched_epoch) == (EPOCH, EPOCH)
+
+
+def test_I14_only_what_is_flushed_is_told_as_flushed():
+    one = followed(0, SlowLog())
+    made = FetchRound(OWN, HOT, LaneLimits())
+    made.add(one)
+    one.as_follower.append(batch(3, epoch=EPOCH), high_watermark=0, now_ms=0)
+    (wanted,) = asked(made).topics[0].partitions
+    assert (wanted.fetch_offset, wanted.flushed_offset) == (3, 0)
+    assert progress_of(one).flushed_offset == 0
 
 
 def test_a_new_connection_names_all_again():

@@ -12,7 +12,7 @@ import pytest
 from tests.support.memory_peer import simulated
 from tests.support.partitions import OWN, SECOND, Flushes, batch, image, settings
 from tidemill.client.network.errors import WouldBlock
-from tidemill.core.config.keys import INT64_MAX
+from tidemill.core.byte_rate import NO_BOUND
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import MIB
@@ -114,7 +114,7 @@ class Bench:
         unclean_epoch: int | None = None,
         flush_before_ack: bool = False,
         lane: int = HOT,
-        rate: int = INT64_MAX,
+        rate: int = NO_BOUND,
     ) -> None:
         self._flush_before_ack = flush_before_ack
         self._lane = lane
@@ -315,6 +315,17 @@ async def test_a_cut_that_takes_long_does_not_stop_the_other_partitions():
     assert bench.partitions[0].log.log_end_offset == 0
     assert await bench.fetch(data(0, GOOD)) == [0]
     assert bench.partitions[0].log.log_end_offset == 1
+
+
+@simulated
+async def test_an_answer_from_before_the_leaders_next_epoch_is_not_applied():
+    bench = Bench(log())
+    step = asyncio.ensure_future(bench.lane._fetch_once(bench.connection))  # type: ignore[arg-type]
+    await turns()
+    bench.partitions[0].become_follower(image(leader=SECOND, epoch=EPOCH + 1))
+    bench.connection.answer_all([data(0, GOOD)])
+    await step
+    assert bench.partitions[0].log.log_end_offset == 0
 
 
 # --- what must be said soon -----------------------------------------------------------------------

@@ -41,7 +41,7 @@ from tidemill.wire.generated.replica_progress import (
     ReplicaProgressRequest,
 )
 
-__all__ = ["FetchLane", "LaneServices"]
+__all__ = ["FetchLane", "LaneServices", "progress_of"]
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +249,7 @@ class FetchLane:
                 topic = topics.setdefault(
                     partition.topic_id, ProgressTopic(topic_id=partition.topic_id)
                 )
-                topic.partitions.append(_progress_of(partition))
+                topic.partitions.append(progress_of(partition))
         request = ReplicaProgressRequest(
             broker_id=self._services.broker_id,
             broker_epoch=self._services.broker_epoch(),
@@ -261,7 +261,8 @@ class FetchLane:
             return  # the next fetch says the same
 
 
-def _progress_of(partition: Partition) -> ProgressPartition:
+def progress_of(partition: Partition) -> ProgressPartition:
+    """What is flushed here, in the epoch in which its leader may count it."""
     return ProgressPartition(
         partition_index=partition.name.partition,
         leader_epoch=partition.leader_epoch,

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import final
 
-from tidemill.core.byte_rate import ByteRate
+from tidemill.core.byte_rate import NO_BOUND, ByteRate
 from tidemill.core.clock import Clock
-from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.ids import NO_LEADER
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.net import Net
@@ -44,7 +43,7 @@ class Followers:
         supervisor: Supervisor,
         broker: Callable[[int], BrokerImage | None],
         broker_epoch: Callable[[], int] = lambda: -1,
-        catch_up_rate: Callable[[], int] = lambda: INT64_MAX,
+        catch_up_rate: Callable[[], int] = lambda: NO_BOUND,
         checkpoint: Callable[[], Awaitable[None]] | None = None,
         unclean_epoch: Callable[[Partition], int | None] = lambda _partition: None,
     ) -> None:

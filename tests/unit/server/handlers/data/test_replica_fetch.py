@@ -186,6 +186,16 @@ def test_a_newer_fetch_ends_the_wait_of_the_one_before_it(broker, follower):
     assert list(follower.end(second)) == [0]
 
 
+def test_H7_a_fetch_that_waits_says_nothing_when_it_is_answered(broker, follower):
+    partition = broker.partition("orders")
+    waiting = follower.begin(follower.at(0, 0))
+    partition.follower_restarted(FOLLOWER)
+    broker.append("orders", NOW_MS)
+    turn(broker)
+    assert list(follower.end(waiting)) == [0]
+    assert partition.led.followers[FOLLOWER].log_end_offset == -1
+
+
 def test_a_fetch_is_answered_with_nothing_when_its_time_is_up(broker, follower):
     waiting = follower.begin()
     turn(broker, seconds=0.6)
