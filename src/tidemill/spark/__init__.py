@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from tidemill.spark.session import session
+from tidemill.spark.topic_writing import stream_to_topic, write_topic
 
-__all__ = ["session"]
+__all__ = ["session", "stream_to_topic", "write_topic"]

@@ -19,7 +19,7 @@ from tidemill.hot.arrow_cells import Cells
 from tidemill.hot.column_encode import RowColumns
 from tidemill.hot.row_partitions import UNDECIDED
 
-__all__ = ["asked_partitions", "by_topic", "row_columns"]
+__all__ = ["asked_partitions", "by_topic", "cells_of", "row_columns"]
 
 _MS = pa.timestamp("ms", "UTC")
 _NARROW = {pa.large_binary(): pa.binary(), pa.large_string(): pa.string()}
@@ -53,15 +53,15 @@ def row_columns(batch: pa.RecordBatch, now_ms: int) -> RowColumns:
     timestamps = _timestamps(batch, now_ms)
     headers = _column(batch, "headers")
     if headers is None:
-        return RowColumns(timestamps, _cells(values), None if keys is None else _cells(keys))
+        return RowColumns(timestamps, cells_of(values), None if keys is None else cells_of(keys))
     entries = headers.values
     return RowColumns(
         timestamps,
-        _cells(values),
-        None if keys is None else _cells(keys),
+        cells_of(values),
+        None if keys is None else cells_of(keys),
         _list_cells(headers),
-        _cells(entries.field("key")),
-        _cells(entries.field("value")),
+        cells_of(entries.field("key")),
+        cells_of(entries.field("value")),
     )
 
 
@@ -93,7 +93,8 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     return None
 
 
-def _cells(column: pa.Array) -> Cells:
+def cells_of(column: pa.Array) -> Cells:
+    """A column of bytes or text, read in place."""
     narrow = _NARROW.get(column.type)
     if narrow is not None:
         column = column.cast(narrow)

@@ -61,7 +61,8 @@ class EnrichQuery:
         table = self._table(job)
         records = job.read(self._settings.input_topic, "records", columns=SOURCE_COLUMNS)
         rows = self._routed(self._joined(records, table, job), job)
-        return Stage("records", job.write_stream(rows))
+        topics = (self._settings.output_topic, self._settings.dead_topic)
+        return Stage("records", job.write_stream(rows, topics))
 
     def _table(self, job: Job) -> DataFrame:
         """Columns `_key` and `_row`, the row as JSON, held in memory.

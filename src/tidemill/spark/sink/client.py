@@ -8,13 +8,15 @@ numbers are in doubt. It shares no connection with the source: a parked fetch wo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import final
 
 from tidemill.client.producing.batch_producer import BatchProducer
 from tidemill.client.producing.producer_identity import ProducerIdentity
-from tidemill.spark.bridge.blocking_client import Address, BlockingClient
+from tidemill.core.ids import TopicPartition
+from tidemill.spark.bridge.blocking_client import BlockingClient
+from tidemill.spark.sink.exactly_once import claim
 from tidemill.spark.sink.options import SinkOptions
 
 __all__ = ["SinkClient", "borrowed_client"]
@@ -27,17 +29,22 @@ class SinkClient:
     """Connections and the producer that uses them."""
 
     def __init__(self, options: SinkOptions, identity: ProducerIdentity | None = None) -> None:
-        self.connections = BlockingClient(
-            Address(options.bootstrap, options.client_id, options.request_timeout_ms)
-        )
+        self.connections = BlockingClient(options.address)
+        cluster = self.connections.cluster
+
+        async def enlist(partitions: Collection[TopicPartition]) -> None:
+            assert identity is not None, "only a leased client enlists"
+            await claim(cluster, options, identity, partitions)
+
         self.producer = BatchProducer(
-            self.connections.cluster,
+            cluster,
             acks=options.acks,
             identity=identity,
             in_flight_max=options.in_flight_max,
             buffer_bytes_max=options.buffer_bytes_max,
             request_bytes_max=options.request_bytes_max,
             delivery_timeout_s=options.delivery_timeout_ms / 1000,
+            enlist=None if identity is None else enlist,
         )
 
     def close(self) -> None:

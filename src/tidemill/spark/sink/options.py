@@ -7,15 +7,17 @@ refused: a mistyped option must not silently have no effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar, final
 
 from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.errors import UserError
 from tidemill.core.ids import is_legal_topic_name
 from tidemill.core.limits import KIB, MIB
+from tidemill.spark.bridge.blocking_client import Address
 from tidemill.spark.options.option_values import parse_bootstrap
-from tidemill.spark.sink.delivery import AT_LEAST_ONCE, delivery_of
+from tidemill.spark.sink.delivery import AT_LEAST_ONCE, DELIVERIES, EXACTLY_ONCE
+from tidemill.spark.sink.transactional_id import transactional_id_of
 from tidemill.wire.compression import CODEC_IDS
 
 __all__ = ["SINK_OPTIONS", "SinkOptions", "sink_options"]
@@ -25,6 +27,7 @@ T = TypeVar("T")
 _ACKS = {"all": -1, "-1": -1, "1": 1, "0": 0}
 _ADDED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Spark adds these to a stream's options."""
+_CHECKPOINT = "checkpointlocation"
 
 _REFUSED = {
     "kafka.key.serializer": "key is written as it is: cast it to binary or string",
@@ -33,7 +36,6 @@ _REFUSED = {
     "yourself, give the rows a column `partition`",
     "kafka.interceptor.classes": "there is no JVM producer that could run them",
     "kafka.retries": "a batch is retried until kafka.delivery.timeout.ms is over",
-    "kafka.transactional.id": "this version has no transactions yet",
     "path": "the topic is named by option `topic` or by column `topic`, not by a path",
 }
 
@@ -60,6 +62,17 @@ class SinkOptions:
     buffer_bytes_max: int = 32 * MIB
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
+    checkpoint: str | None = None
+    """Of a stream with exactly_once, which keeps its lease there."""
+    transactional_id: str | None = None
+    """Given with exactly_once, and only then; the default is made from the checkpoint's place."""
+    transaction_timeout_ms: int = 300_000
+    """A batch that writes for longer is aborted, and repeated after a restart."""
+
+    @property
+    def address(self) -> Address:
+        """How the driver reaches the cluster."""
+        return Address(self.bootstrap, self.client_id, self.request_timeout_ms)
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -68,6 +81,8 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
     for name, text in given.items():
         word = name.lower()
         if word in _ADDED_BY_SPARK:
+            if word == _CHECKPOINT:
+                fields["checkpoint"] = text
             continue
         if word in _REFUSED:
             raise UserError(f"option {name} is not supported: {_REFUSED[word]}")
@@ -83,8 +98,26 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
             f"option kafka.bootstrap.servers is required: HOST:PORT[,HOST:PORT...]{hint}"
         )
     options = SinkOptions(**fields)  # type: ignore[arg-type]  # each parser gives its field's type
-    delivery_of(options.delivery)
-    return options
+    return _with_transactions(options) if options.delivery == EXACTLY_ONCE else _without(options)
+
+
+def _with_transactions(options: SinkOptions) -> SinkOptions:
+    if options.acks != _ACKS["all"]:
+        raise UserError("delivery=exactly_once needs kafka.acks=all")
+    if options.transactional_id is not None:
+        return options
+    if options.checkpoint is None:
+        raise UserError(
+            "delivery=exactly_once needs the option checkpointLocation or, outside a stream and "
+            "in foreachBatch, kafka.transactional.id: a name that no other query uses"
+        )
+    return replace(options, transactional_id=transactional_id_of(options.checkpoint))
+
+
+def _without(options: SinkOptions) -> SinkOptions:
+    if options.transactional_id is not None:
+        raise UserError("option kafka.transactional.id needs delivery=exactly_once")
+    return replace(options, checkpoint=None)
 
 
 def _parsed(name: str, text: str, parse: Callable[[str], T]) -> T:
@@ -132,6 +165,12 @@ def _number(low: int, high: int) -> Callable[[str], int]:
     return parse
 
 
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
 def _idempotence(text: str) -> str:
     if text.lower() != "true":
         raise ValueError("acks=all is always idempotent; to do without, use kafka.acks=1")
@@ -142,7 +181,7 @@ _INT32_MAX = 2**31 - 1
 _KNOWN: dict[str, tuple[str | None, Callable[[str], object]]] = {
     "kafka.bootstrap.servers": ("bootstrap", _addresses),
     "topic": ("topic", _topic),
-    "delivery": ("delivery", str.lower),
+    "delivery": ("delivery", _one_of({name: name for name in DELIVERIES})),
     "kafka.client.id": ("client_id", str),
     "kafka.acks": ("acks", _one_of(_ACKS)),
     "kafka.compression.type": ("codec", _one_of(CODEC_IDS)),
@@ -153,6 +192,8 @@ _KNOWN: dict[str, tuple[str | None, Callable[[str], object]]] = {
     "kafka.buffer.memory": ("buffer_bytes_max", _number(64 * KIB, 1024 * MIB)),
     "kafka.request.timeout.ms": ("request_timeout_ms", _number(1, _INT32_MAX)),
     "kafka.delivery.timeout.ms": ("delivery_timeout_ms", _number(1, _INT32_MAX)),
+    "kafka.transactional.id": ("transactional_id", _name),
+    "kafka.transaction.timeout.ms": ("transaction_timeout_ms", _number(1_000, 900_000)),
     "kafka.enable.idempotence": (None, _idempotence),
     "kafka.security.protocol": (None, _plaintext),
 }

@@ -7,8 +7,7 @@ driver calls `commit` or `abort`; for a stream, on a new object.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 import pyarrow as pa
@@ -23,26 +22,17 @@ from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError
 from tidemill.core.rng import SystemRng
+from tidemill.spark.sink.batch_place import task_place
 from tidemill.spark.sink.client import borrowed_client
-from tidemill.spark.sink.delivery import Delivery, delivery_of
+from tidemill.spark.sink.delivery import EXACTLY_ONCE, AtLeastOnce, Delivery
+from tidemill.spark.sink.exactly_once import ExactlyOnce
+from tidemill.spark.sink.lease import SinkLease
 from tidemill.spark.sink.options import SinkOptions, sink_options
+from tidemill.spark.sink.rows_written import RowsWritten
 from tidemill.spark.sink.schema import check_schema
 from tidemill.spark.sink.writer import SinkWriter
 
-__all__ = ["RowsWritten", "batch_writer", "stream_writer"]
-
-
-@final
-@dataclass(slots=True)
-class RowsWritten(WriterCommitMessage):
-    """What one task has written, all of it acknowledged."""
-
-    rows: dict[tuple[str, int], int] = field(default_factory=dict)
-    """By topic and partition."""
-
-    @property
-    def total(self) -> int:
-        return sum(self.rows.values())
+__all__ = ["batch_writer", "stream_writer"]
 
 
 class _Sink:
@@ -50,8 +40,10 @@ class _Sink:
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
-        self._delivery: Delivery = delivery_of(options.delivery)
-        self._lease: ProducerIdentity | None = None
+        self._delivery: Delivery = (
+            ExactlyOnce(options) if options.delivery == EXACTLY_ONCE else AtLeastOnce()
+        )
+        self._lease: SinkLease | None = None
         self._is_leased = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,7 +54,22 @@ class _Sink:
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:
         """Write the rows of one task; a failure closes its connections and fails the task."""
-        with borrowed_client(self._options, self._lease) as client:
+        if self._lease is None:
+            assert self._options.delivery != EXACTLY_ONCE, "what was pickled has a lease"
+            return RowsWritten(self._write(iterator, None))
+        task = task_place()
+        identity = self._lease.identity
+        if self._lease.is_written(task):
+            for _ in iterator:
+                pass  # Spark expects its rows to be taken
+            return RowsWritten(identity=identity, batch=task.batch)
+        return RowsWritten(self._write(iterator, identity), identity, task.batch)
+
+    def _write(
+        self, iterator: Iterator[pa.RecordBatch], identity: ProducerIdentity | None
+    ) -> dict[tuple[str, int], int]:
+        """The rows that were acknowledged, by topic and partition."""
+        with borrowed_client(self._options, identity) as client:
             writer = SinkWriter(
                 client.connections.cluster,
                 client.producer,
@@ -71,7 +78,7 @@ class _Sink:
                 rng=SystemRng(),
             )
             delivered = client.connections.run_once(writer.write(iterator))
-        return RowsWritten({(t, p): got.records for (t, p), got in delivered.items()})
+        return {(topic, index): got.records for (topic, index), got in delivered.items()}
 
 
 @final
@@ -79,10 +86,10 @@ class _BatchWriter(_Sink, DataSourceArrowWriter):
     """For `df.write`."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._delivery.commit(messages, None)
+        self._delivery.commit(_ours(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        self._delivery.abort(messages, None)
+        self._delivery.abort(_ours(messages), self._lease)
 
 
 @final
@@ -90,10 +97,14 @@ class _StreamWriter(_Sink, DataSourceStreamArrowWriter):
     """For `df.writeStream`."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._delivery.commit(messages, batchId)
+        self._delivery.commit(_ours(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self._delivery.abort(messages, batchId)
+        self._delivery.abort(_ours(messages), self._lease)
+
+
+def _ours(messages: Sequence[WriterCommitMessage | None]) -> list[RowsWritten | None]:
+    return [message if isinstance(message, RowsWritten) else None for message in messages]
 
 
 def batch_writer(

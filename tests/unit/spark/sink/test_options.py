@@ -44,6 +44,23 @@ def test_options_that_spark_adds_to_a_stream_are_accepted():
     assert options(checkpointLocation="/x", queryName="q") == options()
 
 
+def test_exactly_once_is_named_after_the_checkpoint_unless_a_name_is_given():
+    places = ("/x/y", "file:/x/y", "file:///x/y", "/x/z", "hdfs://one/x/y")
+    names = [
+        options(delivery="exactly_once", checkpointLocation=place).transactional_id
+        for place in places
+    ]
+    assert names[0] == names[1] == names[2]
+    assert len(set(names)) == 3
+    named = options(delivery="Exactly_Once", kafka__transactional__id="mine")
+    assert named.transactional_id == "mine"
+
+
+def test_exactly_once_needs_the_acknowledgement_of_all_replicas():
+    with pytest.raises(UserError, match="acks=all"):
+        options(delivery="exactly_once", checkpointLocation="/x", kafka__acks="1")
+
+
 def test_settings_that_are_always_true_are_accepted():
     checked = options(kafka__enable__idempotence="true", kafka__security__protocol="PLAINTEXT")
     assert checked == options()
@@ -61,8 +78,11 @@ def test_settings_that_are_always_true_are_accepted():
         ("kafka.enable.idempotence", "false", "use kafka.acks=1"),
         ("kafka.security.protocol", "SSL", "only PLAINTEXT"),
         ("kafka.max.in.flight.requests.per.connection", "6", "from 1 to 5"),
-        ("delivery", "exactly_once", "needs transactions"),
-        ("delivery", "perhaps", "use at_least_once"),
+        ("delivery", "exactly_once", "needs the option checkpointLocation"),
+        ("delivery", "perhaps", "use one of at_least_once, exactly_once"),
+        ("kafka.transactional.id", "mine", "needs delivery=exactly_once"),
+        ("kafka.transactional.id", "", "it is empty"),
+        ("kafka.transaction.timeout.ms", "1000000", "from 1000 to 900000"),
         ("kafka.key.serializer", "x", "cast it to binary or string"),
         ("kafka.partitioner.class", "x", "a column `partition`"),
         ("kafka.retries", "3", "kafka.delivery.timeout.ms"),

@@ -12,28 +12,33 @@ from tests.support.spark_topics import create_topic, records_of
 from tidemill.client.producing.producer_identity import ProducerIdentity
 from tidemill.core.errors import UserError
 from tidemill.spark.sink import client as sink_client
-from tidemill.spark.sink.sink import RowsWritten, batch_writer, stream_writer
+from tidemill.spark.sink.lease import SinkLease
+from tidemill.spark.sink.rows_written import RowsWritten
+from tidemill.spark.sink.sink import batch_writer, stream_writer
 from tidemill.testing.embedded import RunningBroker, broker
 
 SCHEMA = StructType().add("value", BinaryType())
 OPTIONS = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
 
 
-class ExactlyOnceInTheMaking:
-    """Leases an identity and records its calls."""
+LEASE = SinkLease(ProducerIdentity(12, 3, "sink"), {})
+
+
+class RecordedDelivery:
+    """Gives a lease and records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[object] = []
 
-    def lease(self) -> ProducerIdentity:
+    def lease(self) -> SinkLease:
         self.calls.append("lease")
-        return ProducerIdentity(12, 3)
+        return LEASE
 
-    def commit(self, messages, batch_id) -> None:
-        self.calls.append(("commit", messages, batch_id))
+    def commit(self, messages) -> None:
+        self.calls.append(("commit", messages))
 
-    def abort(self, messages, batch_id) -> None:
-        self.calls.append(("abort", messages, batch_id))
+    def abort(self, messages, lease) -> None:
+        self.calls.append(("abort", messages, lease))
 
 
 @pytest.fixture
@@ -70,27 +75,28 @@ def test_wrong_columns_are_refused_before_anything_runs(make):
 
 def test_the_lease_is_taken_once_however_often_the_writer_is_pickled():
     writer = stream_writer(OPTIONS, SCHEMA, False)
-    delivery = writer._delivery = ExactlyOnceInTheMaking()
+    delivery = writer._delivery = RecordedDelivery()
     first, second = pickle.dumps(writer), pickle.dumps(writer)
     assert delivery.calls == ["lease"]
     for copy in (pickle.loads(first), pickle.loads(second)):
-        assert copy._lease == ProducerIdentity(12, 3)
+        assert copy._lease == LEASE
 
 
 def test_a_writer_that_only_commits_takes_no_lease():
     writer = stream_writer(OPTIONS, SCHEMA, False)
-    delivery = writer._delivery = ExactlyOnceInTheMaking()
+    delivery = writer._delivery = RecordedDelivery()
     writer.commit([RowsWritten()], 7)
     writer.abort([None], 8)
-    assert delivery.calls == [("commit", [RowsWritten()], 7), ("abort", [None], 8)]
+    assert delivery.calls == [("commit", [RowsWritten()]), ("abort", [None], None)]
 
 
-def test_a_batch_has_no_number():
+def test_the_writer_of_a_batch_still_has_its_lease_when_it_aborts():
     writer = batch_writer(OPTIONS, SCHEMA, False)
-    delivery = writer._delivery = ExactlyOnceInTheMaking()
+    delivery = writer._delivery = RecordedDelivery()
+    pickle.dumps(writer)
     writer.commit([])
     writer.abort([])
-    assert delivery.calls == [("commit", [], None), ("abort", [], None)]
+    assert delivery.calls == ["lease", ("commit", []), ("abort", [], LEASE)]
 
 
 def test_a_task_reports_its_rows_by_topic_and_partition(running):
@@ -130,14 +136,3 @@ def test_idle_clients_are_bounded(running):
         }
         stream_writer(options, SCHEMA, False).write(rows(b"v"))
     assert [asked.client_id for asked in sink_client._idle] == [f"client-{n}" for n in (2, 3, 4, 5)]
-
-
-def test_tasks_under_a_lease_share_its_identity_and_keep_no_client(running):
-    create_topic(running.bootstrap, "t")
-    options = OPTIONS | {"kafka.bootstrap.servers": running.bootstrap}
-    writer = stream_writer(options, SCHEMA, False)
-    writer._delivery = ExactlyOnceInTheMaking()
-    pickle.loads(pickle.dumps(writer)).write(rows(b"v"))
-    partition = running.broker.replicas.find("t", 0)
-    assert [p.producer_id for p in partition.log.producers.active()] == [12]
-    assert sink_client._idle == {}

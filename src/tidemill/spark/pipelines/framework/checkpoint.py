@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, final
 
 from tidemill.core.errors import UserError
-from tidemill.spark.pipelines.framework.local_path import try_local_path
+from tidemill.spark.bridge.local_path import try_local_path
 
 __all__ = ["CheckpointTerms", "PipelineCheckpoint"]
 

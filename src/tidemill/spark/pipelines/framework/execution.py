@@ -20,6 +20,7 @@ from tidemill.spark.pipelines.framework.runner import RunListener, Runner
 from tidemill.spark.pipelines.framework.stopping import StopRequest
 from tidemill.spark.pipelines.framework.topic_check import prepare_topics
 from tidemill.spark.session import session
+from tidemill.spark.topic_writing import ONE_ATTEMPT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,6 +144,7 @@ def _session(
         **_SPARK_SETTINGS,
         **(_VERBOSE_SETTINGS if verbose else {}),
         "spark.sql.shuffle.partitions": str(run.state_partitions),
+        **(ONE_ATTEMPT if run.is_exactly_once else {}),
         **configured.spark,
     }
     if run.master.startswith("local"):

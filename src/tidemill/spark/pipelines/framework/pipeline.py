@@ -8,18 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol, final
 
 from tidemill.spark.pipelines.framework.checkpoint import CheckpointTerms
 from tidemill.spark.pipelines.framework.kafka_options import KafkaOptions
 from tidemill.spark.pipelines.framework.run_settings import RunSettings
 from tidemill.spark.pipelines.framework.topic_check import record_bytes_max
+from tidemill.spark.sink.transactional_id import transactional_id_of
+from tidemill.spark.topic_writing import stream_to_topic, write_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = ["Job", "Pipeline", "PipelineKind", "Stage", "Table", "Topics"]
+
+
+_READ_COMMITTED: Final = {"kafka.isolation.level": "read_committed"}
 
 
 @final
@@ -54,13 +59,17 @@ class Job:
     run: RunSettings
     kafka: KafkaOptions
 
-    def read(self, topic: str, stage: str, *, columns: str) -> DataFrame:
-        """A stream of the records of `topic`; the stage's consumer group shows its progress."""
+    def read(self, topic: str, stage: str, *, columns: str, start: str | None = None) -> DataFrame:
+        """A stream of the records of `topic`; the stage's consumer group shows its progress.
+
+        `start` is where a stage without a checkpoint begins, if it is not for the user to say.
+        """
+        committed = _READ_COMMITTED if self.run.is_exactly_once else {}
         return (
             self.spark.readStream.format("tidemill")
-            .options(**self.kafka.source)
+            .options(**{**committed, **self.kafka.source})
             .option("subscribe", topic)
-            .option("startingOffsets", self.run.start)
+            .option("startingOffsets", start or self.run.start)
             .option("maxOffsetsPerTrigger", self.run.batch_rows_max)
             .option("alignTimestamps", "true")
             .option("kafka.group.id", f"{self.run.group or self.name}-{stage}")
@@ -68,13 +77,19 @@ class Job:
             .load()
         )
 
-    def write(self, rows: DataFrame, topic: str) -> None:
-        """Append the rows of a batch to `topic`; returns when all of them are acknowledged."""
+    def write(self, rows: DataFrame, topic: str, stage: str) -> None:
+        """Append the rows of a stage's batch to `topic`; returns when all are acknowledged."""
+        if self.run.is_exactly_once:
+            name = f"{transactional_id_of(self.checkpoint_of(stage))}-{topic}"
+            write_topic(rows, topic, transactional_id=name, options=self.kafka.sink)
+            return
         writer = rows.write.format("tidemill").mode("append").options(**self.kafka.sink)
         writer.option("topic", topic).save()
 
-    def write_stream(self, rows: DataFrame) -> DataStreamWriter:
+    def write_stream(self, rows: DataFrame, topics: Sequence[str]) -> DataStreamWriter:
         """A query, not started, that appends each row to the topic that its column names."""
+        if self.run.is_exactly_once:
+            return stream_to_topic(rows, topics, options=self.kafka.sink)
         writer = rows.writeStream.format("tidemill").outputMode("append")
         return writer.options(**self.kafka.sink)
 

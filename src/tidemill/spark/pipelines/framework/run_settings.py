@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.core.config.keys import option
+from tidemill.spark.sink.delivery import AT_LEAST_ONCE, DELIVERIES, EXACTLY_ONCE
 
 __all__ = ["RunSettings"]
 
@@ -39,6 +40,15 @@ class RunSettings:
         key="start",
         doc="Where the first run begins: earliest, latest, or a time before now such as -10m. "
         "Later runs ignore it and continue from the checkpoint.",
+    )
+    delivery: str = option(
+        AT_LEAST_ONCE,
+        key="delivery",
+        doc="How often a record reaches the topics that the pipeline writes. at_least_once: a "
+        "batch that is repeated after a failure is written again. exactly_once: every batch is one "
+        "transaction; other programs read the topics with isolation.level=read_committed, and so "
+        "does the pipeline its own input.",
+        choices=DELIVERIES,
     )
     group: str = option(
         "",
@@ -91,3 +101,7 @@ class RunSettings:
         minimum=0.0,
         maximum=600,
     )
+
+    @property
+    def is_exactly_once(self) -> bool:
+        return self.delivery == EXACTLY_ONCE

@@ -12,7 +12,7 @@ That is why a line is one struct, and why Spark may not prune the fields of stru
 Spark parses twice after all, results stay right and the query is slower; a test counts the input.
 
 A batch that is repeated after a crash has the same records and replaces its own files
-(`result_files`). In the topics its records appear twice.
+(`result_files`). In the topics its records appear twice, unless `delivery` is exactly_once.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def _dead_and_late(lines: DataFrame, settings: LogSettings, watermark_ms: int) -
 def _write_dead_letters(lines: DataFrame, job: Job, settings: LogSettings) -> None:
     bytes_max = job.record_bytes_max(settings.dead_topic)
     dead = lines.where(F.col("reason").isNotNull())
-    job.write(dead_letters(dead, F.col("reason"), job.name, bytes_max), settings.dead_topic)
+    letters = dead_letters(dead, F.col("reason"), job.name, bytes_max)
+    job.write(letters, settings.dead_topic, _STAGE)
 
 
 def _write_windows(
@@ -171,5 +172,5 @@ def _write_windows(
             F.to_json(F.struct("*")).alias("value"),
             F.col("end").alias("timestamp"),
         ]
-        job.write(ordered.select(*record), settings.minutes_topic)
+        job.write(ordered.select(*record), settings.minutes_topic, _STAGE)
     return [minute_from_row(row.asDict(recursive=True)) for row in shown]

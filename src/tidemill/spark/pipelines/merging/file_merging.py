@@ -26,7 +26,7 @@ from typing import Final, final
 import pyarrow as pa
 
 from tidemill.core.clock import Clock
-from tidemill.spark.pipelines.framework.local_path import try_local_path
+from tidemill.spark.bridge.local_path import try_local_path
 from tidemill.spark.pipelines.merging.batch_folders import BatchFolder
 from tidemill.spark.pipelines.merging.folder_swap import check_swap
 from tidemill.spark.pipelines.merging.prepared_folder import PreparedFolder
