@@ -89,7 +89,7 @@ fresh: $(STAMPS)/hot
 setup-spark: setup $(STAMPS)/spark $(STAMPS)/spark-classes
 
 $(STAMPS)/spark: $(STAMPS)/packages requirements/spark.txt
-	@PYTHON=$(PYTHON) tools/setup_env java
+	@PYTHON=$(PYTHON) tools/setup_env java database
 	@echo 'setup: installing Spark'
 	@$(PIP) $(LOCKED) --no-build-isolation -r requirements/spark.txt
 	@touch $@

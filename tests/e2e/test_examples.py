@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.postgres import postgres, programs
 from tidemill.testing.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
@@ -25,9 +27,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     assert started.stop() == 0
 
 
-def shown(broker: BrokerProcess, name: str) -> list[str]:
+def shown(broker: BrokerProcess, name: str, *arguments: str) -> list[str]:
     ran = subprocess.run(
-        [sys.executable, EXAMPLES / f"{name}.py", broker.bootstrap],
+        [sys.executable, EXAMPLES / f"{name}.py", broker.bootstrap, *arguments],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -59,6 +61,18 @@ def test_F71_committing_first_means_at_most_once(broker):
 
 def test_F72_committing_afterwards_means_at_least_once(broker):
     assert shown(broker, "at_least_once") == ["processed 0 1 2 2 3 4"]
+
+
+def test_F76_a_database_keeps_the_offset_with_the_result(broker):
+    assert shown(broker, "into_database") == ["total 10 next offset 5"]
+
+
+def test_F76_postgresql_keeps_the_offset_with_the_result(broker):
+    if programs() is None:
+        missing = "PostgreSQL is missing (tools/setup_env database installs it on Debian)"
+        pytest.fail(missing) if os.environ.get("CI") == "true" else pytest.skip(missing)
+    with postgres() as address:
+        assert shown(broker, "into_database", address) == ["total 10 next offset 5"]
 
 
 def test_F63_many_threads_work_on_what_one_consumer_reads(broker):

@@ -10,6 +10,7 @@ from tidemill.spark.pipelines.enrich import Enrich, EnrichSettings
 from tidemill.spark.pipelines.framework.pipeline import PipelineKind
 from tidemill.spark.pipelines.logs.log_pipeline import LogPipeline
 from tidemill.spark.pipelines.logs.settings import LogSettings
+from tidemill.spark.pipelines.table.table_pipeline import TablePipeline, TableSettings
 
 __all__ = ["PIPELINES", "pipeline_kind"]
 
@@ -25,6 +26,12 @@ PIPELINES: Final = (
         description="JSON records joined with a table from a file, to the next topic.",
         settings_class=EnrichSettings,
         make=lambda values: Enrich(build(EnrichSettings, values)),
+    ),
+    PipelineKind(
+        name="table",
+        description="Records to a table of SQLite or PostgreSQL, each of them exactly once.",
+        settings_class=TableSettings,
+        make=lambda values: TablePipeline(build(TableSettings, values)),
     ),
 )
 

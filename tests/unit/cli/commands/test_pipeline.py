@@ -13,7 +13,7 @@ from tidemill.core.rng import SeededRng
 def test_list_names_every_pipeline():
     listed = json.loads(tidemill("pipeline", "list", "--json").stdout)
 
-    assert [row["name"] for row in listed] == ["logs", "enrich"]
+    assert [row["name"] for row in listed] == ["logs", "enrich", "table"]
     assert tidemill("pipeline", "list").stdout.splitlines()[1].startswith("logs ")
 
 

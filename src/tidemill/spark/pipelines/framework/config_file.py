@@ -47,7 +47,7 @@ __all__ = [
 PIPELINE_KEY = "pipeline"
 SPARK_PREFIX = "spark."
 _WIDTH = 96
-_PATH_KEYS: Final = frozenset({"checkpoint.dir", "output.dir", "table.file"})
+_PATH_KEYS: Final = frozenset({"checkpoint.dir", "database", "output.dir", "table.file"})
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z][\w+.-]+:")
 """A path from the root, or an address of some storage."""
 

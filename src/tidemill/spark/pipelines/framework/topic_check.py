@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar, final
 
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
@@ -16,12 +16,20 @@ from tidemill.spark.bridge.blocking_client import Address
 if TYPE_CHECKING:
     from tidemill.spark.pipelines.framework.pipeline import Topics
 
-__all__ = ["prepare_topics", "record_bytes_max"]
+__all__ = ["InputTopic", "input_topic", "prepare_topics", "record_bytes_max"]
 
 T = TypeVar("T")
 
 _BYTES_MAX_KEY: Final = "max.message.bytes"
 _BYTES_MAX_DEFAULT: Final = MIB
+
+
+@final
+class InputTopic(NamedTuple):
+    """What tells a topic apart."""
+
+    topic_id: str
+    partition_count: int
 
 
 def prepare_topics(address: Address, topics: Topics) -> list[str]:
@@ -32,6 +40,16 @@ def prepare_topics(address: Address, topics: Topics) -> list[str]:
 def record_bytes_max(address: Address, topic: str) -> int:
     """How large a batch of `topic` may be, and so a record."""
     return asyncio.run(_asked(address, lambda admin: _bytes_max(admin, topic)))
+
+
+def input_topic(address: Address, topic: str) -> InputTopic:
+    """Which of the topics that have had this name it is, and its partitions."""
+
+    async def ask(admin: Admin) -> InputTopic:
+        info = await admin.describe_topic(topic)
+        return InputTopic(str(info.topic_id), len(info.partitions))
+
+    return asyncio.run(_asked(address, ask))
 
 
 async def _asked(address: Address, ask: Callable[[Admin], Awaitable[T]]) -> T:
