@@ -63,6 +63,10 @@ def test_F72_committing_afterwards_means_at_least_once(broker):
     assert shown(broker, "at_least_once") == ["processed 0 1 2 2 3 4"]
 
 
+def test_F73_offsets_committed_with_the_results_mean_exactly_once(broker):
+    assert shown(broker, "exactly_once") == [f"bill for order {order}" for order in range(5)]
+
+
 def test_F76_a_database_keeps_the_offset_with_the_result(broker):
     assert shown(broker, "into_database") == ["total 10 next offset 5"]
 
