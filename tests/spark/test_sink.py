@@ -116,7 +116,7 @@ def test_a_frame_without_rows_is_written_as_nothing(spark, running, topic):
     [
         ("id value", {}, "the column value must be binary or string, not bigint"),
         ("'x' value, 1 colour", {}, "the column colour cannot be written"),
-        ("'x' value", {"delivery": "exactly_once"}, "needs transactions"),
+        ("'x' value", {"delivery": "exactly_once"}, "needs the option checkpointLocation"),
         ("'x' value", {"kafka__batch__sise": "1"}, "kafka.batch.sise is not known to the sink"),
     ],
 )
