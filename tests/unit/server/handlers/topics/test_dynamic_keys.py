@@ -20,6 +20,7 @@ from tests.unit.server.group_requests import (
 from tests.unit.server.one_broker import NOW_MS, value_of
 from tests.unit.server.transaction_requests import Producer, coordinate_transactions
 from tidemill.coordinators.runtime.shard import Now
+from tidemill.core.byte_rate import ByteRate
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.config.keys import options_of
 from tidemill.core.errors import ErrorCode
@@ -544,3 +545,23 @@ def _(broker, change):
     (first, *_rest) = broker.transactions.shards()
     first.loaded(Now(100, 100))
     assert first.next_deadline_ms() == 105
+
+
+# --- replication -------------------------------------------------------------------------------
+
+
+@changes("leader.replication.throttled.rate")
+def _(broker, change):
+    rate = broker.services.catch_up_rate
+    assert rate.take(2_048, now=0.0) == 0
+    change(2_048)
+    assert rate.take(2_048, now=0.0) == 1.0
+
+
+@changes("follower.replication.throttled.rate")
+def _(broker, change):
+    # As the data plane makes it: the configuration is read again for every answer.
+    rate = ByteRate(lambda: broker.cluster.live.current.follower_replication_throttled_rate)
+    assert rate.take(2_048, now=0.0) == 0
+    change(2_048)
+    assert rate.take(2_048, now=0.0) == 1.0
