@@ -27,7 +27,7 @@ BUDGET = {
     DiskUse.NAME: 4,  # compaction puts a segment and its two indexes in place
     DiskUse.MAKE: 256,  # a slice of Produce may open a new segment in each of its partitions
     DiskUse.OPEN: 100,
-    DiskUse.LOOK: 600,  # after a start, a slice of Produce looks for two index files a partition
+    DiskUse.LOOK: 900,  # after a start, a slice of Produce looks for three index files a partition
     DiskUse.READ: 1_000,
     DiskUse.READ_BYTES: 32 * MIB,
     DiskUse.WRITE: 1_000,
