@@ -81,6 +81,18 @@ def test_a_repeated_marker_appends_nothing():
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def test_I22_a_late_marker_of_a_replaced_coordinator_does_not_end_the_next_transaction():
+    led = leader()
+    write(led)
+    end(led, coordinator=5)
+    end(led, coordinator=6)  # the successor found the decision in its log and repeats it
+    write(led, sequence=1)
+    with pytest.raises(KafkaError) as caught:
+        end(led, coordinator=5)
+    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert led.log.producers.open_count == 1
+
+
 def test_a_marker_is_refused_by_whoever_does_not_lead():
     with pytest.raises(KafkaError) as caught:
         end(partition())
