@@ -190,6 +190,21 @@ def test_markers_of_an_older_decision_complete_nothing(desk):
     assert desk.shard.describe(ID).status is TransactionStatus.PREPARE_COMMIT
 
 
+def test_I20_an_older_decision_of_the_same_epoch_completes_nothing(desk):
+    producer = desk.init()
+    desk.add(producer, "t-0")
+    desk.end(producer)
+    old = desk.wanted[0]
+    desk.finish()
+    desk.advance(1)
+    desk.add(producer, "t-0")
+    desk.end(producer)
+    desk.complete(old)
+    assert desk.shard.describe(ID).status is TransactionStatus.PREPARE_COMMIT
+    desk.finish()
+    assert desk.shard.describe(ID).status is TransactionStatus.COMPLETE_COMMIT
+
+
 def test_an_id_that_is_not_known_cannot_be_described(desk):
     assert refusal(lambda: desk.shard.describe("x")) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
