@@ -86,6 +86,7 @@ def _check_resumed(current: Transaction, resumed: ProducerName, last_epoch: int)
     """KafkaError PRODUCER_FENCED unless the producer has the newest epoch, or had it until now."""
     if resumed == current.producer or _is_repeated(current, resumed, last_epoch):
         return
+    _check_not_next(current, resumed.producer_id)
     raise KafkaError(ErrorCode.PRODUCER_FENCED, "another producer uses the transactional id")
 
 
@@ -236,10 +237,17 @@ def _repeated(current: Transaction, ending: Ending) -> Transaction:
 
 def _known(current: Transaction | None, producer_id: int) -> Transaction:
     if current is None or current.producer_id != producer_id:
+        _check_not_next(current, producer_id)
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the transactional id has another producer id"
         )
     return current
+
+
+def _check_not_next(current: Transaction | None, producer_id: int) -> None:
+    """KafkaError CONCURRENT_TRANSACTIONS if the producer has this id as soon as markers allow."""
+    if current is not None and producer_id == current.next_producer_id != NO_ID:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its last transaction is being ended")
 
 
 def _fenced(current: Transaction) -> KafkaError:
