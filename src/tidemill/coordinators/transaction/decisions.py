@@ -9,6 +9,7 @@ belong to one transaction each, so that a late request cannot touch the next one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tidemill.coordinators.runtime.shard import ProducerName
@@ -79,7 +80,10 @@ def begin_again(
     producer = ProducerName(current.producer_id, current.epoch + 1)
     if current.is_exhausted:
         producer = ProducerName(fresh_id(), 0)
-    return current.begun_again(producer, timeout_ms=timeout_ms, now_ms=now_ms)
+    begun = current.begun_again(producer, timeout_ms=timeout_ms, now_ms=now_ms)
+    if resumed is None:  # the holder of the former id is another instance: it gets nothing
+        return replace(begun, previous_producer_id=NO_ID)
+    return begun
 
 
 def _check_resumed(current: Transaction, resumed: ProducerName, last_epoch: int) -> None:

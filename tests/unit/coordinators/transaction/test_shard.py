@@ -232,6 +232,20 @@ def test_T52_a_producer_with_a_new_id_waits_for_the_markers_of_its_old_one(desk)
     desk.add(new, "t-0", version=2)
 
 
+def test_I19_an_old_instance_does_not_get_the_new_id_of_its_successor(desk):
+    old = worn_out(desk)
+    new = desk.init()
+    assert new.producer_id != old.producer_id
+    assert refusal(lambda: desk.init(resumed=old)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_T52_a_producer_that_missed_its_new_id_gets_it_again(desk):
+    old = worn_out(desk)
+    new = desk.init(resumed=old)
+    assert new.producer_id != old.producer_id
+    assert desk.init(resumed=old) == new
+
+
 def test_an_id_that_is_not_known_cannot_be_described(desk):
     assert refusal(lambda: desk.shard.describe("x")) is ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
