@@ -139,8 +139,17 @@ class MarkerSender:
         return len(self._decisions)
 
     def carry_out(self, index: int, epoch: int, wanted: Sequence[MarkersWanted]) -> None:
-        """Write the markers of decisions that are durable in this partition of the coordinator."""
+        """Write the markers of decisions that are durable in this partition of the coordinator.
+
+        A shard that is loaded again hands over again what is being carried out already. If only
+        Complete is missing, to begin anew would write markers after it, perhaps into the producer's
+        next transaction (I22).
+        """
         for one in wanted:
+            known = self._decisions.get(one.transactional_id)
+            is_marked = known is not None and known.wanted == one and not known.left
+            if known is not None and is_marked and self._is_current(known):
+                continue
             decision = _Decision(index, epoch, one)
             self._decisions[one.transactional_id] = decision
             self._route(decision, set(decision.left))
