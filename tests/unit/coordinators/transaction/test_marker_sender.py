@@ -368,6 +368,22 @@ def test_a_topic_that_stays_unknown_was_deleted_and_needs_no_marker(office):
     office(body)
 
 
+def test_I23_a_topic_that_becomes_known_before_complete_gets_its_marker(office):
+    async def body(it):
+        it.runtime.refusal = ErrorCode.NOT_COORDINATOR  # no lease, and the image stands still
+        await it.decide("new-0")
+        await it.pass_time(UNKNOWN_S_MAX / 2)
+        await it.pass_time(UNKNOWN_S_MAX)
+        it.lead(OWN, "new-0")
+        it.runtime.refusal = None
+        await it.pass_time(1)
+        assert it.status is TransactionStatus.PREPARE_COMMIT
+        it.local.acknowledge("new-0")
+        assert it.status is TransactionStatus.COMPLETE_COMMIT
+
+    office(body)
+
+
 def test_complete_is_tried_again_until_it_can_be_written(office):
     async def body(it):
         it.lead(OWN, "t-0")
