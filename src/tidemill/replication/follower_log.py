@@ -106,6 +106,8 @@ class FollowerLog:
             self._flushes.appended(log, end, ack_waits=waits)
         told = min(high_watermark, log.log_end_offset)
         partition.high_watermark = max(partition.high_watermark, told)
+        # Nobody else asks a follower: it would keep every transaction that has ended for good.
+        log.producers.stable_offset(partition.high_watermark)
         return len(found)
 
     def follow_start(self, leader_start: int) -> bool:

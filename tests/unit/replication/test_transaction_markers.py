@@ -17,6 +17,7 @@ from tests.support.partitions import (
     partition,
 )
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import ENDED_TRANSACTIONS_MAX
 from tidemill.replication.partition import Appended, Partition
 from tidemill.wire.records import Record, build_batch
 
@@ -81,6 +82,18 @@ def test_a_repeated_marker_appends_nothing():
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
+def test_I22_a_late_marker_of_a_replaced_coordinator_does_not_end_the_next_transaction():
+    led = leader()
+    write(led)
+    end(led, coordinator=5)
+    end(led, coordinator=6)  # the successor found the decision in its log and repeats it
+    write(led, sequence=1)
+    with pytest.raises(KafkaError) as caught:
+        end(led, coordinator=5)
+    assert caught.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+    assert led.log.producers.open_count == 1
+
+
 def test_a_marker_is_refused_by_whoever_does_not_lead():
     with pytest.raises(KafkaError) as caught:
         end(partition())
@@ -104,6 +117,18 @@ def test_a_coordinators_own_batches_open_a_transaction():
     with pytest.raises(KafkaError) as caught:
         led.append_own(pending(), now_ms=NOW_MS)
     assert caught.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+def test_I23_a_follower_that_takes_over_holds_no_transaction_that_ended_for_good():
+    first, second = leader(isr=(OWN, SECOND)), partition()
+    second.become_follower(image(leader=OWN, isr=(OWN, SECOND)))
+    for number in range(ENDED_TRANSACTIONS_MAX + 10):
+        everywhere = first.log.log_end_offset
+        write(first, sequence=number)
+        end(first)
+        copy(first, second, high_watermark=everywhere)
+    second.become_leader(image(leader=OWN, epoch=1, isr=(OWN, SECOND)), now=0.0)
+    assert second.last_stable_offset() == everywhere
 
 
 def test_I23_a_follower_that_takes_over_knows_what_is_open():

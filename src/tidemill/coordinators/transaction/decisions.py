@@ -9,6 +9,7 @@ belong to one transaction each, so that a late request cannot touch the next one
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from tidemill.coordinators.runtime.shard import ProducerName
@@ -79,13 +80,17 @@ def begin_again(
     producer = ProducerName(current.producer_id, current.epoch + 1)
     if current.is_exhausted:
         producer = ProducerName(fresh_id(), 0)
-    return current.begun_again(producer, timeout_ms=timeout_ms, now_ms=now_ms)
+    begun = current.begun_again(producer, timeout_ms=timeout_ms, now_ms=now_ms)
+    if resumed is None:  # the holder of the former id is another instance: it gets nothing
+        return replace(begun, previous_producer_id=NO_ID)
+    return begun
 
 
 def _check_resumed(current: Transaction, resumed: ProducerName, last_epoch: int) -> None:
     """KafkaError PRODUCER_FENCED unless the producer has the newest epoch, or had it until now."""
     if resumed == current.producer or _is_repeated(current, resumed, last_epoch):
         return
+    _check_not_next(current, resumed.producer_id)
     raise KafkaError(ErrorCode.PRODUCER_FENCED, "another producer uses the transactional id")
 
 
@@ -236,10 +241,17 @@ def _repeated(current: Transaction, ending: Ending) -> Transaction:
 
 def _known(current: Transaction | None, producer_id: int) -> Transaction:
     if current is None or current.producer_id != producer_id:
+        _check_not_next(current, producer_id)
         raise KafkaError(
             ErrorCode.INVALID_PRODUCER_ID_MAPPING, "the transactional id has another producer id"
         )
     return current
+
+
+def _check_not_next(current: Transaction | None, producer_id: int) -> None:
+    """KafkaError CONCURRENT_TRANSACTIONS if the producer has this id as soon as markers allow."""
+    if current is not None and producer_id == current.next_producer_id != NO_ID:
+        raise KafkaError(ErrorCode.CONCURRENT_TRANSACTIONS, "its last transaction is being ended")
 
 
 def _fenced(current: Transaction) -> KafkaError:

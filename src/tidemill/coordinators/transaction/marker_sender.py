@@ -83,7 +83,16 @@ class LocalMarkers(Protocol):
 class _Decision:
     """A decision whose markers are being written."""
 
-    __slots__ = ("attempts", "index", "left", "marker", "to_retry", "unknown_since", "wanted")
+    __slots__ = (
+        "attempts",
+        "deleted",
+        "index",
+        "left",
+        "marker",
+        "to_retry",
+        "unknown_since",
+        "wanted",
+    )
 
     def __init__(self, index: int, epoch: int, wanted: MarkersWanted) -> None:
         self.index = index
@@ -94,6 +103,8 @@ class _Decision:
         """Partitions that have not acknowledged their marker."""
         self.to_retry: set[TopicPartition] = set()
         """Those of them that wait for the end of a pause."""
+        self.deleted: set[TopicPartition] = set()
+        """Those that got no marker, because the image did not know them for long enough."""
         self.attempts = 0
         self.unknown_since: float | None = None
 
@@ -139,8 +150,17 @@ class MarkerSender:
         return len(self._decisions)
 
     def carry_out(self, index: int, epoch: int, wanted: Sequence[MarkersWanted]) -> None:
-        """Write the markers of decisions that are durable in this partition of the coordinator."""
+        """Write the markers of decisions that are durable in this partition of the coordinator.
+
+        A shard that is loaded again hands over again what is being carried out already. If only
+        Complete is missing, to begin anew would write markers after it, perhaps into the producer's
+        next transaction (I22).
+        """
         for one in wanted:
+            known = self._decisions.get(one.transactional_id)
+            is_marked = known is not None and known.wanted == one and not known.left
+            if known is not None and is_marked and self._is_current(known):
+                continue
             decision = _Decision(index, epoch, one)
             self._decisions[one.transactional_id] = decision
             self._route(decision, set(decision.left))
@@ -160,6 +180,7 @@ class MarkerSender:
         for name in sorted(names):
             leader = self._leader_of(decision, name)
             if leader is None:
+                decision.deleted.add(name)
                 self._settled(decision, name, ErrorCode.NONE)
             elif leader == NO_LEADER:
                 self._settled(decision, name, ErrorCode.LEADER_NOT_AVAILABLE)
@@ -290,6 +311,13 @@ class MarkerSender:
     def _complete(self, decision: _Decision) -> None:
         """Every marker is acknowledged: write so, or try again if that cannot be written now."""
         wanted = decision.wanted
+        known = {name for name in decision.deleted if self._image().partition(*name) is not None}
+        if known:  # the image had stood still, as it does for a broker without a lease
+            decision.deleted -= known
+            decision.left |= known
+            decision.unknown_since = None
+            self._route(decision, known)
+            return
 
         def heard(code: ErrorCode | None) -> None:
             if not self._is_current(decision):

@@ -49,6 +49,8 @@ class MarkersWanted(NamedTuple):
     is_commit: bool
     partitions: frozenset[TopicPartition]
     version: int
+    start_ms: int
+    """Of the transaction: TV1 has many in one epoch."""
 
 
 @final
@@ -303,8 +305,7 @@ class TransactionShard:
     def complete(self, wanted: MarkersWanted, *, now: Now) -> Result[None]:
         """Every marker of this decision is acknowledged."""
         current = self._known.get(wanted.transactional_id)
-        is_same = current is not None and current.producer == wanted.producer
-        if current is None or not is_same or not current.status.is_prepared:
+        if current is None or not current.status.is_prepared or _markers(current) != wanted:
             return Result(None)
         return Result(None, [transaction_record(current.completed(now_ms=now.wall_ms))])
 
@@ -333,4 +334,5 @@ def _markers(decided: Transaction) -> MarkersWanted:
         decided.status is TransactionStatus.PREPARE_COMMIT,
         decided.partitions,
         decided.version,
+        decided.start_ms,
     )

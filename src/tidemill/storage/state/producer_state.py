@@ -226,6 +226,8 @@ class ProducerStates:
     ) -> bool:
         """Whether to append this marker; False: it repeats one, and nothing is open.
 
+        One that a newer coordinator repeats is appended, so that the log knows that coordinator:
+        a late copy from the older one must not end the producer's next transaction (I22).
         With `is_bumped` its epoch is above that of the transaction, so it cannot be meant for one
         that is open in the same epoch (I22). Raises KafkaError INVALID_PRODUCER_EPOCH,
         TRANSACTION_COORDINATOR_FENCED.
@@ -239,7 +241,8 @@ class ProducerStates:
             raise expired_epoch(producer_id, producer, producer_epoch)
         if coordinator_epoch < producer.coordinator_epoch:
             raise fenced_coordinator(producer_id, producer, coordinator_epoch)
-        if opened is not None or producer_epoch > producer.epoch:
+        has_newer_coordinator = coordinator_epoch > producer.coordinator_epoch
+        if opened is not None or producer_epoch > producer.epoch or has_newer_coordinator:
             return True
         producer.marker_count += 1  # whoever verified a batch before must verify it again
         return False

@@ -231,6 +231,26 @@ def test_I20_a_marker_that_is_not_acknowledged_is_written_again(office, code):
     office(body)
 
 
+def test_I22_a_decision_that_is_handed_over_again_is_not_carried_out_twice(office):
+    async def body(it):
+        it.lead(OWN, "t-0")
+        producer = it.desk.init()
+        it.desk.add(producer, "t-0")
+        it.desk.end(producer)
+        decided = list(it.desk.wanted)
+        await it.carry_out()
+        it.runtime.refusal = ErrorCode.COORDINATOR_NOT_AVAILABLE
+        it.local.acknowledge("t-0")
+        it.desk.wanted = decided  # the shard was loaded again
+        await it.carry_out()
+        it.runtime.refusal = None
+        await it.pass_time(1)
+        assert it.status is TransactionStatus.COMPLETE_COMMIT
+        assert len(it.local.written) == 1
+
+    office(body)
+
+
 def test_a_partition_that_moves_gets_its_marker_from_its_new_leader(office):
     async def body(it):
         it.lead(OTHER, "t-0")
@@ -343,6 +363,22 @@ def test_a_topic_that_stays_unknown_was_deleted_and_needs_no_marker(office):
         await it.pass_time(UNKNOWN_S_MAX / 2)
         assert it.status is TransactionStatus.PREPARE_COMMIT
         await it.pass_time(UNKNOWN_S_MAX)
+        assert it.status is TransactionStatus.COMPLETE_COMMIT
+
+    office(body)
+
+
+def test_I23_a_topic_that_becomes_known_before_complete_gets_its_marker(office):
+    async def body(it):
+        it.runtime.refusal = ErrorCode.NOT_COORDINATOR  # no lease, and the image stands still
+        await it.decide("new-0")
+        await it.pass_time(UNKNOWN_S_MAX / 2)
+        await it.pass_time(UNKNOWN_S_MAX)
+        it.lead(OWN, "new-0")
+        it.runtime.refusal = None
+        await it.pass_time(1)
+        assert it.status is TransactionStatus.PREPARE_COMMIT
+        it.local.acknowledge("new-0")
         assert it.status is TransactionStatus.COMPLETE_COMMIT
 
     office(body)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.transaction_desk import ID, TransactionDesk, at
-from tidemill.coordinators.runtime.shard import CoordinatorRecord, ProducerName
+from tidemill.coordinators.runtime.shard import CoordinatorRecord, ProducerName, Result
 from tidemill.coordinators.transaction.decisions import Ending
 from tidemill.coordinators.transaction.records import (
     transaction_record,
@@ -14,7 +16,11 @@ from tidemill.coordinators.transaction.records import (
 )
 from tidemill.coordinators.transaction.shard import TransactionLimit, TransactionShard
 from tidemill.coordinators.transaction.states import TransactionStatus
-from tidemill.coordinators.transaction.transaction import EPOCH_MAX, Transaction
+from tidemill.coordinators.transaction.transaction import (
+    EPOCH_MAX,
+    LAST_GIVEN_EPOCH,
+    Transaction,
+)
 from tidemill.core.config.transaction_config import TransactionConfig
 from tidemill.core.errors import ErrorCode, KafkaError, ProtocolViolation
 from tidemill.core.limits import TRANSACTION_PARTITIONS_MAX, TRANSACTION_RECORD_BYTES_MAX
@@ -188,6 +194,56 @@ def test_markers_of_an_older_decision_complete_nothing(desk):
     desk.end(newer, version=2)
     desk.complete(old)
     assert desk.shard.describe(ID).status is TransactionStatus.PREPARE_COMMIT
+
+
+def test_I20_an_older_decision_of_the_same_epoch_completes_nothing(desk):
+    producer = desk.init()
+    desk.add(producer, "t-0")
+    desk.end(producer)
+    old = desk.wanted[0]
+    desk.finish()
+    desk.advance(1)
+    desk.add(producer, "t-0")
+    desk.end(producer)
+    desk.complete(old)
+    assert desk.shard.describe(ID).status is TransactionStatus.PREPARE_COMMIT
+    desk.finish()
+    assert desk.shard.describe(ID).status is TransactionStatus.COMPLETE_COMMIT
+
+
+def worn_out(desk):
+    """A producer with the last epoch of its id."""
+    producer = desk.init()._replace(epoch=LAST_GIVEN_EPOCH)
+    worn = replace(desk.shard.describe(ID), epoch=LAST_GIVEN_EPOCH)
+    desk.apply(Result(None, [transaction_record(worn)]))
+    return producer
+
+
+def test_T52_a_producer_with_a_new_id_waits_for_the_markers_of_its_old_one(desk):
+    old = worn_out(desk)
+    desk.add(old, "t-0", version=2)
+    new = desk.end(old, version=2)
+    assert (new.producer_id != old.producer_id, new.epoch) == (True, 0)
+    busy = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert refusal(lambda: desk.add(new, "t-0", version=2)) is busy
+    assert refusal(lambda: desk.end(new, is_commit=False, version=2)) is busy
+    assert refusal(lambda: desk.init(resumed=new)) is busy
+    desk.finish()
+    desk.add(new, "t-0", version=2)
+
+
+def test_I19_an_old_instance_does_not_get_the_new_id_of_its_successor(desk):
+    old = worn_out(desk)
+    new = desk.init()
+    assert new.producer_id != old.producer_id
+    assert refusal(lambda: desk.init(resumed=old)) is ErrorCode.PRODUCER_FENCED
+
+
+def test_T52_a_producer_that_missed_its_new_id_gets_it_again(desk):
+    old = worn_out(desk)
+    new = desk.init(resumed=old)
+    assert new.producer_id != old.producer_id
+    assert desk.init(resumed=old) == new
 
 
 def test_an_id_that_is_not_known_cannot_be_described(desk):

@@ -8,6 +8,8 @@ refused: the client would take a partial list for the whole.
 
 from __future__ import annotations
 
+from typing import final
+
 from tidemill.coordinators.transaction.states import TransactionStatus
 from tidemill.coordinators.transaction.transaction import Transaction
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -40,7 +42,7 @@ async def _list(
     response = ListTransactionsResponse(
         unknown_state_filters=[one for one in request.state_filters if one not in _STATES]
     )
-    now_ms = context.services.clock.wall_ms()
+    is_wanted = _Wanted(request, context.services.clock.wall_ms())
     pacer = Pacer(SHARDS_PER_SLICE)
     for shard in list(context.services.transactions.shards()):
         await pacer.step()
@@ -51,21 +53,31 @@ async def _list(
                 transaction_state=found.status.shown,
             )
             for found in shard.transactions()
-            if _is_wanted(found, request, now_ms)
+            if is_wanted(found)
             and context.allows(Operation.DESCRIBE, transactional_id(found.transactional_id))
         )
     return response
 
 
-def _is_wanted(found: Transaction, request: ListTransactionsRequest, now_ms: int) -> bool:
-    if request.state_filters and found.status.shown not in request.state_filters:
-        return False
-    if request.producer_id_filters and found.producer_id not in request.producer_id_filters:
-        return False
-    if request.duration_filter < 0:
-        return True
-    is_open = found.status is TransactionStatus.ONGOING or found.status.is_prepared
-    return is_open and now_ms - found.start_ms >= request.duration_filter
+@final
+class _Wanted:
+    """The filters of a request, as sets: it may name very many producers."""
+
+    def __init__(self, request: ListTransactionsRequest, now_ms: int) -> None:
+        self._states = frozenset(request.state_filters)
+        self._producer_ids = frozenset(request.producer_id_filters)
+        self._duration_ms = request.duration_filter
+        self._now_ms = now_ms
+
+    def __call__(self, found: Transaction) -> bool:
+        if self._states and found.status.shown not in self._states:
+            return False
+        if self._producer_ids and found.producer_id not in self._producer_ids:
+            return False
+        if self._duration_ms < 0:
+            return True
+        is_open = found.status is TransactionStatus.ONGOING or found.status.is_prepared
+        return is_open and self._now_ms - found.start_ms >= self._duration_ms
 
 
 HANDLER = Handler(

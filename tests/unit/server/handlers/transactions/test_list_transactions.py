@@ -1,0 +1,50 @@
+"""ListTransactions: the filters of a request, however long they are."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.support.transaction_desk import TransactionDesk
+from tidemill.server.handlers.transactions import list_transactions
+from tidemill.wire.generated.list_transactions import ListTransactionsRequest
+
+
+class Filters(list):
+    """A list that would take too long to be searched once for each transaction."""
+
+    def __contains__(self, one):
+        raise AssertionError("searched from its beginning")
+
+
+@pytest.fixture
+def desk():
+    made = TransactionDesk()
+    for name in "abc":
+        made.init(transactional_id=name)
+    return made
+
+
+def listed(run, desk, **filters):
+    services = SimpleNamespace(
+        transactions=SimpleNamespace(is_loading=False, shards=lambda: [desk.shard]),
+        clock=SimpleNamespace(wall_ms=lambda: desk.now.wall_ms),
+    )
+    context = SimpleNamespace(services=services, allows=lambda _operation, _resource: True)
+
+    async def ask():
+        return await list_transactions.handle(context, ListTransactionsRequest(**filters))
+
+    return [one.transactional_id for one in run(ask()).transaction_states]
+
+
+def test_a_request_may_name_very_many_producers(run, desk):
+    wanted = Filters([desk.shard.describe("b").producer_id, *range(10**6, 10**6 + 1000)])
+    assert listed(run, desk, producer_id_filters=wanted) == ["b"]
+
+
+def test_a_request_may_name_states(run, desk):
+    desk.add(desk.init(transactional_id="c"), "t-0", transactional_id="c")
+    assert listed(run, desk, state_filters=Filters(["Ongoing", "Dead"])) == ["c"]
+    assert listed(run, desk) == ["a", "b", "c"]
