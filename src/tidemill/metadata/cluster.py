@@ -301,6 +301,8 @@ class Cluster:
                 await self._controller.resume(self.broker_epoch)
         if self.is_controller:
             await self._controller.serve()
+        else:
+            self._controller.postpone()
 
     # --- joining ---------------------------------------------------------------------------------
 

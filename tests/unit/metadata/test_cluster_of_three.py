@@ -383,6 +383,30 @@ def test_a_controller_without_a_lease_does_not_look_for_returns_without_pause(mo
     assert 5 <= run_virtually(scenario()) <= 15
 
 
+def test_a_controller_lets_in_who_registered_while_it_had_no_lease(monkeypatch):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        follows = asyncio.create_task(clusters[0].run())
+        await asyncio.wait([follows], timeout=1.0)
+        # When: others register anew while its lease has run out, and then it is renewed.
+        monkeypatch.setattr(MemoryCoord, "lease_until", property(lambda _: -1.0))
+        for broker_id in (1, 2):
+            small.server.expire(small.members[broker_id].coord)
+            await clusters[broker_id].catch_up()
+        await asyncio.wait([follows], timeout=5.0)
+        assert not clusters[1].may_act
+        monkeypatch.undo()
+        await asyncio.wait([follows], timeout=2.0)
+        await clusters[1].catch_up()
+        await clusters[2].catch_up()
+        # Then: they are let in, although nothing else has changed.
+        assert clusters[1].may_act
+        assert clusters[2].may_act
+        follows.cancel()
+
+    run_virtually(scenario())
+
+
 def test_preferred_leaders_are_elected_on_request(run):
     async def scenario() -> None:
         small, clusters = await three_brokers()
