@@ -208,6 +208,15 @@ def test_what_does_not_fit_stays_for_the_next_fetch(broker, follower):
     assert [list(follower.fetch(max_bytes=1)) for _ in range(3)] == [[0], [1], [2]]
 
 
+def test_a_batch_that_is_larger_than_what_is_left_of_an_answer_is_not_withheld(broker, follower):
+    for index in range(3):
+        broker.append("orders", NOW_MS, index=index)
+    # When: the first batch fills most of the answer, and nothing is appended afterwards.
+    told = [follower.fetch(max_bytes=100) for _ in range(3)]
+    # Then: the follower hears of every record, although it has no reason to ask again.
+    assert sorted(index for one in told for index in one if one[index].records) == [0, 1, 2]
+
+
 def test_a_partition_of_another_epoch_leaves_the_session_until_it_is_named_again(broker, follower):
     broker.lead_again("orders")
     told = follower.fetch()
