@@ -110,6 +110,7 @@ class _ReplicaFetch:
         """Note what the follower says of each partition that it names."""
         session, request = self._session, self._request
         session.newest_fetch = self
+        session.fetches += 1
         session.marks_came = None
         session.wake()  # a fetch before this one need not wait any more
         for gone in request.forgotten_topics_data:
@@ -212,7 +213,6 @@ class _ReplicaFetch:
         if session.newest_fetch is self:
             session.marks_came = None
             self._tell_news()
-        session.answers += 1
         if not self._cold:
             return self._response()
         later: Deferred[FetchResponse] = Deferred()

@@ -62,7 +62,7 @@ class Follower:
     def fetch(self, *named, **fields):
         """What is told of each partition."""
         request = self._request(named, **{"wait_ms": 0, **fields})
-        return self._taken(self.broker.call(request, VERSION, self.peer))
+        return self.taken(self.broker.call(request, VERSION, self.peer))
 
     def begin(self, *named, wait_ms=500):
         """The answer that is not there yet."""
@@ -70,9 +70,10 @@ class Follower:
         return self.broker.start_deferred(request, VERSION, self.peer)
 
     def end(self, deferred):
-        return self._taken(value_of(deferred))
+        return self.taken(value_of(deferred))
 
-    def _taken(self, response):
+    def taken(self, response):
+        """The follower has the answers in the order of its fetches."""
         self.session_id = response.session_id
         self.throttle_ms = response.throttle_time_ms
         self.seen += 1
@@ -184,6 +185,22 @@ def test_a_newer_fetch_ends_the_wait_of_the_one_before_it(broker, follower):
     broker.append("orders", NOW_MS)
     turn(broker)
     assert list(follower.end(second)) == [0]
+
+
+def test_records_in_the_answer_of_a_newer_fetch_are_not_sent_again_before_it_arrives(
+    broker, follower
+):
+    broker.append("orders", NOW_MS)
+    follower.fetch()
+    # When: a newer fetch has news, so it is answered before the one that waits.
+    first, second = follower.begin(), follower.begin(follower.at(0, 0))
+    turn(broker)
+    # The follower has the first answer alone when it names the partition again.
+    assert follower.end(first) == {}
+    third = follower.begin(follower.at(0, 0))
+    assert offsets(follower.taken(second)[0]) == [0]
+    turn(broker, seconds=0.6)
+    assert follower.end(third) == {}
 
 
 def test_H7_a_fetch_that_waits_says_nothing_when_it_is_answered(broker, follower):
