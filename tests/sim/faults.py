@@ -183,6 +183,7 @@ class Faults:
         self._free.update(self._brokers)
 
     def _kill(self, broker_id: int, *, power_loss: bool) -> None:
+        self._probe.look()  # a mark may have moved, and been told, in this very event
         self._world.crash(broker_id, power_loss=power_loss)
         alone = len(self._brokers) == 1
         if alone or (power_loss and self._probe.may_lose_unflushed()):

@@ -103,6 +103,9 @@ class Probe:
         place = f"{partition} epoch {copy.leader_epoch}"
         first = self._leaders.setdefault((partition, copy.leader_epoch), broker_id)
         self._expect(first == broker_id, f"I11: {place}: led by {first} and by {broker_id}")
+        newest = max(epoch for one, epoch in self._leaders if one == partition)
+        if copy.leader_epoch < newest:
+            return  # elected before, and late: it was stopped while others took over from it
         told, end = self._told.get(partition, 0), copy.log.log_end_offset
         self._expect(
             end >= told, f"I12: {place}: broker {broker_id} ends at {end}, readers saw {told}"

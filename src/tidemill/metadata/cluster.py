@@ -40,7 +40,7 @@ from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWrite
 from tidemill.metadata.founding import found_cluster, try_multi
 from tidemill.metadata.image import nodes
 from tidemill.metadata.image.image_draft import ImageDraft
-from tidemill.metadata.image.image_keeper import ImageKeeper
+from tidemill.metadata.image.image_keeper import ALL, ImageKeeper
 from tidemill.metadata.image.image_reader import ImageReader
 from tidemill.metadata.image.isr_proposal import IsrAnswer, IsrProposal
 from tidemill.metadata.image.metadata_image import (
@@ -219,7 +219,11 @@ class Cluster:
                 elif not self._registration.is_current:
                     await self._update_registration()
                 await self._keeper.refresh()
-                await self._react()
+                try:
+                    await self._react()
+                except BaseException:
+                    self._keeper.mark(ALL)  # no watch says again what was read and not served
+                    raise
 
     async def read_newest(self) -> None:
         """Read everything that was written before this call, also by other brokers (T22)."""
@@ -301,6 +305,8 @@ class Cluster:
                 await self._controller.resume(self.broker_epoch)
         if self.is_controller:
             await self._controller.serve()
+        else:
+            self._controller.postpone()
 
     # --- joining ---------------------------------------------------------------------------------
 

@@ -3,9 +3,10 @@
 A follower stays in sync while it has caught up with the leader's log end within `lag_s_max`. It may
 join when it has reached the high watermark *and* the start of the current leader epoch: before that
 it might still hold a tail that another leader wrote. If acknowledgements wait for disks, it must
-also have flushed that far, or "on every in-sync disk" would end with its joining. While too few are
-in sync the high watermark stands still and any follower reaches it; so one that joins then must
-also keep up with the log end, or it would leave again at once (KAFKA-19996).
+also have flushed that far, or "on every in-sync disk" would end with its joining; and one that
+fetches on but flushes nothing for `lag_s_max` leaves, or its disk would stop all producers. While
+too few are in sync the high watermark stands still and any follower reaches it; so one that joins
+then must also keep up with the log end, or it would leave again at once (KAFKA-19996).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ __all__ = [
 
 UNKNOWN_OFFSET = -1
 NEVER = float("-inf")
+FOREVER = float("inf")
 LAG_S_MAX = 10.0
 """replica.lag.time.max.ms: at least two sessions, so that a leader that was moved away knows it
 before it leaves the in-sync set."""
@@ -48,6 +50,9 @@ class FollowerPosition:
     """The leader's log end at the last fetch, and when that was."""
     keeps_up: bool = False
     """At its last fetch it had all that the leader had had at the fetch before."""
+    flushes_at: float = FOREVER
+    """When it was last seen to flush, or to have nothing to flush."""
+    _flushed_then: int = UNKNOWN_OFFSET
 
     def fetched(
         self, *, fetch_offset: int, flushed_offset: int, leader_end: int, now: float
@@ -67,8 +72,21 @@ class FollowerPosition:
         self.leader_end_at_fetch = leader_end
         self.fetched_at = now
 
+    def reviewed(self, *, leader_end: int, waits_for_disks: bool, now: float) -> None:
+        """Look at it from time to time: it has no reason to fetch while it has everything."""
+        if self.log_end_offset >= leader_end:
+            self.caught_up_at = now
+        flushed = self.flushed_offset
+        is_done = flushed >= self.log_end_offset or not waits_for_disks
+        if is_done or flushed != self._flushed_then:
+            self.flushes_at, self._flushed_then = now, flushed
+
+    def is_stuck(self, now: float) -> bool:
+        """Whether its disk holds up those who wait for it: it fetches on, but flushes nothing."""
+        return now - self.flushes_at > LAG_S_MAX
+
     def lags(self, now: float) -> bool:
-        return now - self.caught_up_at > LAG_S_MAX
+        return now - self.caught_up_at > LAG_S_MAX or self.is_stuck(now)
 
 
 @final
@@ -90,7 +108,8 @@ class JoinBar:
 
 def is_behind(position: FollowerPosition, *, leader_end: int, now: float) -> bool:
     """Whether the follower has been behind for so long that it must not be in sync."""
-    return position.log_end_offset < leader_end and position.lags(now)
+    has_all = position.log_end_offset >= leader_end
+    return position.is_stuck(now) if has_all else position.lags(now)
 
 
 def kept(

@@ -92,7 +92,7 @@ class LedReplicas:
         )
         if broker_id in self.in_sync.committed or broker_id in self._candidates:
             return False
-        if not position.keeps_up or not self._epochs.may_join(broker_id):
+        if not position.keeps_up or position.is_stuck(now) or not self._epochs.may_join(broker_id):
             return False
         self._candidates.add(broker_id)
         self._recount()
@@ -113,11 +113,10 @@ class LedReplicas:
         position.flushed_offset = flushed
         return True
 
-    def review_positions(self, *, leader_end: int, now: float) -> None:
-        """A follower that has everything is caught up, although it has no reason to fetch."""
+    def review_positions(self, *, leader_end: int, waits_for_disks: bool, now: float) -> None:
+        """See who is caught up without a reason to fetch, and whose disk works."""
         for position in self.followers.values():
-            if position.log_end_offset >= leader_end:
-                position.caught_up_at = now
+            position.reviewed(leader_end=leader_end, waits_for_disks=waits_for_disks, now=now)
 
     def restarted(self, broker_id: int) -> None:
         """Forget a broker's position: it has registered again, or it has left."""

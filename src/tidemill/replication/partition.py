@@ -228,7 +228,11 @@ class Partition:
         if led is None or not self.is_leader:
             return
         self._tell_log_start()
-        led.review_positions(leader_end=self.log.log_end_offset, now=now)
+        led.review_positions(
+            leader_end=self.log.log_end_offset,
+            waits_for_disks=self.settings.flush_before_ack,
+            now=now,
+        )
         if led.review_candidates(now):
             self._in_sync_changed()
             self.maybe_advance_marks()

@@ -10,8 +10,8 @@ import pytest
 from tests.unit.client.virtual_time import run_virtually
 from tests.unit.metadata.small_cluster import SmallCluster
 from tests.unit.metadata.three_brokers import TOPIC, partition, propose, three_brokers
-from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import TopicPartition
+from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
+from tidemill.core.ids import NO_LEADER, TopicPartition
 from tidemill.core.limits import RETURNS_WAIT_S
 from tidemill.metadata.controller.controller import ConfigChange, TopicSpec
 from tidemill.metadata.image import nodes
@@ -381,6 +381,55 @@ def test_a_controller_without_a_lease_does_not_look_for_returns_without_pause(mo
         return seen
 
     assert 5 <= run_virtually(scenario()) <= 15
+
+
+def test_a_controller_lets_in_who_registered_while_it_had_no_lease(monkeypatch):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        follows = asyncio.create_task(clusters[0].run())
+        await asyncio.wait([follows], timeout=1.0)
+        # When: others register anew while its lease has run out, and then it is renewed.
+        monkeypatch.setattr(MemoryCoord, "lease_until", property(lambda _: -1.0))
+        for broker_id in (1, 2):
+            small.server.expire(small.members[broker_id].coord)
+            await clusters[broker_id].catch_up()
+        await asyncio.wait([follows], timeout=5.0)
+        assert not clusters[1].may_act
+        monkeypatch.undo()
+        await asyncio.wait([follows], timeout=2.0)
+        await clusters[1].catch_up()
+        await clusters[2].catch_up()
+        # Then: they are let in, although nothing else has changed.
+        assert clusters[1].may_act
+        assert clusters[2].may_act
+        follows.cancel()
+
+    run_virtually(scenario())
+
+
+def test_a_campaign_that_the_store_did_not_answer_is_repeated(monkeypatch):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        coord, get, failures = small.members[1].coord, small.members[1].coord.get, 0
+
+        async def unanswered_once(path: str, newest: bool = False) -> Node | None:
+            nonlocal failures
+            if path == nodes.CONTROLLER_EPOCH and clusters[1].image.controller_id == NO_LEADER:
+                failures += 1
+                if failures == 1:
+                    raise StoreUnavailable("no answer")
+            return await get(path, newest)
+
+        follows = asyncio.create_task(clusters[1].run())
+        await asyncio.wait([follows], timeout=1.0)
+        monkeypatch.setattr(coord, "get", unanswered_once)
+        small.crash(0)
+        await asyncio.wait([follows], timeout=10.0)
+        assert failures >= 1
+        assert clusters[1].is_controller
+        follows.cancel()
+
+    run_virtually(scenario())
 
 
 def test_preferred_leaders_are_elected_on_request(run):

@@ -155,6 +155,19 @@ def test_replicas_of_a_broker_that_is_gone_for_long_are_remade_elsewhere(run):
     run(scenario())
 
 
+def test_replicas_of_a_broker_whose_disk_failed_are_remade_elsewhere_too(run):
+    async def scenario() -> None:
+        small, controller = await some_brokers(0, 1, flags=["replica.remake.delay.ms=60000"])
+        small.members[1].cluster.disk_failed()
+        await small.catch_up()
+        await pass_time(small, 59)
+        assert partition(controller).replicas == (0, 1)
+        await pass_time(small, 2)
+        assert partition(controller).adding == (2,)
+
+    run(scenario())
+
+
 def test_a_sole_copy_is_never_remade(run):
     async def scenario() -> None:
         small, controller = await some_brokers(1, flags=["replica.remake.delay.ms=60000"])

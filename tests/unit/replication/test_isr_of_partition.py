@@ -188,3 +188,37 @@ def test_marks_do_not_wait_for_ever_for_one_that_has_gone_while_its_proposal_was
     assert ids_of(touch.isr) == (OWN, SECOND)
     proposed.isr_answered(touch, ErrorCode.NONE, image(isr=(OWN, SECOND), version=1))
     assert proposed.high_watermark == 8
+
+
+def test_a_follower_that_fetches_but_does_not_flush_any_more_leaves_the_in_sync_set():
+    led = leader(isr=ALL)
+    for second in range(1, int(LAG_S_MAX) + 5):
+        append(led)
+        fetched(SECOND, led, second, now=second)
+        fetched(THIRD, led, second, flushed=1, now=second)
+        led.review_marks(now=second)
+        if second <= LAG_S_MAX:
+            assert propose(led, now=second) is None
+    # Then: what waits for disks does not wait for its disk for ever.
+    assert propose(led, now=second) == (OWN, SECOND)
+
+
+def test_a_disk_that_hangs_does_not_hold_up_marks_as_that_of_a_candidate():
+    led = leader(isr=(OWN, SECOND))
+    for second in range(1, int(LAG_S_MAX) + 5):
+        append(led)
+        fetched(SECOND, led, second, now=second)
+        fetched(THIRD, led, second, flushed=0, now=second)
+        led.review_marks(now=second)
+    assert led.durable_offset == second
+
+
+def test_where_acknowledgements_do_not_wait_for_disks_a_follower_need_not_flush():
+    led = leader(isr=ALL)
+    led.set_settings(replace(led.settings, flush_before_ack=False))
+    for second in range(1, int(LAG_S_MAX) + 5):
+        append(led)
+        fetched(SECOND, led, second, flushed=0, now=second)
+        fetched(THIRD, led, second, flushed=0, now=second)
+        led.review_marks(now=second)
+        assert propose(led, now=second) is None

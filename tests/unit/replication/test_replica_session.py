@@ -29,11 +29,11 @@ def name(session: ReplicaSession, led: Partition, *, offset: int = 0, seen: int 
 
 def told(session: ReplicaSession) -> list[ReplicaSlot]:
     """Everything that the next answer tells; records where there are any."""
+    session.fetches += 1
     slots = []
     while slot := session.take_next():
         slots.append(slot)
         slot.told(has_records=slot.fetch_offset < slot.partition.log.log_end_offset)
-    session.answers += 1
     return slots
 
 

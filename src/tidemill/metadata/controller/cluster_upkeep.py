@@ -53,15 +53,14 @@ class ClusterUpkeep:
         """When replicas that must move are looked for again."""
 
     def took_office(self, image: MetadataImage, config: BrokerConfig, now: float) -> None:
-        self._gone_since = dict.fromkeys(image.members.keys() - image.brokers.keys(), now)
+        self._gone_since = dict.fromkeys(_gone(image), now)
         self._balance_at = now + _soon_s(config)
         self._vacate_at = now
 
     def follow(self, delta: Delta, config: BrokerConfig, now: float) -> None:
         image = delta.after
-        if delta.brokers_changed:
-            gone = image.members.keys() - image.brokers.keys()
-            self._gone_since = {one: self._gone_since.get(one, now) for one in gone}
+        if delta.brokers_changed or delta.members_changed:
+            self._gone_since = {one: self._gone_since.get(one, now) for one in _gone(image)}
         if delta.members_changed:
             self._balance_at = min(self._balance_at, now + _soon_s(config))
 
@@ -97,6 +96,11 @@ class ClusterUpkeep:
         longest_s = config.replica_remake_delay_ms / 1000
         gone = {one for one, since in self._gone_since.items() if now - since >= longest_s}
         return draining_brokers(image) | gone
+
+
+def _gone(image: MetadataImage) -> frozenset[int]:
+    """Brokers that hold replicas for nobody: not registered, not let in, or without a disk."""
+    return frozenset(image.members) - live_brokers(image).brokers
 
 
 def _soon_s(config: BrokerConfig) -> float:

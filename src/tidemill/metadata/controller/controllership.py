@@ -216,6 +216,11 @@ class Controllership:
             else:
                 return
 
+    def postpone(self) -> None:
+        """A controller without a lease decides nothing; no watch tells when it has one again."""
+        if self.term is not None:
+            self.look_again_at = self._clock.monotonic()
+
     async def _elect(self, term: int) -> None:
         """Let brokers in, and bring partitions in line with those that live."""
         image, unread = self._image, self._keeper.unread_pages

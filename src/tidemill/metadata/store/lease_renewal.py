@@ -13,7 +13,11 @@ from collections.abc import Callable
 from typing import final
 
 from tidemill.core.clock import Clock
-from tidemill.metadata.store.renewed_lease import LEASE_PART, RENEWALS_PER_TIMEOUT
+from tidemill.metadata.store.renewed_lease import (
+    LEASE_PART,
+    RENEWALS_PER_TIMEOUT,
+    lease_timeout_s,
+)
 
 __all__ = ["LeaseRenewal"]
 
@@ -39,7 +43,7 @@ class LeaseRenewal:
         self._renew = renew
         self._lease_until = lease_until
         self._hung = hung
-        self._interval_s = timeout_s / RENEWALS_PER_TIMEOUT
+        self._interval_s = lease_timeout_s(timeout_s) / RENEWALS_PER_TIMEOUT
         self._turned_at = clock.boottime()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidemill-lease", daemon=True)

@@ -7,6 +7,9 @@ ensemble pass on what they hear with a delay of up to a quarter.
 A renewal also reads the head of the metadata, and counts once our image has caught up with what it
 read. So whoever has a lease knows everything that is older than two thirds of a timeout: also that
 another broker leads now.
+
+The controller forgets who led a partition after `FORMER_LEADER_KEPT_S`, and leaders let replicas go
+that lag. So a lease is never longer than in a session of that length, whatever was negotiated.
 """
 
 from __future__ import annotations
@@ -14,13 +17,20 @@ from __future__ import annotations
 from collections import deque
 from typing import final
 
-__all__ = ["LEASE_PART", "RENEWALS_PER_TIMEOUT", "RenewedLease"]
+from tidemill.core.limits import FORMER_LEADER_KEPT_S
+
+__all__ = ["LEASE_PART", "RENEWALS_PER_TIMEOUT", "RenewedLease", "lease_timeout_s"]
 
 LEASE_PART = 2 / 3
 RENEWALS_PER_TIMEOUT = 5
 _WAITING_MAX = 16
 """Older ones would have ended before they count."""
 _NEVER_BEGUN = float("-inf")
+
+
+def lease_timeout_s(session_timeout_s: float) -> float:
+    """The timeout that leases are counted by, and renewed by."""
+    return min(session_timeout_s, FORMER_LEADER_KEPT_S)
 
 
 @final

@@ -43,7 +43,7 @@ from tidemill.metadata.store.coord import (
     check_multi,
 )
 from tidemill.metadata.store.lease_renewal import LeaseRenewal
-from tidemill.metadata.store.renewed_lease import RenewedLease
+from tidemill.metadata.store.renewed_lease import RenewedLease, lease_timeout_s
 from tidemill.metadata.store.zookeeper_auth import read_auth
 from tidemill.metadata.store.zookeeper_session import ZookeeperSession
 from tidemill.metadata.store.zookeeper_watches import ZookeeperWatches
@@ -139,7 +139,7 @@ class ZookeeperCoord:
         )
         with self._lease_lock:
             head_version = -1 if stat is None else stat.version
-            self._lease.renewed(sent_at, session.timeout_s, head_version)
+            self._lease.renewed(sent_at, lease_timeout_s(session.timeout_s), head_version)
 
     def _begin_renewals(self, session: ZookeeperSession) -> None:
         def hung() -> None:
@@ -317,7 +317,7 @@ class ZookeeperCoord:
                 return
             with self._lease_lock:
                 if session is self._session:
-                    self._lease.renewed(sent_at, session.timeout_s, head_version)
+                    self._lease.renewed(sent_at, lease_timeout_s(session.timeout_s), head_version)
 
         renew, head, registration = self._paths
         session.renew(write=renew, head=head, registration=registration, renewed=renewed)

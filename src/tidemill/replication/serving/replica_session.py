@@ -136,7 +136,7 @@ class ReplicaSlot:
         self._sent_high_watermark = partition.high_watermark
         self._sent_log_start = partition.log.log_start_offset
         self._state = TOLD if has_records else IDLE
-        self._told_in = self._session.answers + 1
+        self._told_in = self._session.fetches  # only the newest fetch is told anything
 
 
 @final
@@ -146,9 +146,9 @@ class ReplicaSession:
     __slots__ = (
         "_marked",
         "_slots_max",
-        "answers",
         "broker_epoch",
         "broker_id",
+        "fetches",
         "lane",
         "marks_are_due",
         "marks_came",
@@ -173,8 +173,9 @@ class ReplicaSession:
         self.broker_id = broker_id
         self.broker_epoch = broker_epoch
         self.lane = lane
-        self.answers = 0
-        """How many fetches were answered; a fetch says how many of these the follower has seen."""
+        self.fetches = 0
+        """How many came; they are answered in this order, whenever their answers were made. A fetch
+        says how many answers the follower has seen."""
         self.slots: dict[SlotKey, ReplicaSlot] = {}
         self.ready: dict[ReplicaSlot, None] = {}
         """Slots to be told of at once, the oldest first."""

@@ -110,6 +110,7 @@ class _ReplicaFetch:
         """Note what the follower says of each partition that it names."""
         session, request = self._session, self._request
         session.newest_fetch = self
+        session.fetches += 1
         session.marks_came = None
         session.wake()  # a fetch before this one need not wait any more
         for gone in request.forgotten_topics_data:
@@ -212,7 +213,6 @@ class _ReplicaFetch:
         if session.newest_fetch is self:
             session.marks_came = None
             self._tell_news()
-        session.answers += 1
         if not self._cold:
             return self._response()
         later: Deferred[FetchResponse] = Deferred()
@@ -250,7 +250,7 @@ class _ReplicaFetch:
                 return
             data = PartitionData(partition_index=slot.key[1], aborted_transactions=None)
             try:
-                found = self._read(slot, data, budget - found_bytes, is_first=not found_bytes)
+                found = self._read(slot, data, budget - found_bytes)
             except (KafkaError, StorageFault) as error:
                 self._refuse(data, error)
                 self._session.drop(slot)
@@ -262,9 +262,11 @@ class _ReplicaFetch:
             if copied >= FETCH_COPY_BYTES_MAX:
                 return
 
-    def _read(
-        self, slot: ReplicaSlot, data: PartitionData, budget: int, *, is_first: bool
-    ) -> LogSlice:
+    def _read(self, slot: ReplicaSlot, data: PartitionData, budget: int) -> LogSlice:
+        """What the follower lacks, never nothing if it lacks something: it would not ask again.
+
+        So an answer can be one batch larger than its budget.
+        """
         partition = slot.partition
         log = partition.log
         data.log_start_offset = log.log_start_offset
@@ -277,7 +279,7 @@ class _ReplicaFetch:
             partition,
             slot.fetch_offset,
             max_bytes=min(slot.max_bytes, budget),
-            at_least_one=is_first,
+            at_least_one=True,
         )
 
     def _take(self, data: PartitionData, found: LogSlice) -> int:

@@ -62,7 +62,7 @@ class Follower:
     def fetch(self, *named, **fields):
         """What is told of each partition."""
         request = self._request(named, **{"wait_ms": 0, **fields})
-        return self._taken(self.broker.call(request, VERSION, self.peer))
+        return self.taken(self.broker.call(request, VERSION, self.peer))
 
     def begin(self, *named, wait_ms=500):
         """The answer that is not there yet."""
@@ -70,9 +70,10 @@ class Follower:
         return self.broker.start_deferred(request, VERSION, self.peer)
 
     def end(self, deferred):
-        return self._taken(value_of(deferred))
+        return self.taken(value_of(deferred))
 
-    def _taken(self, response):
+    def taken(self, response):
+        """The follower has the answers in the order of its fetches."""
         self.session_id = response.session_id
         self.throttle_ms = response.throttle_time_ms
         self.seen += 1
@@ -186,6 +187,22 @@ def test_a_newer_fetch_ends_the_wait_of_the_one_before_it(broker, follower):
     assert list(follower.end(second)) == [0]
 
 
+def test_records_in_the_answer_of_a_newer_fetch_are_not_sent_again_before_it_arrives(
+    broker, follower
+):
+    broker.append("orders", NOW_MS)
+    follower.fetch()
+    # When: a newer fetch has news, so it is answered before the one that waits.
+    first, second = follower.begin(), follower.begin(follower.at(0, 0))
+    turn(broker)
+    # The follower has the first answer alone when it names the partition again.
+    assert follower.end(first) == {}
+    third = follower.begin(follower.at(0, 0))
+    assert offsets(follower.taken(second)[0]) == [0]
+    turn(broker, seconds=0.6)
+    assert follower.end(third) == {}
+
+
 def test_H7_a_fetch_that_waits_says_nothing_when_it_is_answered(broker, follower):
     partition = broker.partition("orders")
     waiting = follower.begin(follower.at(0, 0))
@@ -206,6 +223,15 @@ def test_what_does_not_fit_stays_for_the_next_fetch(broker, follower):
     for index in range(3):
         broker.append("orders", NOW_MS, index=index)
     assert [list(follower.fetch(max_bytes=1)) for _ in range(3)] == [[0], [1], [2]]
+
+
+def test_a_batch_that_is_larger_than_what_is_left_of_an_answer_is_not_withheld(broker, follower):
+    for index in range(3):
+        broker.append("orders", NOW_MS, index=index)
+    # When: the first batch fills most of the answer, and nothing is appended afterwards.
+    told = [follower.fetch(max_bytes=100) for _ in range(3)]
+    # Then: the follower hears of every record, although it has no reason to ask again.
+    assert sorted(index for one in told for index in one if one[index].records) == [0, 1, 2]
 
 
 def test_a_partition_of_another_epoch_leaves_the_session_until_it_is_named_again(broker, follower):
