@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import subprocess
@@ -75,27 +74,24 @@ class Members:
             else:
                 return [(topic, index) for index in range(PARTITIONS)]
 
-    def leaders(self, topic: str, *, asked: int) -> set[int]:
+    async def leaders(self, topic: str, *, asked: int) -> set[int]:
         """Who leads, as one broker says: a stock client may ask another one."""
         host, _, port = self.brokers[asked].bootstrap.rpartition(":")
-        return asyncio.run(_leaders_told(host, int(port), topic))
+        net = AsyncioNet()
+        connection = await BrokerConnection.open(net, host, int(port), timeout_s=DEADLINE_S)
+        try:
+            answer = await connection.request(
+                MetadataRequest(topics=[MetadataRequestTopic(name=topic)]),
+                MetadataResponse,
+                timeout_s=DEADLINE_S,
+            )
+        finally:
+            connection.close()
+        return {partition.leader_id for partition in answer.topics[0].partitions}
 
     def stop(self) -> None:
         for broker in self.brokers:
             broker.stop()
-
-
-async def _leaders_told(host: str, port: int, topic: str) -> set[int]:
-    connection = await BrokerConnection.open(AsyncioNet(), host, port, timeout_s=DEADLINE_S)
-    try:
-        answer = await connection.request(
-            MetadataRequest(topics=[MetadataRequestTopic(name=topic)]),
-            MetadataResponse,
-            timeout_s=DEADLINE_S,
-        )
-    finally:
-        connection.close()
-    return {partition.leader_id for partition in answer.topics[0].partitions}
 
 
 def new_member(directory: Path, zookeeper: str, number: int, name: str = "") -> BrokerProcess:
@@ -165,14 +161,14 @@ def test_F97_three_brokers_are_one_cluster_and_survive_kill_9_of_each(members, n
 
 
 def test_a_broker_that_stands_still_longer_than_its_session_loses_what_it_led_and_returns(
-    members, new_load, topic
+    run, members, new_load, topic
 ):
     load = new_load(topic)
     load.wait_acknowledged(200)
     stopped = members.brokers[1]
     os.kill(stopped.pid, signal.SIGSTOP)
     deadline = time.monotonic() + DEADLINE_S
-    while 1 in members.leaders(topic, asked=0):
+    while 1 in run(members.leaders(topic, asked=0)):
         assert time.monotonic() < deadline
     load.wait_acknowledged(200)
     os.kill(stopped.pid, signal.SIGCONT)
@@ -181,7 +177,7 @@ def test_a_broker_that_stands_still_longer_than_its_session_loses_what_it_led_an
 
 
 def test_a_broker_that_is_cut_off_from_ZooKeeper_stops_leading_and_goes_on_when_it_is_back(
-    tmp_path, zookeeper, topic
+    run, tmp_path, zookeeper, topic
 ):
     relay = Relay(zookeeper.address)
     members = Members(tmp_path, zookeeper.address)
@@ -194,9 +190,9 @@ def test_a_broker_that_is_cut_off_from_ZooKeeper_stops_leading_and_goes_on_when_
         load.wait_acknowledged(200)
         relay.cut()
         deadline = time.monotonic() + DEADLINE_S
-        while 1 in members.leaders(topic, asked=0):
+        while 1 in run(members.leaders(topic, asked=0)):
             assert time.monotonic() < deadline
-        assert 1 not in members.leaders(topic, asked=1)  # though it was told nothing
+        assert 1 not in run(members.leaders(topic, asked=1))  # though it was told nothing
         load.wait_acknowledged(200)
         relay.mend()
         for broker in members.brokers:
@@ -209,13 +205,13 @@ def test_a_broker_that_is_cut_off_from_ZooKeeper_stops_leading_and_goes_on_when_
 
 
 def test_a_ZooKeeper_that_wakes_and_ends_all_sessions_costs_nothing_acknowledged(
-    members, zookeeper, new_load, topic
+    run, members, zookeeper, new_load, topic
 ):
     load = new_load(topic)
     load.wait_acknowledged(200)
     zookeeper.pause()
     deadline = time.monotonic() + DEADLINE_S
-    while members.leaders(topic, asked=0) & {0}:  # its own lease has ended
+    while run(members.leaders(topic, asked=0)) & {0}:  # its own lease has ended
         assert time.monotonic() < deadline
     zookeeper.resume()
     load.wait_acknowledged(500)

@@ -11,7 +11,7 @@ import pytest
 from tests.sim.seed_search import Settings, run_one, shrunk
 from tidemill.testing.mutants import MUTANTS, MutantNotPlantable
 
-HUNT = ("-m", "tests.support.interpreted", "tests.sim.mutant_hunt", "--seeds-max", "12", "--only")
+HUNT = ("-m", "tests.support.interpreted", "tests.sim.mutant_hunt", "--seeds-max", "20", "--only")
 ROOT = Path(__file__).parents[2]
 QUICK = [
     "ack at once",
