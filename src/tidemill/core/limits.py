@@ -122,8 +122,8 @@ VIEW_LOOP_BATCH_BYTES_MAX = 256 * KIB
 VIEW_PACKED_BYTES_MIN = 8 * KIB
 """Records picked from a compressed batch that are compressed again, if they are more than this."""
 MATCHLESS_BYTES_MIN = 64 * KIB
-"""Stored bytes without a match that are worth remembering: 32 bytes per 64 KiB at most."""
-MATCHLESS_RANGES_MAX = 1024 * KIB
+"""Stored bytes without a match that are worth remembering, for 16 bytes."""
+MATCHLESS_RANGES_MAX = 2 * MIB
 """Ranges that are remembered for all views: 32 MiB."""
 
 # --- configuration at run time -------------------------------------------------------------------

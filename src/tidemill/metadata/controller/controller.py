@@ -6,6 +6,7 @@ the client gets. `controllership.py` writes the result to the store.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -29,6 +30,13 @@ from tidemill.metadata.controller.internal_topics import (
     mended_overrides,
 )
 from tidemill.metadata.controller.placement import Load, count_replicas, place
+from tidemill.metadata.controller.views import (
+    VIEW_OF,
+    check_altered,
+    check_no_view,
+    check_view_keys,
+    view_base,
+)
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     MetadataImage,
@@ -127,6 +135,8 @@ class TopicPlanner:
         """The load of all live brokers, including what is planned here."""
         self._names = set[str]()
         """Topics that this request creates."""
+        self._views = Counter[str]()
+        """Views that this request creates, by base."""
         self._spellings: dict[str, str] | None = None
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
 
@@ -136,21 +146,43 @@ class TopicPlanner:
         if spec.name in INTERNAL_TOPICS:
             spec = self._with_own_settings(spec)
         overrides = checked_overrides(spec.overrides)
-        replicas = self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
+        if overrides.get(VIEW_OF):
+            partitions = self._viewed_partitions(spec, overrides)
+        else:
+            check_view_keys(overrides)
+            replicas = (
+                self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
+            )
+            partitions = tuple(new_partition(one) for one in replicas)
         self._names.add(spec.name)
         if self._spellings is not None:
             self._spellings[_collision_key(spec.name)] = spec.name
         return TopicImage(
             name=spec.name,
             topic_id=topic_id,
-            partitions=tuple(new_partition(one) for one in replicas),
+            partitions=partitions,
             overrides=overrides,
             config=resolve(overrides, self._defaults),
         )
 
+    def _viewed_partitions(
+        self, spec: TopicSpec, overrides: Mapping[str, str]
+    ) -> tuple[PartitionImage, ...]:
+        base = view_base(
+            self._image,
+            overrides,
+            partitions=spec.partitions,
+            replication_factor=spec.replication_factor,
+            has_assignments=bool(spec.assignments),
+            planned=self._views[overrides[VIEW_OF]],
+        )
+        self._views[base.name] += 1
+        return base.partitions
+
     def plan_partitions(self, spec: PartitionsSpec) -> TopicImage:
         """The topic with more partitions; their number cannot go down."""
         topic = _existing(self._image, spec.name)
+        check_no_view(topic)
         if topic.internal:
             detail = (
                 "its partitions stay: the state of a group is found by a hash over their number"
@@ -178,6 +210,9 @@ class TopicPlanner:
         topic = _existing(self._image, change.name)
         before = {} if change.replace_all else topic.overrides
         overrides = altered_overrides(before, change.changes)
+        if change.replace_all and topic.is_view:
+            overrides.setdefault(VIEW_OF, topic.view_of)
+        check_altered(topic, overrides)
         if topic.internal:
             overrides = checked_internal(topic.name, overrides, self._config)
         changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))

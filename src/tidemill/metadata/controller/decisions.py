@@ -143,6 +143,8 @@ def _changes(
     topics: Iterable[TopicImage], live: Live, returned: Mapping[int, Return]
 ) -> Iterator[PartitionChange]:
     for topic in topics:
+        if topic.is_view:
+            continue  # it follows its base
         for index, partition in enumerate(topic.partitions):
             if not returned and _is_settled(partition, live):
                 continue
@@ -180,6 +182,9 @@ def elected(image: MetadataImage, name: str, index: int, *, unclean: bool) -> Pa
     topic = image.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
+    if topic.is_view:
+        detail = f"{name} is a view: elect the leaders of {topic.view_of}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
     before, live = topic.partitions[index], live_brokers(image)
     elect = unclean_election if unclean else preferred_election
     return PartitionChange(topic.topic_id, index, before, elect(before, live))
@@ -197,7 +202,7 @@ def changed_in_sync_set(
     an earlier proposal on the same state, whose outcome is unknown, cannot be made any more.
     """
     topic = image.topic_by_id(proposal.topic_id)
-    if topic is None or not 0 <= proposal.partition < len(topic.partitions):
+    if topic is None or topic.is_view or not 0 <= proposal.partition < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no such partition")
     before = topic.partitions[proposal.partition]
     if before.leader != sender.broker_id:

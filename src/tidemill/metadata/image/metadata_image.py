@@ -18,6 +18,7 @@ from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
 from tidemill.metadata.image.overrides import ConfigOwner, StoredOverrides
 from tidemill.metadata.image.topic_config import TopicConfig
+from tidemill.metadata.image.views import ViewNames, mirrored, views_after
 
 __all__ = [
     "INTERNAL_TOPICS",
@@ -131,6 +132,15 @@ class TopicImage:
         return self.name in INTERNAL_TOPICS
 
     @property
+    def view_of(self) -> str:
+        """The topic whose records this one shows, filtered; empty if it has its own."""
+        return self.config.tidemill_view_of
+
+    @property
+    def is_view(self) -> bool:
+        return self.config.tidemill_view_of != ""
+
+    @property
     def replication_factor(self) -> int:
         """Replicas of the first partition, which is what Kafka reports for the topic."""
         return len(self.partitions[0].replicas) if self.partitions else 0
@@ -158,6 +168,7 @@ class MetadataImage:
     members: Mapping[int, MemberImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     names: Mapping[UUID, str] = field(default_factory=dict)
+    views: ViewNames = field(default_factory=dict)
     overrides: Mapping[ConfigOwner, StoredOverrides] = field(default_factory=dict)
     """What was set at run time for brokers and groups; topics have theirs with them."""
 
@@ -306,6 +317,7 @@ class ImageDraft:
     def finish(self) -> Delta:
         """The new image, as a delta against the old one."""
         base = self._base
+        views = self._mirror_views()
         after = MetadataImage(
             cluster_id=self._cluster_id,
             controller_broker_id=self._controller[0],
@@ -314,6 +326,7 @@ class ImageDraft:
             members=self.members,
             topics=self.topics,
             names=base.names if self._names is None else self._names,
+            views=views,
             overrides=self.overrides,
         )
         return Delta(
@@ -327,6 +340,19 @@ class ImageDraft:
             != (base.controller_broker_id, base.controller_epoch),
             overrides_changed=_changed_keys(base.overrides, after.overrides),
         )
+
+    def _mirror_views(self) -> ViewNames:
+        """Give views the partitions of their bases; the views that there are now."""
+        touched = list(self._touched)
+        before, now = self._base.topics, self.topics
+        changes = ((before.get(name), now.get(name)) for name in touched)
+        views = views_after(self._base.views, changes)
+        for name in touched:
+            topic = self.topic(name)
+            affected = (name,) if topic is not None and topic.is_view else views.get(name, ())
+            for view in (self.topics[one] for one in affected):
+                self.put_topic(mirrored(view, self.topic(view.view_of)))
+        return views
 
     def _changed_topics(self, after: MetadataImage) -> tuple[str, ...]:
         before = self._base.topics

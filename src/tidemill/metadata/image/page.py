@@ -5,7 +5,7 @@ deletes it. A value is JSON, packed above 16 KiB:
 
     seq         the write that changed the page last; the head has the same number
     topics      per topic: id, name, overrides, partitions
-    partitions  by index: r replicas, l leader, e leader epoch, p partition epoch, and where they
+    partitions  none for a view, which has its base's; else by index: r replicas, l leader, e leader epoch, p partition epoch, and where they
                 differ from the usual: i isr (else the replicas), x elr (else empty), k last known
                 leader (else the leader)
 
@@ -99,13 +99,12 @@ def _topic(value: Fields) -> StoredTopic:
     name = value.text("name")
     if not is_legal_topic_name(name):
         raise value.bad("not a topic name")
-    partitions = value.objects("partitions")
-    if not 1 <= len(partitions) <= PARTITIONS_PER_TOPIC_MAX:
+    partitions, overrides = value.objects("partitions"), value.texts("overrides")
+    is_view = bool(overrides.get("tidemill.view.of"))
+    if len(partitions) > PARTITIONS_PER_TOPIC_MAX or bool(partitions) is is_view:
         raise value.bad("no or too many partitions")
     topic_id = TopicId(value.uuid("id"))
-    return StoredTopic(
-        name, topic_id, value.texts("overrides"), tuple(_partition(one) for one in partitions)
-    )
+    return StoredTopic(name, topic_id, overrides, tuple(_partition(one) for one in partitions))
 
 
 def _partition(value: Fields) -> PartitionImage:

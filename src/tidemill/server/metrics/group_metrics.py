@@ -57,6 +57,8 @@ def _lags(services: Services) -> Iterator[int]:
         return
     for shard in shards:
         for topic, index, offset in shard.committed():
-            partition = services.replicas.find(topic, index)
+            viewed = services.cluster.image.topic(topic)
+            name = viewed.view_of if viewed is not None and viewed.is_view else topic
+            partition = services.replicas.find(name, index)
             if partition is not None and partition.is_leader and offset >= 0:
                 yield max(0, partition.high_watermark - offset)

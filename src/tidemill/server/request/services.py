@@ -30,6 +30,7 @@ from tidemill.replication.pending_logs import PendingLogs
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_requests import ParkedRequests
+from tidemill.server.fetching.view_reader import ViewReader
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
 from tidemill.server.request.authorizer import Authorizer
@@ -74,6 +75,7 @@ class DataServices(RequestServices, Protocol):
     producer_ids: ProducerIds
     fetch_sessions: FetchSessions
     parked: ParkedRequests
+    views: ViewReader
     response_memory: MemoryPool
     fault_log: RateLimit
     long_batches: asyncio.Semaphore
@@ -132,6 +134,7 @@ class Services:
     response_memory: MemoryPool
     supervisor: Supervisor
     parked: ParkedRequests
+    views: ViewReader = field(default_factory=ViewReader)
     fault_log: RateLimit = field(default_factory=RateLimit)
     """A failed disk refuses every request; the log says so once a minute."""
     long_batches: asyncio.Semaphore = field(

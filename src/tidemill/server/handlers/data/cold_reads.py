@@ -1,6 +1,8 @@
-"""Batches of a fetch that are not in memory: read in a thread, within the pool for answers (S40).
+"""What a fetch has to wait for: batches that are not in memory, and those of views.
 
-HOT PATH: once per fetch that reads behind the page cache.
+HOT PATH: once per fetch that reads behind the page cache, or a view.
+
+The former are read in a thread, the latter filtered, within the pool for answers (S40).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Sequence
 from typing import final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
+from tidemill.server.fetching.view_reader import ViewRead
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.partition_access import count_refusal
 from tidemill.storage.log.interface import LogSlice
@@ -24,14 +27,19 @@ THROTTLE_MS_WHEN_BUSY = 1000
 class ColdRead:
     """The cold batches of one fetch. Their memory is taken at once and given back by `run`."""
 
-    __slots__ = ("_context", "_size_bytes", "_slices")
+    __slots__ = ("_context", "_size_bytes", "_slices", "_views")
 
     def __init__(
-        self, context: DataContext, slices: Sequence[tuple[PartitionData, LogSlice]]
+        self,
+        context: DataContext,
+        slices: Sequence[tuple[PartitionData, LogSlice]],
+        views: Sequence[ViewRead] = (),
     ) -> None:
         self._context = context
         self._slices = slices
+        self._views = views
         self._size_bytes = sum(found.size_bytes for _, found in slices)
+        self._size_bytes += sum(view.size_bytes for view in views)
         context.services.response_memory.take(self._size_bytes)
 
     async def run(self) -> None:
@@ -39,6 +47,8 @@ class ColdRead:
         try:
             for data, found in self._slices:
                 await self._read(data, found)
+            for view in self._views:
+                await self._filter(view)
         finally:
             self._context.services.response_memory.give(self._size_bytes)
 
@@ -47,8 +57,17 @@ class ColdRead:
         try:
             chunks = await self._context.services.disk.run(found.load)
         except (KafkaError, StorageFault) as error:
-            if isinstance(error, DiskBusy):
-                self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
-            data.error_code = count_refusal(self._context, error)
+            self._refuse(data, error)
             return
         data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    async def _filter(self, view: ViewRead) -> None:
+        try:
+            await view.run(self._context.services.disk)
+        except (KafkaError, StorageFault) as error:
+            self._refuse(view.data, error)
+
+    def _refuse(self, data: PartitionData, error: KafkaError | StorageFault) -> None:
+        if isinstance(error, DiskBusy):
+            self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
+        data.error_code = count_refusal(self._context, error)

@@ -84,7 +84,7 @@ def handle(context: DataContext, request: FetchRequest) -> Answer:
     if answer is None:
         context.throttle_ms = min(wait_ms, THROTTLE_MS_WHEN_FULL)
         return _answer(context, plan, reader, results)
-    reader.cold = []  # read again when the wait is over
+    reader.cold, reader.views = [], []  # read again when the wait is over
     return answer
 
 
@@ -95,8 +95,8 @@ async def _answer_in_turns(
     results = await reader.read_in_turns()
     if reader.bytes_found < request.min_bytes and not reader.must_answer:
         context.throttle_ms = min(request.max_wait_ms, THROTTLE_MS_WHEN_FULL)
-    if reader.cold:
-        await ColdRead(context, reader.cold).run()
+    if reader.cold or reader.views:
+        await ColdRead(context, reader.cold, reader.views).run()
     return _response(context, plan, results)
 
 
@@ -139,11 +139,11 @@ def _log_bytes(partitions: list[Partition]) -> int:
 def _answer(
     context: DataContext, plan: FetchPlan, reader: FetchReader, results: FetchResults
 ) -> FetchResponse | Deferred[FetchResponse]:
-    """The response: now, or once the cold batches have been read."""
-    if not reader.cold:
+    """The response: now, or once cold batches have been read and those of views filtered."""
+    if not reader.cold and not reader.views:
         return _response(context, plan, results)
     answer: Deferred[FetchResponse] = Deferred()
-    cold = ColdRead(context, reader.cold)
+    cold = ColdRead(context, reader.cold, reader.views)
     context.services.supervisor.spawn(
         "cold read", _load_and_answer(context, plan, results, cold, answer)
     )
