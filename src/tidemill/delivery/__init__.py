@@ -1,1 +1,1 @@
-"""What makes a queue of the log: filters, and the batches that a filtered answer is made of. Pure."""
+"""What makes a queue of the log: filters, and the answers that they leave. Pure."""

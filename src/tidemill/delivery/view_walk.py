@@ -3,7 +3,7 @@
 A batch that matches whole is a part of the answer as it is stored; one without a match is left out;
 of any other the matching records are copied, with the same offsets, producer and transaction bits.
 Control batches stay, so that a reader of committed records knows where a transaction ended. If the
-last offset that was looked at is not that of a record sent, the answer ends in a skip batch, so that
+last offset that was looked at is not that of a record sent, the answer ends in a skip batch: so
 position, lag and commits pass what was filtered.
 
 `steps` is the work in pieces of about a millisecond: it yields None after each, or a function that

@@ -244,10 +244,10 @@ def _size_at(buf: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def _equal(left: Buffer, left_at: int, right: Buffer, right_at: int, size: int) -> bool:
-    for place in range(size):
-        if left[left_at + place] != right[right_at + place]:
-            return False
-    return True
+    place = 0
+    while place < size and left[left_at + place] == right[right_at + place]:
+        place += 1
+    return place == size
 
 
 # --- the machine ---------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def _run(program: Program, buf: Buffer) -> bool:
             kinds[top] = _TRUTH
         elif operation == _NOT:
             longs[top] = 1 if longs[top] == 0 else 0
-        elif operation == _AND or operation == _OR:  # noqa: PLR1714 - compiled, a tuple is slower
+        elif operation <= _OR:
             top -= 1
             _join(program, operation, top)
         elif kinds[top] == _TRUTH and longs[top] == operation - _JUMP_IF_FALSE:
@@ -580,9 +580,7 @@ def _has_tag(program: Program, buf: Buffer, start: int, end: int, at: int) -> bo
     return False
 
 
-def _is_routed(
-    program: Program, buf: Buffer, start: int, end: int, route: int, count: int
-) -> bool:
+def _is_routed(program: Program, buf: Buffer, start: int, end: int, route: int, count: int) -> bool:
     """Whether the words between dots are those of the pattern."""
     nets = program.nets
     stays = nets[program.routes[route + count * 2]]

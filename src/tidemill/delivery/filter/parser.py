@@ -273,11 +273,11 @@ class _Parser:
         self._count_term(token)
         if _is_tag(left) or _is_tag(right):
             return self._tag_comparison(token, accepted, left, right)
-        kinds = {_kind_of(left), _kind_of(right)} - {None}
-        if len(kinds) > 1:
-            self._refuse(token, f"{token} compares two kinds of values")
+        ours, theirs = _kind_of(left), _kind_of(right)
+        if ours is not None and theirs is not None and ours is not theirs:
+            self._refuse(token, f"{ours.value} and {theirs.value} cannot be compared")
         # Two headers are compared as texts.
-        kind = next(iter(kinds), None) or ValueKind.TEXT
+        kind = ours or theirs or ValueKind.TEXT
         if kind is ValueKind.TRUTH and accepted not in (_ORDERS["="], _ORDERS["<>"]):
             self._refuse(token, "TRUE and FALSE are compared by = and <> only")
         return Comparison(accepted, left, right, kind)

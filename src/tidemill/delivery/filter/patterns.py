@@ -2,8 +2,8 @@
 
 An automaton has up to 63 parts in a row. Bit n of its state says that the first n parts may have
 matched what was read so far; one 64-bit number is the whole state, and each byte of a text, or word
-of a routing key, costs one step. A part that may repeat (`%`, `#`) is not a part of its own: it lets
-the state before it stay.
+of a routing key, costs one step. What may repeat (`%`, `#`) is not a part of its own: it lets the
+state before it stay.
 """
 
 from __future__ import annotations

@@ -97,6 +97,21 @@ class _Assembler:
     def condition(self, node: Condition) -> None:
         """Add what pushes whether the condition holds: true, false or unknown."""
         match node:
+            case Not(condition):
+                self.condition(condition)
+                self._put(OPERATIONS["NOT"], height=0)
+            case And(left, right):
+                self._both(left, right, OPERATIONS["JUMP_IF_FALSE"], OPERATIONS["AND"])
+            case Or(left, right):
+                self._both(left, right, OPERATIONS["JUMP_IF_TRUE"], OPERATIONS["OR"])
+            case Constant(value):
+                self._put(OPERATIONS["PUSH_TRUTH"], int(value))
+            case _:
+                self._test(node)
+
+    def _test(self, node: Comparison | Like | TagIs | TagLike | Routes | IsNull) -> None:
+        """Add a condition that has no other ones in it."""
+        match node:
             case Comparison(accepted, left, right, kind):
                 self._operand(left, kind)
                 self._operand(right, kind)
@@ -116,15 +131,6 @@ class _Assembler:
             case IsNull(field):
                 self._operand(field, ValueKind.TEXT)
                 self._put(OPERATIONS["IS_NULL"], height=0)
-            case Constant(value):
-                self._put(OPERATIONS["PUSH_TRUTH"], int(value))
-            case Not(condition):
-                self.condition(condition)
-                self._put(OPERATIONS["NOT"], height=0)
-            case And(left, right):
-                self._both(left, right, OPERATIONS["JUMP_IF_FALSE"], OPERATIONS["AND"])
-            case Or(left, right):
-                self._both(left, right, OPERATIONS["JUMP_IF_TRUE"], OPERATIONS["OR"])
             case _:
                 assert_never(node)
 

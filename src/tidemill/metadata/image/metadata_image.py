@@ -8,7 +8,7 @@ name appears as both: its old id as deleted, its name as changed (I34).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar, final
@@ -18,7 +18,6 @@ from tidemill.core.config.broker_config import Endpoint
 from tidemill.core.ids import NO_LEADER, ZERO_UUID, TopicId
 from tidemill.metadata.image.overrides import ConfigOwner, StoredOverrides
 from tidemill.metadata.image.topic_config import TopicConfig
-from tidemill.metadata.image.views import ViewNames, mirrored, views_after
 
 __all__ = [
     "INTERNAL_TOPICS",
@@ -168,7 +167,8 @@ class MetadataImage:
     members: Mapping[int, MemberImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     names: Mapping[UUID, str] = field(default_factory=dict)
-    views: ViewNames = field(default_factory=dict)
+    views: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of views by that of their base, sorted."""
     overrides: Mapping[ConfigOwner, StoredOverrides] = field(default_factory=dict)
     """What was set at run time for brokers and groups; topics have theirs with them."""
 
@@ -341,17 +341,24 @@ class ImageDraft:
             overrides_changed=_changed_keys(base.overrides, after.overrides),
         )
 
-    def _mirror_views(self) -> ViewNames:
-        """Give views the partitions of their bases; the views that there are now."""
+    def _mirror_views(self) -> Mapping[str, tuple[str, ...]]:
+        """Give views the partitions of their bases; the views that there are now.
+
+        A view is stored without partitions. Whoever looks it up finds those of its base; it has
+        none while the base is not known.
+        """
         touched = list(self._touched)
-        before, now = self._base.topics, self.topics
-        changes = ((before.get(name), now.get(name)) for name in touched)
-        views = views_after(self._base.views, changes)
+        views = _views_after(
+            self._base.views, ((self._base.topic(name), self.topic(name)) for name in touched)
+        )
         for name in touched:
             topic = self.topic(name)
             affected = (name,) if topic is not None and topic.is_view else views.get(name, ())
             for view in (self.topics[one] for one in affected):
-                self.put_topic(mirrored(view, self.topic(view.view_of)))
+                base = self.topic(view.view_of)
+                partitions = () if base is None or base.is_view else base.partitions
+                if view.partitions != partitions:
+                    self.put_topic(replace(view, partitions=partitions))
         return views
 
     def _changed_topics(self, after: MetadataImage) -> tuple[str, ...]:
@@ -388,6 +395,25 @@ class ImageDraft:
         if self._names is None:
             self._names = dict(self._base.names)
         return self._topics, self._names
+
+
+def _views_after(
+    views: Mapping[str, tuple[str, ...]],
+    changes: Iterable[tuple[TopicImage | None, TopicImage | None]],
+) -> Mapping[str, tuple[str, ...]]:
+    """`views` after topics have changed, each from one state to another; None: there is none."""
+    changed: dict[str, set[str]] = {}
+    for before, after in changes:
+        for topic in (before, after):
+            if topic is not None and topic.is_view:
+                names = changed.setdefault(topic.view_of, set(views.get(topic.view_of, ())))
+                names.discard(topic.name)
+                if topic is after:
+                    names.add(topic.name)
+    if not changed:
+        return views
+    merged = {**views, **{base: tuple(sorted(names)) for base, names in changed.items()}}
+    return {base: names for base, names in merged.items() if names}
 
 
 def _changed_keys(before: Mapping[_Key, object], after: Mapping[_Key, object]) -> tuple[_Key, ...]:

@@ -5,9 +5,9 @@ deletes it. A value is JSON, packed above 16 KiB:
 
     seq         the write that changed the page last; the head has the same number
     topics      per topic: id, name, overrides, partitions
-    partitions  none for a view, which has its base's; else by index: r replicas, l leader, e leader epoch, p partition epoch, and where they
-                differ from the usual: i isr (else the replicas), x elr (else empty), k last known
-                leader (else the leader)
+    partitions  none for a view, which has those of its base; else by index: r replicas, l leader,
+                e leader epoch, p partition epoch, and where they differ from the usual: i isr
+                (else the replicas), x elr (else empty), k last known leader (else the leader)
 
 The partition epoch is a number of its own that rises with every change of the partition, not the
 version of a node: it must survive a move to another store (I14).
