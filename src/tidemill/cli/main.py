@@ -23,6 +23,7 @@ __all__ = ["LazyGroup", "cli", "main"]
 _COMMANDS = {
     "up": "Run a broker, or several.",
     "topic": "Create, list, describe, alter and delete topics.",
+    "view": "Create, list, describe and delete views of topics.",
     "group": "List, describe, reset and delete consumer groups.",
     "cluster": "Describe the cluster, and elect leaders.",
     "produce": "Send lines from standard input to a topic.",
