@@ -36,35 +36,35 @@ from tidemill.delivery.filter.tree import (
 )
 from tidemill.hot.header_match import OPERATIONS, Program
 
-__all__ = ["compile_selector"]
+__all__ = ["Assembler", "compile_selector"]
 
 _ARITHMETIC = {
-    "+": OPERATIONS["ADD"],
-    "-": OPERATIONS["SUBTRACT"],
-    "*": OPERATIONS["MULTIPLY"],
-    "/": OPERATIONS["DIVIDE"],
+    "+": "ADD",
+    "-": "SUBTRACT",
+    "*": "MULTIPLY",
+    "/": "DIVIDE",
 }
 _COMPARE = {
-    ValueKind.TEXT: OPERATIONS["COMPARE_TEXTS"],
-    ValueKind.NUMBER: OPERATIONS["COMPARE_NUMBERS"],
-    ValueKind.TRUTH: OPERATIONS["COMPARE_TRUTHS"],
+    ValueKind.TEXT: "COMPARE_TEXTS",
+    ValueKind.NUMBER: "COMPARE_NUMBERS",
+    ValueKind.TRUTH: "COMPARE_TRUTHS",
 }
 _LOAD_HEADER = {
-    ValueKind.TEXT: OPERATIONS["LOAD_TEXT"],
-    ValueKind.NUMBER: OPERATIONS["LOAD_NUMBER"],
-    ValueKind.TRUTH: OPERATIONS["LOAD_TRUTH"],
+    ValueKind.TEXT: "LOAD_TEXT",
+    ValueKind.NUMBER: "LOAD_NUMBER",
+    ValueKind.TRUTH: "LOAD_TRUTH",
 }
 
 
 def compile_selector(text: str) -> Program:
     """The program of a selector; SelectorError. An empty text matches every record."""
-    assembler = _Assembler()
+    assembler = Assembler()
     assembler.condition(parse_selector(text) if text.strip() else Constant(True))
     return assembler.program()
 
 
 @final
-class _Assembler:
+class Assembler:
     """The parts of the program so far."""
 
     def __init__(self) -> None:
@@ -99,13 +99,13 @@ class _Assembler:
         match node:
             case Not(condition):
                 self.condition(condition)
-                self._put(OPERATIONS["NOT"], height=0)
+                self.put("NOT", height=0)
             case And(left, right):
-                self._both(left, right, OPERATIONS["JUMP_IF_FALSE"], OPERATIONS["AND"])
+                self._both(left, right, "JUMP_IF_FALSE", "AND")
             case Or(left, right):
-                self._both(left, right, OPERATIONS["JUMP_IF_TRUE"], OPERATIONS["OR"])
+                self._both(left, right, "JUMP_IF_TRUE", "OR")
             case Constant(value):
-                self._put(OPERATIONS["PUSH_TRUTH"], int(value))
+                self.put("PUSH_TRUTH", int(value))
             case _:
                 self._test(node)
 
@@ -115,31 +115,31 @@ class _Assembler:
             case Comparison(accepted, left, right, kind):
                 self._operand(left, kind)
                 self._operand(right, kind)
-                self._put(_COMPARE[kind], int(accepted), height=-1)
+                self.put(_COMPARE[kind], int(accepted), height=-1)
             case Like(field, pattern, escape):
                 self._operand(field, ValueKind.TEXT)
-                self._put(OPERATIONS["LIKE"], self._net(pattern, escape), height=0)
+                self.put("LIKE", self._net(pattern, escape), height=0)
             case TagIs(text):
                 at, size = self._pooled(text.encode())
-                self._put(OPERATIONS["TAG_IS"], self._slot(TAGS_HEADER), at, size)
+                self.put("TAG_IS", self._slot(TAGS_HEADER), at, size)
             case TagLike(pattern, escape):
                 net = self._net(pattern, escape)
-                self._put(OPERATIONS["TAG_LIKE"], self._slot(TAGS_HEADER), net)
+                self.put("TAG_LIKE", self._slot(TAGS_HEADER), net)
             case Routes(pattern):
                 route, count = self._route(pattern)
-                self._put(OPERATIONS["ROUTES"], self._slot(ROUTING_KEY_HEADER), route, count)
+                self.put("ROUTES", self._slot(ROUTING_KEY_HEADER), route, count)
             case IsNull(field):
                 self._operand(field, ValueKind.TEXT)
-                self._put(OPERATIONS["IS_NULL"], height=0)
+                self.put("IS_NULL", height=0)
             case _:
                 assert_never(node)
 
-    def _both(self, left: Condition, right: Condition, jump: int, join: int) -> None:
+    def _both(self, left: Condition, right: Condition, jump: str, join: str) -> None:
         self.condition(left)
         at = len(self._code)
-        self._put(jump, height=0)
+        self.put(jump, height=0)
         self.condition(right)
-        self._put(join, height=-1)
+        self.put(join, height=-1)
         self._code[at + 1] = len(self._code)
 
     # --- operands --------------------------------------------------------------------------------
@@ -154,50 +154,50 @@ class _Assembler:
             case Arithmetic(operator, left, right):
                 self._operand(left, ValueKind.NUMBER)
                 self._operand(right, ValueKind.NUMBER)
-                self._put(_ARITHMETIC[operator], height=-1)
+                self.put(_ARITHMETIC[operator], height=-1)
             case Minus(operand):
                 self._operand(operand, ValueKind.NUMBER)
-                self._put(OPERATIONS["NEGATE"], height=0)
+                self.put("NEGATE", height=0)
             case _:
                 assert_never(node)
 
     def _literal(self, value: str | int | float | bool) -> None:
         match value:
             case bool():
-                self._put(OPERATIONS["PUSH_TRUTH"], int(value))
+                self.put("PUSH_TRUTH", int(value))
             case str():
-                self._put(OPERATIONS["PUSH_TEXT"], *self._pooled(value.encode()))
+                self.put("PUSH_TEXT", *self._pooled(value.encode()))
             case int():
-                self._put(OPERATIONS["PUSH_LONG"], value)
+                self.put("PUSH_LONG", value)
             case float():
                 self._reals.append(value)
-                self._put(OPERATIONS["PUSH_REAL"], len(self._reals) - 1)
+                self.put("PUSH_REAL", len(self._reals) - 1)
 
     def _field(self, field: Field, kind: ValueKind) -> None:
         match field.kind:
             case FieldKind.HEADER:
-                self._put(_LOAD_HEADER[kind], self._slot(field.header))
+                self.put(_LOAD_HEADER[kind], self._slot(field.header))
             case FieldKind.TAG:
-                self._put(OPERATIONS["LOAD_TEXT"], self._slot(TAGS_HEADER))
+                self.put("LOAD_TEXT", self._slot(TAGS_HEADER))
             case FieldKind.KEY:
-                self._put(OPERATIONS["LOAD_KEY"])
+                self.put("LOAD_KEY")
             case FieldKind.TIMESTAMP:
-                self._put(OPERATIONS["LOAD_TIMESTAMP"])
+                self.put("LOAD_TIMESTAMP")
             case FieldKind.PARTITION:
-                self._put(OPERATIONS["LOAD_PARTITION"])
+                self.put("LOAD_PARTITION")
             case FieldKind.PRIORITY:
                 slot = self._slot(field.header)
-                self._put(OPERATIONS["LOAD_NUMBER_OR"], slot, DEFAULT_PRIORITY)
+                self.put("LOAD_NUMBER_OR", slot, DEFAULT_PRIORITY)
             case _:
                 assert_never(field.kind)
 
     # --- parts -----------------------------------------------------------------------------------
 
-    def _put(
-        self, operation: int, first: int = 0, second: int = 0, third: int = 0, *, height: int = 1
+    def put(
+        self, operation: str, first: int = 0, second: int = 0, third: int = 0, *, height: int = 1
     ) -> None:
         """Add an instruction that makes the stack higher by `height`."""
-        self._code.extend((operation, first, second, third))
+        self._code.extend((OPERATIONS[operation], first, second, third))
         self._height += height
         self._height_max = max(self._height_max, self._height)
 

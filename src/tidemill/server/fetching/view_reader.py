@@ -8,12 +8,18 @@ jumped over.
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable
+from contextlib import AsyncExitStack
 from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import SELECTOR_PROGRAMS_MAX, VIEW_LOOK_BYTES_MAX
+from tidemill.core.limits import (
+    SELECTOR_PROGRAMS_MAX,
+    VIEW_LOOK_BYTES_MAX,
+    VIEW_LOOP_BATCH_BYTES_MAX,
+)
 from tidemill.core.loop.pacing import next_turn
 from tidemill.delivery.filter.lexer import SelectorError
 from tidemill.delivery.filter.program import compile_selector
@@ -22,7 +28,7 @@ from tidemill.delivery.view_walk import ViewWalk
 from tidemill.hot.header_match import Program
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.partition import Partition
-from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk import Buffer, Disk
 from tidemill.storage.log.interface import LogSlice
 from tidemill.wire.generated.fetch import PartitionData
 
@@ -51,22 +57,33 @@ class ViewRead:
         """Where the answer goes."""
         self.size_bytes = size_bytes
         """The most that the answer is expected to have."""
+        cold_bytes = 0 if found.load is None else found.size_bytes
+        self.memory_bytes = size_bytes + cold_bytes + VIEW_LOOP_BATCH_BYTES_MAX
+        """What filtering may hold: the answer, what was read for it, and one batch unpacked."""
 
-    async def run(self, disk: Disk) -> None:
-        """Filter the batches into `data`; KafkaError or StorageFault."""
+    async def run(self, disk: Disk, long_batches: asyncio.Semaphore) -> None:
+        """Filter the batches into `data`; KafkaError or StorageFault.
+
+        A batch that is too long for the loop is held by one fetch at a time.
+        """
         found, walk = self._found, self._walk
         chunks = found.chunks if found.load is None else await disk.run(found.load)
         steps = walk.steps(chunks)
-        outcome = None
-        while True:
-            try:
-                job = steps.send(outcome)
-            except StopIteration:
-                break
-            if job is None:
-                await next_turn()
-                outcome = None
-            else:
+        async with AsyncExitStack() as held:
+            outcome: Buffer | None = None
+            is_holding = False
+            while True:
+                try:
+                    job = steps.send(outcome)
+                except StopIteration:
+                    break
+                if job is None:
+                    await next_turn()
+                    outcome = None
+                    continue
+                if not is_holding:
+                    await held.enter_async_context(long_batches)
+                    is_holding = True
                 outcome = await disk.run(job)
         self._reader.remember(self._key, walk)
         self.data.records = walk.answer()

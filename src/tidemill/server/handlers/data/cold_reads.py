@@ -39,7 +39,7 @@ class ColdRead:
         self._slices = slices
         self._views = views
         self._size_bytes = sum(found.size_bytes for _, found in slices)
-        self._size_bytes += sum(view.size_bytes for view in views)
+        self._size_bytes += sum(view.memory_bytes for view in views)
         context.services.response_memory.take(self._size_bytes)
 
     async def run(self) -> None:
@@ -63,7 +63,8 @@ class ColdRead:
 
     async def _filter(self, view: ViewRead) -> None:
         try:
-            await view.run(self._context.services.disk)
+            services = self._context.services
+            await view.run(services.disk, services.long_batches)
         except (KafkaError, StorageFault) as error:
             self._refuse(view.data, error)
 

@@ -10,11 +10,13 @@ import pytest
 from tests.unit.server.cold_log import ColdLog
 from tests.unit.server.one_broker import NOW_MS, value_of
 from tidemill.core.errors import ErrorCode
+from tidemill.core.limits import VIEW_LOOP_BATCH_BYTES_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.delivery.filter.lexer import SelectorError
 from tidemill.metadata.controller.controller import ConfigChange
 from tidemill.metadata.image.topic_config import AlterOp
 from tidemill.server.request.authorizer import Operation
+from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.generated.delete_records import (
     DeleteRecordsPartition,
@@ -208,7 +210,7 @@ def test_only_transactions_with_records_in_the_answer_are_named(viewed):
         bytes_max=1 << 20,
     )
     found._walk.producer_ids.add(5)
-    viewed.run(found.run(viewed.disk))
+    viewed.run(found.run(viewed.disk, viewed.services.long_batches))
     assert [one.producer_id for one in data.aborted_transactions] == [5]
 
 
@@ -278,3 +280,16 @@ def test_a_view_of_an_unreadable_filter_shows_nothing(viewed, monkeypatch):
 
 def _refuse_selector(text):
     raise SelectorError(1, "not known here")
+
+
+def test_S40_long_batches_are_unpacked_one_at_a_time(viewed):
+    records = [Record(bytes(VIEW_LOOP_BATCH_BYTES_MAX), headers=[("region", b"eu")]), Record(b"")]
+    batch = build_batch(records, codec=compression.ZSTD)
+    viewed.partition("orders").append(memoryview(batch), acks=1, now_ms=NOW_MS)
+    viewed.run(viewed.services.long_batches.acquire())
+    answer = viewed.start_deferred(request(viewed, 0), 12)
+    viewed.run(asyncio.sleep(0.01))
+    assert not answer.resolved
+    viewed.services.long_batches.release()
+    assert offsets(settled(viewed, answer)) == ([0], 2)
+    assert not viewed.services.long_batches.locked()
