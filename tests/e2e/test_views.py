@@ -11,7 +11,15 @@ import confluent_kafka
 import kafka
 import pytest
 
-from tests.support.clients import DEADLINE_S, AioKafka, Confluent, KafkaPython, Message, Sending
+from tests.support.clients import (
+    DEADLINE_S,
+    AioKafka,
+    Confluent,
+    KafkaPython,
+    Message,
+    Sending,
+    create_topic,
+)
 from tests.support.coroutines import run
 from tidemill.testing.broker_process import BrokerProcess
 
@@ -27,15 +35,9 @@ Drained = tuple[set[Place], dict[int, int]]
 """Partition and offset of what was shown, and the committed offsets."""
 
 
-def make_topic(broker: BrokerProcess, name: str, partitions: int = 1, **configs: str) -> None:
-    admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
-    keys = {key.replace("_", "."): value for key, value in configs.items()}
-    new = confluent_kafka.admin.NewTopic(name, partitions, -1, config=keys)
-    admin.create_topics([new])[name].result(DEADLINE_S)
-
-
 def make_view(broker: BrokerProcess, name: str, of: str, where: str) -> None:
-    make_topic(broker, name, -1, tidemill_view_of=of, tidemill_view_filter=where)
+    keys = {"tidemill_view_of": of, "tidemill_view_filter": where}
+    create_topic(broker.bootstrap, name, -1, **keys)
 
 
 def fill(broker: BrokerProcess, topic: str) -> dict[int, set[Place]]:
@@ -149,7 +151,7 @@ DRAINS: dict[str, Callable[[str, str], Drained]] = {
 @pytest.fixture(scope="module")
 def filled(group_broker: BrokerProcess) -> tuple[str, dict[int, set[Place]]]:
     """A topic with a view for each share; the places that each must show."""
-    make_topic(group_broker, "orders", PARTITIONS)
+    create_topic(group_broker.bootstrap, "orders", PARTITIONS)
     for percent, where in SHOWN.items():
         make_view(group_broker, f"orders.{percent}", "orders", where)
     return group_broker.bootstrap, fill(group_broker, "orders")
@@ -178,7 +180,7 @@ def read_values(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
 
 
 def test_F14_exchanges_are_topics_and_bindings_are_views(shared_broker, topic):
-    make_topic(shared_broker, topic)
+    create_topic(shared_broker.bootstrap, topic)
     views = {
         "direct": "\"tidemill.routing-key\" = 'eu.orders.new'",
         "fanout": "",
@@ -213,7 +215,7 @@ def test_F14_exchanges_are_topics_and_bindings_are_views(shared_broker, topic):
 
 
 def test_F112_urgent_jobs_are_processed_apart_from_the_others(shared_broker, topic):
-    make_topic(shared_broker, topic)
+    create_topic(shared_broker.bootstrap, topic)
     make_view(shared_broker, f"{topic}.urgent", topic, "priority >= 7")
     make_view(shared_broker, f"{topic}.rest", topic, "NOT priority >= 7")
     messages = [
@@ -227,7 +229,7 @@ def test_F112_urgent_jobs_are_processed_apart_from_the_others(shared_broker, top
 
 @pytest.mark.parametrize("how", [AioKafka(), Confluent(), KafkaPython()], ids=lambda c: c.name)
 def test_no_client_can_produce_to_a_view(shared_broker, topic, how):
-    make_topic(shared_broker, topic)
+    create_topic(shared_broker.bootstrap, topic)
     make_view(shared_broker, f"{topic}.v", topic, "")
     with pytest.raises(
         (confluent_kafka.KafkaException, kafka.errors.KafkaError, aiokafka.errors.KafkaError)
@@ -238,7 +240,7 @@ def test_no_client_can_produce_to_a_view(shared_broker, topic, how):
 
 def test_a_view_is_the_same_after_kill_9(new_broker, topic):
     broker = new_broker()
-    make_topic(broker, topic)
+    create_topic(broker.bootstrap, topic)
     make_view(broker, f"{topic}.eu", topic, "region = 'eu'")
     regions = [b"eu", b"us", b"eu", b"us"]
     messages = [Message(one, headers=(("region", one),)) for one in regions]

@@ -120,7 +120,7 @@ VIEW_WORK_PER_SLICE = 256 * KIB
 VIEW_LOOP_BATCH_BYTES_MAX = 256 * KIB
 """A batch of a view that decompresses to more does so in a thread: about a millisecond."""
 VIEW_PACKED_BYTES_MIN = 8 * KIB
-"""Records picked from a compressed batch that are compressed again, if they are more than this."""
+"""Records picked from a compressed batch are compressed again if they have more bytes."""
 MATCHLESS_BYTES_MIN = 64 * KIB
 """Stored bytes without a match that are worth remembering, for 16 bytes."""
 MATCHLESS_RANGES_MAX = 2 * MIB

@@ -164,17 +164,19 @@ def test_the_first_match_is_sent_whatever_its_size():
     assert shape(run(walk, batch(0, ["us"]) + batch(1, ["eu"]) + batch(2, ["eu"]))[0]) == [[1]]
 
 
-@pytest.mark.parametrize("value_bytes", [10, VIEW_PACKED_BYTES_MIN])
-def test_what_is_left_of_a_compressed_batch_is_compressed_if_it_is_much(value_bytes):
-    regions = ["us", "eu", "us", "eu"]
-    stored = batch(0, regions, codec=compression.ZSTD, value=bytes(value_bytes))
-    made = read_header(run(walk_of(), stored)[0])
-    is_much = value_bytes >= VIEW_PACKED_BYTES_MIN
-    assert made.codec == (compression.LZ4 if is_much else compression.NONE)
+@pytest.mark.parametrize("codec", CODECS)
+def test_much_of_a_compressed_batch_has_the_codec_that_its_readers_know(codec):
+    """kafkajs knows gzip alone, which takes too long here."""
+    stored = batch(0, ["us", "eu", "us", "eu"], codec=codec, value=bytes(VIEW_PACKED_BYTES_MIN))
+    answer = run(walk_of(), stored)[0]
+    assert shape(answer) == [[1, 3]]
+    expected = compression.NONE if codec == compression.GZIP else codec
+    assert read_header(answer).codec == expected
 
 
-def test_what_is_left_of_an_uncompressed_batch_stays_uncompressed():
-    stored = batch(0, ["us", "eu", "us", "eu"], value=bytes(VIEW_PACKED_BYTES_MIN))
+@pytest.mark.parametrize("codec", CODECS)
+def test_little_of_a_compressed_batch_is_not_compressed_again(codec):
+    stored = batch(0, ["us", "eu", "us", "eu"], codec=codec, value=bytes(10))
     assert read_header(run(walk_of(), stored)[0]).codec == compression.NONE
 
 
