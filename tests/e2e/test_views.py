@@ -218,9 +218,7 @@ def test_F112_urgent_jobs_are_processed_apart_from_the_others(shared_broker, top
     create_topic(shared_broker.bootstrap, topic)
     make_view(shared_broker, f"{topic}.urgent", topic, "priority >= 7")
     make_view(shared_broker, f"{topic}.rest", topic, "NOT priority >= 7")
-    messages = [
-        Message(b"%d" % n, headers=(("tidemill.priority", b"%d" % n),)) for n in range(10)
-    ]
+    messages = [Message(b"%d" % n, headers=(("tidemill.priority", b"%d" % n),)) for n in range(10)]
     Confluent().produce(shared_broker.bootstrap, topic, [*messages, Message(b"plain")])
     assert read_values(shared_broker.bootstrap, f"{topic}.urgent", 3) == [b"7", b"8", b"9"]
     rest = read_values(shared_broker.bootstrap, f"{topic}.rest", 8)

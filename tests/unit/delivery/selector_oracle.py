@@ -56,6 +56,13 @@ def condition(node: tree.Condition) -> Callable[[Facts], Truth]:
         case tree.Or(left, right):
             either = condition(left), condition(right)
             return lambda facts: _any(one(facts) for one in either)
+        case _:
+            return _test(node)
+
+
+def _test(node: tree.Condition) -> Callable[[Facts], Truth]:
+    """A condition that has no other ones in it."""
+    match node:
         case tree.Comparison(accepted, left, right, kind):
             first, second = value_of(left, kind), value_of(right, kind)
             return lambda facts: _compared(first(facts), second(facts), accepted)
