@@ -35,6 +35,7 @@ from tidemill.metadata.controller.views import (
     check_altered,
     check_no_view,
     check_view_keys,
+    replaced_overrides,
     view_base,
 )
 from tidemill.metadata.image.metadata_image import (
@@ -210,8 +211,8 @@ class TopicPlanner:
         topic = _existing(self._image, change.name)
         before = {} if change.replace_all else topic.overrides
         overrides = altered_overrides(before, change.changes)
-        if change.replace_all and topic.is_view:
-            overrides.setdefault(VIEW_OF, topic.view_of)
+        if change.replace_all:
+            overrides = replaced_overrides(topic, overrides)
         check_altered(topic, overrides)
         if topic.internal:
             overrides = checked_internal(topic.name, overrides, self._config)

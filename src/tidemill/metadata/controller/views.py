@@ -21,6 +21,7 @@ __all__ = [
     "check_deletion",
     "check_no_view",
     "check_view_keys",
+    "replaced_overrides",
     "view_base",
 ]
 
@@ -64,6 +65,18 @@ def view_base(
         raise KafkaError(ErrorCode.INVALID_PARTITIONS, detail)
     check_view_keys(overrides)
     return base
+
+
+def replaced_overrides(topic: TopicImage, overrides: Mapping[str, str]) -> dict[str, str]:
+    """The overrides that replace all of a topic's; a view stays one, and its filter is named.
+
+    A tool that sets something else must not show all records by the way.
+    """
+    if not topic.is_view:
+        return dict(overrides)
+    if VIEW_FILTER not in overrides:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"name {VIEW_FILTER} too, empty for no filter")
+    return {VIEW_OF: topic.view_of, **overrides}
 
 
 def check_altered(topic: TopicImage, overrides: Mapping[str, str]) -> None:

@@ -177,9 +177,15 @@ def test_nothing_else_of_a_view_can_change(name, key, value):
 def test_a_view_stays_one_when_its_keys_are_taken_back():
     change = ConfigChange(name="orders.eu", changes=[("tidemill.view.of", AlterOp.DELETE, None)])
     assert refusal(planner(BASE, view()).plan_config, change).code is ErrorCode.INVALID_CONFIG
-    everything = ConfigChange(name="orders.eu", changes=[], replace_all=True)
-    changed = planner(BASE, view()).plan_config(everything)
-    assert changed.overrides == {"tidemill.view.of": "orders"}
+
+
+def test_replacing_all_keys_of_a_view_must_name_its_filter():
+    nothing = ConfigChange(name="orders.eu", changes=[], replace_all=True)
+    assert refusal(planner(BASE, view()).plan_config, nothing).code is ErrorCode.INVALID_CONFIG
+    empty = [("tidemill.view.filter", AlterOp.SET, "")]
+    change = ConfigChange(name="orders.eu", changes=empty, replace_all=True)
+    changed = planner(BASE, view()).plan_config(change)
+    assert changed.overrides == {"tidemill.view.filter": "", "tidemill.view.of": "orders"}
 
 
 def test_partitions_are_added_to_the_base_only():
