@@ -1,16 +1,16 @@
 """Reads views: finds what a fetch has to look at, and filters it in slices of the event loop.
 
 A fetch of a view looks at a few megabytes of its base and is then answered, with whatever matched
-and a skip batch. Batches that are not in memory are read in a thread; matching runs on the loop in
-pieces of about a millisecond. Selectors are compiled once, and what is known to have no match is
-jumped over.
+and a skip batch. If it has seen everything and nothing matched, it waits for more. Batches that
+are not in memory are read in a thread; matching runs on the loop in pieces of about a millisecond.
+Selectors are compiled once, and what is known to have no match is jumped over.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from contextlib import AsyncExitStack
 from typing import final
 
@@ -47,11 +47,15 @@ class ViewRead:
         *,
         found: LogSlice,
         data: PartitionData,
+        fetch_offset: int,
+        end_offset: int,
         size_bytes: int,
     ) -> None:
         self._reader = reader
         self._key = key
         self._walk = walk
+        self._fetch_offset = fetch_offset
+        self._end_offset = end_offset
         self._found = found
         self.data = data
         """Where the answer goes."""
@@ -85,9 +89,19 @@ class ViewRead:
                     await held.enter_async_context(long_batches)
                     is_holding = True
                 outcome = await disk.run(job)
-        self._reader.remember(self._key, walk)
+        self._reader.remember(self._key, walk.quiet)
         self.data.records = walk.answer()
         self._name_transactions()
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether everything that there is was looked at, and nothing matched."""
+        walk = self._walk
+        return not self.data.error_code and walk.is_empty and walk.next_offset >= self._end_offset
+
+    def pass_over(self) -> None:
+        """The fetch waits for more: what was looked at is not looked at again."""
+        self._reader.remember(self._key, [(self._fetch_offset, self._walk.next_offset)])
 
     def _name_transactions(self) -> None:
         """Only those with records in the answer: kafkajs takes in one entry per record it drops."""
@@ -139,11 +153,20 @@ class ViewReader:
             matchless=matchless,
         )
         size_bytes = max(1, min(found.size_bytes, bytes_max))
-        return ViewRead(self, key, walk, found=found, data=data, size_bytes=size_bytes)
+        return ViewRead(
+            self,
+            key,
+            walk,
+            found=found,
+            data=data,
+            fetch_offset=fetch_offset,
+            end_offset=end_offset,
+            size_bytes=size_bytes,
+        )
 
-    def remember(self, key: Hashable, walk: ViewWalk) -> None:
-        """Keep what a walk has learnt."""
-        for start, end in walk.quiet:
+    def remember(self, key: Hashable, ranges: Iterable[tuple[int, int]]) -> None:
+        """Keep where a walk has found no match."""
+        for start, end in ranges:
             self._matchless.add(key, start, end)
 
     def _program(self, selector: str) -> Program:

@@ -69,10 +69,12 @@ def handle(context: DataContext, request: FetchRequest) -> Answer:
         return _answer_in_turns(context, request, plan, reader)
     results = reader.read()
     is_done = reader.bytes_found >= request.min_bytes or reader.must_answer
-    if is_done or request.max_wait_ms <= 0 or not plan.targets:
-        return _answer(context, plan, reader, results)
     wait_ms_max = REPEATED_ERROR_WAIT_MS if reader.repeats_error else MAX_WAIT_MS_MAX
     wait_ms = min(request.max_wait_ms, wait_ms_max)
+    if reader.reads_views:
+        reader.view_until_s = services.clock.monotonic() + wait_ms / 1000
+    if is_done or request.max_wait_ms <= 0 or not plan.targets:
+        return _answer(context, plan, reader, results)
     waiting = _WaitingFetch(context, plan, reader, request.min_bytes if replica_id < 0 else 0)
     answer = services.parked.try_park(
         [p.consumer_watchers if replica_id < 0 else p.replica_watchers for p in reader.partitions],
@@ -85,6 +87,8 @@ def handle(context: DataContext, request: FetchRequest) -> Answer:
         context.throttle_ms = min(wait_ms, THROTTLE_MS_WHEN_FULL)
         return _answer(context, plan, reader, results)
     reader.cold, reader.views = [], []  # read again when the wait is over
+    if reader.reads_views:
+        waiting.own_answer = answer
     return answer
 
 
@@ -104,11 +108,21 @@ async def _answer_in_turns(
 class _WaitingFetch:
     """A parked fetch: whether its partitions have grown by enough, and its answer then."""
 
-    __slots__ = ("_context", "_empty_bytes", "_min_bytes", "_partitions", "_plan", "_reader")
+    __slots__ = (
+        "_context",
+        "_empty_bytes",
+        "_min_bytes",
+        "_partitions",
+        "_plan",
+        "_reader",
+        "own_answer",
+    )
 
     def __init__(
         self, context: DataContext, plan: FetchPlan, reader: FetchReader, min_bytes: int
     ) -> None:
+        self.own_answer: Deferred[FetchResponse] | None = None
+        """Of a fetch of views, which may have to park with it again."""
         self._context = context
         self._plan = plan
         self._reader = reader
@@ -129,7 +143,7 @@ class _WaitingFetch:
 
     def read_and_answer(self) -> FetchResponse | Deferred[FetchResponse]:
         reader = self._reader
-        return _answer(self._context, self._plan, reader, reader.read())
+        return _answer(self._context, self._plan, reader, reader.read(), self.own_answer)
 
 
 def _log_bytes(partitions: list[Partition]) -> int:
@@ -137,15 +151,19 @@ def _log_bytes(partitions: list[Partition]) -> int:
 
 
 def _answer(
-    context: DataContext, plan: FetchPlan, reader: FetchReader, results: FetchResults
+    context: DataContext,
+    plan: FetchPlan,
+    reader: FetchReader,
+    results: FetchResults,
+    own_answer: Deferred[FetchResponse] | None = None,
 ) -> FetchResponse | Deferred[FetchResponse]:
     """The response: now, or once cold batches have been read and those of views filtered."""
     if not reader.cold and not reader.views:
         return _response(context, plan, results)
-    answer: Deferred[FetchResponse] = Deferred()
+    answer: Deferred[FetchResponse] = Deferred() if own_answer is None else own_answer
     cold = ColdRead(context, reader.cold, reader.views)
     context.services.supervisor.spawn(
-        "cold read", _load_and_answer(context, plan, results, cold, answer)
+        "cold read", _load_and_answer(context, plan, reader, results, cold, answer)
     )
     return answer
 
@@ -153,12 +171,40 @@ def _answer(
 async def _load_and_answer(
     context: DataContext,
     plan: FetchPlan,
+    reader: FetchReader,
     results: FetchResults,
     cold: ColdRead,
     answer: Deferred[FetchResponse],
 ) -> None:
     await cold.run()
-    answer.resolve(_response(context, plan, results))
+    if not reader.views or not _waits_on(context, plan, reader, answer):
+        answer.resolve(_response(context, plan, results))
+
+
+def _waits_on(
+    context: DataContext,
+    plan: FetchPlan,
+    reader: FetchReader,
+    answer: Deferred[FetchResponse],
+) -> bool:
+    """Park a fetch that has found nothing but views without a match, if it has time left."""
+    services = context.services
+    wait_ms = int((reader.view_until_s - services.clock.monotonic()) * 1000)
+    if wait_ms <= 0 or not reader.found_only_quiet_views():
+        return False
+    for view in reader.views:
+        view.pass_over()
+    waiting = _WaitingFetch(context, plan, reader, 0)
+    waiting.own_answer = answer
+    watched = [partition.consumer_watchers for partition in reader.partitions]
+    parked = services.parked.try_park(
+        watched,
+        wait_ms=wait_ms,
+        is_ready=waiting.has_enough,
+        finish=waiting.read_and_answer,
+        answer=answer,
+    )
+    return parked is not None
 
 
 def _response(context: DataContext, plan: FetchPlan, results: FetchResults) -> FetchResponse:

@@ -73,7 +73,9 @@ class FetchReader:
         "is_starved",
         "must_answer",
         "partitions",
+        "reads_views",
         "repeats_error",
+        "view_until_s",
         "views",
     )
 
@@ -98,6 +100,9 @@ class FetchReader:
         """What must come from the disk, and where it goes."""
         self.views: list[ViewRead] = []
         """What must be filtered."""
+        self.reads_views = False
+        self.view_until_s = 0.0
+        """When a fetch of views must be answered, on the monotonic clock."""
         self.bytes_found = 0
         """Counts the batches in `cold` and `views` too."""
         self.must_answer = False
@@ -199,6 +204,7 @@ class FetchReader:
         max_bytes: int,
     ) -> int:
         """Note what the answer of a view is made of; the most that it is expected to have."""
+        self.reads_views = True
         if len(self.views) * VIEW_LOOK_BYTES_MAX >= VIEW_FETCH_LOOK_BYTES_MAX:
             return 0
         found = self._context.services.views.try_read(
@@ -214,6 +220,13 @@ class FetchReader:
         self.views.append(found)
         self.bytes_found += found.size_bytes
         return found.size_bytes
+
+    def found_only_quiet_views(self) -> bool:
+        """Whether nothing that was read, once it is filtered, is worth an answer."""
+        if self.must_answer or self.cold:
+            return False
+        looked_bytes = sum(view.size_bytes for view in self.views)
+        return looked_bytes == self.bytes_found and all(view.is_quiet for view in self.views)
 
     def _topic_of(self, topic_id: UUID) -> str:
         name = self._context.image.names.get(topic_id)

@@ -82,12 +82,15 @@ def fetch(broker, offset, version=12, **fields):
     )
 
 
+def turns(broker):
+    """As many turns of the loop as any of these fetches takes until it waits or is answered."""
+    for _ in range(100):
+        broker.run(asyncio.sleep(0))
+
+
 def settled(broker, answer):
     if isinstance(answer, Deferred):
-        for _ in range(1_000):
-            if answer.resolved:
-                break
-            broker.run(asyncio.sleep(0))
+        turns(broker)
         answer = value_of(answer)
     return answer.responses[0].partitions[0]
 
@@ -288,8 +291,71 @@ def test_S40_long_batches_are_unpacked_one_at_a_time(viewed):
     viewed.partition("orders").append(memoryview(batch), acks=1, now_ms=NOW_MS)
     viewed.run(viewed.services.long_batches.acquire())
     answer = viewed.start_deferred(request(viewed, 0), 12)
-    viewed.run(asyncio.sleep(0.01))
+    turns(viewed)
     assert not answer.resolved
     viewed.services.long_batches.release()
     assert offsets(settled(viewed, answer)) == ([0], 2)
     assert not viewed.services.long_batches.locked()
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def test_a_fetch_that_met_no_match_waits_for_one(viewed):
+    send(viewed, "us", "us")
+    answer = viewed.start_deferred(request(viewed, 0, max_wait_ms=500), 12)
+    turns(viewed)
+    assert not answer.resolved
+    send(viewed, "us")
+    turns(viewed)
+    assert not answer.resolved
+    send(viewed, "eu")
+    assert offsets(settled(viewed, answer)) == ([3], 4)
+
+
+def test_a_fetch_that_met_no_match_in_time_ends_with_one_skip_batch(viewed):
+    send(viewed, "us", "us")
+    answer = viewed.start_deferred(request(viewed, 0, max_wait_ms=20), 12)
+    turns(viewed)
+    send(viewed, "us")
+    turns(viewed)
+    assert not answer.resolved
+    viewed.clock.now_ms += 40
+    while not answer.resolved:
+        viewed.run(asyncio.sleep(0.005))
+    data = settled(viewed, answer)
+    assert offsets(data) == ([], 3)
+    assert len(list(iter_headers(data.records))) == 1
+
+
+def test_what_a_waiting_fetch_has_looked_at_is_not_looked_at_again(viewed):
+    send(viewed, "us", "us")
+    log = viewed.partition("orders").log
+    reads, read = [], log.read
+    log.read = lambda offset, **limits: reads.append(offset) or read(offset, **limits)
+    answer = viewed.start_deferred(request(viewed, 0, max_wait_ms=500), 12)
+    turns(viewed)
+    send(viewed, "us")
+    turns(viewed)
+    send(viewed, "eu")
+    assert offsets(settled(viewed, answer)) == ([3], 4)
+    assert reads == [0, 2, 3]
+
+
+def test_a_waiting_fetch_whose_connection_is_lost_is_forgotten(viewed):
+    send(viewed, "us")
+    answer = viewed.start_deferred(request(viewed, 0, max_wait_ms=500), 12)
+    turns(viewed)
+    assert len(viewed.services.parked) == 1
+    send(viewed, "us")
+    turns(viewed)
+    assert len(viewed.services.parked) == 1
+    viewed.services.parked.abandon(answer)
+    assert len(viewed.services.parked) == 0
+
+
+def test_a_long_history_without_a_match_is_not_waited_for(viewed, monkeypatch):
+    monkeypatch.setattr("tidemill.server.fetching.view_reader.VIEW_LOOK_BYTES_MAX", 1)
+    for _ in range(3):
+        send(viewed, "us")
+    assert offsets(fetch(viewed, 0, max_wait_ms=500)) == ([], 1)
