@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cluster_guide import Shell, commands_of, shell
+from tests.e2e.test_cluster_guide import commands_of, shell
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -16,7 +16,7 @@ __all__ = ["shell"]
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "views.md"
 
 
-def test_the_guide_to_views_can_be_followed(shell: Shell) -> None:
+def test_the_guide_to_views_can_be_followed(shell):
     commands = commands_of(GUIDE)
     assert len(commands) == 11
     for line, printed in commands:
