@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -15,6 +16,7 @@ from tidemill.core.loop.deferred import Deferred
 from tidemill.delivery.filter.lexer import SelectorError
 from tidemill.metadata.controller.controller import ConfigChange
 from tidemill.metadata.image.topic_config import AlterOp
+from tidemill.server.metrics.group_metrics import measure_lag
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers
@@ -243,6 +245,13 @@ def test_T37_the_epochs_of_a_view_are_those_of_its_base(viewed):
     topics = [OffsetForLeaderTopic(topic="orders.eu", partitions=wanted)]
     answer = viewed.call(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), 4)
     assert answer.topics[0].partitions[0].end_offset == 1
+
+
+def test_the_lag_of_a_view_is_measured_by_its_base(viewed):
+    send(viewed, "us", "us", "eu")
+    shard = SimpleNamespace(offset_count=1, committed=lambda: [("orders.eu", 0, 1)])
+    viewed.services.groups = SimpleNamespace(shards=lambda: [shard])
+    assert measure_lag(viewed.services).records_sum == 2
 
 
 def test_producing_to_a_view_is_refused(viewed):
