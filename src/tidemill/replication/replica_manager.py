@@ -153,7 +153,8 @@ class ReplicaManager:
                 self._drop(TopicPartition(gone.name, index), gone.topic_id)
                 self._store.delete_unloaded(TopicPartition(gone.name, index), gone.topic_id)
         for name in delta.topics_changed:
-            self._apply_topic(delta.after.topics[name])
+            if not delta.after.topics[name].is_view:  # a view has no logs
+                self._apply_topic(delta.after.topics[name])
         if is_news:
             self._take_leading_roles(delta.after)
 

@@ -235,6 +235,8 @@ def _heard(
 def _changes(
     topic: TopicImage, live: Live, returned: Mapping[int, Return], led_lately: LedLately
 ) -> Iterator[PartitionChange]:
+    if topic.is_view:
+        return  # it follows its base
     rules = ElectionRules.of(topic)
     for index, partition in enumerate(topic.partitions):
         if not returned and _is_settled(partition, live):
@@ -277,6 +279,9 @@ def elected(image: MetadataImage, name: str, index: int, *, unclean: bool) -> Pa
     topic = image.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
+    if topic.is_view:
+        detail = f"{name} is a view: elect the leaders of {topic.view_of}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
     before, live = topic.partitions[index], live_brokers(image)
     elect = unclean_election if unclean else preferred_election
     return PartitionChange(topic.topic_id, index, before, elect(before, live))
@@ -313,7 +318,7 @@ def changed_in_sync_set(
     an earlier proposal on the same state, whose outcome is unknown, cannot be made any more.
     """
     topic = image.topic_by_id(proposal.topic_id)
-    if topic is None or not 0 <= proposal.partition < len(topic.partitions):
+    if topic is None or topic.is_view or not 0 <= proposal.partition < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no such partition")
     before = topic.partitions[proposal.partition]
     if before.leader != sender.broker_id:

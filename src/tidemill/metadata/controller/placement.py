@@ -57,7 +57,8 @@ class ClusterLoad:
 
     def _count(self, topics: Iterable[TopicImage], sign: int) -> None:
         for topic in topics:
-            for partition in topic.partitions:
+            # A view has no replicas of its own.
+            for partition in () if topic.is_view else topic.partitions:
                 count_replicas(self._load, partition.replicas, sign)
 
 

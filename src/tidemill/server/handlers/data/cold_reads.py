@@ -1,6 +1,8 @@
-"""Batches of a fetch that are not in memory: read in a thread, within the pool for answers (S40).
+"""What a fetch has to wait for: batches that are not in memory, and those of views.
 
-HOT PATH: once per fetch that reads behind the page cache.
+HOT PATH: once per fetch that reads behind the page cache, or a view.
+
+The former are read in a thread, the latter filtered, within the pool for answers (S40).
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from collections.abc import Sequence
 from typing import final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
+from tidemill.server.fetching.view_reader import ViewRead
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.partition_access import count_refusal
 from tidemill.storage.files.disk import Buffer
@@ -83,12 +86,19 @@ class ColdSlice:
 class ColdRead:
     """The cold batches of one fetch. Their memory is taken at once and given back by `run`."""
 
-    __slots__ = ("_context", "_size_bytes", "_slices")
+    __slots__ = ("_context", "_size_bytes", "_slices", "_views")
 
-    def __init__(self, context: DataContext, slices: Sequence[ColdSlice]) -> None:
+    def __init__(
+        self,
+        context: DataContext,
+        slices: Sequence[ColdSlice],
+        views: Sequence[ViewRead] = (),
+    ) -> None:
         self._context = context
         self._slices = slices
+        self._views = views
         self._size_bytes = sum(cold.size_bytes for cold in slices)
+        self._size_bytes += sum(view.memory_bytes for view in views)
         context.services.response_memory.take(self._size_bytes)
 
     async def run(self) -> None:
@@ -96,6 +106,8 @@ class ColdRead:
         try:
             for cold in self._slices:
                 await self._read(cold)
+            for view in self._views:
+                await self._filter(view)
         finally:
             self._context.services.response_memory.give(self._size_bytes)
 
@@ -104,14 +116,24 @@ class ColdRead:
         try:
             chunks, aborted = await self._context.services.disk.run(cold.read)
         except (KafkaError, StorageFault) as error:
-            if isinstance(error, DiskBusy):
-                self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
-            data.error_code = count_refusal(self._context, error)
-            data.records = None
+            self._refuse(data, error)
             return
         data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if aborted is not None:
             data.aborted_transactions = _listed(aborted)
+
+    async def _filter(self, view: ViewRead) -> None:
+        try:
+            services = self._context.services
+            await view.run(services.disk, services.long_batches)
+        except (KafkaError, StorageFault) as error:
+            self._refuse(view.data, error)
+
+    def _refuse(self, data: PartitionData, error: KafkaError | StorageFault) -> None:
+        if isinstance(error, DiskBusy):
+            self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
+        data.error_code = count_refusal(self._context, error)
+        data.records = None
 
 
 def _listed(aborted: Sequence[AbortedTransaction]) -> list[FetchedAbort]:
