@@ -93,6 +93,7 @@ REQUEST_PATH = (
     "tidemill.server.connection.connection",
     "tidemill.server.request.context",
     "tidemill.server.request.dispatch",
+    "tidemill.server.fetching.aborted_search",
     "tidemill.server.handlers.data.cold_reads",
     "tidemill.server.handlers.data.fetch_reader",
     "tidemill.server.handlers.data.transaction_verification",

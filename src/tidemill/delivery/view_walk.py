@@ -86,8 +86,8 @@ class ViewWalk:
         """Everything before it was looked at."""
         self.quiet: list[tuple[int, int]] = []
         """Ranges without a match that are worth remembering."""
-        self.producer_ids: set[int] = set()
-        """Of the transactions whose records are in the answer."""
+        self.sent_batches: dict[int, list[int]] = {}
+        """Base offsets of the transactional batches in the answer, by their producers."""
 
     # --- the answer ------------------------------------------------------------------------------
 
@@ -265,7 +265,7 @@ class ViewWalk:
         self._sent_offset = header.base_offset + last_delta
         self._quiet_from = header.next_offset
         if header.is_transactional and not header.is_control:
-            self.producer_ids.add(header.producer_id)
+            self.sent_batches.setdefault(header.producer_id, []).append(header.base_offset)
         return True
 
     def _end_quiet(self) -> None:

@@ -120,7 +120,7 @@ def test_the_matching_records_keep_offsets_times_and_producer(codec):
         (one.offset, one.timestamp) for one in iter_records(memoryview(answer)[: made.size_bytes])
     ]
     assert kept == [(11, NOW_MS + 1), (13, NOW_MS + 3)]
-    assert walk.producer_ids == {9}
+    assert walk.sent_batches == {9: [10]}
 
 
 def test_no_skip_batch_if_the_last_offset_is_that_of_a_record_sent():

@@ -9,8 +9,9 @@ Selectors are compiled once, and what is known to have no match is jumped over.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import final
 
@@ -28,8 +29,11 @@ from tidemill.delivery.view_walk import ViewWalk
 from tidemill.hot.header_match import Program
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.partition import Partition
+from tidemill.server.fetching.aborted_search import AbortedSearch
 from tidemill.storage.files.disk import Buffer, Disk
+from tidemill.storage.index.aborted_index import AbortedTransaction
 from tidemill.storage.log.interface import LogSlice
+from tidemill.wire.generated.fetch import AbortedTransaction as FetchedAbort
 from tidemill.wire.generated.fetch import PartitionData
 
 __all__ = ["ViewRead", "ViewReader"]
@@ -50,7 +54,12 @@ class ViewRead:
         fetch_offset: int,
         end_offset: int,
         size_bytes: int,
+        aborted: Sequence[AbortedTransaction] = (),
+        search: AbortedSearch | None = None,
     ) -> None:
+        """For a reader of committed records: what was `aborted` in `found`, or how to search it."""
+        self._aborted = aborted
+        self._search = search
         self._reader = reader
         self._key = key
         self._walk = walk
@@ -71,7 +80,9 @@ class ViewRead:
         A batch that is too long for the loop is held by one fetch at a time.
         """
         found, walk = self._found, self._walk
-        chunks = found.chunks if found.load is None else await disk.run(found.load)
+        chunks: Sequence[Buffer] = found.chunks
+        if found.load is not None or self._search is not None:
+            chunks = await disk.run(self._load)
         steps = walk.steps(chunks)
         async with AsyncExitStack() as held:
             outcome: Buffer | None = None
@@ -93,6 +104,13 @@ class ViewRead:
         self.data.records = walk.answer()
         self._name_transactions()
 
+    def _load(self) -> Sequence[Buffer]:
+        """For `Disk.run`."""
+        chunks = self._found.chunks if self._found.load is None else self._found.load()
+        if self._search is not None:
+            self._aborted = self._search.find(chunks)
+        return chunks
+
     @property
     def is_quiet(self) -> bool:
         """Whether everything that there is was looked at, and nothing matched."""
@@ -104,11 +122,21 @@ class ViewRead:
         self._reader.remember(self._key, [(self._fetch_offset, self._walk.next_offset)])
 
     def _name_transactions(self) -> None:
-        """Only those with records in the answer: kafkajs takes in one entry per record it drops."""
-        aborted = self.data.aborted_transactions
-        if aborted:
-            sent = self._walk.producer_ids
-            self.data.aborted_transactions = [one for one in aborted if one.producer_id in sent]
+        """Name aborted transactions with records in the answer, each from its first batch there.
+
+        kafkajs takes in one entry per record, in order: an entry without a record of its own, or
+        one from before it, would keep another's from being taken in time.
+        """
+        if self._aborted:
+            named = filter(None, map(self._sent_of, self._aborted))
+            self.data.aborted_transactions = sorted(named, key=lambda one: one.first_offset)
+
+    def _sent_of(self, aborted: AbortedTransaction) -> FetchedAbort | None:
+        sent = self._walk.sent_batches.get(aborted.producer_id, [])
+        at = bisect_left(sent, aborted.first_offset)
+        if at == len(sent) or sent[at] > aborted.last_offset:
+            return None
+        return FetchedAbort(producer_id=aborted.producer_id, first_offset=sent[at])
 
 
 @final
@@ -128,6 +156,7 @@ class ViewReader:
         fetch_offset: int,
         end_offset: int,
         bytes_max: int,
+        reads_committed: bool = False,
     ) -> ViewRead | None:
         """What to look at from `fetch_offset` on; None if there is nothing. KafkaError."""
         selector = view.config.tidemill_view_filter
@@ -143,6 +172,11 @@ class ViewReader:
         )
         if start_offset == fetch_offset and not found.size_bytes:
             return None
+        aborted: Sequence[AbortedTransaction] | None = ()
+        search: AbortedSearch | None = None
+        if reads_committed:
+            search = AbortedSearch(log, start_offset)
+            aborted = search.try_find(found)
         walk = ViewWalk(
             program,
             partition=partition.name.partition,
@@ -162,6 +196,8 @@ class ViewReader:
             fetch_offset=fetch_offset,
             end_offset=end_offset,
             size_bytes=size_bytes,
+            aborted=aborted or (),
+            search=search if aborted is None else None,
         )
 
     def remember(self, key: Hashable, ranges: Iterable[tuple[int, int]]) -> None:

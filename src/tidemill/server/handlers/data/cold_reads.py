@@ -11,50 +11,19 @@ from collections.abc import Sequence
 from typing import final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
+from tidemill.server.fetching.aborted_search import AbortedSearch, listed
 from tidemill.server.fetching.view_reader import ViewRead
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.partition_access import count_refusal
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.index.aborted_index import AbortedTransaction
-from tidemill.storage.log.interface import LogSlice, PartitionLog, end_of
-from tidemill.wire.generated.fetch import AbortedTransaction as FetchedAbort
+from tidemill.storage.log.interface import LogSlice
 from tidemill.wire.generated.fetch import PartitionData
 
-__all__ = ["AbortedSearch", "ColdRead", "ColdSlice"]
+__all__ = ["ColdRead", "ColdSlice"]
 
 THROTTLE_MS_WHEN_BUSY = 1000
 """A fetch that is refused at once would come again at once."""
-
-
-@final
-class AbortedSearch:
-    """The aborted transactions in what one partition gives to a reader of committed records."""
-
-    __slots__ = ("_fetch_offset", "_log")
-
-    def __init__(self, log: PartitionLog, fetch_offset: int) -> None:
-        self._log = log
-        self._fetch_offset = fetch_offset
-
-    @classmethod
-    def try_make(
-        cls, log: PartitionLog, fetch_offset: int, data: PartitionData, found: LogSlice
-    ) -> AbortedSearch | None:
-        """Fill the list at once; if that needs the disk, the search that is left to do."""
-        if found.load is None:
-            if not found.chunks:
-                return None
-            aborted = log.try_find_aborted(fetch_offset, found.next_offset())
-            if aborted is not None:
-                data.aborted_transactions = _listed(aborted)
-                return None
-        return cls(log, fetch_offset)
-
-    def find(self, chunks: Sequence[Buffer]) -> list[AbortedTransaction]:
-        """The list for these batches: for `Disk.run`."""
-        if not chunks:
-            return []
-        return self._log.find_aborted(self._fetch_offset, end_of(chunks))
 
 
 @final
@@ -120,7 +89,7 @@ class ColdRead:
             return
         data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if aborted is not None:
-            data.aborted_transactions = _listed(aborted)
+            data.aborted_transactions = listed(aborted)
 
     async def _filter(self, view: ViewRead) -> None:
         try:
@@ -134,9 +103,3 @@ class ColdRead:
             self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
         data.error_code = count_refusal(self._context, error)
         data.records = None
-
-
-def _listed(aborted: Sequence[AbortedTransaction]) -> list[FetchedAbort]:
-    return [
-        FetchedAbort(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
-    ]

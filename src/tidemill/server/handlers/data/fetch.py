@@ -174,8 +174,9 @@ def _answer(
         return _response(context, plan, results)
     answer: Deferred[FetchResponse] = Deferred() if own_answer is None else own_answer
     cold = ColdRead(context, reader.cold, reader.views)
+    ends = reader.ends() if reader.views else []
     context.services.supervisor.spawn(
-        "cold read", _load_and_answer(context, plan, reader, results, cold, answer)
+        "cold read", _load_and_answer(context, plan, reader, results, cold, ends, answer)
     )
     return answer
 
@@ -186,10 +187,13 @@ async def _load_and_answer(
     reader: FetchReader,
     results: FetchResults,
     cold: ColdRead,
+    ends: list[int],
     answer: Deferred[FetchResponse],
 ) -> None:
     await cold.run()
-    if not reader.views or not _waits_on(context, plan, reader, answer):
+    # What came meanwhile has woken nobody, so a fetch that may have missed it does not wait.
+    may_wait = bool(reader.views) and reader.ends() == ends
+    if not may_wait or not _waits_on(context, plan, reader, answer):
         answer.resolve(_response(context, plan, results))
 
 

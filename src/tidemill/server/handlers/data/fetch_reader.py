@@ -25,9 +25,10 @@ from tidemill.core.limits import (
 from tidemill.core.loop.pacing import next_turn
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.partition import NO_EPOCH, Partition
+from tidemill.server.fetching.aborted_search import AbortedSearch, listed
 from tidemill.server.fetching.fetch_sessions import FetchTarget
 from tidemill.server.fetching.view_reader import ViewRead
-from tidemill.server.handlers.data.cold_reads import AbortedSearch, ColdSlice
+from tidemill.server.handlers.data.cold_reads import ColdSlice
 from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.leader_hints import try_leader_hint
@@ -198,6 +199,8 @@ class FetchReader:
     ) -> int:
         """Note what the answer of a view is made of; the most that it is expected to have."""
         self.reads_views = True
+        if self.reads_committed:
+            data.aborted_transactions = []
         if len(self.views) * VIEW_LOOK_BYTES_MAX >= VIEW_FETCH_LOOK_BYTES_MAX:
             return 0
         found = self._context.services.views.try_read(
@@ -207,12 +210,17 @@ class FetchReader:
             fetch_offset=target.fetch_offset,
             end_offset=end_offset,
             bytes_max=max_bytes,
+            reads_committed=self.reads_committed,
         )
         if found is None:
             return 0
         self.views.append(found)
         self.bytes_found += found.size_bytes
         return found.size_bytes
+
+    def ends(self) -> list[int]:
+        """Where the reader must stop now, by partition."""
+        return [self._end_offset(partition) for partition in self.partitions]
 
     def found_only_quiet_views(self) -> bool:
         """Whether nothing that was read, once it is filtered, is worth an answer."""
@@ -244,13 +252,15 @@ class FetchReader:
         self, data: PartitionData, found: LogSlice, partition: Partition, fetch_offset: int
     ) -> None:
         self.bytes_found += found.size_bytes
-        aborted: AbortedSearch | None = None
+        search: AbortedSearch | None = None
         if self.reads_committed:
-            data.aborted_transactions = []
-            if partition.log.producers.last_abort_offset >= fetch_offset:
-                aborted = AbortedSearch.try_make(partition.log, fetch_offset, data, found)
-        if found.load is not None or aborted is not None:
-            self.cold.append(ColdSlice(data, found, aborted))
+            search = AbortedSearch(partition.log, fetch_offset)
+            aborted = search.try_find(found)
+            data.aborted_transactions = listed(aborted or ())
+            if aborted is not None:
+                search = None
+        if found.load is not None or search is not None:
+            self.cold.append(ColdSlice(data, found, search))
         if found.load is not None:
             return
         if len(found.chunks) == 1:

@@ -26,11 +26,9 @@ from tidemill.wire.generated.delete_records import (
     DeleteRecordsTopic,
 )
 from tidemill.wire.generated.fetch import (
-    AbortedTransaction,
     FetchPartition,
     FetchRequest,
     FetchTopic,
-    PartitionData,
 )
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
@@ -201,24 +199,6 @@ def test_damage_is_the_error_of_the_partition(viewed):
     assert not data.records
 
 
-def test_only_transactions_with_records_in_the_answer_are_named(viewed):
-    send(viewed, "us", "eu")
-    data = PartitionData(
-        aborted_transactions=[AbortedTransaction(producer_id=n, first_offset=0) for n in (4, 5)]
-    )
-    found = viewed.services.views.try_read(
-        viewed.image.topics["orders.eu"],
-        viewed.partition("orders"),
-        data,
-        fetch_offset=0,
-        end_offset=2,
-        bytes_max=1 << 20,
-    )
-    found._walk.producer_ids.add(5)
-    viewed.run(found.run(viewed.disk, viewed.services.long_batches))
-    assert [one.producer_id for one in data.aborted_transactions] == [5]
-
-
 # --- other requests ------------------------------------------------------------------------------
 
 
@@ -335,6 +315,22 @@ def test_a_fetch_that_met_no_match_in_time_ends_with_one_skip_batch(viewed):
     data = settled(viewed, answer)
     assert offsets(data) == ([], 3)
     assert len(list(iter_headers(data.records))) == 1
+
+
+def test_a_fetch_does_not_wait_for_what_came_while_it_looked(viewed):
+    send(viewed, "us", "us")
+    partition = viewed.partition("orders")
+    log = partition.log
+    stored = bytes(log.read(0, max_bytes=1 << 20, end_offset=2).chunks[0])
+
+    def load():
+        partition.log = log
+        send(viewed, "eu")
+        return [stored]
+
+    partition.log = ColdLog(log, load, size_bytes=len(stored))
+    assert offsets(fetch(viewed, 0, max_wait_ms=10_000)) == ([], 2)
+    assert offsets(fetch(viewed, 2, max_wait_ms=10_000)) == ([2], 3)
 
 
 def test_what_a_waiting_fetch_has_looked_at_is_not_looked_at_again(viewed):
