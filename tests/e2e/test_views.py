@@ -247,3 +247,64 @@ def test_a_view_is_the_same_after_kill_9(new_broker, topic):
     broker.start()
     records = Confluent().consume(broker.bootstrap, f"{topic}.eu", 2)
     assert [(one.value, one.offset) for one in records] == [(b"eu", 0), (b"eu", 2)]
+
+
+def send_transaction(producer: confluent_kafka.Producer, topic: str, values: list[bytes]) -> None:
+    """Begin one and send to it; every second record belongs to the view."""
+    producer.begin_transaction()
+    for number, value in enumerate(values):
+        half = b"yes" if number % 2 == 0 else b"no"
+        producer.produce(topic, value, headers=[("half", half)])
+    producer.flush(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "wanted"),
+    [("read_committed", [b"c0", b"c2", b"d0"]), ("read_uncommitted", None)],
+)
+def test_I21_a_view_shows_no_aborted_record_to_a_committed_reader(
+    group_broker, topic, isolation, wanted
+):
+    create_topic(group_broker.bootstrap, topic)
+    make_view(group_broker, f"{topic}.half", topic, "half = 'yes'")
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": group_broker.bootstrap,
+            "transactional.id": f"{topic}-writer",
+            "linger.ms": 0,
+        }
+    )
+    producer.init_transactions(DEADLINE_S)
+    send_transaction(producer, topic, [b"a0", b"a1"])
+    producer.abort_transaction(DEADLINE_S)
+    send_transaction(producer, topic, [b"c0", b"c1", b"c2", b"c3"])
+    producer.commit_transaction(DEADLINE_S)
+    send_transaction(producer, topic, [b"b0", b"b1", b"b2"])
+    producer.abort_transaction(DEADLINE_S)
+    send_transaction(producer, topic, [b"d0", b"d1"])
+    producer.commit_transaction(DEADLINE_S)
+    values, position, end = values_until_end(group_broker.bootstrap, f"{topic}.half", isolation)
+    assert values == (wanted or [b"a0", b"c0", b"c2", b"b0", b"b2", b"d0"])
+    assert position == end == 15  # 11 records and 4 markers
+
+
+def values_until_end(
+    bootstrap: str, topic: str, isolation: str
+) -> tuple[list[bytes | None], int, int]:
+    """What librdkafka shows of partition 0; its position then, and the end of the log."""
+    consumer = Confluent().consumer(bootstrap, group_id=f"{topic}-t", isolation_level=isolation)
+    place = confluent_kafka.TopicPartition(topic, 0, confluent_kafka.OFFSET_BEGINNING)
+    values: list[bytes | None] = []
+    position, end = -1, 0
+    deadline = monotonic() + DEADLINE_S
+    try:
+        consumer.assign([place])
+        while position < end and monotonic() < deadline:
+            for message in consumer.consume(100, 0.1):
+                assert message.error() is None, message.error()
+                values.append(message.value())
+            _, end = consumer.get_watermark_offsets(place, timeout=DEADLINE_S)
+            position = consumer.position([place])[0].offset
+        return values, position, end
+    finally:
+        consumer.close()
