@@ -158,15 +158,14 @@ class TopicPlanner:
         self._names.add(spec.name)
         if self._spellings is not None:
             self._spellings[_collision_key(spec.name)] = spec.name
-        config = resolve(overrides, self._defaults)
-        return TopicImage(
+        made = TopicImage(
             name=spec.name,
             topic_id=topic_id,
             partitions=partitions,
             overrides=overrides,
-            config=config,
-            stored_min_isr=config.min_insync_replicas,
+            config=resolve(overrides, self._defaults),
         )
+        return with_minimum_in_force(made)
 
     def _viewed_partitions(
         self, spec: TopicSpec, overrides: Mapping[str, str]
