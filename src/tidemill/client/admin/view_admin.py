@@ -50,15 +50,19 @@ class ViewAdmin:
     async def list_views(self) -> list[ViewInfo]:
         """Every view that we may describe, by name."""
         names = [topic.name for topic in await self._topics.list_topics() if not topic.internal]
+        return await self.views_among(names)
+
+    async def views_among(self, names: Sequence[str]) -> list[ViewInfo]:
+        """Those of the topics that are views, and that we may describe."""
         found: list[ViewInfo] = []
         for first in range(0, len(names), _TOPICS_PER_REQUEST):
-            found += await self._views_among(names[first : first + _TOPICS_PER_REQUEST])
+            found += await self._ask(names[first : first + _TOPICS_PER_REQUEST])
         return found
 
     async def describe(self, name: str) -> ViewInfo:
         """One view; KafkaError if there is none of this name."""
         await self._topics.describe_topic(name)
-        for view in await self._views_among([name]):
+        for view in await self._ask([name]):
             return view
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is not a view")
 
@@ -69,7 +73,7 @@ class ViewAdmin:
             await self.describe(name)
         return await self._topics.delete_topics(wanted)
 
-    async def _views_among(self, names: Sequence[str]) -> list[ViewInfo]:
+    async def _ask(self, names: Sequence[str]) -> list[ViewInfo]:
         resources = [
             DescribeConfigsResource(
                 resource_type=_TOPIC_RESOURCE,
