@@ -123,7 +123,7 @@ class Controllership:
             self._upkeep.follow(delta, self._live.current, self._clock.monotonic())
         self._moving.difference_update(gone.name for gone in delta.topics_deleted)
         for name in delta.topics_changed:
-            is_moving = any(one.is_moving for one in delta.after.topics[name].partitions)
+            is_moving = any(one.is_moving for one in delta.after.topics[name].own_partitions)
             (self._moving.add if is_moving else self._moving.discard)(name)
 
     def _led_lately(self, topic_id: UUID, index: int, partition: PartitionImage) -> Collection[int]:

@@ -260,5 +260,6 @@ def _value(path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]) -> d
 
 def _stored(topic: TopicImage) -> StoredTopic:
     overrides = {**topic.overrides, **topic.unread}
-    partitions = () if topic.is_view else topic.partitions
-    return StoredTopic(topic.name, topic.topic_id, overrides, partitions, topic.stored_min_isr)
+    return StoredTopic(
+        topic.name, topic.topic_id, overrides, topic.own_partitions, topic.stored_min_isr
+    )

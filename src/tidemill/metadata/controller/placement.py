@@ -57,8 +57,7 @@ class ClusterLoad:
 
     def _count(self, topics: Iterable[TopicImage], sign: int) -> None:
         for topic in topics:
-            # A view has no replicas of its own.
-            for partition in () if topic.is_view else topic.partitions:
+            for partition in topic.own_partitions:
                 count_replicas(self._load, partition.replicas, sign)
 
 

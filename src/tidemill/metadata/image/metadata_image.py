@@ -193,6 +193,11 @@ class TopicImage:
         return self.config.tidemill_view_of != ""
 
     @property
+    def own_partitions(self) -> tuple[PartitionImage, ...]:
+        """Those with replicas of their own: a view only shows the partitions of its base."""
+        return () if self.is_view else self.partitions
+
+    @property
     def replication_factor(self) -> int:
         """Replicas of the first partition, which is what Kafka reports for the topic."""
         return len(self.partitions[0].replicas) if self.partitions else 0
@@ -246,6 +251,11 @@ class MetadataImage:
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
+
+    def own_partition(self, name: str, index: int) -> PartitionImage | None:
+        """The same, but None for a view, which has no replicas to decide about."""
+        topic = self.topics.get(name)
+        return None if topic is None or topic.is_view else self.partition(name, index)
 
 
 @final

@@ -9,18 +9,21 @@ import pytest
 
 from tidemill.core.config.broker_config import broker_config
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.ids import TopicId
+from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import SELECTOR_BYTES_MAX, VIEWS_PER_TOPIC_MAX
+from tidemill.metadata.controller.cluster_upkeep import ClusterUpkeep
 from tidemill.metadata.controller.controller import (
     ConfigChange,
     PartitionsSpec,
     TopicPlanner,
     TopicSpec,
 )
-from tidemill.metadata.controller.decisions import elected, reconcile
+from tidemill.metadata.controller.decisions import elected, moved, reconcile, without_member
 from tidemill.metadata.controller.election import new_partition
+from tidemill.metadata.controller.healing import assignment_of, moving_of, vacating_moves
 from tidemill.metadata.controller.page_writer import changed_parts
 from tidemill.metadata.controller.placement import ClusterLoad, Load
+from tidemill.metadata.controller.store_writes import with_minimum_in_force
 from tidemill.metadata.image.image_draft import ImageDraft
 from tidemill.metadata.image.metadata_image import (
     BrokerImage,
@@ -245,3 +248,47 @@ def test_no_election_and_no_load_counts_a_view():
     full.put_topic(view())
     load.follow(full.finish())
     assert load.copy() == {0: Load(leaders=1, replicas=2), 1: Load(leaders=1, replicas=2)}
+
+
+def test_a_view_is_not_moved_and_no_plan_counts_its_partitions():
+    before = image(BASE, view())
+    with pytest.raises(KafkaError, match="is a view: move the replicas of orders"):
+        moved(before, "orders.eu", 0, [0], lambda *_: ())
+    with pytest.raises(KafkaError, match="is a view"):
+        moved(before, "orders.eu", 0, None, lambda *_: ())
+    mine = {TopicPartition("orders", 0), TopicPartition("orders", 1)}
+    assert assignment_of(before).keys() == mine
+    draft = ImageDraft(before)
+    draft.put_broker(BrokerImage(broker_id=2, epoch=1, host="h", port=1))
+    draft.set_members({n: MemberImage(broker_id=n, epoch=1) for n in range(3)})
+    assert vacating_moves(draft.finish().after, {1}).keys() == mine
+
+
+def test_a_move_of_the_base_counts_once():
+    moving = replace(BASE.partitions[0], replicas=(0, 1), adding=(1,), isr=(0,))
+    assert moving_of(image(replace(BASE, partitions=(moving,)), view())) == [((1,), ())]
+
+
+def test_leaderships_are_given_back_in_the_base_alone():
+    away = tuple(replace(one, leader=one.replicas[1]) for one in BASE.partitions)
+    upkeep = ClusterUpkeep()
+    plan = upkeep.plan(image(replace(BASE, partitions=away), view()), broker_config(), 0.0)
+    assert plan.elections == [TopicPartition("orders", 0), TopicPartition("orders", 1)]
+
+
+def test_a_broker_that_is_gone_holds_the_replicas_of_the_base_once():
+    draft = ImageDraft(image(BASE, view()))
+    draft.drop_broker(1)
+    with pytest.raises(KafkaError, match="holds 2 replicas"):
+        without_member(draft.finish().after, 1)
+
+
+def test_a_view_has_no_minimum_of_its_own():
+    made = planner(BASE).plan_topic(spec(), TopicId(UUID(int=7)))
+    assert made.stored_min_isr == 0
+    before = image(BASE, view()).topics["orders.eu"]
+    assert with_minimum_in_force(before) is before
+    change = ConfigChange(
+        name="orders.eu", changes=[("tidemill.view.filter", AlterOp.SET, "region = 'us'")]
+    )
+    assert planner(BASE, view()).plan_config(change).stored_min_isr == 0

@@ -20,6 +20,11 @@ from tidemill.server.metrics.group_metrics import measure_lag
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire import compression
 from tidemill.wire.batch import iter_headers
+from tidemill.wire.generated.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from tidemill.wire.generated.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -29,6 +34,7 @@ from tidemill.wire.generated.fetch import (
     FetchPartition,
     FetchRequest,
     FetchTopic,
+    ReplicaState,
 )
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
@@ -250,6 +256,30 @@ def test_deleting_records_of_a_view_is_refused(viewed):
     answer = viewed.call(DeleteRecordsRequest(topics=topics, timeout_ms=1), 2)
     refused = answer.topics[0].partitions[0]
     assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+
+@pytest.mark.parametrize("replicas", [[1], [1, 2], None])
+def test_reassigning_a_view_is_refused_with_the_name_of_its_base(viewed, replicas):
+    wanted = [ReassignablePartition(partition_index=0, replicas=replicas)]
+    topics = [ReassignableTopic(name="orders.eu", partitions=wanted)]
+    request = AlterPartitionReassignmentsRequest(
+        topics=topics, allow_replication_factor_change=False, timeout_ms=1000
+    )
+    (refused,) = viewed.call(request, 1).responses[0].partitions
+    assert refused.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert refused.error_message == "orders.eu is a view: move the replicas of orders"
+
+
+def test_a_follower_cannot_fetch_a_view(viewed):
+    viewed.join_broker(2)
+    state = ReplicaState(replica_id=2, replica_epoch=viewed.image.brokers[2].epoch)
+    wanted = [FetchPartition(partition=0, fetch_offset=0, current_leader_epoch=0)]
+    topic_id = viewed.image.topics["orders.eu"].topic_id
+    topics = [FetchTopic(topic_id=topic_id, partitions=wanted)]
+    answer = viewed.call(FetchRequest(replica_state=state, max_wait_ms=0, topics=topics), 18)
+    (refused,) = answer.responses[0].partitions
+    assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    assert not refused.records
 
 
 def test_who_may_not_read_the_base_may_read_the_view(viewed):
