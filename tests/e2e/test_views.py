@@ -99,6 +99,8 @@ def drain_kafka_python(bootstrap: str, topic: str) -> Drained:
     shown: set[Place] = set()
     deadline = monotonic() + DEADLINE_S
     try:
+        # Who joins before it knows the partitions is assigned none (dpkp/kafka-python#2377).
+        assert consumer.partitions_for_topic(topic)
         consumer.subscribe([topic])
         while monotonic() < deadline:
             for found in consumer.poll(100).values():
