@@ -88,6 +88,7 @@ public final class Interop {
         check("a static member comes back without a rebalance", this::comesBackAsStaticMember);
         check("groups are described, reset and deleted", this::administersGroups);
         check("a producer survives its topic's recreation", this::survivesRecreation);
+        check("a view shows what matches, and its readers reach the end", this::drainsViews);
     }
 
     private static void check(String name, Check body) throws Exception {
@@ -399,5 +400,45 @@ public final class Interop {
             require(sent.offset() == 0, sent);
         }
         require(text(read(topic, 1, 1).get(0).value()).equals("new"), "an old record");
+    }
+
+    // --- views -----------------------------------------------------------------------------------
+
+    private void drainsViews() throws Exception {
+        createTopic("java-viewed", 1, Map.of());
+        try (var producer = producer(Map.of("compression.type", "lz4"))) {
+            for (int n = 0; n < 1_000; n++) {
+                var record = new ProducerRecord<byte[], byte[]>("java-viewed", bytes("" + n));
+                record.headers().add("number", bytes("" + n));
+                producer.send(record);
+            }
+        }
+        drainView("none", "missing = 1", 0);
+        drainView("few", "number < 7 OR number = 900", 8);
+        drainView("half", "number >= 500", 500);
+        drainView("all", "", 1_000);
+    }
+
+    private void drainView(String name, String where, int expected) throws Exception {
+        String topic = "java-viewed." + name;
+        NewTopic wanted = new NewTopic(topic, Optional.empty(), Optional.empty());
+        var keys = Map.of("tidemill.view.of", "java-viewed", "tidemill.view.filter", where);
+        admin.createTopics(List.of(wanted.configs(keys))).all().get();
+        var partition = new TopicPartition(topic, 0);
+        try (var reader = member("group-" + topic, Map.of())) {
+            reader.subscribe(List.of(topic));
+            int seen = 0;
+            long deadline = System.nanoTime() + DEADLINE.toNanos();
+            while (System.nanoTime() < deadline) {
+                seen += reader.poll(Duration.ofMillis(100)).count();
+                if (reader.assignment().contains(partition) && reader.position(partition) == 1_000) {
+                    break;
+                }
+            }
+            require(seen == expected, seen);
+            reader.commitSync();
+            var committed = reader.committed(Set.of(partition)).get(partition);
+            require(committed.offset() == 1_000, committed);
+        }
     }
 }

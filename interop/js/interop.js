@@ -76,6 +76,51 @@ async function readAsGroup(topic) {
   await admin.deleteGroups([groupId])
 }
 
+// A view shows what matches, and the position passes what does not, without a spin.
+async function drainView(base, name, where, expected) {
+  const topic = `${base}.${name}`
+  const configEntries = [
+    { name: 'tidemill.view.of', value: base },
+    { name: 'tidemill.view.filter', value: where },
+  ]
+  await admin.createTopics({
+    topics: [{ topic, numPartitions: -1, replicationFactor: -1, configEntries }],
+  })
+  const consumer = kafka.consumer({ groupId: `group-${topic}`, heartbeatInterval: 200 })
+  const seen = []
+  const passed = [-1, -1]
+  let fetches = 0
+  consumer.on(consumer.events.FETCH, () => fetches++)
+  consumer.on(consumer.events.END_BATCH_PROCESS, ({ payload }) => {
+    passed[payload.partition] = Number(payload.lastOffset)
+  })
+  await consumer.connect()
+  await consumer.subscribe({ topics: [topic], fromBeginning: true })
+  await consumer.run({
+    eachMessage: async ({ message }) => seen.push(Number(message.headers.number)),
+  })
+  const deadline = Date.now() + 30_000
+  while (passed.some((offset) => offset < 499) && Date.now() < deadline) {
+    await new Promise((resolve) => setTimeout(resolve, 100))
+  }
+  const atTheEnd = fetches
+  await new Promise((resolve) => setTimeout(resolve, 2_000))
+  await consumer.disconnect()
+  assert.deepEqual(passed, [499, 499])
+  assert.ok(fetches - atTheEnd < 20, `${fetches - atTheEnd} fetches in two seconds at the end`)
+  assert.deepEqual(seen.sort((a, b) => a - b), expected)
+}
+
+async function drainViews() {
+  const numbers = Array.from({ length: 1000 }, (_, n) => n)
+  await sendAndCount('js-viewed', {}, CompressionTypes.GZIP)
+  await drainView('js-viewed', 'none', 'missing = 1', [])
+  await drainView('js-viewed', 'few', 'number < 7 OR number = 900', [0, 1, 2, 3, 4, 5, 6, 900])
+  const half = numbers.filter((n) => n >= 500)
+  await drainView('js-viewed', 'half', 'number >= 500', half)
+  await drainView('js-viewed', 'all', '', numbers)
+}
+
 async function deleteRecords() {
   const partitions = [{ partition: 0, offset: '100' }]
   await admin.deleteTopicRecords({ topic: 'js-none', partitions })
@@ -95,6 +140,7 @@ async function main() {
   await sendAndCount('js-idempotent', idempotent, CompressionTypes.None)
   await deleteRecords()
   await readAsGroup('js-idempotent')
+  await drainViews()
   const byTime = await admin.fetchTopicOffsetsByTimestamp('js-gzip', 1)
   assert.deepEqual(byTime.map(({ offset }) => offset), ['0', '0'])
   await admin.disconnect()

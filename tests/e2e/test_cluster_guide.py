@@ -29,7 +29,7 @@ class Shell:
 
     def run(self, line: str) -> str:
         """What the command printed."""
-        command = re.sub(r"\btidemill\b", TIDEMILL, line)
+        command = re.sub(r"\btidemill(?= )", TIDEMILL, line)
         if line.startswith("tidemill up"):
             self.stop()
             return self._start(f"exec {command} --listen 127.0.0.1:0")
@@ -72,15 +72,15 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
     started.stop()
 
 
-def _commands() -> list[tuple[str, str]]:
-    """Every command of the guide, and what it prints if the guide says so."""
-    indented = re.findall(r"^    (.*\btidemill .*)$", GUIDE.read_text(), re.MULTILINE)
+def commands_of(guide: Path) -> list[tuple[str, str]]:
+    """Every command of a guide, and what it prints if the guide says so."""
+    indented = re.findall(r"^    (.*\btidemill .*)$", guide.read_text(), re.MULTILINE)
     split = (re.split(r"\s+# prints: ", line) for line in indented)
     return [(line, printed[0] if printed else "") for line, *printed in split]
 
 
 def test_F131_the_guide_from_one_broker_to_three_can_be_followed(shell):
-    commands = _commands()
+    commands = commands_of(GUIDE)
     assert len(commands) == 22
     for line, printed in commands:
         out = shell.run(line)

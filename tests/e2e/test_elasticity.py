@@ -39,15 +39,19 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., ClusterProcess]]:
 
 def _tidemill(cluster: ClusterProcess, *arguments: str) -> str:
     """What a command printed; it must succeed."""
-    ran = subprocess.run(
+    ran = _run(cluster, *arguments)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def _run(cluster: ClusterProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
         [*TIDEMILL, *arguments, "--bootstrap", cluster.bootstrap],
         capture_output=True,
         text=True,
         timeout=DEADLINE_S,
         check=False,
     )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
 
 
 def _facts(cluster: ClusterProcess) -> dict[str, Any]:
@@ -129,6 +133,34 @@ def test_F100_replicas_move_while_producers_work_and_nothing_is_lost_or_there_tw
     load.finish()
     assert all(sorted(one) == [0, 1, 2] for one in _replicas(cluster, topic).values())
     _check_complete(cluster, load, logs)
+
+
+def test_a_view_is_in_no_plan_and_follows_its_base(new_cluster, topic):
+    cluster = new_cluster()
+    _create(cluster, topic, replication=2)
+    values = [b"%d" % number for number in range(6)]
+    messages = [Message(value, partition=n % 3) for n, value in enumerate(values)]
+    Confluent().produce(cluster.bootstrap, topic, messages)
+    before = _facts(cluster)
+    view = f"{topic}.all"
+    _tidemill(cluster, "view", "create", view, "--of", topic)
+    assert _facts(cluster) == before
+    for command in (
+        ("cluster", "reassign", view, "--brokers", "0"),
+        ("cluster", "reassign", f"{view}:0", "--brokers", "0"),
+        ("topic", "alter", view, "--replication", "3"),
+    ):
+        refused = _run(cluster, *command)
+        assert refused.returncode != 0
+        assert f"{view} is a view: move the replicas of {topic}" in refused.stderr
+    _tidemill(cluster, "cluster", "drain", "2")
+    _tidemill(cluster, "cluster", "drain", "2", "--cancel")
+    plan = json.loads(_tidemill(cluster, "cluster", "rebalance", "--dry-run", "--json"))
+    assert {move["topic"] for move in plan["moves"]} == {topic}
+    _tidemill(cluster, "cluster", "rebalance")
+    assert _replicas(cluster, view) == _replicas(cluster, topic)
+    shown = read_logs(cluster.bootstrap, [(view, index) for index in range(3)])
+    assert sorted(value for log in shown.values() for value in log) == values
 
 
 def test_F101_a_broker_is_drained_while_producers_work(new_cluster, topic):

@@ -87,6 +87,14 @@ def test_F105_a_consumer_drops_what_it_does_not_want(broker):
     assert shown(broker, "filtering") == ["4 of 20: event 0, event 10, event 15, event 5"]
 
 
+def test_F106_regions_read_their_own_views_of_all_orders(broker):
+    assert shown(broker, "regional_views") == [
+        "eu: 0 3 6 9",
+        "us: 1 4 7 10",
+        "large: 5 6 7 8 9 10 11",
+    ]
+
+
 def test_every_example_is_explained_in_the_guide():
     guide = (EXAMPLES.parent / "docs" / "guides" / "consuming.md").read_text()
     named = {path.name for path in EXAMPLES.glob("*.py")}

@@ -140,6 +140,22 @@ async def fetch(stage: Stage) -> None:
         await stage.fetch("large", LARGE)
 
 
+async def fetch_views(stage: Stage) -> None:
+    await stage.fill("wide", WIDE, 3)
+    await stage.create("large", LARGE)
+    for first in range(0, LARGE, LARGE // 4):
+        await stage.produce("large", range(first, first + LARGE // 4), size=900_000)
+    for base, partitions in (("wide", WIDE), ("large", LARGE)):
+        for number, selector in enumerate(("", "a = 1", "_key IS NULL")):
+            view = f"{base}.{number}"
+            keys = {"tidemill_view_of": base, "tidemill_view_filter": selector}
+            await stage.create(view, -1, replication=-1, **keys)
+            for is_resident in (True, False):
+                stage.world.disk(0).is_resident = is_resident
+                await stage.fetch(view)
+                await stage.fetch(view, partitions)
+
+
 async def list_offsets(stage: Stage) -> None:
     await stage.fill("wide", WIDE, 3)
     for timestamp in (-1, -2, -3, 1):
@@ -428,6 +444,7 @@ DRIVES: dict[str, tuple[Drive, tuple[ApiKey, ...]]] = {
     "produce": (produce, (ApiKey.PRODUCE,)),
     "produce into new segments": (produce_into_new_segments, (ApiKey.PRODUCE,)),
     "fetch": (fetch, (ApiKey.FETCH,)),
+    "fetch views": (fetch_views, (ApiKey.FETCH,)),
     "list offsets": (list_offsets, (ApiKey.LIST_OFFSETS,)),
     "leader epochs": (offset_for_leader_epoch, (ApiKey.OFFSET_FOR_LEADER_EPOCH,)),
     "producer ids": (init_producer_id, (ApiKey.INIT_PRODUCER_ID,)),

@@ -3,7 +3,8 @@
 It fetches in a session by topic ids. In each new leader epoch it first asks where the epoch of its
 last record ended (KIP-320), and takes "unknown" for lost records: then it goes to the end of the
 log, as with `auto.offset.reset=latest`. So a wrong answer shows as records that it never read. A
-topic that is refused stays in its session until the metadata says that it is gone.
+topic that is refused stays in its session until the metadata says that it is gone. Its position
+moves by records only, as that of kafkajs: those of control batches too, but it shows none of them.
 """
 
 from __future__ import annotations
@@ -170,7 +171,8 @@ class StockReader:
                 self._last_epoch = header.partition_leader_epoch
                 for record in iter_records(data.records[start:], header):
                     if record.offset >= self.position:
-                        self.read[record.offset] = bytes(record.value or b"")
+                        if not header.is_control:
+                            self.read[record.offset] = bytes(record.value or b"")
                         self.position = record.offset + 1
 
 

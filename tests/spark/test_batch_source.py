@@ -296,3 +296,16 @@ def _connections(running) -> int:
     counters = running.broker.telemetry.apis[ApiKey.API_VERSIONS]
     made: int = counters.requests
     return made
+
+
+def test_a_view_is_read_like_a_topic(spark, bootstrap, topic):
+    create_topic(bootstrap, topic, 2)
+    keys = {"tidemill_view_of": topic, "tidemill_view_filter": "number < 3 OR number = 77"}
+    create_topic(bootstrap, f"{topic}.few", -1, **keys)
+    messages = [
+        Message(b"%d" % n, partition=n % 2, headers=(("number", b"%d" % n),)) for n in range(100)
+    ]
+    Confluent().produce(bootstrap, topic, messages)
+    rows = load(spark, bootstrap, f"{topic}.few").collect()
+    assert sorted(int(bytes(row.value)) for row in rows) == [0, 1, 2, 77]
+    assert {(row.partition, row.offset) for row in rows} == {(0, 0), (1, 0), (0, 1), (1, 38)}

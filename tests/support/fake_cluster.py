@@ -296,21 +296,23 @@ class FakeBroker:
     def describe_configs(
         self, request: describe_configs.DescribeConfigsRequest, version: int
     ) -> Message:
-        topic = self.cluster.topics.get(request.resources[0].resource_name)
-        result = describe_configs.DescribeConfigsResult(
-            resource_name=request.resources[0].resource_name, resource_type=2
-        )
+        results = [self._describe_topic_configs(one.resource_name) for one in request.resources]
+        return describe_configs.DescribeConfigsResponse(results=results)
+
+    def _describe_topic_configs(self, name: str) -> describe_configs.DescribeConfigsResult:
+        topic = self.cluster.topics.get(name)
+        result = describe_configs.DescribeConfigsResult(resource_name=name, resource_type=2)
         if topic is None:
             result.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             values = {"retention.ms": "1209600000"} | topic.configs
             result.configs = [
                 describe_configs.DescribeConfigsResourceResult(
-                    name=name, value=value, config_source=1 if name in topic.configs else 5
+                    name=key, value=value, config_source=1 if key in topic.configs else 5
                 )
-                for name, value in sorted(values.items())
+                for key, value in sorted(values.items())
             ]
-        return describe_configs.DescribeConfigsResponse(results=[result])
+        return result
 
     def alter_configs(
         self, request: incremental_alter_configs.IncrementalAlterConfigsRequest, version: int

@@ -13,15 +13,16 @@ from collections.abc import Iterable, Iterator
 
 from tests.tidy.source import Finding, Module, imported_names, matches
 
-BELOW_SERVER = {"storage", "metadata", "client", "replication", "coordinators"}
+BELOW_SERVER = {"delivery", "storage", "metadata", "client", "replication", "coordinators"}
 BELOW_BROKER = {*BELOW_SERVER, "upkeep", "server"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
     "hot": set(),
     "wire": {"core"},
+    "delivery": {"core", "wire"},
     "storage": {"core", "wire"},
-    "metadata": {"core", "wire"},
+    "metadata": {"core", "wire", "delivery"},
     "client": {"core", "wire"},
     "replication": {"core", "wire", "storage", "metadata", "client"},
     "coordinators": {"core", "wire", "storage", "metadata", "client"},
@@ -69,12 +70,12 @@ PURE = (
     "core/loop/deferred.py",
     "client/network/metadata_cache.py",
     "client/producing/transaction_errors.py",
+    "delivery/",
     "metadata/controller/controller.py",
     "metadata/controller/decisions.py",
     "metadata/controller/election.py",
     "metadata/controller/former_leaders.py",
     "metadata/controller/healing.py",
-    "metadata/controller/internal_topics.py",
     "metadata/controller/placement.py",
     "metadata/controller/reassignment.py",
     "metadata/controller/store_writes.py",
@@ -92,6 +93,7 @@ PURE = (
     "metadata/image/stored_fields.py",
     "metadata/image/topic_config.py",
     "metadata/image/topic_keys.py",
+    "metadata/special_topics/",
     "metadata/store/hung_peers.py",
     "metadata/store/renewed_lease.py",
     "replication/following.py",

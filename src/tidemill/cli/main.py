@@ -23,6 +23,7 @@ __all__ = ["LazyGroup", "cli", "main"]
 _COMMANDS = {
     "up": "Run a broker, or several.",
     "topic": "Create, list, describe, alter and delete topics.",
+    "view": "Create, list, describe and delete views of topics.",
     "group": "List, describe, reset and delete consumer groups.",
     "transaction": "List, describe and abort transactions.",
     "cluster": "Describe the cluster, elect leaders, and move replicas.",

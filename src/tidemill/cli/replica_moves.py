@@ -20,7 +20,7 @@ from tidemill.client.admin.cluster_admin import (
 from tidemill.client.admin.replica_admin import Reassignment, list_reassignments, reassign
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.balance import startable
-from tidemill.core.errors import KafkaError
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 
 __all__ = ["MovePlan", "carry_out", "show_plan", "wait_empty"]
@@ -40,6 +40,8 @@ class MovePlan:
     """Of all partitions; where a move goes on, where it ends."""
     racks: dict[int, str]
     """Brokers that may be given replicas."""
+    views: Mapping[str, str] = field(default_factory=dict)
+    """Views, with their bases: they are in no plan."""
     targets: dict[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
 
     @classmethod
@@ -58,7 +60,15 @@ class MovePlan:
             for one in snapshot.brokers
             if one.broker_id not in unusable
         }
-        return cls(before, racks)
+        return cls(before, racks, snapshot.views)
+
+    def missing(self, name: str) -> KafkaError:
+        """Why there is nothing to move of a TOPIC or TOPIC:PARTITION."""
+        topic = name.partition(":")[0]
+        if topic in self.views:
+            detail = f"{escape(topic)} is a view: move the replicas of {escape(self.views[topic])}"
+            return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {escape(name)}")
 
     def facts(self) -> list[dict[str, Any]]:
         """The plan for JSON."""

@@ -98,6 +98,34 @@ ANSWER_RECORD_ERRORS_MAX = 1_000
 IDEMPOTENCE_WINDOW_BATCHES = 5
 """Batches remembered per producer and partition (T29)."""
 
+# --- views ---------------------------------------------------------------------------------------
+VIEWS_PER_TOPIC_MAX = 64
+"""Views of one topic: each changes in the image whenever its base does."""
+SELECTOR_BYTES_MAX = 4 * KIB
+"""The text of a selector (S37)."""
+SELECTOR_TERMS_MAX = 64
+"""Its conditions and arithmetic operators, together: what looking at one record may cost (S37)."""
+SELECTOR_DEPTH_MAX = 16
+"""How deep its parentheses and signs are nested (S37)."""
+SELECTOR_PATTERN_PARTS_MAX = 63
+"""Parts of a pattern in it: with the one before the first, they fit into 64 bits (S37)."""
+SELECTOR_PROGRAMS_MAX = 256
+"""Compiled selectors that a broker keeps: 2 KB each, and 2 KB for every LIKE in them."""
+VIEW_LOOK_BYTES_MAX = 4 * MIB
+"""Stored bytes of one partition that a fetch of a view looks at before it is answered."""
+VIEW_FETCH_LOOK_BYTES_MAX = 16 * MIB
+"""The same of all partitions of a fetch; one more is begun below it."""
+VIEW_WORK_PER_SLICE = 256 * KIB
+"""Records that are matched or copied per turn of the loop, in bytes: about a millisecond."""
+VIEW_LOOP_BATCH_BYTES_MAX = 256 * KIB
+"""A batch of a view that decompresses to more does so in a thread: about a millisecond."""
+VIEW_PACKED_BYTES_MIN = 8 * KIB
+"""Records picked from a compressed batch are compressed again if they have more bytes."""
+MATCHLESS_BYTES_MIN = 64 * KIB
+"""Stored bytes without a match that are worth remembering, for 16 bytes."""
+MATCHLESS_RANGES_MAX = 2 * MIB
+"""Ranges that are remembered for all views: 32 MiB."""
+
 # --- configuration at run time -------------------------------------------------------------------
 OVERRIDDEN_GROUPS_MAX = 10_000
 """Groups with keys of their own (S38): about 10 MB with the longest names."""

@@ -1,1 +1,1 @@
-"""What the cluster agrees on. Imports `core` and `wire` only."""
+"""What the cluster agrees on. Imports `core`, `wire` and `delivery` only."""

@@ -141,7 +141,7 @@ class Cluster:
         return {
             (topic.topic_id, index)
             for topic in self.image.topics.values()
-            for index, partition in enumerate(topic.partitions)
+            for index, partition in enumerate(topic.own_partitions)
             if self.broker_id in partition.replicas
         }
 

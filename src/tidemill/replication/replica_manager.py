@@ -149,7 +149,7 @@ class ReplicaManager:
         is_news = self._follow_own_registration(delta.after)
         for gone in delta.topics_deleted:
             before = delta.before.topics.get(gone.name)
-            for index in range(len(before.partitions) if before is not None else 0):
+            for index in range(len(before.own_partitions) if before is not None else 0):
                 self._drop(TopicPartition(gone.name, index), gone.topic_id)
                 self._store.delete_unloaded(TopicPartition(gone.name, index), gone.topic_id)
         for name in delta.topics_changed:
@@ -208,7 +208,7 @@ class ReplicaManager:
     def _apply_topic(self, topic: TopicImage) -> None:
         settings = settings_of(topic)
         log_config = log_config_of(topic.config)
-        for index, image in enumerate(topic.partitions):
+        for index, image in enumerate(topic.own_partitions):
             if self.broker_id in image.replicas:
                 self._apply_partition(topic, index, image, settings, log_config)
             else:

@@ -347,13 +347,16 @@ def rebuild(
     record_count: int,
     max_timestamp: int,
     delete_horizon_ms: int | None,
+    codec: int | None = None,
 ) -> bytearray:
     """The batch with only these records; their deltas are relative to the horizon if one is given.
 
-    Offsets, leader epoch, producer and codec stay the same: removed records leave gaps. A batch
-    without records still carries its producer and its epoch, and has no timestamp.
+    Offsets, leader epoch and producer stay the same: removed records leave gaps. The codec does too
+    unless one is given. A batch without records still carries its producer and its epoch, and has
+    no timestamp.
     """
-    codec = header.codec if record_count else compression.NONE
+    if codec is None:
+        codec = header.codec if record_count else compression.NONE
     packed = compression.compress(codec, records)
     attributes = (header.attributes & ~(CODEC_MASK | _HAS_HORIZON)) | codec
     base_timestamp = header.base_timestamp

@@ -41,3 +41,10 @@ def test_a_command_that_says_too_little_or_too_much_is_refused(arguments, told):
     result = tidemill(*arguments)
     assert result.exit_code == 2
     assert told in result.stderr
+
+
+def test_a_view_is_in_no_plan_and_is_refused_by_name():
+    plan = MovePlan.of(ClusterSnapshot("id", 0, [], [], views={"orders.eu": "orders"}))
+    for name in ("orders.eu", "orders.eu:0"):
+        assert plan.missing(name).detail == "orders.eu is a view: move the replicas of orders"
+    assert plan.missing("none:0").detail == "there is no none:0"

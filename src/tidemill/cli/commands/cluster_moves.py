@@ -155,11 +155,11 @@ def _check_room(plan: MovePlan, broker_id: int) -> None:
 def _partitions(plan: MovePlan, name: str) -> list[TopicPartition]:
     """The partitions that a TOPIC or TOPIC:PARTITION means."""
     found = [one for one in plan.before if one.topic == name]
-    if not found:
+    if not found and name not in plan.views:
         one = parse_partition(name)
         found = [one] if one in plan.before else []
     if not found:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no {escape(name)}")
+        raise plan.missing(name)
     return found
 
 

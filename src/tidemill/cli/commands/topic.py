@@ -182,7 +182,7 @@ async def _resize(cluster: ClusterClient, name: str, factor: int) -> None:
     plan = MovePlan.of(await take_cluster_snapshot(cluster))
     of_topic = {one: replicas for one, replicas in plan.before.items() if one.topic == name}
     if not of_topic:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {escape(name)}")
+        raise plan.missing(name)
     if factor > len(plan.racks):
         detail = f"{factor} replicas need as many brokers; {len(plan.racks)} can take some"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, detail)

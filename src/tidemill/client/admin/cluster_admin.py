@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -12,6 +12,7 @@ from tidemill.client.admin.replica_admin import (
     list_fenced,
     list_reassignments,
 )
+from tidemill.client.admin.view_admin import ViewAdmin
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import check, error_code
 from tidemill.client.network.metadata_cache import BrokerInfo, TopicInfo
@@ -38,10 +39,12 @@ class ClusterSnapshot:
     brokers: list[BrokerInfo]
     """Those that are registered now, by id."""
     topics: list[TopicInfo]
-    """By name, with internal ones."""
+    """By name, with internal ones and without views, which have no replicas of their own."""
     moves: list[Reassignment] = field(default_factory=list)
     fenced: frozenset[int] = frozenset()
     draining: frozenset[int] = frozenset()
+    views: Mapping[str, str] = field(default_factory=dict)
+    """The names of views, with those of their bases."""
 
 
 @final
@@ -59,14 +62,18 @@ async def take_cluster_snapshot(cluster: ClusterClient) -> ClusterSnapshot:
     await cluster.refresh(None)
     known = cluster.metadata
     broker_ids = sorted(known.brokers)
+    names = sorted(name for name, topic in known.topics.items() if not topic.internal)
+    views = {one.name: one.of for one in await ViewAdmin(cluster).views_among(names)}
+    topics = [topic for name, topic in known.topics.items() if name not in views]
     return ClusterSnapshot(
         known.cluster_id or "",
         known.controller_id,
         [known.brokers[one] for one in broker_ids],
-        sorted(known.topics.values(), key=lambda topic: topic.name),
+        sorted(topics, key=lambda topic: topic.name),
         await list_reassignments(cluster),
         await list_fenced(cluster),
         await list_draining(cluster, broker_ids),
+        views,
     )
 
 

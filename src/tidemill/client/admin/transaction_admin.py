@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from tidemill.client.admin.coordinator_client import CoordinatorClient, CoordinatorKind
+from tidemill.client.admin.view_admin import ViewAdmin
 from tidemill.client.network.cluster_client import ClusterClient, retry_refusals
 from tidemill.client.network.errors import check, error_code
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -180,8 +181,15 @@ class TransactionAdmin:
     async def find_hanging(self) -> list[OpenTransaction]:
         """Transactions that a log has open and no coordinator will end."""
         await self._cluster.refresh(None)
-        topics = self._cluster.metadata.topics.items()
-        everywhere = [TopicPartition(name, i) for name, topic in topics for i in topic.partitions]
+        topics = self._cluster.metadata.topics
+        ordinary = [name for name, topic in topics.items() if not topic.internal]
+        views = {one.name for one in await ViewAdmin(self._cluster).views_among(ordinary)}
+        everywhere = [
+            TopicPartition(name, index)
+            for name, topic in topics.items()
+            if name not in views  # it would show the transactions of its base again
+            for index in topic.partitions
+        ]
         opened = await self._open_in(everywhere)
         known = await self._known_to_coordinators()
         suspects = {one for one in opened if (one.producer_id, one.partition) not in known}

@@ -113,7 +113,7 @@ def _elections(image: MetadataImage) -> list[TopicPartition]:
     partitions = {
         TopicPartition(name, index): partition
         for name, topic in image.topics.items()
-        for index, partition in enumerate(topic.partitions)
+        for index, partition in enumerate(topic.own_partitions)
         if not partition.is_moving
     }
     away = away_from_preferred(

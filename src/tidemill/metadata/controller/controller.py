@@ -6,6 +6,7 @@ the client gets. `controllership.py` writes the result to the store.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import final
@@ -21,17 +22,12 @@ from tidemill.core.ids import (
 )
 from tidemill.core.limits import PARTITIONS_PER_REQUEST_MAX, PARTITIONS_PER_TOPIC_MAX
 from tidemill.metadata.controller.election import new_partition
-from tidemill.metadata.controller.internal_topics import (
-    checked_internal,
-    internal_partitions,
-    internal_replicas,
-    mended_overrides,
-)
 from tidemill.metadata.controller.placement import Load, count_replicas, place
 from tidemill.metadata.controller.store_writes import with_minimum_in_force
 from tidemill.metadata.image.metadata_image import (
     INTERNAL_TOPICS,
     MetadataImage,
+    PartitionImage,
     TopicImage,
 )
 from tidemill.metadata.image.topic_config import (
@@ -40,6 +36,20 @@ from tidemill.metadata.image.topic_config import (
     altered_overrides,
     checked_overrides,
     resolve,
+)
+from tidemill.metadata.special_topics.internal_topics import (
+    checked_internal,
+    internal_partitions,
+    internal_replicas,
+    mended_overrides,
+)
+from tidemill.metadata.special_topics.views import (
+    VIEW_OF,
+    check_altered,
+    check_no_view,
+    check_view_keys,
+    replaced_overrides,
+    view_base,
 )
 
 __all__ = [
@@ -126,6 +136,8 @@ class TopicPlanner:
         """The load of all live brokers, including what is planned here."""
         self._names = set[str]()
         """Topics that this request creates."""
+        self._views = Counter[str]()
+        """Views that this request creates, by base."""
         self._spellings: dict[str, str] | None = None
         self._partitions_left = PARTITIONS_PER_REQUEST_MAX
 
@@ -135,23 +147,44 @@ class TopicPlanner:
         if spec.name in INTERNAL_TOPICS:
             spec = self._with_own_settings(spec)
         overrides = checked_overrides(spec.overrides)
-        replicas = self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
+        if overrides.get(VIEW_OF):
+            partitions = self._viewed_partitions(spec, overrides)
+        else:
+            check_view_keys(overrides)
+            replicas = (
+                self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
+            )
+            partitions = tuple(new_partition(one) for one in replicas)
         self._names.add(spec.name)
         if self._spellings is not None:
             self._spellings[_collision_key(spec.name)] = spec.name
-        config = resolve(overrides, self._defaults)
-        return TopicImage(
+        made = TopicImage(
             name=spec.name,
             topic_id=topic_id,
-            partitions=tuple(new_partition(one) for one in replicas),
+            partitions=partitions,
             overrides=overrides,
-            config=config,
-            stored_min_isr=config.min_insync_replicas,
+            config=resolve(overrides, self._defaults),
         )
+        return with_minimum_in_force(made)
+
+    def _viewed_partitions(
+        self, spec: TopicSpec, overrides: Mapping[str, str]
+    ) -> tuple[PartitionImage, ...]:
+        base = view_base(
+            self._image,
+            overrides,
+            partitions=spec.partitions,
+            replication_factor=spec.replication_factor,
+            has_assignments=bool(spec.assignments),
+            planned=self._views[overrides[VIEW_OF]],
+        )
+        self._views[base.name] += 1
+        return base.partitions
 
     def plan_partitions(self, spec: PartitionsSpec) -> TopicImage:
         """The topic with more partitions; their number cannot go down."""
         topic = _existing(self._image, spec.name)
+        check_no_view(topic)
         if topic.internal:
             detail = (
                 "its partitions stay: the state of a group is found by a hash over their number"
@@ -179,6 +212,9 @@ class TopicPlanner:
         topic = _existing(self._image, change.name)
         before = {} if change.replace_all else topic.overrides
         overrides = altered_overrides(before, change.changes)
+        if change.replace_all:
+            overrides = replaced_overrides(topic, overrides)
+        check_altered(topic, overrides)
         if topic.internal:
             overrides = checked_internal(topic.name, overrides, self._config)
         changed = replace(topic, overrides=overrides, config=resolve(overrides, self._defaults))

@@ -32,7 +32,6 @@ from tidemill.metadata.controller.decisions import (
 )
 from tidemill.metadata.controller.election import PartitionChange
 from tidemill.metadata.controller.former_leaders import FormerLeaders
-from tidemill.metadata.controller.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.controller.page_writer import CAS_ATTEMPTS_MAX, PageWriter, PartTooLarge
 from tidemill.metadata.controller.partition_changes import PartitionChanges
 from tidemill.metadata.controller.placement import ClusterLoad
@@ -56,6 +55,7 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.overrides import broker_owner
+from tidemill.metadata.special_topics.internal_topics import internal_partitions, wrong_keys
 from tidemill.metadata.store.coord import Coord, CoordConflict, Create, Put
 
 __all__ = ["Controllership"]
@@ -123,7 +123,7 @@ class Controllership:
             self._upkeep.follow(delta, self._live.current, self._clock.monotonic())
         self._moving.difference_update(gone.name for gone in delta.topics_deleted)
         for name in delta.topics_changed:
-            is_moving = any(one.is_moving for one in delta.after.topics[name].partitions)
+            is_moving = any(one.is_moving for one in delta.after.topics[name].own_partitions)
             (self._moving.add if is_moving else self._moving.discard)(name)
 
     def _led_lately(self, topic_id: UUID, index: int, partition: PartitionImage) -> Collection[int]:

@@ -99,7 +99,7 @@ def missing_members(image: MetadataImage) -> frozenset[int]:
     gone = image.members.keys() - image.brokers.keys()
     if not gone:
         return frozenset()
-    partitions = (one for topic in image.topics.values() for one in topic.partitions)
+    partitions = (one for topic in image.topics.values() for one in topic.own_partitions)
     return frozenset(gone & {member for one in partitions for member in one.isr})
 
 
@@ -109,7 +109,7 @@ def leads_what_others_could(image: MetadataImage, broker_id: int) -> bool:
     return any(
         partition.leader == broker_id and not others.isdisjoint(partition.isr)
         for topic in image.topics.values()
-        for partition in topic.partitions
+        for partition in topic.own_partitions
     )
 
 
@@ -186,7 +186,7 @@ def without_member(image: MetadataImage, broker_id: int) -> dict[int, MemberImag
     held = sum(
         broker_id in partition.replicas
         for topic in image.topics.values()
-        for partition in topic.partitions
+        for partition in topic.own_partitions
     )
     if held:
         detail = f"broker {broker_id} holds {held} replicas: move them away first"
@@ -236,7 +236,7 @@ def _changes(
     topic: TopicImage, live: Live, returned: Mapping[int, Return], led_lately: LedLately
 ) -> Iterator[PartitionChange]:
     rules = ElectionRules.of(topic)
-    for index, partition in enumerate(topic.partitions):
+    for index, partition in enumerate(topic.own_partitions):  # a view follows its base
         if not returned and _is_settled(partition, live):
             continue
         after = partition
@@ -277,6 +277,9 @@ def elected(image: MetadataImage, name: str, index: int, *, unclean: bool) -> Pa
     topic = image.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
+    if topic.is_view:
+        detail = f"{name} is a view: elect the leaders of {topic.view_of}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
     before, live = topic.partitions[index], live_brokers(image)
     elect = unclean_election if unclean else preferred_election
     return PartitionChange(topic.topic_id, index, before, elect(before, live))
@@ -292,6 +295,9 @@ def moved(
     topic = image.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
+    if topic.is_view:
+        detail = f"{name} is a view: move the replicas of {topic.view_of}"
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
     before = topic.partitions[index]
     led = led_lately(topic.topic_id, index, before)
     if target is None:
@@ -313,7 +319,7 @@ def changed_in_sync_set(
     an earlier proposal on the same state, whose outcome is unknown, cannot be made any more.
     """
     topic = image.topic_by_id(proposal.topic_id)
-    if topic is None or not 0 <= proposal.partition < len(topic.partitions):
+    if topic is None or topic.is_view or not 0 <= proposal.partition < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID, "no such partition")
     before = topic.partitions[proposal.partition]
     if before.leader != sender.broker_id:

@@ -37,7 +37,7 @@ class FormerLeaders:
             before, after = delta.before.topic(name), delta.after.topics[name]
             if before is None or before.topic_id != after.topic_id:
                 continue
-            pairs = zip(before.partitions, after.partitions, strict=False)
+            pairs = zip(before.own_partitions, after.own_partitions, strict=False)
             for index, (old, new) in enumerate(pairs):
                 if old.leader not in {new.leader, NO_LEADER} and old.leader in delta.after.brokers:
                     led = self._until.setdefault((after.topic_id, index), {})

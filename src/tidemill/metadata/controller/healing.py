@@ -48,5 +48,5 @@ def vacating_moves(
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicPartition, PartitionImage]]:
     for name, topic in image.topics.items():
-        for index, partition in enumerate(topic.partitions):
+        for index, partition in enumerate(topic.own_partitions):
             yield TopicPartition(name, index), partition

@@ -202,11 +202,25 @@ def changed_parts(delta: Delta) -> Iterable[str]:
     if delta.overrides_changed:
         yield SETTINGS
     topic_ids = [gone.topic_id for gone in delta.topics_deleted]
-    topic_ids += [delta.after.topics[name].topic_id for name in delta.topics_changed]
+    topic_ids += [
+        delta.after.topics[name].topic_id
+        for name in delta.topics_changed
+        if not _only_mirrors(delta.before.topic(name), delta.after.topics[name])
+    ]
     for page in sorted({page_of(topic_id) for topic_id in topic_ids}):
         yield page_path(page)
     if delta.members_changed:
         yield MEMBERS
+
+
+def _only_mirrors(before: TopicImage | None, after: TopicImage) -> bool:
+    """Whether only the partitions of a view have changed, which are stored with its base."""
+    return (
+        before is not None
+        and before.topic_id == after.topic_id
+        and after.is_view
+        and (before.overrides, before.unread) == (after.overrides, after.unread)
+    )
 
 
 def _fits(values: dict[str, bytes], more: bytes) -> bool:
@@ -241,16 +255,11 @@ def _value(path: str, seq: int, delta: Delta, topics: Sequence[TopicImage]) -> d
         return nodes.members_value(seq, delta.after.members)
     if path == SETTINGS:
         return nodes.settings_value(seq, delta.after.overrides)
-    return page_value(
-        seq,
-        [
-            StoredTopic(
-                one.name,
-                one.topic_id,
-                {**one.overrides, **one.unread},
-                one.partitions,
-                one.stored_min_isr,
-            )
-            for one in topics
-        ],
+    return page_value(seq, map(_stored, topics))
+
+
+def _stored(topic: TopicImage) -> StoredTopic:
+    overrides = {**topic.overrides, **topic.unread}
+    return StoredTopic(
+        topic.name, topic.topic_id, overrides, topic.own_partitions, topic.stored_min_isr
     )

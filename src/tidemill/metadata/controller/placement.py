@@ -57,7 +57,7 @@ class ClusterLoad:
 
     def _count(self, topics: Iterable[TopicImage], sign: int) -> None:
         for topic in topics:
-            for partition in topic.partitions:
+            for partition in topic.own_partitions:
                 count_replicas(self._load, partition.replicas, sign)
 
 

@@ -36,10 +36,10 @@ def with_minimum_in_force(topic: TopicImage) -> TopicImage:
     """The topic with the min.insync.replicas that its configuration means on this broker.
 
     The elr was decided under the old minimum (see election.py). Without a leader nothing was
-    acknowledged since: whoever is in it still has everything.
+    acknowledged since: whoever is in it still has everything. A view has none of its own.
     """
     minimum = topic.config.min_insync_replicas
-    if minimum == topic.stored_min_isr:
+    if topic.is_view or minimum == topic.stored_min_isr:
         return topic
     partitions = tuple(
         one if one.leader == NO_LEADER else replace(one, elr=()) for one in topic.partitions

@@ -30,6 +30,7 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.page import page_of
+from tidemill.metadata.special_topics.views import check_deletion
 
 __all__ = ["TopicChanges", "WriteDraft"]
 
@@ -88,6 +89,7 @@ class TopicChanges:
     async def delete(self, topics: Sequence[str | UUID], *, term: int) -> list[TopicResult]:
         results = [_deletion(self._image, topic) for topic in topics]
         self._refuse_unwritable(results)
+        self._refuse_bases(results)
         draft = ImageDraft(self._image)
         for result in results:
             if result.topic is not None:
@@ -142,6 +144,16 @@ class TopicChanges:
             if result.topic is not None and self._image.topic_by_id(result.topic_id) is None:
                 detail = "a page of the metadata cannot be read, and may have this topic"
                 result.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail))
+
+    def _refuse_bases(self, results: Iterable[TopicResult]) -> None:
+        """A topic with views stays, unless the same request deletes them too."""
+        deleted = {result.name for result in results if result.topic is not None}
+        for result in results:
+            if result.topic is not None:
+                try:
+                    check_deletion(self._image, result.topic, deleted)
+                except KafkaError as error:
+                    result.refuse(error)
 
     def _refuse_unwritable(self, results: Iterable[TopicResult]) -> None:
         for result in results:

@@ -6,7 +6,7 @@ A draft collects changes, copies only the maps that they touch, and returns the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import final
 from uuid import UUID
@@ -118,6 +118,7 @@ class ImageDraft:
     def finish(self) -> Delta:
         """The new image, as a delta against the old one."""
         base = self._base
+        views = self._mirror_views()
         after = MetadataImage(
             cluster_id=self._cluster_id,
             controller_broker_id=self._controller[0],
@@ -126,6 +127,7 @@ class ImageDraft:
             members=self.members,
             topics=self.topics,
             names=base.names if self._names is None else self._names,
+            views=views,
             overrides=self.overrides,
         )
         return Delta(
@@ -139,6 +141,26 @@ class ImageDraft:
             != (base.controller_broker_id, base.controller_epoch),
             overrides_changed=changed_keys(base.overrides, after.overrides),
         )
+
+    def _mirror_views(self) -> Mapping[str, tuple[str, ...]]:
+        """Give views the partitions of their bases; the views that there are now.
+
+        A view is stored without partitions. Whoever looks it up finds those of its base; it has
+        none while the base is not known.
+        """
+        touched = list(self._touched)
+        views = _views_after(
+            self._base.views, ((self._base.topic(name), self.topic(name)) for name in touched)
+        )
+        for name in touched:
+            topic = self.topic(name)
+            affected = (name,) if topic is not None and topic.is_view else views.get(name, ())
+            for view in (self.topics[one] for one in affected):
+                base = self.topic(view.view_of)
+                partitions = () if base is None or base.is_view else base.partitions
+                if view.partitions != partitions:
+                    self.put_topic(replace(view, partitions=partitions))
+        return views
 
     def _changed_topics(self, after: MetadataImage) -> tuple[str, ...]:
         before = self._base.topics
@@ -174,3 +196,22 @@ class ImageDraft:
         if self._names is None:
             self._names = dict(self._base.names)
         return self._topics, self._names
+
+
+def _views_after(
+    views: Mapping[str, tuple[str, ...]],
+    changes: Iterable[tuple[TopicImage | None, TopicImage | None]],
+) -> Mapping[str, tuple[str, ...]]:
+    """`views` after topics have changed, each from one state to another; None: there is none."""
+    changed: dict[str, set[str]] = {}
+    for before, after in changes:
+        for topic in (before, after):
+            if topic is not None and topic.is_view:
+                names = changed.setdefault(topic.view_of, set(views.get(topic.view_of, ())))
+                names.discard(topic.name)
+                if topic is after:
+                    names.add(topic.name)
+    if not changed:
+        return views
+    merged = {**views, **{base: tuple(sorted(names)) for base, names in changed.items()}}
+    return {base: names for base, names in merged.items() if names}

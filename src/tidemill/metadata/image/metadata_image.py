@@ -46,7 +46,7 @@ OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 SHARE_STATE_TOPIC = "__share_group_state"
 INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_STATE_TOPIC})
-"""They hold the state of coordinators; `controller/internal_topics.py` has their settings."""
+"""They hold the state of coordinators; `special_topics/internal_topics.py` has their settings."""
 
 
 @final
@@ -184,6 +184,20 @@ class TopicImage:
         return self.name in INTERNAL_TOPICS
 
     @property
+    def view_of(self) -> str:
+        """The topic whose records this one shows, filtered; empty if it has its own."""
+        return self.config.tidemill_view_of
+
+    @property
+    def is_view(self) -> bool:
+        return self.config.tidemill_view_of != ""
+
+    @property
+    def own_partitions(self) -> tuple[PartitionImage, ...]:
+        """Those with replicas of their own: a view only shows the partitions of its base."""
+        return () if self.is_view else self.partitions
+
+    @property
     def replication_factor(self) -> int:
         """Replicas of the first partition, which is what Kafka reports for the topic."""
         return len(self.partitions[0].replicas) if self.partitions else 0
@@ -211,6 +225,8 @@ class MetadataImage:
     members: Mapping[int, MemberImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     names: Mapping[UUID, str] = field(default_factory=dict)
+    views: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The names of views by that of their base, sorted."""
     overrides: Mapping[ConfigOwner, StoredOverrides] = field(default_factory=dict)
     """What was set at run time for brokers and groups; topics have theirs with them."""
 
@@ -235,6 +251,11 @@ class MetadataImage:
         if topic is None or not 0 <= index < len(topic.partitions):
             return None
         return topic.partitions[index]
+
+    def own_partition(self, name: str, index: int) -> PartitionImage | None:
+        """The same, but None for a view, which has no replicas to decide about."""
+        topic = self.topics.get(name)
+        return None if topic is None or topic.is_view else self.partition(name, index)
 
 
 @final

@@ -5,9 +5,10 @@ deletes it. A value is JSON, packed above 16 KiB:
 
     seq         the write that changed the page last; the head has the same number
     topics      per topic: id, name, overrides, partitions; m min.insync.replicas in force
-    partitions  by index: r replicas, l leader, e leader epoch, p partition epoch, and where they
-                differ from the usual: i isr (else the replicas), x elr (else empty), k last known
-                leader (else the leader), s suspects, a adding, d removing, u unclean epoch, f flags
+    partitions  none for a view, which has those of its base; else by index: r replicas, l leader,
+                e leader epoch, p partition epoch, and where they differ from the usual: i isr
+                (else the replicas), x elr (else empty), k last known leader (else the leader),
+                s suspects, a adding, d removing, u unclean epoch, f flags
 
 The partition epoch is a number of its own that rises with every change of the partition, not the
 version of a node: it must survive a move to another store (I14).
@@ -113,14 +114,15 @@ def _topic(value: Fields) -> StoredTopic:
     name = value.text("name")
     if not is_legal_topic_name(name):
         raise value.bad("not a topic name")
-    partitions = value.objects("partitions")
-    if not 1 <= len(partitions) <= PARTITIONS_PER_TOPIC_MAX:
+    partitions, overrides = value.objects("partitions"), value.texts("overrides")
+    is_view = bool(overrides.get("tidemill.view.of"))
+    if len(partitions) > PARTITIONS_PER_TOPIC_MAX or bool(partitions) is is_view:
         raise value.bad("no or too many partitions")
     topic_id = TopicId(value.uuid("id"))
     return StoredTopic(
         name,
         topic_id,
-        value.texts("overrides"),
+        overrides,
         tuple(_partition(one) for one in partitions),
         value.number("m", 1, INT32_MAX) if value.has("m") else 0,
     )

@@ -356,6 +356,18 @@ _KEYS = (
         broker_key="tidemill.flush",
     ),
     _key(
+        "tidemill.view.filter",
+        "",
+        "Of a view: the selector that its records match, by headers, key, time or partition; empty "
+        "for all records.",
+    ),
+    _key(
+        "tidemill.view.of",
+        "",
+        "Makes a new topic a view: it has no records of its own and shows those of this topic that "
+        "match `tidemill.view.filter`. It cannot be changed.",
+    ),
+    _key(
         "unclean.leader.election.enable",
         False,
         "Whether a replica that is not in sync may lead when no other one is left; this can lose "

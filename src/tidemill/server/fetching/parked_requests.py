@@ -53,6 +53,7 @@ class _ParkedRequest:
         is_ready: Callable[[], bool],
         finish: Callable[[], Any],
         memory: MemoryPool | None,
+        answer: Deferred[Any] | None,
     ) -> None:
         self._parked = parked
         self.watched = watched
@@ -61,7 +62,7 @@ class _ParkedRequest:
         self.finish = finish
         self.memory = memory
         """The pool that must have room before the request is answered, unless its time is up."""
-        self.answer: Deferred[Any] = Deferred()
+        self.answer: Deferred[Any] = Deferred() if answer is None else answer
         self.timer: Timer | None = None
 
     def wake(self) -> None:
@@ -91,14 +92,16 @@ class ParkedRequests:
         is_ready: Callable[[], bool],
         finish: Callable[[], T | Deferred[T]],
         memory: MemoryPool | None = None,
+        answer: Deferred[T] | None = None,
     ) -> Deferred[T] | None:
         """The answer that `finish` will make; None: too many are parked, or the broker stops.
 
-        A request that is given `memory` waits for room there in place of `is_ready`.
+        A request that is given `memory` waits for room there in place of `is_ready`. One whose
+        handler has returned an `answer` already parks with it.
         """
         if self._stopped or self.parked_partitions + len(watched) > PARKED_PARTITIONS_MAX:
             return None
-        request = _ParkedRequest(self, watched, is_ready, finish, memory)
+        request = _ParkedRequest(self, watched, is_ready, finish, memory, answer)
         answer = request.answer
         self.parked_partitions += len(watched)
         self._parked[answer] = request
@@ -153,6 +156,8 @@ class ParkedRequests:
             if not self._unpark(request):
                 return  # abandoned while `stop` answered another request of its connection
             outcome = request.finish()
+            if outcome is answer:
+                return  # it goes on by itself, and may park again
             if isinstance(outcome, Deferred):
                 outcome.then(answer.resolve)
             else:

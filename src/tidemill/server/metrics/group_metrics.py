@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple, final
 
+from tidemill.replication.partition import Partition
 from tidemill.server.request.services import Services
 
 __all__ = ["Lag", "count_groups", "count_rebalances", "measure_lag"]
@@ -57,6 +58,12 @@ def _lags(services: Services) -> Iterator[int]:
         return
     for shard in shards:
         for topic, index, offset in shard.committed():
-            partition = services.replicas.find(topic, index)
+            partition = services.replicas.find(topic, index) or _viewed(services, topic, index)
             if partition is not None and partition.is_leader and offset >= 0:
                 yield max(0, partition.high_watermark - offset)
+
+
+def _viewed(services: Services, topic: str, index: int) -> Partition | None:
+    """The partition of the base, if the topic is a view."""
+    view = services.cluster.image.topic(topic)
+    return None if view is None else services.replicas.find(view.view_of, index)

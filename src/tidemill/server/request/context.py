@@ -111,6 +111,10 @@ class RequestContext(Generic[S_co]):
         """Why a partition is not here: led elsewhere, unknown, or with an illegal name (T16)."""
         if not is_legal_topic_name(topic):
             return KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+        found = self.image.topic(topic)
+        if found is not None and found.is_view:
+            detail = f"{topic} is a view of {found.view_of}, it can only be read"
+            return KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, detail)
         if self.image.partition(topic, index) is not None:
             return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)

@@ -2,7 +2,7 @@
 
 A broker without groups or transactions has no such topic, because it costs fifty logs. The
 controller creates it for any broker that is asked, with the settings of
-`metadata/controller/internal_topics.py`: it is compacted, which keeps the newest state of each
+`metadata/special_topics/internal_topics.py`: it is compacted, which keeps the newest state of each
 group, partition and transactional id, and its batches may be large, because the state of a big
 group is one record.
 """

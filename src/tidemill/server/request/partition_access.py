@@ -9,17 +9,33 @@ from tidemill.server.request.context import AnyContext, DataContext
 
 __all__ = ["PARTITIONS_PER_SLICE", "count_refusal", "find_led_partition", "find_partition"]
 
+_READING = (Operation.READ, Operation.DESCRIBE)
 PARTITIONS_PER_SLICE = 250
 """Partitions that one request works on per turn of the loop (S11): about a millisecond."""
 
 
 def find_partition(context: DataContext, operation: Operation, name: str, index: int) -> Partition:
-    """A partition of this broker; KafkaError if it is not here, or the client may not do this."""
+    """A partition of this broker; KafkaError if it is not here, or the client may not do this.
+
+    For a request that only reads, the partition of a view is that of its base.
+    """
     if not context.allows(operation, topic(name)):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     partition = context.services.replicas.find(name, index)
     if partition is None:
+        return _viewed_partition(context, operation, name, index)
+    return partition
+
+
+def _viewed_partition(
+    context: DataContext, operation: Operation, name: str, index: int
+) -> Partition:
+    view = context.image.topic(name)
+    if view is None or not view.is_view or operation not in _READING:
         raise context.missing_partition(name, index)
+    partition = context.services.replicas.find(view.view_of, index)
+    if partition is None:
+        raise context.missing_partition(view.view_of, index)
     return partition
 
 

@@ -35,6 +35,7 @@ from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.replication.serving.replica_sessions import ReplicaSessions
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_requests import ParkedRequests
+from tidemill.server.fetching.view_reader import ViewReader
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.limits.quotas import Quotas
 from tidemill.server.request.authorizer import Authorizer
@@ -83,6 +84,7 @@ class DataServices(RequestServices, Protocol):
     parked: ParkedRequests
     replica_sessions: ReplicaSessions
     catch_up_rate: ByteRate
+    views: ViewReader
     response_memory: MemoryPool
     fault_log: RateLimit
     long_batches: asyncio.Semaphore
@@ -161,6 +163,7 @@ class Services:
     catch_up_rate: ByteRate
     """What replicas that are far behind may be sent."""
     replica_sessions: ReplicaSessions = field(default_factory=ReplicaSessions)
+    views: ViewReader = field(default_factory=ViewReader)
     fault_log: RateLimit = field(default_factory=RateLimit)
     """A failed disk refuses every request; the log says so once a minute."""
     long_batches: asyncio.Semaphore = field(

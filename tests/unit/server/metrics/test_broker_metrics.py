@@ -7,6 +7,7 @@ from collections import Counter
 from types import SimpleNamespace
 
 from tests.support.memory_peer import Server, settle, simulated
+from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.server.metrics.broker_metrics import METRICS, render
 from tidemill.storage.files.disk_work import DiskLoad, DiskWork
 
@@ -130,6 +131,7 @@ async def test_committed_offsets_are_walked_once_per_scrape():
     server = Server()
     shard = WalkedShard()
     server.services.replicas = NoLogs()
+    server.services.cluster = SimpleNamespace(image=MetadataImage())
     server.services.groups = SimpleNamespace(shards=lambda: iter([shard]))
     for scrapes in (1, 2):
         render(server.resources)

@@ -72,7 +72,7 @@ def _check_count(
     name: TopicPartition,
     replicas: Sequence[int] | None,
 ) -> None:
-    now = context.image.partition(*name)
+    now = context.image.own_partition(*name)
     if request.allow_replication_factor_change or now is None or replicas is None:
         return
     if len(replicas) != len(now.replicas) - len(now.adding):

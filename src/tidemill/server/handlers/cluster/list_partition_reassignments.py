@@ -40,7 +40,7 @@ async def _list(
     topics: dict[str, OngoingTopicReassignment] = {}
     for name, index in _wanted(image, request):
         await pacer.step()
-        partition = image.partition(name, index)
+        partition = image.own_partition(name, index)
         if partition is not None and partition.is_moving:
             topic = topics.setdefault(name, OngoingTopicReassignment(name=name))
             topic.partitions.append(_ongoing(index, partition))
@@ -52,7 +52,7 @@ def _wanted(
 ) -> Iterator[tuple[str, int]]:
     if request.topics is None:
         for name, topic in image.topics.items():
-            for index in range(len(topic.partitions)):
+            for index in range(len(topic.own_partitions)):
                 yield name, index
         return
     for wanted in request.topics:

@@ -1,6 +1,8 @@
-"""Batches of a fetch that are not in memory: read in a thread, within the pool for answers (S40).
+"""What a fetch has to wait for: batches that are not in memory, and those of views.
 
-HOT PATH: once per fetch that reads behind the page cache.
+HOT PATH: once per fetch that reads behind the page cache, or a view.
+
+The former are read in a thread, the latter filtered, within the pool for answers (S40).
 """
 
 from __future__ import annotations
@@ -9,49 +11,19 @@ from collections.abc import Sequence
 from typing import final
 
 from tidemill.core.errors import DiskBusy, KafkaError, StorageFault
+from tidemill.server.fetching.aborted_search import AbortedSearch, listed
+from tidemill.server.fetching.view_reader import ViewRead
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.partition_access import count_refusal
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.index.aborted_index import AbortedTransaction
-from tidemill.storage.log.interface import LogSlice, PartitionLog, end_of
-from tidemill.wire.generated.fetch import AbortedTransaction as FetchedAbort
+from tidemill.storage.log.interface import LogSlice
 from tidemill.wire.generated.fetch import PartitionData
 
-__all__ = ["AbortedSearch", "ColdRead", "ColdSlice"]
+__all__ = ["ColdRead", "ColdSlice"]
 
 THROTTLE_MS_WHEN_BUSY = 1000
 """A fetch that is refused at once would come again at once."""
-
-
-@final
-class AbortedSearch:
-    """The aborted transactions in what one partition gives to a reader of committed records."""
-
-    __slots__ = ("_fetch_offset", "_log")
-
-    def __init__(self, log: PartitionLog, fetch_offset: int) -> None:
-        self._log = log
-        self._fetch_offset = fetch_offset
-
-    @classmethod
-    def try_make(
-        cls, log: PartitionLog, fetch_offset: int, data: PartitionData, found: LogSlice
-    ) -> AbortedSearch | None:
-        """Fill the list at once; if that needs the disk, the search that is left to do."""
-        if found.load is None:
-            if not found.chunks:
-                return None
-            aborted = log.try_find_aborted(fetch_offset, found.next_offset())
-            if aborted is not None:
-                data.aborted_transactions = _listed(aborted)
-                return None
-        return cls(log, fetch_offset)
-
-    def find(self, chunks: Sequence[Buffer]) -> list[AbortedTransaction]:
-        """The list for these batches: for `Disk.run`."""
-        if not chunks:
-            return []
-        return self._log.find_aborted(self._fetch_offset, end_of(chunks))
 
 
 @final
@@ -83,12 +55,19 @@ class ColdSlice:
 class ColdRead:
     """The cold batches of one fetch. Their memory is taken at once and given back by `run`."""
 
-    __slots__ = ("_context", "_size_bytes", "_slices")
+    __slots__ = ("_context", "_size_bytes", "_slices", "_views")
 
-    def __init__(self, context: DataContext, slices: Sequence[ColdSlice]) -> None:
+    def __init__(
+        self,
+        context: DataContext,
+        slices: Sequence[ColdSlice],
+        views: Sequence[ViewRead] = (),
+    ) -> None:
         self._context = context
         self._slices = slices
+        self._views = views
         self._size_bytes = sum(cold.size_bytes for cold in slices)
+        self._size_bytes += sum(view.memory_bytes for view in views)
         context.services.response_memory.take(self._size_bytes)
 
     async def run(self) -> None:
@@ -96,6 +75,8 @@ class ColdRead:
         try:
             for cold in self._slices:
                 await self._read(cold)
+            for view in self._views:
+                await self._filter(view)
         finally:
             self._context.services.response_memory.give(self._size_bytes)
 
@@ -104,17 +85,21 @@ class ColdRead:
         try:
             chunks, aborted = await self._context.services.disk.run(cold.read)
         except (KafkaError, StorageFault) as error:
-            if isinstance(error, DiskBusy):
-                self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
-            data.error_code = count_refusal(self._context, error)
-            data.records = None
+            self._refuse(data, error)
             return
         data.records = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if aborted is not None:
-            data.aborted_transactions = _listed(aborted)
+            data.aborted_transactions = listed(aborted)
 
+    async def _filter(self, view: ViewRead) -> None:
+        try:
+            services = self._context.services
+            await view.run(services.disk, services.long_batches)
+        except (KafkaError, StorageFault) as error:
+            self._refuse(view.data, error)
 
-def _listed(aborted: Sequence[AbortedTransaction]) -> list[FetchedAbort]:
-    return [
-        FetchedAbort(producer_id=one.producer_id, first_offset=one.first_offset) for one in aborted
-    ]
+    def _refuse(self, data: PartitionData, error: KafkaError | StorageFault) -> None:
+        if isinstance(error, DiskBusy):
+            self._context.throttle_ms = THROTTLE_MS_WHEN_BUSY
+        data.error_code = count_refusal(self._context, error)
+        data.records = None

@@ -65,10 +65,12 @@ def handle(context: DataContext, request: FetchRequest) -> Answer:
         return _answer_in_turns(context, request, plan, reader)
     results = reader.read()
     is_done = reader.bytes_found >= request.min_bytes or reader.must_answer
-    if is_done or request.max_wait_ms <= 0 or not plan.targets:
-        return _answer(context, plan, reader, results)
     wait_ms_max = REPEATED_ERROR_WAIT_MS if reader.repeats_error else MAX_WAIT_MS_MAX
     wait_ms = min(request.max_wait_ms, wait_ms_max)
+    if reader.reads_views:
+        reader.view_until_s = services.clock.monotonic() + wait_ms / 1000
+    if is_done or request.max_wait_ms <= 0 or not plan.targets:
+        return _answer(context, plan, reader, results)
     waiting = _WaitingFetch(context, plan, reader, request.min_bytes)
     answer = services.parked.try_park(
         [partition.consumer_watchers for partition in reader.partitions],
@@ -80,7 +82,9 @@ def handle(context: DataContext, request: FetchRequest) -> Answer:
     if answer is None:
         context.throttle_ms = min(wait_ms, THROTTLE_MS_WHEN_FULL)
         return _answer(context, plan, reader, results)
-    reader.cold = []  # read again when the wait is over
+    reader.cold, reader.views = [], []  # read again when the wait is over
+    if reader.reads_views:
+        waiting.own_answer = answer
     return answer
 
 
@@ -91,8 +95,8 @@ async def _answer_in_turns(
     results = await reader.read_in_turns()
     if reader.bytes_found < request.min_bytes and not reader.must_answer:
         context.throttle_ms = min(request.max_wait_ms, THROTTLE_MS_WHEN_FULL)
-    if reader.cold:
-        await ColdRead(context, reader.cold).run()
+    if reader.cold or reader.views:
+        await ColdRead(context, reader.cold, reader.views).run()
     return _response(context, plan, results)
 
 
@@ -108,11 +112,14 @@ class _WaitingFetch:
         "_plan",
         "_reader",
         "_stable_offsets",
+        "own_answer",
     )
 
     def __init__(
         self, context: DataContext, plan: FetchPlan, reader: FetchReader, min_bytes: int
     ) -> None:
+        self.own_answer: Deferred[FetchResponse] | None = None
+        """Of a fetch of views, which may have to park with it again."""
         self._context = context
         self._plan = plan
         self._reader = reader
@@ -144,7 +151,7 @@ class _WaitingFetch:
 
     def read_and_answer(self) -> FetchResponse | Deferred[FetchResponse]:
         reader = self._reader
-        return _answer(self._context, self._plan, reader, reader.read())
+        return _answer(self._context, self._plan, reader, reader.read(), self.own_answer)
 
 
 def _stable_offsets(partitions: list[Partition]) -> list[int]:
@@ -156,15 +163,20 @@ def _log_bytes(partitions: list[Partition]) -> int:
 
 
 def _answer(
-    context: DataContext, plan: FetchPlan, reader: FetchReader, results: FetchResults
+    context: DataContext,
+    plan: FetchPlan,
+    reader: FetchReader,
+    results: FetchResults,
+    own_answer: Deferred[FetchResponse] | None = None,
 ) -> FetchResponse | Deferred[FetchResponse]:
-    """The response: now, or once the cold batches have been read."""
-    if not reader.cold:
+    """The response: now, or once cold batches have been read and those of views filtered."""
+    if not reader.cold and not reader.views:
         return _response(context, plan, results)
-    answer: Deferred[FetchResponse] = Deferred()
-    cold = ColdRead(context, reader.cold)
+    answer: Deferred[FetchResponse] = Deferred() if own_answer is None else own_answer
+    cold = ColdRead(context, reader.cold, reader.views)
+    ends = reader.ends() if reader.views else []
     context.services.supervisor.spawn(
-        "cold read", _load_and_answer(context, plan, results, cold, answer)
+        "cold read", _load_and_answer(context, plan, reader, results, cold, ends, answer)
     )
     return answer
 
@@ -172,12 +184,43 @@ def _answer(
 async def _load_and_answer(
     context: DataContext,
     plan: FetchPlan,
+    reader: FetchReader,
     results: FetchResults,
     cold: ColdRead,
+    ends: list[int],
     answer: Deferred[FetchResponse],
 ) -> None:
     await cold.run()
-    answer.resolve(_response(context, plan, results))
+    # What came meanwhile has woken nobody, so a fetch that may have missed it does not wait.
+    may_wait = bool(reader.views) and reader.ends() == ends
+    if not may_wait or not _waits_on(context, plan, reader, answer):
+        answer.resolve(_response(context, plan, results))
+
+
+def _waits_on(
+    context: DataContext,
+    plan: FetchPlan,
+    reader: FetchReader,
+    answer: Deferred[FetchResponse],
+) -> bool:
+    """Park a fetch that has found nothing but views without a match, if it has time left."""
+    services = context.services
+    wait_ms = int((reader.view_until_s - services.clock.monotonic()) * 1000)
+    if wait_ms <= 0 or not reader.found_only_quiet_views():
+        return False
+    for view in reader.views:
+        view.pass_over()
+    waiting = _WaitingFetch(context, plan, reader, 0)
+    waiting.own_answer = answer
+    watched = [partition.consumer_watchers for partition in reader.partitions]
+    parked = services.parked.try_park(
+        watched,
+        wait_ms=wait_ms,
+        is_ready=waiting.has_enough,
+        finish=waiting.read_and_answer,
+        answer=answer,
+    )
+    return parked is not None
 
 
 def _response(context: DataContext, plan: FetchPlan, results: FetchResults) -> FetchResponse:

@@ -16,11 +16,19 @@ from typing import final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
-from tidemill.core.limits import FETCH_COPY_BYTES_MAX, KIB
+from tidemill.core.limits import (
+    FETCH_COPY_BYTES_MAX,
+    KIB,
+    VIEW_FETCH_LOOK_BYTES_MAX,
+    VIEW_LOOK_BYTES_MAX,
+)
 from tidemill.core.loop.pacing import next_turn
+from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.partition import NO_EPOCH, Partition
+from tidemill.server.fetching.aborted_search import AbortedSearch, listed
 from tidemill.server.fetching.fetch_sessions import FetchTarget
-from tidemill.server.handlers.data.cold_reads import AbortedSearch, ColdSlice
+from tidemill.server.fetching.view_reader import ViewRead
+from tidemill.server.handlers.data.cold_reads import ColdSlice
 from tidemill.server.request.authorizer import Operation
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.leader_hints import try_leader_hint
@@ -67,7 +75,10 @@ class FetchReader:
         "must_answer",
         "partitions",
         "reads_committed",
+        "reads_views",
         "repeats_error",
+        "view_until_s",
+        "views",
     )
 
     def __init__(
@@ -87,8 +98,13 @@ class FetchReader:
         """It reads up to the last stable offset, and is told what was aborted below."""
         self.cold: list[ColdSlice] = []
         """What must come from the disk, and where it goes."""
+        self.views: list[ViewRead] = []
+        """What must be filtered."""
+        self.reads_views = False
+        self.view_until_s = 0.0
+        """When a fetch of views must be answered, on the monotonic clock."""
         self.bytes_found = 0
-        """Counts the batches in `cold` too."""
+        """Counts the batches in `cold` and `views` too."""
         self.must_answer = False
         """News that cannot wait: an error or a divergence."""
         self.repeats_error = False
@@ -113,7 +129,7 @@ class FetchReader:
     def _begin(self) -> int:
         """Forget the last read; the bytes that this one may find."""
         self.partitions = []
-        self.cold = []
+        self.cold, self.views = [], []
         self.bytes_found = 0
         self.must_answer = self.repeats_error = False
         services = self._context.services
@@ -145,7 +161,9 @@ class FetchReader:
         if not target.topic:
             target.topic = self._topic_of(target.topic_id)
         partition = find_partition(context, Operation.READ, target.topic, target.index)
-        if context.version >= FIRST_WITH_TOPIC_IDS and partition.topic_id != target.topic_id:
+        view = None if partition.name.topic == target.topic else context.image.topic(target.topic)
+        topic_id = partition.topic_id if view is None else view.topic_id
+        if context.version >= FIRST_WITH_TOPIC_IDS and topic_id != target.topic_id:
             # The topic was deleted and created again since the session learnt its id (I34).
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         partition.check_leader()
@@ -162,11 +180,54 @@ class FetchReader:
         max_bytes = min(target.max_bytes, budget)
         if max_bytes <= 0 and not is_first:
             return 0
+        if view is not None:
+            return self._look(view, partition, target, data, end_offset, max_bytes)
         found = partition.read(
             target.fetch_offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=is_first
         )
         self._take(data, found, partition, target.fetch_offset)
         return found.size_bytes
+
+    def _look(
+        self,
+        view: TopicImage,
+        partition: Partition,
+        target: FetchTarget,
+        data: PartitionData,
+        end_offset: int,
+        max_bytes: int,
+    ) -> int:
+        """Note what the answer of a view is made of; the most that it is expected to have."""
+        self.reads_views = True
+        if self.reads_committed:
+            data.aborted_transactions = []
+        if len(self.views) * VIEW_LOOK_BYTES_MAX >= VIEW_FETCH_LOOK_BYTES_MAX:
+            return 0
+        found = self._context.services.views.try_read(
+            view,
+            partition,
+            data,
+            fetch_offset=target.fetch_offset,
+            end_offset=end_offset,
+            bytes_max=max_bytes,
+            reads_committed=self.reads_committed,
+        )
+        if found is None:
+            return 0
+        self.views.append(found)
+        self.bytes_found += found.size_bytes
+        return found.size_bytes
+
+    def ends(self) -> list[int]:
+        """Where the reader must stop now, by partition."""
+        return [self._end_offset(partition) for partition in self.partitions]
+
+    def found_only_quiet_views(self) -> bool:
+        """Whether nothing that was read, once it is filtered, is worth an answer."""
+        if self.must_answer or self.cold:
+            return False
+        looked_bytes = sum(view.size_bytes for view in self.views)
+        return looked_bytes == self.bytes_found and all(view.is_quiet for view in self.views)
 
     def _topic_of(self, topic_id: UUID) -> str:
         name = self._context.image.names.get(topic_id)
@@ -191,13 +252,15 @@ class FetchReader:
         self, data: PartitionData, found: LogSlice, partition: Partition, fetch_offset: int
     ) -> None:
         self.bytes_found += found.size_bytes
-        aborted: AbortedSearch | None = None
+        search: AbortedSearch | None = None
         if self.reads_committed:
-            data.aborted_transactions = []
-            if partition.log.producers.last_abort_offset >= fetch_offset:
-                aborted = AbortedSearch.try_make(partition.log, fetch_offset, data, found)
-        if found.load is not None or aborted is not None:
-            self.cold.append(ColdSlice(data, found, aborted))
+            search = AbortedSearch(partition.log, fetch_offset)
+            aborted = search.try_find(found)
+            data.aborted_transactions = listed(aborted or ())
+            if aborted is not None:
+                search = None
+        if found.load is not None or search is not None:
+            self.cold.append(ColdSlice(data, found, search))
         if found.load is not None:
             return
         if len(found.chunks) == 1:

@@ -21,6 +21,7 @@ from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.controller import TopicResult, TopicSpec
 from tidemill.metadata.image.described_keys import describe_topic
 from tidemill.metadata.image.metadata_image import TopicImage
+from tidemill.metadata.special_topics.views import VIEW_OF
 from tidemill.server.handlers.topics.topic_changes import (
     answered_once,
     change_topics,
@@ -76,6 +77,11 @@ def _plan(context: TopicContext, wanted: CreatableTopic) -> TopicSpec:
     )
     if not allowed:
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    overrides = {one.name: one.value for one in wanted.configs}
+    base = overrides.get(VIEW_OF)
+    if base and not context.allows(Operation.READ, topic(base)):
+        # Who may read the view reads what its maker may read.
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, f"{base} may not be read")
     assignments = {one.partition_index: one.broker_ids for one in wanted.assignments}
     if len(assignments) != len(wanted.assignments):
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, "a partition is assigned twice")
@@ -84,7 +90,7 @@ def _plan(context: TopicContext, wanted: CreatableTopic) -> TopicSpec:
         partitions=wanted.num_partitions,
         replication_factor=wanted.replication_factor,
         assignments=assignments,
-        overrides={one.name: one.value for one in wanted.configs},
+        overrides=overrides,
         by_coordinator=_without_settings(wanted),
     )
 

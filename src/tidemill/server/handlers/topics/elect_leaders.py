@@ -72,7 +72,7 @@ async def _elect(context: TopicContext, request: ElectLeadersRequest) -> ElectLe
 def _partitions(context: TopicContext, request: ElectLeadersRequest) -> Iterator[TopicPartition]:
     if request.topic_partitions is None:
         for name, topic in context.image.topics.items():  # of one image, although it may change
-            for index in range(len(topic.partitions)):
+            for index in range(len(topic.own_partitions)):
                 yield TopicPartition(name, index)
         return
     for one in request.topic_partitions:

@@ -72,6 +72,9 @@ def _add(
 def _refusal(context: TransactionContext, name: TopicPartition) -> ErrorCode:
     if not context.allows(Operation.WRITE, topic(name.topic)):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    found = context.image.topic(name.topic)
+    if found is not None and found.is_view:
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED  # as by Produce
     if context.image.partition(name.topic, name.partition) is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return ErrorCode.NONE

@@ -238,3 +238,11 @@ def test_offsets_that_come_after_the_end_are_refused(broker, producer):
     producer.end()
     let_markers_be_written(broker)
     assert producer.commit_offset("orders", 7) is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_a_view_cannot_be_part_of_a_transaction(broker, producer, version):
+    broker.make_topic("eu", partitions=-1, overrides={"tidemill.view.of": "orders"})
+    producer.init()
+    assert producer.add("eu", 0, version=version) == [ErrorCode.TOPIC_AUTHORIZATION_FAILED]
+    assert state_of(broker).transaction_state == "Empty"

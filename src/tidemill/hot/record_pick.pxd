@@ -1,0 +1,14 @@
+cimport cython
+
+from tidemill.hot cimport byte_copy
+from tidemill.hot.record_walk cimport index
+
+ctypedef long long i64
+
+@cython.locals(rows=cython.longlong[::1], target="unsigned char[::1]",
+               chosen="unsigned char[::1]", position=Py_ssize_t, highest=i64, copied=i64,
+               record_at=Py_ssize_t, record_end=Py_ssize_t, record=i64, size=Py_ssize_t, delta=i64)
+cpdef tuple pick(
+    const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end, i64 first, i64 count,
+    bytearray verdicts, bytearray out, Py_ssize_t out_at
+)

@@ -1,0 +1,1 @@
+"""Topics with rules of their own: internal ones, and views. Pure."""
