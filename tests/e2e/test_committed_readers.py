@@ -9,6 +9,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tidemill.testing.embedded import RunningBroker, broker
 from tidemill.wire.records import Record, build_batch
@@ -58,8 +59,9 @@ async def _write(running: RunningBroker) -> None:
 @pytest.fixture(scope="module")
 def orders():
     with broker(num_partitions=1) as running:
-        producer = confluent_kafka.Producer({"bootstrap.servers": running.bootstrap})
-        assert producer.list_topics(TOPIC, timeout=LONG_S).topics[TOPIC].error is None
+        admin = AdminClient({"bootstrap.servers": running.bootstrap})
+        # Unlike a topic that a question for metadata makes, it has its log when this is answered.
+        admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result(LONG_S)
         asyncio.run_coroutine_threadsafe(_write(running), running._loop).result(LONG_S)
         yield running
 
