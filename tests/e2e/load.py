@@ -143,12 +143,24 @@ class Tail:
                 self._count += 1
 
 
+def _end(consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartition) -> int:
+    """The high watermark; librdkafka does not repeat its question while there is no leader."""
+    deadline = monotonic() + DEADLINE_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, DEADLINE_S)[1])
+        except confluent_kafka.KafkaException as error:
+            has_no_leader = error.args[0].code() == confluent_kafka.KafkaError._UNKNOWN_PARTITION
+            if not has_no_leader or monotonic() > deadline:
+                raise
+
+
 def read_logs(bootstrap: str, logs: list[Log]) -> dict[Log, list[bytes]]:
     """All records of the broker by offset; the logs of these tests begin at 0."""
     consumer = Confluent().consumer(bootstrap)
     try:
         asked = [confluent_kafka.TopicPartition(topic, index, 0) for topic, index in logs]
-        ends = [consumer.get_watermark_offsets(one, DEADLINE_S)[1] for one in asked]
+        ends = [_end(consumer, one) for one in asked]
         consumer.assign(asked)
         records = Confluent().read(consumer, sum(ends))
     finally:
