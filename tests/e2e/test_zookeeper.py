@@ -36,6 +36,8 @@ pytestmark = [
 SESSION_S = 4.0
 """A busy machine must not end it."""
 PARTITIONS = 3
+IMPATIENT = {"request.timeout.ms": 3000, "socket.timeout.ms": 4000}
+"""Producers that give up soon on a broker that stands still with their requests."""
 
 
 class Members:
@@ -140,7 +142,7 @@ def new_load(members: Members) -> Iterator[Callable[[str], Load]]:
 
     def start(topic: str) -> Load:
         logs = members.create(topic)
-        load = Load(members.bootstrap, logs, seed=1)
+        load = Load(members.bootstrap, logs, seed=1, **IMPATIENT)
         loads.append((load, logs))
         return load.start()
 
@@ -184,7 +186,7 @@ def test_a_broker_that_is_cut_off_from_ZooKeeper_stops_leading_and_goes_on_when_
     members.brokers[1] = new_member(tmp_path, f"{relay.address}/tidemill", 1)
     try:
         logs = members.start().create(topic)
-        load = Load(members.bootstrap, logs, seed=1).start()
+        load = Load(members.bootstrap, logs, seed=1, **IMPATIENT).start()
         load.wait_acknowledged(200)
         relay.cut()
         deadline = time.monotonic() + DEADLINE_S
