@@ -224,9 +224,7 @@ def test_producers_go_on_when_ZooKeeper_is_back(members, zookeeper, new_load, to
     zookeeper.kill()
     zookeeper.start()
     load.wait_acknowledged(500)
-    admin = AdminClient({"bootstrap.servers": members.bootstrap})
-    for one in admin.create_topics([NewTopic(f"{topic}-later", 1, 3)]).values():
-        one.result(DEADLINE_S)
+    members.create(f"{topic}-later")
 
 
 def test_a_clean_stop_hands_over_and_a_restart_finds_everything(members, topic):
