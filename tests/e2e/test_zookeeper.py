@@ -62,19 +62,7 @@ class Members:
         return self
 
     def create(self, topic: str) -> list[tuple[str, int]]:
-        """Made once all brokers are let in: that they are registered is told before."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        deadline = time.monotonic() + DEADLINE_S
-        while True:
-            (made,) = admin.create_topics([NewTopic(topic, PARTITIONS, 3)]).values()
-            try:
-                made.result(DEADLINE_S)
-            except KafkaException as refused:
-                is_early = refused.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
-                if not is_early or time.monotonic() > deadline:
-                    raise
-            else:
-                return [(topic, index) for index in range(PARTITIONS)]
+        return create_replicated(self.bootstrap, topic)
 
     async def leaders(self, topic: str, *, asked: int) -> set[int]:
         """Who leads, as one broker says: a stock client may ask another one."""
@@ -94,6 +82,22 @@ class Members:
     def stop(self) -> None:
         for broker in self.brokers:
             broker.stop()
+
+
+def create_replicated(bootstrap: str, topic: str) -> list[tuple[str, int]]:
+    """Made once all brokers are let in: that they are registered is told before."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        (made,) = admin.create_topics([NewTopic(topic, PARTITIONS, 3)]).values()
+        try:
+            made.result(DEADLINE_S)
+        except KafkaException as refused:
+            is_early = refused.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
+            if not is_early or time.monotonic() > deadline:
+                raise
+        else:
+            return [(topic, index) for index in range(PARTITIONS)]
 
 
 def new_member(directory: Path, zookeeper: str, number: int, name: str = "") -> BrokerProcess:
@@ -320,9 +324,7 @@ def test_a_broker_moves_to_ZooKeeper_and_back_with_all_that_it_has(tmp_path, zoo
 def test_three_brokers_of_one_host_move_to_ZooKeeper(tmp_path, zookeeper, topic):
     data = tmp_path / "data"
     cluster = ClusterProcess(data, brokers=3).start()
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    for made in admin.create_topics([NewTopic(topic, PARTITIONS, 3)]).values():
-        made.result(DEADLINE_S)
+    create_replicated(cluster.bootstrap, topic)
     messages = [Message(b"%d" % number, partition=number % PARTITIONS) for number in range(300)]
     Confluent().produce(cluster.bootstrap, topic, messages)
     assert cluster.stop() == 0
