@@ -91,7 +91,7 @@ _TYPES = {
 }
 _NO_TIERS = "there is no tiered storage"
 _NO_RECOMPRESSION_LEVEL = "the broker compresses with each codec's default level"
-_NO_THROTTLE = "replication is not throttled"
+_NO_THROTTLE = "the rates of the brokers bound every replica that catches up"
 
 _KEYS = (
     _key(
