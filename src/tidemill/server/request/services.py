@@ -90,7 +90,7 @@ class DataServices(RequestServices, Protocol):
     long_batches: asyncio.Semaphore
 
     @property
-    def verifier(self) -> PartitionVerifier | None: ...
+    def verifier(self) -> PartitionVerifier: ...
 
     def checkpoint(self) -> Awaitable[None]:
         """Make durable where logs start; raises StorageFault."""

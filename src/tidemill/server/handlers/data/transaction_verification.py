@@ -22,7 +22,6 @@ from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation, Resource, ResourceType
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.partition_access import find_led_partition
-from tidemill.server.request.partition_verifier import PartitionVerifier
 from tidemill.wire.batch import ATTRIBUTES_AT, HEADER_BYTES, TRANSACTIONAL, CorruptBatch
 from tidemill.wire.generated.produce import PartitionProduceData, ProduceRequest
 
@@ -88,7 +87,6 @@ class TransactionVerification:
 
     def check(self, partition: Partition, records: memoryview) -> None:
         """KafkaError unless the batch may be appended; Unverified: call `run` first."""
-        verifier_of(self._context)
         producer_id, epoch = _producer_of(records)
         if partition.log.producers.continues(producer_id, epoch):
             return
@@ -132,7 +130,7 @@ class TransactionVerification:
         producer_id, epoch = self._wanted
         asked = dict(self._unverified(producer_id, epoch, left))
         try:
-            answers = await verifier_of(self._context).verify(
+            answers = await self._context.services.verifier.verify(
                 transactional_id,
                 producer_id,
                 epoch,
@@ -161,14 +159,6 @@ class TransactionVerification:
                 continue  # it is refused in its turn
             if not partition.log.producers.continues(producer_id, epoch):
                 yield partition.name, _Verdict(partition, producer_id)
-
-
-def verifier_of(context: DataContext) -> PartitionVerifier:
-    """KafkaError if this broker serves no transactions."""
-    verifier = context.services.verifier
-    if verifier is None:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, "transactions are not served yet")
-    return verifier
 
 
 def _producer_of(records: memoryview) -> tuple[int, int]:

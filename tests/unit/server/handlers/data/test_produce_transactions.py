@@ -76,12 +76,6 @@ def end(broker, *, epoch=0, commit=True):
     )
 
 
-def test_without_a_coordinator_transactional_batches_are_refused(orders):
-    orders.services.verifier = None
-    assert codes(orders, batch()) == [ErrorCode.UNSUPPORTED_VERSION]
-    assert codes(orders, batch(transactional=False), transactional_id=None) == [ErrorCode.NONE]
-
-
 @pytest.mark.parametrize(("version", "add"), [(3, False), (11, False), (12, True)])
 def test_T53_the_first_batch_is_verified_and_the_next_is_not(orders, version, add):
     assert codes(orders, batch(), version=version) == [ErrorCode.NONE]
