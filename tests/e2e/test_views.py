@@ -21,6 +21,7 @@ from tests.support.clients import (
     Message,
     Sending,
     create_topic,
+    wait_until_decided,
 )
 from tests.support.coroutines import run
 from tidemill.testing.broker_process import BrokerProcess
@@ -288,6 +289,7 @@ def test_I21_a_view_shows_no_aborted_record_to_a_committed_reader(
     producer.abort_transaction(DEADLINE_S)
     send_transaction(producer, topic, [b"d0", b"d1"])
     producer.commit_transaction(DEADLINE_S)
+    wait_until_decided(group_broker.bootstrap, topic)
     values, position, end = values_until_end(group_broker.bootstrap, f"{topic}.half", isolation)
     assert values == (wanted or [b"a0", b"c0", b"c2", b"b0", b"b2", b"d0"])
     assert position == end == 15  # 11 records and 4 markers

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from tests.spark.exactly_once_driver import BATCH_ROWS, POINTS, copying
 from tests.spark.pipeline_runs import enrich_values, log_values, run_once, send, traffic
 from tests.spark.queries import load_stream, put
-from tests.support.clients import Message, create_topic, end_offset
+from tests.support.clients import Message, create_topic, end_offset, wait_until_decided
 from tidemill.spark import write_topic
 from tidemill.testing.broker_process import BrokerProcess
 
@@ -87,6 +87,7 @@ class Driver:
 
 def records(bootstrap: str, topic: str, level: str) -> list[bytes]:
     """Every value in the topic that a reader of this level sees, by partition."""
+    wait_until_decided(bootstrap, topic)
     settings = {"bootstrap.servers": bootstrap, "group.id": uuid4().hex, "isolation.level": level}
     consumer = Consumer(settings | {"enable.partition.eof": True})
     found: dict[int, list[bytes]] = {}
@@ -144,6 +145,7 @@ def send_in_vain(bootstrap: str, topic: str, value: bytes) -> None:
     producer.produce(topic, value)
     producer.flush(DEADLINE_S)
     producer.abort_transaction(DEADLINE_S)
+    wait_until_decided(bootstrap, topic)
 
 
 @pytest.mark.e2e

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, ClassVar, Protocol, final
 
 import aiokafka
 import confluent_kafka
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import IsolationLevel
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.coroutines import run
 
@@ -39,6 +41,7 @@ __all__ = [
     "Sending",
     "create_topic",
     "end_offset",
+    "wait_until_decided",
 ]
 
 DEADLINE_S = 30.0
@@ -476,3 +479,34 @@ def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
         return int(consumer.get_watermark_offsets(asked, DEADLINE_S)[1])
     finally:
         consumer.close()
+
+
+def wait_until_decided(bootstrap: str, topic: str) -> None:
+    """Return once every record is committed or aborted.
+
+    The end of a transaction is answered when it is decided, and its markers follow: until then a
+    reader of committed records finds the end of a partition before what was just committed.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    deadline = monotonic() + DEADLINE_S
+    while not _is_decided(admin, topic):
+        assert monotonic() < deadline, f"{topic} has a transaction that nobody ends"
+
+
+def _is_decided(admin: AdminClient, topic: str) -> bool:
+    # librdkafka does not repeat this question when a leader has just died.
+    with suppress(confluent_kafka.KafkaException):
+        committed = _ends(admin, topic, IsolationLevel.READ_COMMITTED)
+        return committed == _ends(admin, topic, IsolationLevel.READ_UNCOMMITTED)
+    return False
+
+
+def _ends(admin: AdminClient, topic: str, level: IsolationLevel) -> dict[int, int]:
+    partitions = admin.list_topics(topic, DEADLINE_S).topics[topic].partitions
+    places = [confluent_kafka.TopicPartition(topic, partition) for partition in partitions]
+    asked = admin.list_offsets(
+        dict.fromkeys(places, OffsetSpec.latest()),
+        isolation_level=level,
+        request_timeout=DEADLINE_S / 10,
+    )
+    return {place.partition: found.result(DEADLINE_S).offset for place, found in asked.items()}
