@@ -224,15 +224,17 @@ def _catch_up_sample(lab: Lab) -> Sample:
     with _clusters(lab, with_kafka=False) as (cluster,):
         assert isinstance(cluster, TidemillCluster)
         lost = BROKERS - 1
-        with _topic(lab, cluster) as beside:
-            usual = qbench.run(cluster.address, beside, "produce", count, size, "1")
+        beside = _new_topic(lab, cluster, replication=1)
+        usual = qbench.run(cluster.address, beside, "produce", count, size, "1")
+        delete_topic(cluster.address, beside)
         topic = _new_topic(lab, cluster)
         lab.qbench(cluster, topic, "produce", count, size, "all")
-        beside = _new_topic(lab, cluster, replication=1)
         cluster.stop()
         shutil.rmtree(cluster.broker_directory(lost))
         began = time.monotonic()
         cluster.start()
+        # Only now: what had its only copy on the lost disk would have no leader.
+        beside = _new_topic(lab, cluster, replication=1)
         with _producing(cluster, beside, count, size) as meanwhile:
             wait_for_in_sync(cluster.address, topic, PARTITIONS, BROKERS)
             took_s = time.monotonic() - began
