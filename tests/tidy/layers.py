@@ -102,6 +102,7 @@ PURE = (
     "replication/led_replicas.py",
     "replication/pulling/fetch_round.py",
     "replication/pulling/lanes.py",
+    "replication/pulling/lost_leaders.py",
     "replication/serving/",
     "replication/waiters.py",
     "coordinators/runtime/batch_sized_work.py",

@@ -68,6 +68,7 @@ def build_services(
         ),
         replicas=data.replicas,
         pending_logs=data.replicas.pending_logs,
+        lost_leaders=data.followers.lost_leaders,
         groups=coordinators.groups,
         transactions=coordinators.transactions,
         verifier=coordinators.verifier,

@@ -377,6 +377,29 @@ async def test_a_partition_that_has_a_new_leader_is_named_although_a_fetch_waits
 
 
 @simulated
+async def test_records_that_come_while_a_second_fetch_waits_are_acknowledged_at_once():
+    waiting = Waiting(log(), log())
+    await waiting.begin()
+    waiting.lane.follow(waiting.bench.partitions[1])
+    await turns()
+    # The leader answers the first fetch with records before the second one is there.
+    first, second = waiting.connection.waiting
+    answered = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[data(0, GOOD)])
+    first.set_result(FetchResponse(session_id=9, responses=[answered]))
+    await waiting.step
+    waiting.connection.waiting.remove(first)
+    waiting.connection.asked.clear()
+    waiting.step = asyncio.ensure_future(
+        waiting.lane._fetch_once(waiting.connection)  # type: ignore[arg-type]
+    )
+    await turns()
+    assert not second.done()
+    (acknowledged,) = waiting.connection.asked[-1].topics[0].partitions
+    assert (acknowledged.partition, acknowledged.fetch_offset) == (0, 1)
+    await waiting.end()
+
+
+@simulated
 async def test_a_second_fetch_needs_a_session_and_room_on_the_connection():
     waiting = Waiting(log())
     await waiting.begin()

@@ -34,6 +34,7 @@ from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.fetch_round import FetchRound
 from tidemill.replication.pulling.lanes import CATCH_UP, LANE_LIMITS, behind_bytes
 from tidemill.replication.pulling.leader_answers import GO_ON, LeaderAnswers
+from tidemill.replication.pulling.lost_leaders import LostLeaders
 from tidemill.wire.generated.fetch import FetchResponse, PartitionData
 from tidemill.wire.generated.replica_progress import (
     ProgressPartition,
@@ -64,6 +65,7 @@ class LaneServices:
     broker: Callable[[int], BrokerImage | None]
     broker_epoch: Callable[[], int]
     answers: LeaderAnswers
+    lost_leaders: LostLeaders
     catch_up_rate: ByteRate
     measured: Callable[[Partition, int], None]
     """A partition is about so many bytes behind its leader."""
@@ -143,11 +145,15 @@ class FetchLane:
         connection = await BrokerConnection.open(
             self._services.net, host, port, timeout_s=REQUEST_TIMEOUT_S
         )
+        self._services.lost_leaders.reached(self._leader_id)
         self.round.restart()
         self._connection = connection
         try:
             while self.round:
                 await self._fetch_once(connection)
+        except ClientError:
+            self._services.lost_leaders.lost(self._leader_id, self._services.clock.monotonic())
+            raise
         finally:
             self._connection = None
             self._in_flight.clear()
@@ -160,6 +166,10 @@ class FetchLane:
         if not self._in_flight:
             await connection.wait_room()
             self._send_fetch(connection)
+        else:
+            # It left before the last answer came, and waits at the leader: what that answer
+            # brought must be acknowledged now.
+            self._send_sooner()
         response = await self._in_flight[0]
         self._in_flight.popleft()
         taken_bytes = self._take_in(response)

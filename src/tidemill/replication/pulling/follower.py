@@ -22,6 +22,7 @@ from tidemill.replication.pulling.fetch_lane import FetchLane, LaneServices
 from tidemill.replication.pulling.lanes import HOT, lane_for
 from tidemill.replication.pulling.leader_answers import LeaderAnswers
 from tidemill.replication.pulling.log_cutter import LogCutter
+from tidemill.replication.pulling.lost_leaders import LostLeaders
 
 __all__ = ["Followers"]
 
@@ -52,6 +53,7 @@ class Followers:
         `checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`.
         """
         self._broker_id = broker_id
+        self.lost_leaders = LostLeaders()
         self._answers = LeaderAnswers(
             clock=clock,
             cutter=cutter,
@@ -68,6 +70,7 @@ class Followers:
             broker=broker,
             broker_epoch=broker_epoch,
             answers=self._answers,
+            lost_leaders=self.lost_leaders,
             catch_up_rate=ByteRate(catch_up_rate),
             measured=self._measured,
         )

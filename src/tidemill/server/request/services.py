@@ -31,6 +31,7 @@ from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import MetadataImage
 from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.replication.pending_logs import PendingLogs
+from tidemill.replication.pulling.lost_leaders import LostLeaders
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.replication.serving.replica_sessions import ReplicaSessions
 from tidemill.server.fetching.fetch_sessions import FetchSessions
@@ -129,6 +130,7 @@ class ClusterServices(TopicServices, Protocol):
 
     disk: Disk
     replicas: ReplicaManager
+    lost_leaders: LostLeaders
     quotas: Quotas
 
 
@@ -162,6 +164,7 @@ class Services:
     parked: ParkedRequests
     catch_up_rate: ByteRate
     """What replicas that are far behind may be sent."""
+    lost_leaders: LostLeaders = field(default_factory=LostLeaders)
     replica_sessions: ReplicaSessions = field(default_factory=ReplicaSessions)
     views: ViewReader = field(default_factory=ViewReader)
     fault_log: RateLimit = field(default_factory=RateLimit)

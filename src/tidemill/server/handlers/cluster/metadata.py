@@ -4,6 +4,9 @@ v1 null means all topics, empty means none (v0: empty means all, T14); v4 the cl
 auto-creation; v8-v10 authorized operations of the cluster; v10 topic ids; v12 lookup by id; v13 an
 error for the whole request.
 
+Who asks may have just lost a leader that has died. What the kernel knows of that reaches the loop
+with other events and takes some turns, so an answer that names other brokers waits for those.
+
 A topic that is requested by name and does not exist is created, within the quota of the client
 (S39), and the answer shows it as ready (T15). Internal topics are not: a coordinator makes its own.
 """
@@ -15,7 +18,7 @@ from contextlib import suppress
 
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import ZERO_UUID, is_legal_topic_name
-from tidemill.core.loop.pacing import Pacer
+from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS, TopicImage
 from tidemill.server.handlers.cluster.partition_description import describe_partition
 from tidemill.server.handlers.topics.topic_changes import wait_usable
@@ -43,11 +46,15 @@ TOPICS_PER_SLICE = 100
 """Topics described in one slice of the loop (S11); a large topic counts for several."""
 PARTITIONS_PER_TOPIC = 10
 """So many partitions cost as much as the topic itself."""
+LOSS_TURNS = 6
+"""From the end of a connection to a leader until its lane has noted that, and some to spare."""
 
 
 def handle(context: ClusterContext, request: MetadataRequest) -> Answer:
     if _lacks_any(context, request) and context.services.cluster.try_take_look():
         return _handle_newest(context, request)
+    if len(context.image.brokers) > 1:
+        return _handle_after_losses(context, request)
     return _handle(context, request)
 
 
@@ -74,6 +81,14 @@ async def _handle_newest(context: ClusterContext, request: MetadataRequest) -> M
     """Another broker may have made the topic a moment ago (T22)."""
     with suppress(StoreUnavailable):
         await context.services.cluster.read_newest()
+    return await _handle_after_losses(context, request)
+
+
+async def _handle_after_losses(
+    context: ClusterContext, request: MetadataRequest
+) -> MetadataResponse:
+    for _ in range(LOSS_TURNS):
+        await next_turn()
     answer = _handle(context, request)
     if isinstance(answer, Coroutine):
         answer = await answer

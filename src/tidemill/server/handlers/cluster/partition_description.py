@@ -20,11 +20,16 @@ def describe_partition(
 ) -> Row:
     """The row of partition `index`.
 
-    A broker without a lease may have a successor, so it does not send clients back to itself.
+    A broker without a lease may have a successor, so it does not send clients back to itself; nor
+    to a leader that it has just lost.
     """
-    cluster, alive = context.services.cluster, context.image.brokers
-    is_own = image.leader == cluster.broker_id
-    leader = NO_LEADER if is_own and not cluster.may_act else image.leader
+    services, alive = context.services, context.image.brokers
+    leader = image.leader
+    if leader == services.cluster.broker_id:
+        if not services.cluster.may_act:
+            leader = NO_LEADER
+    elif services.lost_leaders.is_doubtful(leader, services.clock.monotonic()):
+        leader = NO_LEADER
     return make_row(
         error_code=0 if leader >= 0 else int(ErrorCode.LEADER_NOT_AVAILABLE),
         partition_index=index,

@@ -188,6 +188,30 @@ def test_a_few_small_topics_are_described_at_once(broker):
     assert [topic.name for topic in answer.topics] == ["orders"]
 
 
+def test_clients_are_not_sent_to_a_leader_that_was_just_lost(broker):
+    broker.join_broker(NODE_ID + 1)
+    broker.make_topic("t", 2)
+    leaders = {one.leader_id for one in broker.call(_named("t"), 12).topics[0].partitions}
+    assert leaders == {NODE_ID, NODE_ID + 1}
+    lost = broker.services.lost_leaders
+    lost.lost(NODE_ID + 1, broker.clock.monotonic())
+    partitions = broker.call(_named("t"), 12).topics[0].partitions
+    assert {one.leader_id: one.error_code for one in partitions} == {
+        NODE_ID: ErrorCode.NONE,
+        -1: ErrorCode.LEADER_NOT_AVAILABLE,
+    }
+    # Perhaps others reach it: the doubt ends by itself.
+    broker.clock.now_ms += 1_000
+    leaders = {one.leader_id for one in broker.call(_named("t"), 12).topics[0].partitions}
+    assert leaders == {NODE_ID, NODE_ID + 1}
+
+
+def test_an_answer_that_names_other_brokers_waits_for_what_the_loop_has_yet_to_take_in(broker):
+    broker.join_broker(NODE_ID + 1)
+    broker.make_topic("t", 2)
+    assert broker.turns_of(_named("t"), 12) >= 3
+
+
 def test_a_broker_without_a_lease_does_not_send_clients_back_to_itself(broker):
     broker.make_topic("t")
     request = MetadataRequest(topics=[MetadataRequestTopic(name="t")])
