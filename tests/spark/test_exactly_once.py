@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
@@ -21,6 +21,7 @@ from tests.spark.exactly_once_driver import BATCH_ROWS, POINTS, copying
 from tests.spark.pipeline_runs import enrich_values, log_values, run_once, send, traffic
 from tests.spark.queries import load_stream, put
 from tests.support.clients import Message, create_topic, end_offset, wait_until_decided
+from tests.support.spark_topics import values_of
 from tidemill.spark import write_topic
 from tidemill.testing.broker_process import BrokerProcess
 
@@ -85,35 +86,13 @@ class Driver:
         return int(frozen.read_text())
 
 
-def records(bootstrap: str, topic: str, level: str) -> list[bytes]:
-    """Every value in the topic that a reader of this level sees, by partition."""
-    wait_until_decided(bootstrap, topic)
-    settings = {"bootstrap.servers": bootstrap, "group.id": uuid4().hex, "isolation.level": level}
-    consumer = Consumer(settings | {"enable.partition.eof": True})
-    found: dict[int, list[bytes]] = {}
-    try:
-        partitions = consumer.list_topics(topic, DEADLINE_S).topics[topic].partitions
-        consumer.assign([TopicPartition(topic, index, 0) for index in partitions])
-        ended: set[int] = set()
-        while len(ended) < len(partitions):
-            message = consumer.poll(DEADLINE_S)
-            assert message is not None, "the topic has no end"
-            if message.error() is None:
-                found.setdefault(message.partition(), []).append(message.value())
-            else:
-                ended.add(message.partition())
-    finally:
-        consumer.close()
-    return [value for _, values in sorted(found.items()) for value in values]
-
-
 def numbers(bootstrap: str, topic: str, level: str = "read_committed") -> list[int]:
-    return sorted(int(value) for value in records(bootstrap, topic, level))
+    return sorted(int(value) for value in values_of(bootstrap, topic, level))
 
 
 def markers(bootstrap: str, topic: str) -> int:
     """How many offsets of the first partition hold no record."""
-    count = len(records(bootstrap, topic, "read_uncommitted"))
+    count = len(values_of(bootstrap, topic, "read_uncommitted"))
     return end_offset(bootstrap, topic) - count
 
 
@@ -258,8 +237,8 @@ def test_F74_a_pipeline_reads_and_writes_exactly_once_by_one_word(spark, copy, t
     chosen |= {"delivery": "exactly_once"}
     run_once(spark, "enrich", chosen)
 
-    [enriched] = records(bootstrap, target, "read_committed")
-    [dead] = records(bootstrap, f"{source}.dead", "read_committed")
+    [enriched] = values_of(bootstrap, target, "read_committed")
+    [dead] = values_of(bootstrap, f"{source}.dead", "read_committed")
     assert json.loads(enriched)["customer"] == {"id": "1", "name": "Ann"}
     assert dead == b"broken"
     assert markers(bootstrap, f"{source}.dead") == 1
@@ -274,7 +253,7 @@ def test_F74_the_minutes_of_a_log_are_written_exactly_once_by_one_word(spark, co
     run_once(spark, "logs", chosen)
 
     topic = f"{source}.minutes"
-    windows = [json.loads(value) for value in records(bootstrap, topic, "read_committed")]
+    windows = [json.loads(value) for value in values_of(bootstrap, topic, "read_committed")]
     assert [window["requests"] for window in windows] == [
         made.requests[minute] for minute in sorted(made.requests)[: len(windows)]
     ]
