@@ -9,14 +9,15 @@ partitions of it that should change, with their next replicas:
 
 New replicas go to a rack that has none of the partition, if there is one, then to the broker with
 the fewest replicas. The same assignment always gives the same plan. `startable` chooses the part of
-a plan that may run now: a broker copies few partitions at once, so that clients hardly notice.
+a plan that may run now: a broker copies few partitions at once, so that clients hardly notice. Who
+needs only the beginning of a plan says how many moves it should have at most.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import final
 
 from tidemill.core.ids import TopicPartition
@@ -27,29 +28,39 @@ __all__ = ["Assignment", "away_from_preferred", "evened", "resized", "startable"
 Assignment = Mapping[TopicPartition, Sequence[int]]
 Plan = dict[TopicPartition, tuple[int, ...]]
 
+NO_BOUND = 2**31
 TOLERANCE = 0.1
 """Brokers may differ by this part of the mean before anything is moved."""
 
 
-def vacated(assignment: Assignment, racks: Mapping[int, str], leave: Collection[int]) -> Plan:
+def vacated(
+    assignment: Assignment,
+    racks: Mapping[int, str],
+    leave: Collection[int],
+    *,
+    moves_max: int = NO_BOUND,
+) -> Plan:
     """Moves off the brokers in `leave`; `racks` has the brokers that may be given replicas.
 
     A replica for which there is no other broker stays.
     """
     places = _Places(assignment, {one: racks[one] for one in racks if one not in leave})
-    for name in sorted(assignment):
-        for gone in leave:
-            if gone in places.of(name):
-                places.try_move(name, gone)
+    steps = (
+        places.try_move(name, gone)
+        for name in sorted(assignment)
+        for gone in leave
+        if gone in places.of(name)
+    )
+    for _ in islice(filter(None, steps), moves_max):
+        pass
     return places.changes()
 
 
-def evened(assignment: Assignment, racks: Mapping[int, str]) -> Plan:
+def evened(assignment: Assignment, racks: Mapping[int, str], *, moves_max: int = NO_BOUND) -> Plan:
     """Moves that leave all brokers with about as many replicas, and as many leaderships."""
     places = _Places(assignment, racks)
-    while places.try_even():
-        pass
-    while places.try_even_leaders():
+    steps = chain(iter(places.try_even, False), iter(places.try_even_leaders, False))
+    for _ in islice(steps, moves_max):
         pass
     return places.changes()
 
@@ -112,6 +123,8 @@ class _Places:
         self._now: Plan = {name: tuple(replicas) for name, replicas in assignment.items()}
         self._held: dict[int, dict[TopicPartition, None]] = {one: {} for one in sorted(racks)}
         self._led: dict[int, dict[TopicPartition, None]] = {one: {} for one in sorted(racks)}
+        self._shared: dict[int, dict[int, dict[TopicPartition, None]]] = {one: {} for one in racks}
+        """Of the partitions that a broker leads, those that each other broker holds too."""
         for name in sorted(self._now):
             self._count(name)
 
@@ -132,12 +145,19 @@ class _Places:
                 self._held[one][name] = None
         if replicas and replicas[0] in self._led:
             self._led[replicas[0]][name] = None
+            shared = self._shared[replicas[0]]
+            for one in replicas[1:]:
+                shared.setdefault(one, {})[name] = None
 
     def _put(self, name: TopicPartition, replicas: tuple[int, ...]) -> None:
-        for one in self._now[name]:
+        before = self._now[name]
+        for one in before:
             if one in self._held:
-                self._held[one].pop(name, None)
-                self._led[one].pop(name, None)
+                del self._held[one][name]
+        if before and before[0] in self._led:
+            del self._led[before[0]][name]
+            for one in before[1:]:
+                del self._shared[before[0]][one][name]
         self._now[name] = replicas
         self._count(name)
 
@@ -209,19 +229,19 @@ class _Places:
         """
         by_load = sorted(self._led, key=lambda one: (len(self._led[one]), one))
         for full in reversed(by_load):
-            chain = self._chain(full)
-            if chain is not None:
-                for giver, taker in pairwise(chain):
+            path = self._try_find_path(full)
+            if path is not None:
+                for giver, taker in pairwise(path):
                     self._hand_over(giver, taker)
                 return True
         return False
 
-    def _chain(self, full: int) -> list[int] | None:
+    def _try_find_path(self, full: int) -> list[int] | None:
         """From `full` to the nearest broker that leads two fewer, over shared partitions."""
         paths = {full: [full]}
         queue = [full]
         for giver in queue:
-            takers = {one for name in self._led[giver] for one in self._now[name]}
+            takers = {one for one, names in self._shared[giver].items() if names}
             for taker in sorted(takers.intersection(self._led) - paths.keys()):
                 paths[taker] = [*paths[giver], taker]
                 if len(self._led[full]) - len(self._led[taker]) > 1:
@@ -230,6 +250,6 @@ class _Places:
         return None
 
     def _hand_over(self, giver: int, taker: int) -> None:
-        name = next(name for name in self._led[giver] if taker in self._now[name])
+        name = next(iter(self._shared[giver][taker]))
         others = tuple(one for one in self._now[name] if one != taker)
         self._put(name, (taker, *others))

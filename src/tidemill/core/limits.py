@@ -220,6 +220,8 @@ FORMER_LEADER_KEPT_S = 6.0
 """How long a living broker that lost a leadership stays a replica: a session of the store."""
 MOVES_PER_BROKER_MAX = 4
 """Partitions that a broker copies, or gives away, at once by itself."""
+PLANNED_MOVES_MAX = 200
+"""Moves that the controller plans at a time: more than can begin, and soon planned."""
 BALANCE_AFTER_RETURN_S = 30.0
 """How long after a broker has come back leaderships are looked at: it is in sync by then."""
 UPKEEP_INTERVAL_S = 1.0

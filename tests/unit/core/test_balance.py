@@ -79,6 +79,23 @@ def test_leaderships_pass_along_brokers_that_share_no_partition():
     assert Counter(one[0] for one in turned) == {0: 1, 1: 1, 2: 1}
 
 
+@pytest.mark.parametrize("moves_max", [0, 1, 7])
+def test_the_beginning_of_a_plan_has_no_more_moves_than_asked_for(moves_max):
+    before = partitions(*[(0, 1)] * 60)
+    assert len(evened(before, NO_RACKS, moves_max=moves_max)) == moves_max
+    assert len(vacated(before, NO_RACKS, [0], moves_max=moves_max)) == moves_max
+
+
+def test_a_plan_that_is_made_in_pieces_ends_even():
+    before, rounds = partitions(*[(0, 1)] * 60), 0
+    while plan := evened(before, NO_RACKS, moves_max=7):
+        before, rounds = {**before, **plan}, rounds + 1
+    held = loads(after(before, {}), NO_RACKS)
+    assert max(held) - min(held) <= 4  # a tenth of the mean
+    assert Counter(one[0] for one in before.values()) == {0: 20, 1: 20, 2: 20}
+    assert rounds > 1
+
+
 BROKERS = st.lists(st.integers(0, 4), min_size=1, max_size=3, unique=True).map(tuple)
 
 

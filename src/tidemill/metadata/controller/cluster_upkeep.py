@@ -20,7 +20,7 @@ from typing import final
 from tidemill.core.balance import away_from_preferred, evened, startable
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.ids import TopicPartition
-from tidemill.core.limits import BALANCE_AFTER_RETURN_S, UPKEEP_INTERVAL_S
+from tidemill.core.limits import BALANCE_AFTER_RETURN_S, PLANNED_MOVES_MAX, UPKEEP_INTERVAL_S
 from tidemill.metadata.controller.decisions import draining_brokers, live_brokers
 from tidemill.metadata.controller.healing import (
     assignment_of,
@@ -84,7 +84,7 @@ class ClusterUpkeep:
         self._balance_at = now + config.leader_imbalance_check_interval_seconds
         if config.auto_rebalance and not leaving:
             assignment = assignment_of(image)
-            plan = evened(assignment, usable_racks(image))
+            plan = evened(assignment, usable_racks(image), moves_max=PLANNED_MOVES_MAX)
             moves = startable(plan, assignment, moving_of(image))
             if len(moves) < len(plan):
                 self._balance_at = now + _soon_s(config)

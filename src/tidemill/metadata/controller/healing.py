@@ -6,10 +6,12 @@ would be no help. So only partitions that have a leader now are moved.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
 
 from tidemill.core.balance import Assignment, startable, vacated
 from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import MOVES_PER_BROKER_MAX, PLANNED_MOVES_MAX
 from tidemill.metadata.controller.decisions import live_brokers, usable_brokers
 from tidemill.metadata.controller.reassignment import is_waiting_to_forget
 from tidemill.metadata.image.metadata_image import MetadataImage, PartitionImage
@@ -41,9 +43,14 @@ def vacating_moves(
     image: MetadataImage, leave: Collection[int]
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """The moves off the brokers in `leave` that may begin now."""
+    moving = moving_of(image)
+    departing = Counter(one for _, removing in moving for one in removing)
+    if all(departing[one] >= MOVES_PER_BROKER_MAX for one in leave):
+        return {}  # most looks while a broker empties: a plan costs a look at all partitions
     assignment: Assignment = assignment_of(image)
-    plan = vacated(assignment, usable_racks(image), sorted(leave))
-    return startable(plan, assignment, moving_of(image))
+    racks = usable_racks(image)
+    plan = vacated(assignment, racks, sorted(leave), moves_max=PLANNED_MOVES_MAX)
+    return startable(plan, assignment, moving)
 
 
 def _partitions(image: MetadataImage) -> Iterator[tuple[TopicPartition, PartitionImage]]:
