@@ -170,9 +170,7 @@ def test_S37_a_route_of_many_hashes_takes_one_step_per_word(flavour):
 
 
 LONG = Facts(
-    headers=[
-        (name, b"x" * 40_000) for name in ("a", "b", "tidemill.tags", "tidemill.routing-key")
-    ],
+    headers=[(name, b"x" * 40_000) for name in ("a", "b", "tidemill.tags", "tidemill.routing-key")],
     key=b"x" * 40_000,
 )
 

@@ -1,0 +1,3 @@
+module tidemill/interop/sarama
+
+go 1.26.0
