@@ -32,7 +32,7 @@ help:
 	@echo 'make check      format, lint, types and the quick tests: before every commit'
 	@echo 'make test       all tests, the same that CI runs'
 	@echo 'make sim SEEDS=0-999  search simulated clusters for a seed that breaks a promise'
-	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools'
+	@echo 'make interop    clients of other languages: Java, Node, Go and Kafka'\''s own tools [BROKERS=3]'
 	@echo 'make bench      measure, side by side with Apache Kafka'
 	@echo 'make coverage   which branches the tests miss'
 	@echo 'make docs       the documentation as a site: build/docs/index.html'
@@ -142,7 +142,7 @@ sim: $(STAMPS)/hot fresh
 	@$(BIN)/python -m tests.sim.seed_search --seeds $(SEEDS) $(SIM_OPTIONS)
 
 interop: setup
-	@$(BIN)/python -m interop.run $(ONLY)
+	@$(BIN)/python -m interop.run --brokers $(or $(BROKERS),1) $(ONLY)
 
 # Interpreted: coverage cannot follow compiled code line by line.
 coverage: $(STAMPS)/hot plain

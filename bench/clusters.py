@@ -68,24 +68,28 @@ class MeasuredCluster(Protocol):
 
 @final
 class TidemillCluster:
-    """`tidemill up --brokers 3`. A broker that ends is started again after a second."""
+    """`tidemill up --brokers N`. A broker that ends is started again after a second."""
 
     name = "tidemill"
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, brokers: int = BROKERS) -> None:
         self.data_dir = data_dir
-        self._process = ClusterProcess(data_dir, GROUPS_DO_NOT_WAIT, brokers=BROKERS)
+        self._brokers = brokers
+        self._process = ClusterProcess(data_dir, GROUPS_DO_NOT_WAIT, brokers=brokers)
 
     @property
     def address(self) -> Address:
-        host, _, port = self._process.addresses[0].rpartition(":")
+        return self.address_of(0)
+
+    def address_of(self, broker_id: int) -> Address:
+        host, _, port = self._process.addresses[broker_id].rpartition(":")
         return Address(host, int(port))
 
     def start(self) -> None:
         try:
             self._process.start()
         except ClusterNotReady as error:
-            raise MeasurementFailed(f"three brokers did not start: {error}") from error
+            raise MeasurementFailed(f"{self._brokers} brokers did not start: {error}") from error
 
     def stop(self) -> None:
         with suppress(subprocess.TimeoutExpired):
@@ -112,7 +116,7 @@ class TidemillCluster:
         return {"tidemill.flush": flush, "min.insync.replicas": "2"}
 
     def _pids(self) -> list[int]:
-        return [self._process.broker_pid(broker_id) for broker_id in range(BROKERS)]
+        return [self._process.broker_pid(broker_id) for broker_id in range(self._brokers)]
 
 
 @final

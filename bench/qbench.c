@@ -5,8 +5,12 @@
  *   qbench BROKERS TOPIC consume COUNT [key=value ...]                   every partition, from its start
  *   qbench BROKERS TOPIC latency COUNT SIZE ACKS [key=value ...]         one record at a time
  *   qbench BROKERS TOPIC e2e RATE SECONDS SIZE ACKS [key=value ...]      paced, read back by a thread
+ *   qbench BROKERS TOPIC transactions COUNT RECORDS SIZE [key=value ...] committed one by one
  *
- * key=value are librdkafka's settings, given to the producer, or to the consumer of `consume`.
+ * key=value are librdkafka's settings, given to the producer, or to the consumer of `consume`. Of
+ * another kind is header=NAME:FIRST:CYCLE:EVERY, for `produce` and `e2e`: each record gets a header
+ * whose value is a number, FIRST at first, one more after EVERY records, and FIRST again after CYCLE
+ * of them.
  * The result is one line of key=value words. Exit code: 0, or 1 when a record was lost or refused,
  * or 2 when nothing could be measured. Every run ends by itself, after RUN_SECONDS_MAX at most.
  */
@@ -31,6 +35,10 @@ enum {
 static long acked;
 static long failed;
 static double last_ack;
+static struct {
+    char name[64]; /* empty: records have no header */
+    long first, cycle, every;
+} header;
 
 static double now(void) {
     struct timespec t;
@@ -67,13 +75,22 @@ static void set(rd_kafka_conf_t *conf, const char *key, const char *value) {
         fail(error);
 }
 
+static void set_header(const char *text) {
+    if (sscanf(text, "%63[^:]:%ld:%ld:%ld", header.name, &header.first, &header.cycle,
+               &header.every) != 4 || header.cycle < 1 || header.every < 1)
+        fail("expected header=NAME:FIRST:CYCLE:EVERY");
+}
+
 static void set_pairs(rd_kafka_conf_t *conf, int count, char **pairs) {
     for (int i = 0; i < count; i++) {
         char *equals = strchr(pairs[i], '=');
         if (!equals)
             fail("expected key=value");
         *equals = 0;
-        set(conf, pairs[i], equals + 1);
+        if (!strcmp(pairs[i], "header"))
+            set_header(equals + 1);
+        else
+            set(conf, pairs[i], equals + 1);
         *equals = '=';
     }
 }
@@ -190,6 +207,24 @@ static void enqueue(rd_kafka_t *producer, rd_kafka_topic_t *topic, int partition
     }
 }
 
+/* Hands one record with its header to the client; `number` counts the records. */
+static void enqueue_headed(rd_kafka_t *producer, rd_kafka_topic_t *topic, int partition,
+                           char *payload, int size, long number) {
+    char value[32];
+    int length = snprintf(value, sizeof value, "%ld",
+                          header.first + number / header.every % header.cycle);
+    rd_kafka_resp_err_t error;
+    while ((error = rd_kafka_producev(producer, RD_KAFKA_V_RKT(topic),
+                                      RD_KAFKA_V_PARTITION(partition),
+                                      RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),
+                                      RD_KAFKA_V_VALUE(payload, size),
+                                      RD_KAFKA_V_HEADER(header.name, value, length),
+                                      RD_KAFKA_V_END)) == RD_KAFKA_RESP_ERR__QUEUE_FULL)
+        rd_kafka_poll(producer, 10);
+    if (error)
+        fail(rd_kafka_err2str(error));
+}
+
 static int produce(const char *brokers, const char *topic, int argc, char **argv) {
     long count = atol(argv[0]);
     int size = atoi(argv[1]);
@@ -207,7 +242,12 @@ static int produce(const char *brokers, const char *topic, int argc, char **argv
             messages[i].payload = text + (sent + i) % PAYLOAD_SHIFTS;
             messages[i].len = size;
         }
-        enqueue(producer, handle, (sent / PRODUCE_BATCH) % partitions, messages, batch);
+        int partition = (sent / PRODUCE_BATCH) % partitions;
+        if (!*header.name)
+            enqueue(producer, handle, partition, messages, batch);
+        else
+            for (int i = 0; i < batch; i++)
+                enqueue_headed(producer, handle, partition, messages[i].payload, size, sent + i);
         rd_kafka_poll(producer, 0);
     }
     while (acked + failed < count && now() - start < RUN_SECONDS_MAX)
@@ -219,6 +259,62 @@ static int produce(const char *brokers, const char *topic, int argc, char **argv
     rd_kafka_topic_destroy(handle);
     rd_kafka_destroy(producer);
     return failed || acked < count;
+}
+
+/* --- transactions ------------------------------------------------------------------------------ */
+
+static void must_succeed(rd_kafka_error_t *error) {
+    if (error)
+        fail(rd_kafka_error_string(error));
+}
+
+/* Each transaction has its records in all partitions of the topic, an equal part in each. */
+static int transactions(const char *brokers, const char *topic, int argc, char **argv) {
+    long count = atol(argv[0]), warm_up = count / 10, measured = 0;
+    int records = atoi(argv[1]), size = atoi(argv[2]);
+    char id[256];
+    snprintf(id, sizeof id, "transactional.id=%s", topic);
+    char *pairs[64] = {id};
+    if (argc - 3 > 62)
+        fail("too many settings");
+    memcpy(pairs + 1, argv + 3, sizeof *pairs * (argc - 3));
+    rd_kafka_t *producer = new_producer(brokers, "all", argc - 2, pairs);
+    int partitions = partition_count(producer, topic);
+    if (records % partitions || records / partitions > PRODUCE_BATCH)
+        fail("the records of a transaction must be spread evenly");
+    int part = records / partitions;
+    rd_kafka_topic_t *handle = rd_kafka_topic_new(producer, topic, NULL);
+    char *text = random_text(size + PAYLOAD_SHIFTS);
+    double *seconds = must(malloc(count * sizeof *seconds)), measured_from = 0;
+    static rd_kafka_message_t messages[PRODUCE_BATCH];
+    must_succeed(rd_kafka_init_transactions(producer, 60000));
+
+    double start = now();
+    for (long i = 0; i < count + warm_up && now() - start < RUN_SECONDS_MAX; i++) {
+        double began = now();
+        if (i == warm_up)
+            measured_from = began;
+        must_succeed(rd_kafka_begin_transaction(producer));
+        for (int partition = 0; partition < partitions; partition++) {
+            memset(messages, 0, sizeof(messages[0]) * part);
+            for (int j = 0; j < part; j++) {
+                messages[j].payload = text + j % PAYLOAD_SHIFTS;
+                messages[j].len = size;
+            }
+            enqueue(producer, handle, partition, messages, part);
+        }
+        must_succeed(rd_kafka_commit_transaction(producer, 60000));
+        if (i >= warm_up)
+            seconds[measured++] = now() - began;
+    }
+
+    double took = now() - measured_from;
+    printf("transactions failed=%ld seconds=%.6f transactions_per_s=%.1f records_per_s=%.0f", failed,
+           took, measured / took, measured * (double)records / took);
+    print_percentiles(seconds, measured);
+    rd_kafka_topic_destroy(handle);
+    rd_kafka_destroy(producer);
+    return failed || measured < count;
 }
 
 /* --- consume ----------------------------------------------------------------------------------- */
@@ -335,6 +431,10 @@ static void send_paced(rd_kafka_t *producer, const char *topic, int partitions, 
         wait_until(producer, start + (double)i / rate);
         double sent = now();
         memcpy(payload, &sent, sizeof sent);
+        if (*header.name) {
+            enqueue_headed(producer, handle, i % partitions, payload, size, i);
+            continue;
+        }
         while (rd_kafka_produce(handle, i % partitions, RD_KAFKA_MSG_F_COPY, payload, size, NULL, 0,
                                 NULL) &&
                now() - start < RUN_SECONDS_MAX)
@@ -388,9 +488,10 @@ int main(int argc, char **argv) {
         {"consume", 1, consume},
         {"latency", 3, latency},
         {"e2e", 4, end_to_end},
+        {"transactions", 3, transactions},
     };
     for (size_t i = 0; argc > 3 && i < sizeof modes / sizeof *modes; i++)
         if (!strcmp(argv[3], modes[i].name) && argc >= 4 + modes[i].arguments)
             return modes[i].run(argv[1], argv[2], argc - 4, argv + 4);
-    fail("usage: qbench BROKERS TOPIC produce|consume|latency|e2e ... (see the head of qbench.c)");
+    fail("usage: qbench BROKERS TOPIC produce|consume|latency|e2e|transactions ... (see the head of qbench.c)");
 }

@@ -14,13 +14,16 @@ from typing import final
 from bench import (
     backlog_rows,
     cluster_rows,
+    cluster_scale_rows,
     durability_rows,
     group_rows,
     latency_rows,
     life_rows,
+    queue_rows,
     scale_rows,
     spark_rows,
     throughput_rows,
+    transaction_rows,
 )
 from bench.judgement import Bar, Held, Outcome
 from bench.lab import Lab
@@ -117,6 +120,24 @@ def _cluster_produce(key: str, title: str, *, size: int) -> Row:
         measure=lambda lab, row, name: cluster_rows.produce(
             lab, row, name, size=size, bar=Bar(">=", 2)
         ),
+    )
+
+
+def _commits(key: str, title: str, *, records: int) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: transaction_rows.commits(
+            lab, row, name, records=records, bar=Bar(">=", 1.5)
+        ),
+    )
+
+
+def _spread(key: str, title: str, *, size: int) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        measure=lambda lab, row, name: cluster_scale_rows.spread(lab, row, name, size=size),
     )
 
 
@@ -252,6 +273,28 @@ ROWS = (
         title="three brokers: an empty replica",
         measure=cluster_rows.catch_up,
     ),
+    _spread("spread-100", "one topic over two brokers: produce 100 B", size=100),
+    _spread("spread-1k", "one topic over two brokers: produce 1 KB", size=1_000),
+    Row(
+        key="cluster-partitions",
+        title="three brokers: many partitions",
+        measure=cluster_scale_rows.many_partitions,
+    ),
+    _commits("transactions-1000", "transactions of 1,000 records of 100 B", records=1_000),
+    _commits(
+        "transactions-4",
+        "transactions of one record in each of 4 partitions",
+        records=4,
+    ),
+    Row(key="view-look", title="a view of 1 %: looked at", measure=queue_rows.view_look),
+    Row(
+        key="view-again",
+        title="a view of 1 %: second reader",
+        measure=queue_rows.view_second_reader,
+    ),
+    Row(key="delayed-produce", title="produce with a delay", measure=queue_rows.delayed_produce),
+    Row(key="releases", title="records released", measure=queue_rows.releases),
+    Row(key="lateness", title="lateness of a delayed record", measure=queue_rows.lateness),
     _spark_read("spark-read-100", "Spark batch read, 100 B", size=100, bar=1.5),
     _spark_read("spark-read-1k", "Spark batch read, 1 KB", size=1_000, bar=1.2),
     Row(
@@ -263,6 +306,13 @@ ROWS = (
         key="spark-write-100",
         title="Spark batch write, 100 B",
         measure=lambda lab, row, title: spark_rows.write(lab, row, title, bar=Bar(">=", 1.2)),
+    ),
+    Row(
+        key="spark-write-once",
+        title="Spark batch write exactly once, 100 B",
+        measure=lambda lab, row, title: spark_rows.write_exactly_once(
+            lab, row, title, bar=Bar(">=", 0.7)
+        ),
     ),
     Row(
         key="spark-micro-batch",

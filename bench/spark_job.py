@@ -149,9 +149,7 @@ class Job:
 
     def write(self, address: str, topic: str, rows: int, size: int) -> dict[str, float]:
         """Write rows that Spark generates by a cheap expression."""
-        frame = self._spark.range(rows).selectExpr(
-            f"lpad(CAST(id AS STRING), {size}, '.') AS value"
-        )
+        frame = self._generated(rows, size)
         began = time.monotonic()
         (
             frame.write.format(self._source)
@@ -162,6 +160,20 @@ class Job:
         )
         took_s = time.monotonic() - began
         return {"rows": rows, "rows_per_s": rows / took_s}
+
+    def write_once(self, address: str, topic: str, rows: int, size: int) -> dict[str, float]:
+        """Write the same rows in one transaction, with the shuffle that this needs."""
+        from tidemill.spark import write_topic
+
+        frame = self._generated(rows, size)
+        options = {"kafka.bootstrap.servers": address}
+        began = time.monotonic()
+        write_topic(frame, topic, transactional_id=topic, options=options)
+        took_s = time.monotonic() - began
+        return {"rows": rows, "rows_per_s": rows / took_s}
+
+    def _generated(self, rows: int, size: int) -> DataFrame:
+        return self._spark.range(rows).selectExpr(f"lpad(CAST(id AS STRING), {size}, '.') AS value")
 
     def start(
         self, address: str, topic: str, sink_topic: str | None, spark_checkpoints: bool

@@ -25,12 +25,13 @@ from bench.processes import MeasuredBroker, MeasurementFailed
 from bench.spark_process import CONNECTOR, OURS, SparkProcess, spark_process
 from bench.wire_client import Address, end_offset_sum
 
-__all__ = ["better", "idle", "micro_batch", "read", "stream", "write"]
+__all__ = ["better", "idle", "micro_batch", "read", "stream", "write", "write_exactly_once"]
 
 SMALL_RECORD_BYTES = 100
 LARGE_RECORD_SHARE = 5
 STREAM_BATCHES = 5
 FEED_INTERVAL_S = 0.01
+MARKERS_SECONDS_MAX = 10.0
 IDLE_RECORDS = 100
 IDLE_SETTLE_S = 5.0
 IDLE_S = 10.0
@@ -102,6 +103,39 @@ def write(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
     return _rates(lab, row, title, measuring, bar)
 
 
+def write_exactly_once(lab: Lab, row: str, title: str, *, bar: Bar) -> list[Outcome]:
+    """The same rows in one transaction, against our own write that is at least once."""
+    if not spark_connector.have_spark():
+        return []
+    count = lab.sizes.spark_records
+    with spark_process(OURS, lab.directory) as spark:
+        broker = lab.shared("tidemill")
+
+        def writing(action: str, markers: int) -> Measure:
+            def measure() -> Sample:
+                where = {"address": str(broker.address), "rows": count, "size": SMALL_RECORD_BYTES}
+                with lab.topic(broker) as topic:
+                    sample = spark.ask(action, topic=topic, **where)
+                    _expect_offsets(broker.address, topic, count + markers)
+                return sample
+
+            return measure
+
+        of_ours, of_theirs = lab.compare(writing("write_once", PARTITIONS), writing("write", 0))
+    return [
+        Outcome(
+            row=row,
+            title=title,
+            unit="M rows/s",
+            ours=column(of_ours, "rows_per_s", 1e-6),
+            theirs=column(of_theirs, "rows_per_s", 1e-6),
+            against="at least once",
+            bar=bar,
+            note="the transaction includes a shuffle of all rows",
+        )
+    ]
+
+
 def _rates(
     lab: Lab,
     row: str,
@@ -161,6 +195,15 @@ def _expect(sample: Sample, **wanted: float) -> None:
     for name, number in wanted.items():
         if sample[name] != number:
             raise MeasurementFailed(f"Spark had {sample[name]:g} {name} instead of {number:g}")
+
+
+def _expect_offsets(address: Address, topic: str, wanted: int) -> None:
+    """Fail unless the topic has so many records and markers, which come after a commit."""
+    deadline = time.monotonic() + MARKERS_SECONDS_MAX
+    while (written := end_offset_sum(address, topic, PARTITIONS)) != wanted:
+        if time.monotonic() > deadline:
+            _expect({"records and markers": written or 0}, **{"records and markers": wanted})
+        time.sleep(FEED_INTERVAL_S)
 
 
 # --- small batches -------------------------------------------------------------------------------

@@ -5,16 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, NamedTuple, final
 
-from confluent_kafka import KafkaException
+from confluent_kafka import ElectionType, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from bench.processes import MeasurementFailed
 from bench.wire_client import Address
 
-__all__ = ["create_topics", "delete_topic", "leader_of", "wait_for_in_sync"]
+__all__ = [
+    "Led",
+    "all_led",
+    "controller_of",
+    "create_topics",
+    "delete_topic",
+    "elect_preferred_leaders",
+    "leader_of",
+    "wait_for_in_sync",
+]
 
 TIMEOUT_S = 60.0
 TOPICS_PER_REQUEST = 100
@@ -66,6 +75,40 @@ def leader_of(address: Address, name: str, partition: int) -> int:
     found = _admin(address).list_topics(name, timeout=TIMEOUT_S).topics[name].partitions
     leader: int = found[partition].leader
     return leader
+
+
+@final
+class Led(NamedTuple):
+    """A partition: who leads it, and who is the first of its replicas."""
+
+    leader: int
+    preferred: int
+
+
+def all_led(address: Address, prefix: str) -> list[Led]:
+    """Every partition of the topics whose names begin so, as one broker sees it."""
+    topics = _admin(address).list_topics(timeout=TIMEOUT_S).topics
+    return [
+        Led(one.leader, one.replicas[0])
+        for name, topic in topics.items()
+        if name.startswith(prefix)
+        for one in topic.partitions.values()
+    ]
+
+
+def controller_of(address: Address) -> int:
+    """The controller, by its id, as one broker sees it; -1: there is none."""
+    found: int = _admin(address).list_topics(timeout=TIMEOUT_S).controller_id
+    return found
+
+
+def elect_preferred_leaders(address: Address) -> None:
+    """Ask for an election of all partitions; it may go on when this returns."""
+    admin = _admin(address)
+    try:
+        admin.elect_leaders(ElectionType.PREFERRED, None).result(TIMEOUT_S)
+    except (KafkaException, TimeoutError) as error:
+        raise MeasurementFailed(f"election of leaders: {error}"[:300]) from error
 
 
 def wait_for_in_sync(address: Address, name: str, partitions: int, replicas: int) -> None:

@@ -8,6 +8,11 @@ from typing import NamedTuple, TypeVar
 
 from tidemill.wire.api_keys import API_SPECS, ApiKey
 from tidemill.wire.generated.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidemill.wire.generated.describe_log_dirs import (
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -24,6 +29,7 @@ __all__ = [
     "connect",
     "end_offset_sum",
     "end_offsets",
+    "log_bytes",
     "parse_answer",
     "read_frame",
     "request_frame",
@@ -35,6 +41,7 @@ LATEST = -1
 _LENGTH = Struct(">i")
 _ANSWER_BYTES_MAX = 16 << 20
 _LIST_OFFSETS_VERSION = 7
+_LOG_DIRS_VERSION = 1
 M = TypeVar("M", bound=Message)
 
 
@@ -112,6 +119,24 @@ def end_offset_sum(address: Address, topic: str, partitions: int) -> int | None:
     """The number of records of a topic without deletions; None while a partition is not served."""
     ends = end_offsets(address, topic, partitions)
     return None if ends is None else sum(ends)
+
+
+def log_bytes(address: Address, topic: str, partitions: int) -> int:
+    """The size of a topic's logs on one broker."""
+    wanted = DescribableLogDirTopic(topic=topic, partitions=list(range(partitions)))
+    request = DescribeLogDirsRequest(topics=[wanted])
+    with connect(address) as connection:
+        connection.sendall(request_frame(request, ApiKey.DESCRIBE_LOG_DIRS, _LOG_DIRS_VERSION))
+        frame = read_frame(connection)
+    answer = parse_answer(
+        frame, DescribeLogDirsResponse, ApiKey.DESCRIBE_LOG_DIRS, _LOG_DIRS_VERSION
+    )
+    return sum(
+        partition.partition_size
+        for directory in answer.results
+        for found in directory.topics
+        for partition in found.partitions
+    )
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:

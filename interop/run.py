@@ -1,19 +1,21 @@
-"""Clients in other languages against a broker of this working copy: `make interop [ONLY=name]`.
+"""Clients in other languages against brokers of this working copy.
 
-Prints one line per client: pass, fail with the end of its output, or skip with the missing tool.
-Downloads go to build/interop; versions are pinned in java/pom.xml and below, js/package-lock.json
-and go/go.sum.
+`make interop [ONLY=name] [BROKERS=3]`: each client gets a fresh broker, or a fresh cluster. Prints
+one line per client: pass, fail with the end of its output, or skip with the missing tool. Downloads
+go to build/interop; versions are pinned in java/pom.xml and below, js/package-lock.json and go.sum.
 """
 
 # ruff: noqa: T201, S603 - it prints, and it starts programs
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,8 @@ from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import final
 
-from tidemill.testing.broker_process import BrokerProcess
+from tidemill.testing.broker_process import BrokerProcess, faults_in
+from tidemill.testing.cluster_process import ClusterProcess
 
 __all__ = ["main"]
 
@@ -43,32 +46,52 @@ class Failed(Exception):
 
 @final
 @dataclass(frozen=True, slots=True)
+class Brokers:
+    """What a client runs against."""
+
+    bootstrap: str
+    count: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Client:
     name: str
-    run: Callable[[str], None]
-    """Takes the broker's address."""
+    run: Callable[[Brokers], None]
 
 
 def main() -> None:
-    wanted = sys.argv[1] if len(sys.argv) > 1 else ""
-    failed = [client for client in CLIENTS if wanted in client.name and not _passes(client)]
-    sys.exit(1 if failed else 0)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="?", default="", help="clients with this in their names")
+    parser.add_argument("--brokers", type=int, default=1, help="how many; 1 has no supervisor")
+    chosen = parser.parse_args()
+    wanted = [client for client in CLIENTS if chosen.only in client.name]
+    failed = [client for client in wanted if not _passes(client, chosen.brokers)]
+    sys.exit(1 if failed or not wanted else 0)
 
 
-def _passes(client: Client) -> bool:
+@contextmanager
+def _running(count: int) -> Iterator[Brokers]:
+    """Fresh brokers; raises Failed if they found fault with a client."""
+    with TemporaryDirectory() as folder:
+        data_dir = Path(folder) / "data"
+        single, several = BrokerProcess(data_dir), ClusterProcess(data_dir, brokers=count)
+        process = (single if count == 1 else several).start()
+        try:
+            yield Brokers(process.bootstrap, count)
+        finally:
+            process.stop()
+        faults = single.connection_faults() if count == 1 else faults_in(several.log())
+    if faults:
+        # A stock client that the broker finds fault with is a fault of the broker (S7).
+        raise Failed(f"connections closed for a fault\n{_last_lines(os.linesep.join(faults))}")
+
+
+def _passes(client: Client, broker_count: int) -> bool:
     started = monotonic()
     try:
-        with TemporaryDirectory() as folder:
-            broker = BrokerProcess(Path(folder) / "data").start()
-            try:
-                client.run(broker.bootstrap)
-            finally:
-                broker.stop()
-            if faults := broker.connection_faults():
-                # A stock client that the broker finds fault with is a fault of the broker (S7).
-                raise Failed(
-                    f"connections closed for a fault\n{_last_lines(os.linesep.join(faults))}"
-                )
+        with _running(broker_count) as brokers:
+            client.run(brokers)
     except Skipped as why:
         print(f"skip  {client.name}: {why}", flush=True)
     except Failed as why:
@@ -142,15 +165,16 @@ def _kafka_libraries(version: str) -> str:
     return f"{libraries}/*"
 
 
-def _java_clients(version: str, bootstrap: str) -> None:
+def _java_clients(version: str, program: str, brokers: Brokers) -> None:
     _tool("javac")  # a runtime alone cannot run a source file
     libraries = _kafka_libraries(version)
-    _run(_tool("java"), "-cp", libraries, str(HERE / "java" / "Interop.java"), bootstrap)
+    arguments = (brokers.bootstrap, str(brokers.count))
+    _run(_tool("java"), "-cp", libraries, str(HERE / "java" / program), *arguments)
 
 
-def _kafka_tools(version: str, bootstrap: str) -> None:
+def _kafka_tools(version: str, brokers: Brokers) -> None:
     """kafka-topics, -configs, -consumer-groups, -get-offsets, the console tools and perf-test."""
-    java, libraries = _tool("java"), _kafka_libraries(version)
+    java, libraries, bootstrap = _tool("java"), _kafka_libraries(version), brokers.bootstrap
 
     def tool(name: str, *arguments: str, stdin: str = "") -> str:
         server = () if "ProducerPerformance" in name else ("--bootstrap-server", bootstrap)
@@ -200,32 +224,41 @@ def _kafka_tools(version: str, bootstrap: str) -> None:
 # --- others ---------------------------------------------------------------------------------------
 
 
-def _kafkajs(bootstrap: str) -> None:
+def _kafkajs(program: str, brokers: Brokers) -> None:
     npm, node = _tool("npm"), _tool("node")
     folder = BUILD / "js"
     folder.mkdir(parents=True, exist_ok=True)
     for source in (HERE / "js").iterdir():
         shutil.copy(source, folder)
     _run(npm, "ci", "--silent", folder=folder, timeout_s=DOWNLOAD_TIMEOUT_S)
-    _run(node, "interop.js", bootstrap, folder=folder)
+    _run(node, program, brokers.bootstrap, str(brokers.count), folder=folder)
 
 
-def _franz_go(bootstrap: str) -> None:
-    program = BUILD / "franz-go"
+def _go(name: str, folder: str, brokers: Brokers) -> None:
+    program = BUILD / name
     _run(
         *(_tool("go"), "build", "-o", str(program), "."),
-        folder=HERE / "go",
+        folder=HERE / folder,
         timeout_s=DOWNLOAD_TIMEOUT_S,
         environment={"GOFLAGS": "-mod=readonly -buildvcs=false"},
     )
-    _run(str(program), bootstrap)
+    _run(str(program), brokers.bootstrap)
 
 
 CLIENTS = (
-    *(Client(f"kafka-clients {v} (Java)", partial(_java_clients, v)) for v in KAFKA_VERSIONS),
+    *(
+        Client(f"kafka-clients {version} (Java), {name}", partial(_java_clients, version, program))
+        for version in KAFKA_VERSIONS
+        for name, program in (
+            ("records and groups", "Interop.java"),
+            ("transactions", "Transactions.java"),
+        )
+    ),
     *(Client(f"Kafka's tools {v}", partial(_kafka_tools, v)) for v in KAFKA_VERSIONS),
-    Client("kafkajs 2.2.4 (Node)", _kafkajs),
-    Client("franz-go (Go)", _franz_go),
+    Client("kafkajs 2.2.4 (Node)", partial(_kafkajs, "interop.js")),
+    Client("kafkajs 2.2.4 (Node), transactions", partial(_kafkajs, "transactions.js")),
+    Client("franz-go (Go)", partial(_go, "franz-go", "go")),
+    Client("Sarama (Go)", partial(_go, "sarama-interop", "sarama")),
 )
 
 

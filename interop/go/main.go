@@ -1,4 +1,4 @@
-// franz-go against a Tidemill broker: `franz-go HOST:PORT`. The first failure ends it with code 1.
+// franz-go against Tidemill brokers: `franz-go HOST:PORT[,HOST:PORT...]`. The first failure ends it with code 1.
 package main
 
 import (
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -18,16 +19,16 @@ const recordCount = 1000
 var november2023 = time.UnixMilli(1_700_000_000_000)
 
 func main() {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 150*time.Second)
 	defer cancel()
-	if err := runAll(ctx, os.Args[1]); err != nil {
+	if err := runAll(ctx, strings.Split(os.Args[1], ",")); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func runAll(ctx context.Context, bootstrap string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+func runAll(ctx context.Context, bootstrap []string) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap...))
 	if err != nil {
 		return err
 	}
@@ -42,6 +43,10 @@ func runAll(ctx context.Context, bootstrap string) error {
 		{"times", func() error { return times(ctx, admin) }},
 		{"a classic group", func() error { return readAsGroup(ctx, admin, bootstrap, "go-gzip") }},
 		{"deleting records", func() error { return deleteRecords(ctx, admin) }},
+		{"views", func() error { return drainViews(ctx, admin, bootstrap) }},
+		{"commit and abort", func() error { return commitsAndAborts(ctx, admin, bootstrap) }},
+		{"fencing", func() error { return fences(ctx, admin, bootstrap) }},
+		{"consume, transform, produce", func() error { return copies(ctx, admin, bootstrap) }},
 	}
 	for _, check := range checks {
 		if err := check.run(); err != nil {
@@ -76,7 +81,7 @@ func topicLife(ctx context.Context, admin *kadm.Client) error {
 	return err
 }
 
-func roundTrips(ctx context.Context, admin *kadm.Client, bootstrap string) error {
+func roundTrips(ctx context.Context, admin *kadm.Client, bootstrap []string) error {
 	codecs := map[string]kgo.CompressionCodec{
 		"none":   kgo.NoCompression(),
 		"gzip":   kgo.GzipCompression(),
@@ -95,7 +100,7 @@ func roundTrips(ctx context.Context, admin *kadm.Client, bootstrap string) error
 func roundTrip(
 	ctx context.Context,
 	admin *kadm.Client,
-	bootstrap string,
+	bootstrap []string,
 	name string,
 	codec kgo.CompressionCodec,
 ) error {
@@ -104,7 +109,7 @@ func roundTrip(
 		return err
 	}
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(bootstrap...),
 		kgo.ProducerBatchCompression(codec),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
@@ -156,9 +161,9 @@ func readBack(ctx context.Context, client *kgo.Client) error {
 	return nil
 }
 
-func readAsGroup(ctx context.Context, admin *kadm.Client, bootstrap, topic string) error {
+func readAsGroup(ctx context.Context, admin *kadm.Client, bootstrap []string, topic string) error {
 	client, err := kgo.NewClient(
-		kgo.SeedBrokers(bootstrap),
+		kgo.SeedBrokers(bootstrap...),
 		kgo.ConsumerGroup("go-group"),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),

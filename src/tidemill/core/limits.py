@@ -115,8 +115,12 @@ VIEW_LOOK_BYTES_MAX = 4 * MIB
 """Stored bytes of one partition that a fetch of a view looks at before it is answered."""
 VIEW_FETCH_LOOK_BYTES_MAX = 16 * MIB
 """The same of all partitions of a fetch; one more is begun below it."""
+VIEW_FETCH_PARTITIONS_MAX = 256
+"""Partitions of views that a fetch looks at: to begin with one takes some tens of microseconds."""
 VIEW_WORK_PER_SLICE = 256 * KIB
 """Records that are matched or copied per turn of the loop, in bytes: about a millisecond."""
+VIEW_BATCH_WORK = 2 * KIB
+"""What one batch costs in that unit, beside its records: many have just one."""
 VIEW_LOOP_BATCH_BYTES_MAX = 256 * KIB
 """A batch of a view that decompresses to more does so in a thread: about a millisecond."""
 VIEW_PACKED_BYTES_MIN = 8 * KIB

@@ -19,6 +19,7 @@ from typing import final
 from tidemill.core.limits import (
     MATCHLESS_BYTES_MIN,
     RECORD_WORK,
+    VIEW_BATCH_WORK,
     VIEW_LOOP_BATCH_BYTES_MAX,
     VIEW_PACKED_BYTES_MIN,
     VIEW_WORK_PER_SLICE,
@@ -113,6 +114,7 @@ class ViewWalk:
         for chunk in chunks:
             self._chunk, self._run = memoryview(chunk), None
             for position, header in iter_headers(self._chunk):
+                yield from self._pace(VIEW_BATCH_WORK)
                 if header.next_offset <= self.next_offset:
                     continue
                 has_room = yield from self._look(position, header)
@@ -130,7 +132,6 @@ class ViewWalk:
         first = max(header.base_offset, self._fetch_offset)
         if self._matchless.end_from(first) > header.last_offset:
             self._quiet_bytes += header.size_bytes
-            yield from self._pace(HEADER_BYTES)
             return True
         if header.record_count == 0:
             return True
@@ -179,25 +180,24 @@ class ViewWalk:
             append_time = header.max_timestamp
         matched, last_delta, position, done = 0, -1, 0, 0
         while done < header.record_count:
-            count = min(header.record_count - done, header_match.CHUNK_RECORDS)
-            before = position
-            position, more, last = header_match.match(
+            looked, work, position, more, last = header_match.match(
                 self._program,
                 section,
                 position,
                 len(section),
                 done,
-                count,
+                min(header.record_count - done, header_match.CHUNK_RECORDS),
                 header.base_timestamp,
                 append_time,
                 self._partition,
                 max(0, self._fetch_offset - header.base_offset),
+                VIEW_WORK_PER_SLICE,
                 verdicts,
             )
             matched += more
             last_delta = max(last_delta, last)
-            done += count
-            yield from self._pace(position - before + count * RECORD_WORK)
+            done += looked
+            yield from self._pace(work + looked * RECORD_WORK)
         return matched, last_delta
 
     def _pick(

@@ -48,7 +48,11 @@ cdef i64 _EXACT_DIGITS_MAX
 cdef i64 _NUMBER_BYTES_MAX
 cdef i64 _INT64_MAX
 cdef i64 _INT64_MIN
+cdef i64 _TEXT_BYTES_MAX
+cdef i64 _ROUTE_BYTES_MAX
 cdef i64 _NET_BYTES
+cdef i64 _BUCKETS
+cdef i64 _NO_SLOT
 cdef i64 _COMMA
 cdef i64 _DOT
 cdef i64 _SPACE
@@ -63,6 +67,8 @@ cdef class Program:
     cdef i64[::1] routes
     cdef i64[::1] names
     cdef i64 slots
+    cdef i64[::1] heads
+    cdef i64[::1] nexts
     cdef i64[::1] starts
     cdef i64[::1] sizes
     cdef i64[::1] kinds
@@ -75,23 +81,27 @@ cdef class Program:
     cdef i64 key_bytes
     cdef bint has_time
     cdef i64 timestamp
+    cdef i64 work
 
-@cython.locals(rows=cython.longlong[::1], target="unsigned char[::1]", position=Py_ssize_t,
-               matched=i64, last_delta=i64, record=i64, row=i64, verdict=int)
+@cython.locals(rows=cython.longlong[::1], target="unsigned char[::1]", position=i64,
+               matched=i64, looked=i64, last_delta=i64, row=i64, verdict=int)
 cpdef tuple match(
     Program program, const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end, i64 first,
     i64 count, i64 base_timestamp, i64 append_time, i64 partition, i64 from_delta,
-    bytearray verdicts
+    i64 work_max, bytearray verdicts
 )
 
 cdef void _set_time(Program program, i64 base, i64 delta, i64 append_time) except *
 
 @cython.locals(starts=cython.longlong[::1], sizes=cython.longlong[::1],
-               names=cython.longlong[::1], pool="const unsigned char[::1]", slots=i64, slot=i64,
+               names=cython.longlong[::1], pool="const unsigned char[::1]",
+               heads=cython.longlong[::1], slot=i64,
                name_bytes=i64, name_at=i64, value_bytes=i64, value_at=i64, _=i64)
 cdef void _find_headers(
     Program program, const unsigned char[::1] buf, i64 position, i64 end, i64 count
 ) except *
+
+cdef i64 _bucket(const unsigned char[::1] text, i64 start, i64 size) except -1
 
 @cython.locals(raw=u64, byte=u64, shift=int, value=i64)
 cdef (i64, i64) _size_at(const unsigned char[::1] buf, i64 position, i64 end) except *
@@ -145,14 +155,16 @@ cdef void _calculate(Program program, i64 operation, i64 top) except *
 cdef void _negate(Program program, i64 top) except *
 
 @cython.locals(kinds=cython.longlong[::1], longs=cython.longlong[::1], order=i64, left=double,
-               right=double)
+               right=double, shorter=i64)
 cdef void _compare(
     Program program, const unsigned char[::1] buf, i64 operation, i64 accepted, i64 top
 ) except *
 
 @cython.locals(pool="const unsigned char[::1]", left_bytes=i64, right_bytes=i64, left_at=i64,
                right_at=i64, left_in_pool=bint, right_in_pool=bint, place=i64, left=int, right=int)
-cdef i64 _order_texts(Program program, const unsigned char[::1] buf, i64 top) except -1
+cdef i64 _order_texts(
+    Program program, const unsigned char[::1] buf, i64 top, i64 shorter
+) except -1
 
 @cython.locals(start=i64, end=i64)
 cdef void _like(Program program, const unsigned char[::1] buf, i64 net, i64 top) except *
@@ -163,7 +175,7 @@ cdef bint _is_like(
     Program program, const unsigned char[::1] buf, i64 start, i64 end, i64 net
 ) except -1
 
-@cython.locals(code=cython.longlong[::1], slot=i64, start=i64, size=i64, found=bint)
+@cython.locals(code=cython.longlong[::1], slot=i64, start=i64, size=i64, longest=i64, found=bint)
 cdef void _look_up(Program program, const unsigned char[::1] buf, i64 at, i64 top) except *
 
 @cython.locals(code=cython.longlong[::1], position=i64, tag_at=i64, tag_end=i64)

@@ -9,9 +9,12 @@ three values). For each record the headers that the program names are found firs
 a name counts, and their ranges stand in *slots*.
 
 Nothing here goes back in a text: patterns are automata whose state is one 64-bit number
-(`delivery/filter/patterns.py`), so a record costs at most its bytes times the terms of the selector
-(S37). Arithmetic is in doubles; what is not a finite number is null. Comparing two whole numbers is
-exact. A program keeps its stack, so it must not run in two threads at once.
+(`delivery/filter/patterns.py`), so a text costs its bytes times the terms of the selector (S37).
+That is still too long for a text as large as a record can be, on the event loop: whether a pattern
+or another header fits a text of more than 32 KiB is unknown, and so is any route of a routing key
+of more than 1 KiB. `match` ends early once its work is used up; one record costs a few milliseconds
+at most. Arithmetic is in doubles; what is not a finite number is null. Comparing two whole numbers
+is exact. A program keeps its stack, so it must not run in two threads at once.
 """
 
 from __future__ import annotations
@@ -109,10 +112,16 @@ _ABSENT = -2
 _EXACT_DIGITS_MAX = 18
 _NUMBER_BYTES_MAX = 64
 """A longer text is not read as a number."""
+_TEXT_BYTES_MAX = 32 * 1024
+"""Whether a longer text is like a pattern, has a tag or equals another such header is unknown."""
+_ROUTE_BYTES_MAX = 1024
+"""A longer routing key is not looked at: each of its words may cost all words of a pattern."""
 _REAL_MAX = 1.7976931348623157e308
 _INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 _INT64_MIN = -0x8000_0000_0000_0000
 _NET_BYTES = 256
+_BUCKETS = 256
+_NO_SLOT = -1
 _COMMA = 0x2C
 _DOT = 0x2E
 _SPACE = 0x20
@@ -139,6 +148,13 @@ class Program:
         self.routes = routes
         self.names = names
         self.slots = len(names) // 2
+        self.heads = array("q", [_NO_SLOT]) * _BUCKETS
+        """The first slot of each bucket of names; the others of it follow in `nexts`."""
+        self.nexts = array("q", [_NO_SLOT]) * self.slots
+        for slot in range(self.slots):
+            bucket = _bucket(pool, names[slot * 2], names[slot * 2 + 1])
+            self.nexts[slot] = self.heads[bucket]
+            self.heads[bucket] = slot
         self.starts = array("q", bytes(8 * self.slots))
         self.sizes = array("q", bytes(8 * self.slots))
         self.kinds = array("q", bytes(8 * height))
@@ -151,6 +167,8 @@ class Program:
         self.key_bytes = -1
         self.has_time = False
         self.timestamp = 0
+        self.work = 0
+        """Bytes that were looked at since `match` began, those of a text once for each term."""
 
 
 def match(
@@ -164,24 +182,29 @@ def match(
     append_time: int,
     partition: int,
     from_delta: int,
+    work_max: int,
     verdicts: bytearray,
-) -> tuple[int, int, int]:
+) -> tuple[int, int, int, int, int]:
     """Look at `count` records from `start` on, the first of which is number `first` of its batch.
 
     `verdicts[n]` becomes 1 if record n matches, else 0; records with an offset delta below
-    `from_delta` never do. `append_time` is the time of all records; -1: each has its own. Returns
-    where the records end, how many matched, and the offset delta of the last one, or -1.
+    `from_delta` never do. `append_time` is the time of all records; -1: each has its own. Fewer are
+    looked at if they take more than `work_max`, in bytes. Returns how many were and what they took,
+    where they end, how many of them matched, and the offset delta of the last one that did, or -1.
     """
     if not 0 <= count <= CHUNK_RECORDS or not 0 <= first <= len(verdicts) - count:
         raise ValueError("more records than there is room for")
     rows = program.table
     target = memoryview(verdicts)
-    position = index(buf, start, end, first, count, rows)
+    index(buf, start, end, first, count, rows)
     program.partition = partition
+    program.work = 0
+    position = start
     matched = 0
+    looked = 0
     last_delta = -1
-    for record in range(count):
-        row = record * 9
+    while looked < count and program.work < work_max:
+        row = looked * 9
         verdict = 0
         if rows[row] >= from_delta:
             program.key_at = rows[row + 2]
@@ -193,8 +216,11 @@ def match(
                 verdict = 1
                 matched += 1
                 last_delta = rows[row]
-        target[first + record] = verdict
-    return position, matched, last_delta
+        target[first + looked] = verdict
+        looked += 1
+        program.work += rows[row + 8] - position
+        position = rows[row + 8]
+    return looked, program.work, position, matched, last_delta
 
 
 def _set_time(program: Program, base: int, delta: int, append_time: int) -> None:
@@ -213,19 +239,29 @@ def _find_headers(program: Program, buf: Buffer, position: int, end: int, count:
     sizes = program.sizes
     names = program.names
     pool = program.pool
-    slots = program.slots
-    for slot in range(slots):
+    heads = program.heads
+    for slot in range(program.slots):
         sizes[slot] = _ABSENT
     for _ in range(count):
         name_bytes, name_at = _size_at(buf, position, end)
         value_bytes, value_at = _size_at(buf, name_at + name_bytes, end)
         position = value_at + (value_bytes if value_bytes > 0 else 0)
-        for slot in range(slots):
+        slot = heads[_bucket(buf, name_at, name_bytes)]
+        while slot != _NO_SLOT:
             if names[slot * 2 + 1] == name_bytes and _equal(
                 buf, name_at, pool, names[slot * 2], name_bytes
             ):
                 starts[slot] = value_at
                 sizes[slot] = value_bytes
+                break
+            slot = program.nexts[slot]
+
+
+def _bucket(text: Buffer, start: int, size: int) -> int:
+    """Of a name: by its length and its ends, so that most headers are compared with no name."""
+    if size == 0:
+        return 0
+    return (size + 31 * text[start] + 101 * text[start + size - 1]) % _BUCKETS
 
 
 def _size_at(buf: Buffer, position: int, end: int) -> tuple[int, int]:
@@ -477,7 +513,14 @@ def _compare(program: Program, buf: Buffer, operation: int, accepted: int, top: 
         kinds[top] = _NULL
         return
     if operation == _COMPARE_TEXTS:
-        order = _order_texts(program, buf, top)
+        shorter = program.lengths[top]
+        if shorter > program.lengths[top + 1]:
+            shorter = program.lengths[top + 1]
+        if shorter > _TEXT_BYTES_MAX:
+            kinds[top] = _NULL
+            return
+        program.work += shorter
+        order = _order_texts(program, buf, top, shorter)
     elif kinds[top] == _REAL or kinds[top + 1] == _REAL:
         left = _real_at(program, top)
         right = _real_at(program, top + 1)
@@ -490,7 +533,8 @@ def _compare(program: Program, buf: Buffer, operation: int, accepted: int, top: 
     longs[top] = 1 if order & accepted else 0
 
 
-def _order_texts(program: Program, buf: Buffer, top: int) -> int:
+def _order_texts(program: Program, buf: Buffer, top: int, shorter: int) -> int:
+    """`shorter` is the length of the shorter one."""
     pool = program.pool
     left_bytes = program.lengths[top]
     right_bytes = program.lengths[top + 1]
@@ -498,7 +542,7 @@ def _order_texts(program: Program, buf: Buffer, top: int) -> int:
     right_at = program.longs[top + 1]
     left_in_pool = program.kinds[top] == _POOL_TEXT
     right_in_pool = program.kinds[top + 1] == _POOL_TEXT
-    for place in range(left_bytes if left_bytes < right_bytes else right_bytes):
+    for place in range(shorter):
         left = pool[left_at + place] if left_in_pool else buf[left_at + place]
         right = pool[right_at + place] if right_in_pool else buf[right_at + place]
         if left != right:
@@ -514,6 +558,9 @@ def _order_texts(program: Program, buf: Buffer, top: int) -> int:
 def _like(program: Program, buf: Buffer, net: int, top: int) -> None:
     if program.kinds[top] == _NULL:
         return
+    if program.lengths[top] > _TEXT_BYTES_MAX:
+        program.kinds[top] = _NULL
+        return
     start = program.longs[top]
     end = start + program.lengths[top]
     program.longs[top] = 1 if _is_like(program, buf, start, end, net) else 0
@@ -525,6 +572,7 @@ def _is_like(program: Program, buf: Buffer, start: int, end: int, net: int) -> b
     stays = nets[net + _NET_BYTES]
     goes_on = nets[net + _NET_BYTES + 1]
     accepted = nets[net + _NET_BYTES + 2]
+    program.work += end - start
     state = 1
     for position in range(start, end):
         byte = buf[position]
@@ -538,12 +586,13 @@ def _is_like(program: Program, buf: Buffer, start: int, end: int, net: int) -> b
 
 
 def _look_up(program: Program, buf: Buffer, at: int, top: int) -> None:
-    """TAG_IS, TAG_LIKE and ROUTES; null if the record has no such header."""
+    """TAG_IS, TAG_LIKE and ROUTES; null if the record has no such header, or a very long one."""
     code = program.code
     slot = code[at + 1]
     start = program.starts[slot]
     size = program.sizes[slot]
-    if size < 0:
+    longest = _ROUTE_BYTES_MAX if code[at] == _ROUTES else _TEXT_BYTES_MAX
+    if size < 0 or size > longest:
         program.kinds[top] = _NULL
         return
     if code[at] == _ROUTES:
@@ -557,6 +606,7 @@ def _look_up(program: Program, buf: Buffer, at: int, top: int) -> None:
 def _has_tag(program: Program, buf: Buffer, start: int, end: int, at: int) -> bool:
     """Whether one of the tags between commas, without the spaces around it, is the one wanted."""
     code = program.code
+    program.work += end - start
     position = start
     while position <= end:
         tag_end = position
@@ -584,6 +634,7 @@ def _is_routed(program: Program, buf: Buffer, start: int, end: int, route: int, 
     """Whether the words between dots are those of the pattern."""
     nets = program.nets
     stays = nets[program.routes[route + count * 2]]
+    program.work += (end - start) * count
     state = 1
     position = start
     while position <= end:

@@ -18,7 +18,7 @@ from tidemill.core.clock import SystemClock
 from tidemill.core.errors import TidemillError
 from tidemill.testing.child_process import STOP_TIMEOUT_S, ChildProcess
 
-__all__ = ["TIDEMILL", "BrokerProcess", "BrokerStartFailed", "up_command"]
+__all__ = ["TIDEMILL", "BrokerProcess", "BrokerStartFailed", "faults_in", "up_command"]
 
 TIDEMILL: Final = (sys.executable, "-m", "tidemill.cli.main")
 """The `tidemill` command of this interpreter, whether or not its script is installed."""
@@ -118,13 +118,17 @@ class BrokerProcess:
 
         Of each client address at least the first fault in a minute is there.
         """
-        lines = self.log_path.read_text(errors="replace").splitlines()
-        return [line for line in lines if _FAULT.search(line)]
+        return faults_in(self.log_path.read_text(errors="replace"))
 
     def _start_failed(self, process: ChildProcess, reason: str) -> BrokerStartFailed:
         failure = BrokerStartFailed(f"the broker did not start: {reason}")
         failure.add_note(process.log()[-_LOG_SHOWN_CHARS:])
         return failure
+
+
+def faults_in(log: str) -> list[str]:
+    """Lines of a broker's log about connections that it closed for a fault."""
+    return [line for line in log.splitlines() if _FAULT.search(line)]
 
 
 def up_command(

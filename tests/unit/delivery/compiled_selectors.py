@@ -25,7 +25,7 @@ def matches(flavour: str, selector: str, records: list[Facts]) -> list[bool]:
     data = memoryview(build_batch(rows))
     header = read_header(data)
     verdicts = bytearray(len(rows))
-    end, matched, last = hot.match(
+    looked, work, end, matched, last = hot.match(
         program,
         data,
         HEADER_BYTES,
@@ -36,8 +36,11 @@ def matches(flavour: str, selector: str, records: list[Facts]) -> list[bool]:
         -1,
         records[0].partition,
         0,
+        1 << 62,
         verdicts,
     )
+    assert looked == len(rows)
+    assert work >= len(data) - HEADER_BYTES
     assert end == len(data)
     assert matched == sum(verdicts)
     assert last == max((place for place, verdict in enumerate(verdicts) if verdict), default=-1)

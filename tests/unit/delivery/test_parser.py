@@ -73,6 +73,7 @@ def test_an_error_names_its_column(text, column, words):
         ("NOT " * 1_000 + "a", "deep"),
         ("-" * 2_000 + "a = 1", "deep"),
         (" OR ".join(["a=1"] * 500), "terms"),
+        (" OR ".join(["TRUE"] * 500), "terms"),
         ("+".join(["a"] * 2_000) + " = 1", "terms"),
         (f"a IN ({','.join(['1'] * 2_000)})", "terms"),
         (f"a LIKE '{'_' * (SELECTOR_PATTERN_PARTS_MAX + 1)}'", "a pattern has"),

@@ -163,10 +163,49 @@ def test_S37_a_like_bomb_takes_one_step_per_byte(flavour):
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 def test_S37_a_route_of_many_hashes_takes_one_step_per_word(flavour):
-    key = Facts(headers=[("tidemill.routing-key", b".".join([b"a"] * 5_000))])
+    key = Facts(headers=[("tidemill.routing-key", b".".join([b"a"] * 500))])
     pattern = ".".join(["#.a"] * SELECTOR_PATTERN_PARTS_MAX)
     assert matches(flavour, f"routes('{pattern}')", [key]) == [True]
     assert matches(flavour, f"routes('{pattern[:-1]}b')", [key]) == [False]
+
+
+LONG = Facts(
+    headers=[(name, b"x" * 40_000) for name in ("a", "b", "tidemill.tags", "tidemill.routing-key")],
+    key=b"x" * 40_000,
+)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "a LIKE 'x%'",
+        "_key LIKE 'x%'",
+        "a = b",
+        f"tag = '{'x' * 40}'",
+        "tag LIKE 'x%'",
+        "routes('#')",
+    ],
+)
+def test_S37_it_is_unknown_what_a_very_long_text_is_like(flavour, selector):
+    """A record of a megabyte would hold the loop for a tenth of a second."""
+    assert matches(flavour, selector, [LONG]) == [False]
+    assert matches(flavour, f"NOT ({selector})", [LONG]) == [False]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_a_very_long_text_is_there_and_differs_from_a_short_one(flavour):
+    selector = "a IS NOT NULL AND tag IS NOT NULL AND a <> 'x' AND a > 'x' AND NOT a = 'y'"
+    assert matches(flavour, selector, [LONG]) == [True]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_names_that_look_alike_are_told_apart(flavour):
+    names = [f"a{middle}z" for middle in "bcdefgh"]
+    record = Facts(headers=[(name, name.encode()) for name in [*names, ""]])
+    selector = " AND ".join(f"{name} = '{name}'" for name in names)
+    assert matches(flavour, f"{selector} AND \"\" = ''", [record]) == [True]
+    assert matches(flavour, f"{selector} AND axz IS NULL", [record]) == [True]
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

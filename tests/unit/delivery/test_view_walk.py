@@ -279,3 +279,33 @@ def test_I40_a_drained_view_is_the_filtered_base(batches, bytes_max, fetch_offse
             position = part[1] + 1 if part[0] == "skip" else records[-1] + 1
         assert position > before
     assert got == wanted
+
+
+# --- slices --------------------------------------------------------------------------------------
+
+
+def slices(walk, *batches):
+    """Into how many pieces the work is cut."""
+    return 1 + sum(1 for job in walk.steps(batches) if job is None)
+
+
+@pytest.mark.parametrize("region", ["eu", "us"])
+def test_S11_many_batches_of_one_record_are_many_slices(region):
+    """One takes about ten microseconds, however few bytes it has."""
+    stored = b"".join(batch(offset, [region]) for offset in range(1_000))
+    assert slices(walk_of(), stored) >= 1_000 / 150
+
+
+def test_S11_known_batches_are_cut_into_slices_too():
+    known = MatchlessRanges()
+    known.add(0, 1_000)
+    stored = b"".join(batch(offset, ["us"]) for offset in range(1_000))
+    assert slices(walk_of(matchless=known), stored) >= 1_000 / 150
+
+
+def test_S37_S11_each_term_counts_where_the_work_is_cut():
+    record = Record(b"v", headers=[("a", b"x" * 30_000)])
+    stored = bytes(build_batch([record] * 20))
+    once = slices(walk_of("a LIKE '%y0'"), stored)
+    many = slices(walk_of(" OR ".join(f"a LIKE '%y{n}'" for n in range(60))), stored)
+    assert many >= 20 > once

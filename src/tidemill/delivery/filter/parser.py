@@ -258,6 +258,7 @@ class _Parser:
     def _condition(self, node: _Node, token: Token) -> Condition:
         """A node as a condition: a header alone is true if its text is."""
         if isinstance(node, Literal) and isinstance(node.value, bool):
+            self._count_term(token)
             return Constant(node.value)
         if isinstance(node, Field) and node.kind is FieldKind.HEADER:
             return self._comparison(token, Order.EQUAL, node, Literal(True))

@@ -18,8 +18,9 @@ from typing import final
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import (
     SELECTOR_PROGRAMS_MAX,
+    VIEW_FETCH_LOOK_BYTES_MAX,
+    VIEW_FETCH_PARTITIONS_MAX,
     VIEW_LOOK_BYTES_MAX,
-    VIEW_LOOP_BATCH_BYTES_MAX,
 )
 from tidemill.core.loop.pacing import next_turn
 from tidemill.delivery.filter.lexer import SelectorError
@@ -70,9 +71,11 @@ class ViewRead:
         """Where the answer goes."""
         self.size_bytes = size_bytes
         """The most that the answer is expected to have."""
+        self.looked_bytes = found.size_bytes
+        """What is to be filtered."""
         cold_bytes = 0 if found.load is None else found.size_bytes
-        self.memory_bytes = size_bytes + cold_bytes + VIEW_LOOP_BATCH_BYTES_MAX
-        """What filtering may hold: the answer, what was read for it, and one batch unpacked."""
+        self.memory_bytes = size_bytes + cold_bytes
+        """What filtering may hold: the answer and what was read for it."""
 
     async def run(self, disk: Disk, long_batches: asyncio.Semaphore) -> None:
         """Filter the batches into `data`; KafkaError or StorageFault.
@@ -146,6 +149,10 @@ class ViewReader:
     def __init__(self) -> None:
         self._programs: OrderedDict[str, Program] = OrderedDict()
         self._matchless = MatchlessCache()
+
+    def may_look_on(self, partitions: int, looked_bytes: int) -> bool:
+        """Whether a fetch that looks at so much looks at one partition more."""
+        return partitions < VIEW_FETCH_PARTITIONS_MAX and looked_bytes < VIEW_FETCH_LOOK_BYTES_MAX
 
     def try_read(
         self,

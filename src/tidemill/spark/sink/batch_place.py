@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Self, final
+from uuid import UUID
+
+from tidemill.core.errors import UserError
 
 __all__ = ["BatchPlace", "TaskPlace", "task_place"]
 
@@ -44,6 +47,7 @@ class TaskPlace:
 
 
 def task_place() -> TaskPlace:
+    """Raises UserError if the user has hidden the run from its tasks."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -52,5 +56,16 @@ def task_place() -> TaskPlace:
     batch_id, query_id = context.getLocalProperty(_BATCH), context.getLocalProperty(_QUERY)
     batch = None
     if batch_id is not None and query_id is not None:
-        batch = BatchPlace(query_id, context.getLocalProperty(_RUN) or "", int(batch_id))
+        batch = BatchPlace(query_id, _run_id(context.getLocalProperty(_RUN)), int(batch_id))
     return TaskPlace(batch, context.attemptNumber())
+
+
+def _run_id(job_group: str | None) -> str:
+    """Spark tells the run by no other way than the job group, which a user can set, too."""
+    try:
+        return str(UUID(job_group))
+    except (TypeError, ValueError):
+        raise UserError(
+            "delivery=exactly_once in foreachBatch needs the job group that Spark has set, the id "
+            f"of the query's run, and it is {job_group!a}: do not call setJobGroup there"
+        ) from None

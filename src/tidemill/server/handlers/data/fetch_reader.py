@@ -16,12 +16,7 @@ from typing import final
 from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
-from tidemill.core.limits import (
-    FETCH_COPY_BYTES_MAX,
-    KIB,
-    VIEW_FETCH_LOOK_BYTES_MAX,
-    VIEW_LOOK_BYTES_MAX,
-)
+from tidemill.core.limits import FETCH_COPY_BYTES_MAX, KIB
 from tidemill.core.loop.pacing import next_turn
 from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.partition import NO_EPOCH, Partition
@@ -67,6 +62,8 @@ class FetchReader:
     __slots__ = (
         "_context",
         "_copied_bytes",
+        "_leaves_views",
+        "_looked_bytes",
         "_request",
         "_targets",
         "bytes_found",
@@ -92,6 +89,10 @@ class FetchReader:
         self._targets = targets
         self._copied_bytes = 0
         """Of this turn of the loop: batches that were read into new memory."""
+        self._looked_bytes = 0
+        """Stored bytes that are to be filtered."""
+        self._leaves_views = False
+        """A partition of a view has more, but this fetch looks at enough already."""
         self.partitions: list[Partition] = []
         """The partitions that could be read: all of them, unless there is an error."""
         self.reads_committed = request.isolation_level == READ_COMMITTED
@@ -130,7 +131,8 @@ class FetchReader:
         """Forget the last read; the bytes that this one may find."""
         self.partitions = []
         self.cold, self.views = [], []
-        self.bytes_found = 0
+        self.bytes_found = self._looked_bytes = 0
+        self._leaves_views = False
         self.must_answer = self.repeats_error = False
         services = self._context.services
         memory = services.response_memory
@@ -201,9 +203,11 @@ class FetchReader:
         self.reads_views = True
         if self.reads_committed:
             data.aborted_transactions = []
-        if len(self.views) * VIEW_LOOK_BYTES_MAX >= VIEW_FETCH_LOOK_BYTES_MAX:
+        views = self._context.services.views
+        if not views.may_look_on(len(self.views), self._looked_bytes):
+            self._leaves_views = self._leaves_views or target.fetch_offset < end_offset
             return 0
-        found = self._context.services.views.try_read(
+        found = views.try_read(
             view,
             partition,
             data,
@@ -215,6 +219,7 @@ class FetchReader:
         if found is None:
             return 0
         self.views.append(found)
+        self._looked_bytes += found.looked_bytes
         self.bytes_found += found.size_bytes
         return found.size_bytes
 
@@ -224,7 +229,7 @@ class FetchReader:
 
     def found_only_quiet_views(self) -> bool:
         """Whether nothing that was read, once it is filtered, is worth an answer."""
-        if self.must_answer or self.cold:
+        if self.must_answer or self.cold or self._leaves_views:
             return False
         looked_bytes = sum(view.size_bytes for view in self.views)
         return looked_bytes == self.bytes_found and all(view.is_quiet for view in self.views)

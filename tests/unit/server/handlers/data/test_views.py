@@ -394,3 +394,50 @@ def test_a_long_history_without_a_match_is_not_waited_for(viewed, monkeypatch):
     for _ in range(3):
         send(viewed, "us")
     assert offsets(fetch(viewed, 0, max_wait_ms=500)) == ([], 1)
+
+
+# --- many partitions -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wide(broker):
+    """A view of ten partitions, more than one fetch looks at whole."""
+    broker.make_topic("orders", partitions=10)
+    broker.make_topic("orders.eu", partitions=-1, overrides=VIEW)
+    return broker
+
+
+def send_to(broker, index, *regions):
+    records = [Record(b"v", timestamp=NOW_MS, headers=[("region", r.encode())]) for r in regions]
+    batch = build_batch(records)
+    broker.partition("orders", index).append(memoryview(batch), acks=1, now_ms=NOW_MS)
+
+
+def fetch_all(broker, **fields):
+    """The answer for all ten partitions, which must not have to wait."""
+    wanted = [
+        FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
+        for index in range(10)
+    ]
+    topics = [FetchTopic(topic="orders.eu", partitions=wanted)]
+    asked = FetchRequest(max_bytes=1 << 20, min_bytes=1, topics=topics, **fields)
+    answer = broker.start_deferred(asked, 12)
+    turns(broker)
+    return {one.partition_index: one for one in value_of(answer).responses[0].partitions}
+
+
+def test_a_fetch_looks_at_as_many_partitions_as_have_little(wide):
+    for index in range(10):
+        send_to(wide, index, "us", "eu")
+    data = fetch_all(wide)
+    assert [offsets(data[index]) for index in range(10)] == [([1], 2)] * 10
+
+
+def test_a_fetch_does_not_wait_while_partitions_are_left_to_look_at(wide, monkeypatch):
+    monkeypatch.setattr("tidemill.server.fetching.view_reader.VIEW_FETCH_LOOK_BYTES_MAX", 1)
+    for index in range(9):
+        send_to(wide, index, "us")
+    send_to(wide, 9, "eu")
+    data = fetch_all(wide, max_wait_ms=10_000)
+    assert offsets(data[0]) == ([], 1)
+    assert not data[9].records

@@ -1,0 +1,51 @@
+"""A lab without brokers: every run of the driver gives the sample of its subject."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+from bench.judgement import alternate
+from bench.lab import Sizes
+
+SIZES = Sizes(
+    rounds=1,
+    small_megabytes=300,
+    large_megabytes=800,
+    consume_megabytes=1_000,
+    latency_records=4_000,
+    e2e_seconds=8,
+    raw_seconds=3.0,
+    backlog_gb=(1, 20),
+    idle_topics=2_000,
+    idle_connections=15_000,
+    spark_records=5_000_000,
+)
+
+
+class FakeLab:
+    """Samples by the name of a subject; `asked` is what the driver was asked for."""
+
+    sizes = SIZES
+
+    def __init__(self, **samples):
+        self._samples = samples
+        self.asked = []
+
+    @property
+    def has_kafka(self):
+        return "kafka" in self._samples
+
+    def shared(self, name):
+        return SimpleNamespace(name=name, address=None)
+
+    @contextmanager
+    def topic(self, broker, *, flush="os"):
+        yield "topic"
+
+    def qbench(self, broker, topic, mode, *arguments):
+        self.asked.append((mode, *arguments))
+        return dict(self._samples[broker.name])
+
+    def compare(self, ours, theirs):
+        return alternate(self.sizes.rounds, ours, theirs)
