@@ -90,6 +90,7 @@ class TransactionVerification:
         producer_id, epoch = _producer_of(records)
         if partition.log.producers.continues(producer_id, epoch):
             return
+        partition.check_leader()  # `run` asks about partitions that are led here, and no others
         verdict = self._verdicts.get(partition.name)
         if verdict is None:
             self._check_request()
