@@ -27,6 +27,15 @@ settings.register_profile(
 settings.load_profile("tidemill")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--kill-points",
+        choices=("some", "all"),
+        default="some",
+        help="at how many points of a batch Spark drivers are killed (`make kills`: at all)",
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_is_heard() -> None:
     """A shell starts background jobs with SIGINT ignored, and their children inherit that."""

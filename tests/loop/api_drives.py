@@ -391,7 +391,7 @@ async def transactions(stage: Stage) -> None:
     await stage.ask(TxnOffsetCommitRequest(topics=topics, **named, **producer), 3)
     await stage.ask(DescribeTransactionsRequest(transactional_ids=["pay"]), 0)
     await stage.ask(EndTxnRequest(transactional_id="pay", committed=True, **producer), 3)
-    await stage.ask(ListTransactionsRequest(), 1)
+    await stage.ask(ListTransactionsRequest(transactional_id_pattern=".*"), 2)
     await markers(stage)
 
 

@@ -8,6 +8,7 @@ What it checks, for the partitions of a topic that is never deleted:
 - I14  every member of the in-sync set that was let in has what the leader's marks say, and every
        one has flushed up to the durable offset; the high watermark stands still while the set is
        too small
+- I23  on one leader in one epoch the last stable offset never goes back, nor beyond the watermark
 
 It changes nothing and reads only what tests may read: a run with it is the run without it.
 """
@@ -24,8 +25,8 @@ from tidemill.testing.sim.world import SimWorld
 
 __all__ = ["InvariantBroken", "Probe"]
 
-_Sample = tuple[int, int, int, bool]
-"""Epoch, high watermark, log end, and whether too few are in sync."""
+_Sample = tuple[int, int, int, bool, int]
+"""Epoch, high watermark, log end, whether too few are in sync, and the last stable offset."""
 
 
 class InvariantBroken(AssertionError):
@@ -86,7 +87,8 @@ class Probe:
             if not copy.is_leader:
                 continue
             end, mark = copy.log.log_end_offset, copy.high_watermark
-            sample = (copy.leader_epoch, mark, end, len(copy.isr) < copy.effective_in_sync_min)
+            is_small = len(copy.isr) < copy.effective_in_sync_min
+            sample = (copy.leader_epoch, mark, end, is_small, copy.last_stable_offset())
             now[copy] = sample
             before = last.get(copy)
             if sample == before:
@@ -122,6 +124,11 @@ class Probe:
         )
         stood_still = mark == before[1] or not (before[3] and now[3])
         self._expect(stood_still, f"I14: {place}: the mark moved with {copy.isr} in sync")
+        stable = now[4]
+        self._expect(
+            before[4] <= stable <= mark,
+            f"I23: {place}: stable at {before[4]}, then at {stable}, high watermark {mark}",
+        )
 
     def _check_in_sync(
         self,

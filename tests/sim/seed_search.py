@@ -1,7 +1,7 @@
 """Runs the campaign over many seeds; a seed that fails is made smaller and printed.
 
     python -m tests.sim.seed_search --seeds 0-299 [--faults 8] [--operations 120]
-        [--kinds a,b [--paced]]
+        [--kinds a,b [--paced]] [--load transactions]
 
 `make sim SEEDS=0-299` is the same. The exit code is 1 if a seed failed. Progress goes to stderr,
 the result to stdout, with --json as one object.
@@ -20,8 +20,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 
-from tests.sim.campaign import Pace, run_campaign
+from tests.sim.campaign import Pace
 from tests.sim.faults import ALL_KINDS, DEFAULT_KINDS, STALE_READS
+from tests.sim.loads import LOADS, RECORDS, TRANSACTIONS
 
 __all__ = ["Outcome", "Settings", "parse_kinds", "run_one", "shrunk"]
 
@@ -40,13 +41,15 @@ class Settings:
     operations: int = 120
     kinds: tuple[str, ...] = ()
     is_paced: bool = False
+    load: str = RECORDS
 
     @property
     def command(self) -> str:
         kinds = f" --kinds {','.join(self.kinds)}" if self.kinds else ""
         kinds += " --paced" if self.is_paced else ""
         return (
-            f"python -m tests.sim.seed_search --seeds {self.seed} --brokers {self.brokers} "
+            f"python -m tests.sim.seed_search --load {self.load} --seeds {self.seed} "
+            f"--brokers {self.brokers} "
             f"--faults {self.faults} --operations {self.operations}{kinds}"
         )
 
@@ -67,7 +70,7 @@ class Outcome:
 def run_one(settings: Settings) -> Outcome:
     outcome = Outcome(settings)
     try:
-        done = run_campaign(
+        done = LOADS[settings.load](
             settings.seed,
             brokers=settings.brokers,
             faults=settings.faults,
@@ -118,13 +121,13 @@ def _run_all(all_settings: Sequence[Settings], jobs: int) -> list[Outcome]:
             _show_progress(len(outcomes), len(all_settings), failed, time.monotonic() - started)
     if sys.stderr.isatty():
         print(file=sys.stderr)
-    return sorted(outcomes, key=lambda one: one.settings.seed)
+    return sorted(outcomes, key=lambda one: (one.settings.seed, one.settings.load))
 
 
 def _show_progress(done: int, total: int, failed: int, seconds: float) -> None:
     left_s = seconds / done * (total - done)
     bar = "#" * (BAR_WIDTH * done // total)
-    line = f"[{bar:<{BAR_WIDTH}}] {done}/{total} seeds, {failed} failed, {left_s:.0f} s left"
+    line = f"[{bar:<{BAR_WIDTH}}] {done}/{total} runs, {failed} failed, {left_s:.0f} s left"
     if sys.stderr.isatty():
         print(f"\r{line}", end="   ", flush=True, file=sys.stderr)
     elif done == total or done % max(1, total // 10) == 0:
@@ -135,14 +138,19 @@ def _summary(outcomes: Sequence[Outcome], seconds: float) -> dict[str, object]:
     passed = [one for one in outcomes if not one.error]
     kinds = Counter(fault.split()[1] for one in passed for fault in one.faults)
     return {
-        "seeds": len(outcomes),
+        "runs": len(outcomes),
         "failed": len(outcomes) - len(passed),
         "seconds": round(seconds, 1),
         "simulated_hours": round(sum(one.simulated_s for one in passed) / 3600, 2),
         "events": sum(one.events for one in passed),
-        "records_acknowledged": sum(one.acked for one in passed),
+        "records_acknowledged": _acked(passed, RECORDS),
+        "transactions_committed": _acked(passed, TRANSACTIONS),
         "faults": dict(sorted(kinds.items())),
     }
+
+
+def _acked(outcomes: Iterable[Outcome], load: str) -> int:
+    return sum(one.acked for one in outcomes if one.settings.load == load)
 
 
 def _print_table(summary: dict[str, object], failures: Iterable[Outcome]) -> None:
@@ -153,7 +161,8 @@ def _print_table(summary: dict[str, object], failures: Iterable[Outcome]) -> Non
         for kind, count in value.items():
             print(f"  {kind:20} {count}")
     for one in failures:
-        print(f"\nseed {one.settings.seed}: {one.error}\n  {one.settings.command}")
+        place = f"{one.settings.load}, seed {one.settings.seed}"
+        print(f"\n{place}: {one.error}\n  {one.settings.command}")
 
 
 def _seeds(text: str) -> range:
@@ -185,6 +194,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--paced", action="store_true", help="draw slow disks and networks with --kinds, too"
     )
+    parser.add_argument(
+        "--load", choices=list(LOADS), action="append", help="else each seed runs with every load"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     options = parser.parse_args(arguments)
@@ -197,8 +209,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             options.operations,
             options.kinds,
             options.paced,
+            load,
         )
         for seed in options.seeds
+        for load in options.load or LOADS
     ]
     outcomes = _run_all(chosen, options.jobs)
     failures = [one for one in outcomes if one.error]

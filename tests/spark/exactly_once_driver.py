@@ -21,6 +21,9 @@ from tidemill.spark.data_source import TidemillSource
 
 POINTS = ("opened", "enlisted", "written", "before offsets", "before end", "ended")
 """In the order of a batch: in the driver, in a task (two), in the driver."""
+USUAL_POINTS = ("written", "ended")
+"""A task that dies, and a driver that dies when its batch is committed but not noted. `make kills`
+runs all points; one that is frozen "before end" has a test of its own."""
 BATCH_ROWS = 40
 
 

@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
-from tests.spark.exactly_once_driver import BATCH_ROWS, POINTS, copying
+from tests.spark.exactly_once_driver import BATCH_ROWS, POINTS, USUAL_POINTS, copying
 from tests.spark.pipeline_runs import enrich_values, log_values, run_once, send, traffic
 from tests.spark.queries import load_stream, put
 from tests.support.clients import Message, create_topic, end_offset, wait_until_decided
@@ -127,15 +127,21 @@ def send_in_vain(bootstrap: str, topic: str, value: bytes) -> None:
     wait_until_decided(bootstrap, topic)
 
 
+@pytest.fixture
+def points(request) -> tuple[str, ...]:
+    """Where drivers are killed: a JVM for each takes its time."""
+    return POINTS if request.config.getoption("--kill-points") == "all" else USUAL_POINTS
+
+
 @pytest.mark.e2e
-def test_F73_a_driver_killed_at_any_point_writes_every_row_once(spark, copy, tmp_path):
+def test_F73_a_driver_killed_at_any_point_writes_every_row_once(spark, copy, tmp_path, points):
     # Given enough records for two batches of each driver
     bootstrap, source, target = copy
-    count = BATCH_ROWS * 2 * len(POINTS)
+    count = BATCH_ROWS * 2 * len(points)
     fill(bootstrap, source, count)
 
     # When each driver finishes a batch, perhaps a repeated one, and is killed in the next
-    for point in POINTS:
+    for point in points:
         with Driver(*copy, folder=tmp_path, at=point) as driver:
             assert driver.wait() == -signal.SIGKILL, (point, driver.log.read_text()[-3000:])
     query = copying(spark, bootstrap, source, target, tmp_path / "checkpoint").start()

@@ -73,6 +73,7 @@ def build_services(
         transactions=coordinators.transactions,
         verifier=coordinators.verifier,
         markers=coordinators.markers,
+        marker_sender=coordinators.sender,
         checkpoint=data.housekeeping.write_checkpoint,
         telemetry=telemetry,
         authorizer=AllowAll(),

@@ -69,6 +69,7 @@ class Telemetry:
         self.batches_appended = 0
         self.bytes_appended = 0
         self.duplicates_recognised = 0
+        self.verifications_refused = 0
         self.flush_rounds = 0
         self.flush_failures = 0
         self.flush_latency = Histogram()

@@ -204,6 +204,7 @@ class OneBroker:
             transactions=self.transactions,
             verifier=self.coordinators.verifier,
             markers=self.coordinators.markers,
+            marker_sender=self.coordinators.sender,
             checkpoint=self._checkpoint,
             telemetry=Telemetry(),
             authorizer=self.permissions,

@@ -14,8 +14,8 @@ understands; newer ways to add them are not used. So one epoch lasts until the n
 
 A step is repeated while the coordinator moves or is busy, or does not answer, for a limited time.
 Repeating is safe: `open` only raises the epoch once more, and the others mean the same twice under
-one epoch. If an end is refused after an attempt without an answer, that attempt may have succeeded:
-this is `OutcomeUnknown`, neither a success nor a failure.
+one epoch. If an end is refused after an attempt without an answer, or with one that leaves it open,
+that attempt may have succeeded: this is `OutcomeUnknown`, neither a success nor a failure.
 """
 
 from __future__ import annotations
@@ -83,6 +83,15 @@ _PASSING: Final = COORDINATOR_MOVED | {
     ErrorCode.BROKER_NOT_AVAILABLE,
 }
 
+_MAYBE_DECIDED: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    }
+)
+"""Answers to an end whose decision may be in the log: the coordinator gave up waiting for replicas,
+was replaced meanwhile, or has decided and writes the markers."""
 
 _NOT_SENT: Final = (BrokerUnreachable, WouldBlock)
 
@@ -235,7 +244,8 @@ class TransactionClient:
                 failure = transaction_error(refusal, step, in_doubt=in_doubt)
                 if refusal.code not in _PASSING:
                     raise failure from refusal
-                in_doubt |= decides and refusal.code.indefinite
+                maybe_done = refusal.code.indefinite or refusal.code in _MAYBE_DECIDED
+                in_doubt |= decides and maybe_done
                 if refusal.code is not ErrorCode.CONCURRENT_TRANSACTIONS:
                     coordinator.forget()
             if loop.time() >= deadline:

@@ -3,47 +3,31 @@
 RE2 takes time in proportion to the length of a name, whatever the expression is. What is left to
 bound is the factor, which is at worst the size of the compiled program, and the number of topics:
 
-- The expression has a length limit and few Unicode classes, which are slow to parse. The program
-  has a size limit, and the engine's memory a limit.
+- The expression and its program have size limits (`re2_expression.py`).
 - One call evaluates as many names as a slice of a few milliseconds holds in the worst case: fewer,
   the longer they are and the larger the program is.
 - A result is kept, with the map of topics it was made from. The next call evaluates only the names
   that are new since then, and drops those that are gone.
 - Few results are kept after their use. An evaluation that is going on is kept by the group that
   needs it, so that other groups cannot make it start again; beyond a number of them, groups wait.
-
-The engine is a native library. It is loaded with the first expression, so that a broker whose
-clients send none does not pay for it; without it, every expression is refused.
 """
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, final
 from weakref import WeakValueDictionary
 
-from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import (
-    KIB,
-    PATTERN_CHARS_MAX,
-    PATTERN_PROGRAM_STEPS_MAX,
-    PATTERNS_EVALUATED_MAX,
-    PATTERNS_KEPT_MAX,
-)
+from tidemill.coordinators.group.re2_expression import compile_expression
+from tidemill.core.limits import PATTERNS_EVALUATED_MAX, PATTERNS_KEPT_MAX
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 
 __all__ = ["Re2Matcher"]
 
-ENGINE_BYTES_MAX = 256 * KIB
-"""Memory of one compiled expression, with the automaton that grows while it is used."""
 SLICE_COST = 100_000
 """Characters of names times steps of the program that one call evaluates: 2 to 4 ms with the worst
 expressions that were found, 0.3 ms with usual ones."""
-UNICODE_CLASSES_MAX = 8
-"""Each takes the parser up to 0.6 ms, more than all the rest; names of topics have none of them."""
-_UNICODE_CLASS = re.compile(r"\\[pP]")
 
 
 @final
@@ -59,7 +43,7 @@ class Re2Matcher:
     def check(self, pattern: str) -> None:
         """INVALID_REGULAR_EXPRESSION, with the reason, if it cannot be used."""
         if self.try_search(pattern) is None:
-            _compile(pattern)
+            compile_expression(pattern)
 
     def try_search(self, pattern: str) -> _Search | None:
         """The evaluation of this expression; None while too many others are going on."""
@@ -67,7 +51,7 @@ class Re2Matcher:
         if search is None:
             if len(self._alive) >= PATTERNS_KEPT_MAX + PATTERNS_EVALUATED_MAX:
                 return None
-            search = self._alive[pattern] = _Search(_compile(pattern))
+            search = self._alive[pattern] = _Search(compile_expression(pattern))
         self._kept[pattern] = search
         self._kept.move_to_end(pattern)
         if len(self._kept) > PATTERNS_KEPT_MAX:
@@ -122,35 +106,3 @@ class _Search:
             if self._full_match(name.encode()) is not None:
                 self._found.add(name)
         return budget
-
-
-def _compile(pattern: str) -> Any:  # noqa: ANN401 - RE2 ships no types
-    """A compiled expression. KafkaError: it is invalid or too large, or there is no engine."""
-    if len(pattern) > PATTERN_CHARS_MAX:
-        raise _invalid(f"it has {len(pattern)} characters, at most {PATTERN_CHARS_MAX}")
-    classes = len(_UNICODE_CLASS.findall(pattern))
-    if classes > UNICODE_CLASSES_MAX:
-        raise _invalid(f"it has {classes} Unicode classes, at most {UNICODE_CLASSES_MAX}")
-    try:
-        import re2
-    except ImportError as error:
-        detail = "this broker has no engine for it: the package google-re2 is not installed"
-        raise _invalid(detail) from error
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = ENGINE_BYTES_MAX
-    options.never_capture = True  # only then is the fast automaton enough
-    try:
-        expression = re2.compile(pattern, options)
-    except re2.error as error:
-        reason = error.args[0]
-        text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-        raise _invalid(text) from error
-    if expression.programsize > PATTERN_PROGRAM_STEPS_MAX:
-        raise _invalid("it is too large: use fewer or smaller repetitions")
-    return expression
-
-
-def _invalid(reason: str) -> KafkaError:
-    detail = f"the regular expression is not valid: {reason}"
-    return KafkaError(ErrorCode.INVALID_REGULAR_EXPRESSION, detail)

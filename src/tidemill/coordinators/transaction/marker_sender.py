@@ -106,7 +106,8 @@ class _Decision:
         self.deleted: set[TopicPartition] = set()
         """Those that got no marker, because the image did not know them for long enough."""
         self.attempts = 0
-        self.unknown_since: float | None = None
+        self.unknown_since: dict[TopicPartition, float] = {}
+        """When the image was first found not to know them."""
 
 
 class _Entry(NamedTuple):
@@ -148,6 +149,11 @@ class MarkerSender:
 
     def __len__(self) -> int:
         return len(self._decisions)
+
+    @property
+    def markers_left(self) -> int:
+        """Markers that are not acknowledged."""
+        return sum(len(decision.left) for decision in self._decisions.values())
 
     def carry_out(self, index: int, epoch: int, wanted: Sequence[MarkersWanted]) -> None:
         """Write the markers of decisions that are durable in this partition of the coordinator.
@@ -200,11 +206,10 @@ class MarkerSender:
         """The broker to ask, NO_LEADER for now, or None: the topic was deleted."""
         partition = self._image().partition(*name)
         if partition is not None:
+            decision.unknown_since.pop(name, None)
             return partition.leader
         now = self._clock.monotonic()
-        if decision.unknown_since is None:
-            decision.unknown_since = now
-        if now - decision.unknown_since < UNKNOWN_S_MAX:
+        if now - decision.unknown_since.setdefault(name, now) < UNKNOWN_S_MAX:
             return NO_LEADER
         log.warning("%s: deleted, its transaction of %s ends", name, decision.wanted.producer)
         return None
@@ -315,7 +320,6 @@ class MarkerSender:
         if known:  # the image had stood still, as it does for a broker without a lease
             decision.deleted -= known
             decision.left |= known
-            decision.unknown_since = None
             self._route(decision, known)
             return
 

@@ -13,6 +13,7 @@ Deadlines abort transactions that take too long (I23). A sweep deletes ids that 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, final
 
@@ -82,6 +83,9 @@ class TransactionShard:
         self._limit = limit or TransactionLimit(config.transactional_ids_max)
         self._known: dict[str, Transaction] = {}
         """Hard state; bounded by the limit."""
+        self._counts: Counter[TransactionStatus] = Counter()
+        self._open: dict[str, int] = {}
+        """When each transaction began that is not complete."""
         self._last_epochs: dict[str, tuple[ProducerName, int]] = {}
         """Of producers that went on after an error: who they are now, and their epoch before."""
         self._deadlines: Deadlines[str] = Deadlines()
@@ -102,14 +106,25 @@ class TransactionShard:
         if transactional_id is None:
             return
         after = None if value is None else try_read_transaction(transactional_id, value)
-        is_known = transactional_id in self._known
+        before = self._known.pop(transactional_id, None)
+        if before is not None:
+            self._forget(before)
         if after is not None:
-            self._known[transactional_id] = after
-            self._limit.count += not is_known
-        elif is_known:
-            del self._known[transactional_id]
+            self._know(after)
+        else:
             self._last_epochs.pop(transactional_id, None)
-            self._limit.count -= 1
+
+    def _know(self, transaction: Transaction) -> None:
+        self._known[transaction.transactional_id] = transaction
+        self._limit.count += 1
+        self._counts[transaction.status] += 1
+        if transaction.status.is_open:
+            self._open[transaction.transactional_id] = transaction.start_ms
+
+    def _forget(self, transaction: Transaction) -> None:
+        self._limit.count -= 1
+        self._counts[transaction.status] -= 1
+        self._open.pop(transaction.transactional_id, None)
 
     def replay_pending(self, key: bytes, value: bytes | None, producer: ProducerName) -> None:
         """Nobody writes this topic in transactions."""
@@ -151,6 +166,8 @@ class TransactionShard:
     def resign(self) -> list[Deferred[Any]]:
         self._limit.count -= len(self._known)
         self._known.clear()
+        self._counts.clear()
+        self._open.clear()
         return []
 
     def _hand_over_unmarked(self, work: BatchSizedWork) -> None:
@@ -187,9 +204,7 @@ class TransactionShard:
 
     def _is_expired(self, transactional_id: str, used_until_ms: int) -> bool:
         found = self._known.get(transactional_id)
-        if found is None or found.status.is_prepared or found.status is TransactionStatus.ONGOING:
-            return False
-        return found.update_ms <= used_until_ms
+        return found is not None and not found.status.is_open and found.update_ms <= used_until_ms
 
     # --- requests of producers -------------------------------------------------------------------
 
@@ -319,6 +334,14 @@ class TransactionShard:
 
     def transactions(self) -> Iterator[Transaction]:
         return iter(self._known.values())
+
+    def count_states(self) -> Counter[str]:
+        """Transactional ids by state, as Kafka names it."""
+        return Counter({status.shown: count for status, count in self._counts.items() if count})
+
+    def oldest_start_ms(self) -> int | None:
+        """When the oldest transaction began that is not complete; None if there is none."""
+        return min(self._open.values(), default=None)
 
 
 def _given(transaction: Transaction) -> InitProducerIdResponse:

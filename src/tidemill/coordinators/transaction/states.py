@@ -38,6 +38,11 @@ class TransactionStatus(Enum):
         """Whether the outcome is decided and markers are missing."""
         return self in (TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether partitions may have records that no marker has ended."""
+        return self is TransactionStatus.ONGOING or self.is_prepared
+
 
 class StatusChange(NamedTuple):
     """One row of the state table; None: the id is not known."""

@@ -14,6 +14,7 @@ from tidemill.core.errors import ErrorCode
 from tidemill.core.telemetry import Histogram
 from tidemill.server.connection.listener_resources import ListenerResources
 from tidemill.server.metrics.group_metrics import Lag, count_groups, count_rebalances, measure_lag
+from tidemill.server.metrics.transaction_metrics import count_transactions, measure_oldest_s
 from tidemill.storage.files.disk_work import DiskLoad, DiskWork
 from tidemill.wire.api_keys import API_SPECS
 
@@ -83,6 +84,11 @@ def _buckets(histogram: Histogram, labels: str = "") -> Samples:
 
 def _groups(scrape: Scrape) -> Samples:
     for name, count in sorted(count_groups(scrape.services).items()):
+        yield f'{{state="{name}"}}', count
+
+
+def _transactions(scrape: Scrape) -> Samples:
+    for name, count in sorted(count_transactions(scrape.services).items()):
         yield f'{{state="{name}"}}', count
 
 
@@ -199,6 +205,30 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "The sum of these lags over groups and partitions.",
         _one(lambda s: s.lag.records_sum),
+    ),
+    Metric(
+        "tidemill_transactions",
+        "gauge",
+        "Transactional ids coordinated here, by the state of their newest transaction.",
+        _transactions,
+    ),
+    Metric(
+        "tidemill_transaction_oldest_seconds",
+        "gauge",
+        "The age of the oldest transaction coordinated here that is not complete; 0 if all are.",
+        _one(lambda s: measure_oldest_s(s.services)),
+    ),
+    Metric(
+        "tidemill_transaction_markers_pending",
+        "gauge",
+        "Markers of decided transactions that partitions have not acknowledged.",
+        _one(lambda s: s.services.marker_sender.markers_left),
+    ),
+    Metric(
+        "tidemill_transaction_verifications_refused_total",
+        "counter",
+        "Partitions and groups that a coordinator did not confirm as part of an open transaction.",
+        _one(lambda s: s.services.telemetry.verifications_refused),
     ),
     Metric(
         "tidemill_cleanings_total",

@@ -8,7 +8,11 @@ from typing import Protocol
 from tidemill.core.error_codes import ErrorCode
 from tidemill.core.ids import TopicPartition
 
-__all__ = ["PartitionVerifier"]
+__all__ = ["MARKER_PAUSES_S", "PartitionVerifier"]
+
+MARKER_PAUSES_S = (0.005, 0.01, 0.02, 0.04)
+"""Between questions while the coordinator says CONCURRENT_TRANSACTIONS. Markers usually take a
+few milliseconds; a producer that is told to come again waits for a tenth of a second."""
 
 
 class PartitionVerifier(Protocol):

@@ -14,6 +14,7 @@ from typing import Protocol, final
 
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.coordinators.group.group_coordinator import GroupCoordinator
+from tidemill.coordinators.transaction.marker_sender import MarkerSender
 from tidemill.coordinators.transaction.marker_writer import MarkerWriter
 from tidemill.coordinators.transaction.transaction_coordinator import TransactionCoordinator
 from tidemill.coordinators.transaction.transaction_verifier import TransactionVerifier
@@ -152,6 +153,7 @@ class Services:
     transactions: TransactionCoordinator
     verifier: TransactionVerifier
     markers: MarkerWriter
+    marker_sender: MarkerSender
     checkpoint: Callable[[], Awaitable[None]]
     telemetry: Telemetry
     authorizer: Authorizer

@@ -185,6 +185,30 @@ def test_an_end_that_is_fenced_after_a_lost_answer_has_an_unknown_outcome():
 
 
 @pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    ],
+)
+@pytest.mark.parametrize("last", [ErrorCode.PRODUCER_FENCED, ErrorCode.CONCURRENT_TRANSACTIONS])
+def test_an_end_that_a_coordinator_may_have_written_has_an_unknown_outcome(code, last):
+    """Found by the simulation: the decision was in the log when the coordinator gave up."""
+
+    async def scenario():
+        cluster, _ = cluster_with_topic()
+        steps = client(cluster, patience_s=5.0)
+        identity = await steps.open()
+        refusals = [EndTxnResponse(error_code=one) for one in (code, *[last] * 100)]
+        once(cluster, ApiKey.END_TXN, *refusals)
+        with pytest.raises(OutcomeUnknown):
+            await steps.end(identity, commit=True)
+
+    run_virtually(scenario())
+
+
+@pytest.mark.parametrize(
     ("code", "kind"),
     [
         (ErrorCode.TRANSACTION_ABORTABLE, TransactionMustAbort),

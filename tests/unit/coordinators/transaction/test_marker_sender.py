@@ -368,6 +368,39 @@ def test_a_topic_that_stays_unknown_was_deleted_and_needs_no_marker(office):
     office(body)
 
 
+def test_each_topic_has_its_own_time_to_become_known(office):
+    """One that was unknown for a while says nothing about one that is unknown since now."""
+
+    async def body(it):
+        it.lead(OWN, "new-0")
+        await it.decide("late-0", "new-0")
+        await it.pass_time(UNKNOWN_S_MAX / 2)
+        it.lead(OWN, "late-0")
+        await it.pass_time(UNKNOWN_S_MAX)
+        it.local.acknowledge("late-0")
+        del it.image.leaders["new", 0]  # the image of a broker that has just begun anew
+        it.local.acknowledge("new-0", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        await it.pass_time(UNKNOWN_S_MAX / 2)
+        assert it.status is TransactionStatus.PREPARE_COMMIT
+        await it.pass_time(UNKNOWN_S_MAX)
+        assert it.status is TransactionStatus.COMPLETE_COMMIT
+
+    office(body)
+
+
+def test_the_markers_that_are_left_are_counted(office):
+    async def body(it):
+        it.lead(OWN, "t-0", "t-1")
+        await it.decide("t-0", "t-1")
+        assert it.sender.markers_left == 2
+        it.local.acknowledge("t-0")
+        assert it.sender.markers_left == 1
+        it.local.acknowledge("t-1")
+        assert it.sender.markers_left == 0
+
+    office(body)
+
+
 def test_I23_a_topic_that_becomes_known_before_complete_gets_its_marker(office):
     async def body(it):
         it.runtime.refusal = ErrorCode.NOT_COORDINATOR  # no lease, and the image stands still

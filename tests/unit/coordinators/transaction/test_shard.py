@@ -11,6 +11,7 @@ from tidemill.coordinators.runtime.shard import CoordinatorRecord, ProducerName,
 from tidemill.coordinators.transaction.decisions import Ending
 from tidemill.coordinators.transaction.records import (
     transaction_record,
+    transaction_tombstone,
     try_read_id,
     try_read_transaction,
 )
@@ -37,6 +38,17 @@ def refusal(act):
     with pytest.raises(KafkaError) as refused:
         act()
     return refused.value.code
+
+
+def test_counts_follow_the_log(desk):
+    desk.init()
+    desk.init(transactional_id="other")
+    assert desk.shard.count_states() == {"Empty": 2}
+    desk.shard.replay(*transaction_tombstone("other"))
+    desk.shard.replay(*transaction_tombstone("never there"))
+    assert desk.shard.count_states() == {"Empty": 1}
+    desk.shard.resign()
+    assert desk.shard.count_states() == {}
 
 
 def test_a_record_gives_back_the_transaction_that_it_was_made_of():

@@ -43,9 +43,14 @@ class NoLogs:
         return None
 
 
-class NoGroups:
+class NoShards:
     def shards(self):
         return iter(())
+
+
+def coordinate_nothing(server):
+    server.services.groups = server.services.transactions = NoShards()
+    server.services.marker_sender = SimpleNamespace(markers_left=0)
 
 
 class WalkedShard:
@@ -65,7 +70,7 @@ class WalkedShard:
 
 async def page_of(server):
     server.services.replicas = NoLogs()
-    server.services.groups = NoGroups()
+    coordinate_nothing(server)
     return parse(render(server.resources))
 
 
@@ -131,6 +136,7 @@ async def test_committed_offsets_are_walked_once_per_scrape():
     server = Server()
     shard = WalkedShard()
     server.services.replicas = NoLogs()
+    coordinate_nothing(server)
     server.services.cluster = SimpleNamespace(image=MetadataImage())
     server.services.groups = SimpleNamespace(shards=lambda: iter([shard]))
     for scrapes in (1, 2):

@@ -8,10 +8,14 @@ transaction in this log needs no question.
 The answer may be outdated when it comes: it counts only if this broker still leads in the same
 epoch, and no marker of the producer was appended meanwhile. Clients since Produce v12 do not add
 partitions themselves, so the same question adds them (T53).
+
+While the markers of the producer's last transaction are written, the broker asks a few times: the
+producer would wait for longer before it sends the batch again.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import Final, final
@@ -22,6 +26,7 @@ from tidemill.replication.partition import Partition
 from tidemill.server.request.authorizer import Operation, Resource, ResourceType
 from tidemill.server.request.context import DataContext
 from tidemill.server.request.partition_access import find_led_partition
+from tidemill.server.request.partition_verifier import MARKER_PAUSES_S
 from tidemill.wire.batch import ATTRIBUTES_AT, HEADER_BYTES, TRANSACTIONAL, CorruptBatch
 from tidemill.wire.generated.produce import PartitionProduceData, ProduceRequest
 
@@ -90,6 +95,7 @@ class TransactionVerification:
         producer_id, epoch = _producer_of(records)
         if partition.log.producers.continues(producer_id, epoch):
             return
+        partition.check_leader()  # `run` asks about partitions that are led here, and no others
         verdict = self._verdicts.get(partition.name)
         if verdict is None:
             self._check_request()
@@ -128,7 +134,26 @@ class TransactionVerification:
         transactional_id = self._request.transactional_id
         assert transactional_id is not None
         producer_id, epoch = self._wanted
-        asked = dict(self._unverified(producer_id, epoch, left))
+        all_left = list(left)
+        pauses_s = iter(MARKER_PAUSES_S)
+        while True:
+            asked = dict(self._unverified(producer_id, epoch, all_left))
+            await self._ask(transactional_id, producer_id, epoch, asked)
+            codes = [verdict.code for verdict in asked.values()]
+            pause_s = next(pauses_s, None)
+            if pause_s is None or ErrorCode.CONCURRENT_TRANSACTIONS not in codes:
+                break
+            await asyncio.sleep(pause_s)
+        self._verdicts.update(asked)
+        self._wanted = None
+
+    async def _ask(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        asked: dict[TopicPartition, _Verdict],
+    ) -> None:
         try:
             answers = await self._context.services.verifier.verify(
                 transactional_id,
@@ -141,8 +166,8 @@ class TransactionVerification:
             answers = dict.fromkeys(asked, error.code)
         for name, verdict in asked.items():
             verdict.code = answers.get(name, verdict.code)
-        self._verdicts.update(asked)
-        self._wanted = None
+        refused = sum(verdict.code is not ErrorCode.NONE for verdict in asked.values())
+        self._context.services.telemetry.verifications_refused += refused
 
     def _unverified(
         self, producer_id: int, epoch: int, left: Iterable[tuple[str, PartitionProduceData]]

@@ -10,6 +10,8 @@ is refused: nothing would ever commit or drop its offsets.
 
 from __future__ import annotations
 
+import asyncio
+
 from tidemill.coordinators.group.offsets.pending_offsets import Verification
 from tidemill.coordinators.runtime.shard import ProducerName
 from tidemill.core.errors import ErrorCode, KafkaError
@@ -19,6 +21,7 @@ from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.server.request.authorizer import Operation, group, topic, transactional_id
 from tidemill.server.request.context import TransactionContext
 from tidemill.server.request.handler import Answer, Handler
+from tidemill.server.request.partition_verifier import MARKER_PAUSES_S
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -59,19 +62,9 @@ async def _commit(
 async def _commit_allowed(
     context: TransactionContext, request: TxnOffsetCommitRequest
 ) -> TxnOffsetCommitResponse:
-    producer = ProducerName(request.producer_id, request.producer_epoch)
-    groups = context.services.groups
-    verification = await wait_value(
-        groups.write(
-            request.group_id,
-            lambda shard, _now: shard.begin_verification(producer),
-            lambda _code: None,
-        )
-    )
-    if verification is not None:
-        await _verify(context, request, verification)
+    verification = await _verified(context, request)
     return await wait_value(
-        groups.write(
+        context.services.groups.write(
             request.group_id,
             lambda shard, now: shard.commit_in_transaction(request, verification, now=now),
             lambda code: _refuse(request, KafkaError(code)),
@@ -79,10 +72,39 @@ async def _commit_allowed(
     )
 
 
-async def _verify(
-    context: TransactionContext, request: TxnOffsetCommitRequest, verification: Verification
-) -> None:
-    """KafkaError unless the group's partition belongs to the producer's open transaction."""
+async def _verified(
+    context: TransactionContext, request: TxnOffsetCommitRequest
+) -> Verification | None:
+    """KafkaError unless the group's partition belongs to the producer's open transaction.
+
+    None: the producer has offsets of this transaction here. While the markers of its last one are
+    written, the broker asks a few times: the client would wait for longer.
+    """
+    producer = ProducerName(request.producer_id, request.producer_epoch)
+    groups = context.services.groups
+    pauses_s = iter(MARKER_PAUSES_S)
+    while True:
+        verification = await wait_value(
+            groups.write(
+                request.group_id,
+                lambda shard, _now: shard.begin_verification(producer),
+                lambda _code: None,
+            )
+        )
+        if verification is None:
+            return None
+        code = await _ask(context, request)
+        if code is ErrorCode.NONE:
+            return verification
+        context.services.telemetry.verifications_refused += 1
+        groups.forget_verification(request.group_id, verification)
+        pause_s = next(pauses_s, None)
+        if pause_s is None or code is not ErrorCode.CONCURRENT_TRANSACTIONS:
+            raise _refusal(context, code)
+        await asyncio.sleep(pause_s)
+
+
+async def _ask(context: TransactionContext, request: TxnOffsetCommitRequest) -> ErrorCode:
     index = context.services.groups.partition_of(request.group_id)
     partition = TopicPartition(OFFSETS_TOPIC, index)
     codes = await context.services.verifier.verify(
@@ -92,13 +114,13 @@ async def _verify(
         [partition],
         add=context.version >= FIRST_ADDING,
     )
-    code = codes[partition]
-    if code is ErrorCode.NONE:
-        return
-    context.services.groups.forget_verification(request.group_id, verification)
+    return codes[partition]
+
+
+def _refusal(context: TransactionContext, code: ErrorCode) -> KafkaError:
     if code is ErrorCode.TRANSACTION_ABORTABLE and context.version < FIRST_WITH_ABORTABLE:
         code = ErrorCode.INVALID_TXN_STATE
-    raise KafkaError(code, "the coordinator of the transaction refuses")
+    return KafkaError(code, "the coordinator of the transaction refuses")
 
 
 def _refuse(request: TxnOffsetCommitRequest, error: KafkaError) -> TxnOffsetCommitResponse:

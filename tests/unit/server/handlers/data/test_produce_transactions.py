@@ -7,6 +7,7 @@ import pytest
 from tests.unit.server.one_broker import NOW_MS
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.server.request.authorizer import Operation
+from tidemill.server.request.partition_verifier import MARKER_PAUSES_S
 from tidemill.wire.generated.produce import (
     PartitionProduceData,
     ProduceRequest,
@@ -17,6 +18,7 @@ from tidemill.wire.records import Record, build_batch
 FIRST_WITH_ABORTABLE = 11
 TOPIC_BY_NAME_MAX = 12
 PRODUCER = 5
+QUESTIONS_MAX = 10
 
 
 class StubVerifier:
@@ -30,6 +32,7 @@ class StubVerifier:
     async def verify(self, transactional_id, producer_id, producer_epoch, partitions, *, add):
         names = [(name.topic, name.partition) for name in partitions]
         self.asked.append((transactional_id, producer_id, producer_epoch, names, add))
+        assert len(self.asked) <= QUESTIONS_MAX, "it asks for ever"
         self.meanwhile()
         return {name: self.codes.get(name.partition, ErrorCode.NONE) for name in partitions}
 
@@ -146,6 +149,46 @@ def test_a_leader_epoch_that_changes_during_the_question_refuses_the_batch(order
 
     orders.services.verifier.meanwhile = elect_again
     assert codes(orders, batch()) == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+
+def test_the_broker_asks_again_while_the_markers_of_the_last_transaction_are_written(orders):
+    """Each marker makes the verdict from before worthless, so every question begins anew."""
+    produce(orders, batch())
+    verifier = orders.services.verifier
+    verifier.asked.clear()
+    verifier.codes[0] = ErrorCode.CONCURRENT_TRANSACTIONS
+
+    def complete():
+        if len(verifier.asked) == 2:
+            end(orders, epoch=1)
+        elif len(verifier.asked) == 3:
+            verifier.codes.clear()
+
+    verifier.meanwhile = complete
+    assert codes(orders, batch(epoch=1)) == [ErrorCode.NONE]
+    assert len(verifier.asked) == 3
+    assert orders.services.telemetry.verifications_refused == 2
+
+
+def test_the_broker_does_not_ask_for_ever(orders):
+    orders.services.verifier.codes[0] = ErrorCode.CONCURRENT_TRANSACTIONS
+    assert codes(orders, batch()) == [ErrorCode.NOT_ENOUGH_REPLICAS]
+    assert len(orders.services.verifier.asked) == 1 + len(MARKER_PAUSES_S)
+
+
+def test_a_broker_that_does_not_lead_refuses_and_asks_nobody(orders):
+    """Found by the simulation: it asked about no partition at all, again and again."""
+    orders.partition("orders").offline = True
+    assert codes(orders, batch()) == [ErrorCode.KAFKA_STORAGE_ERROR]
+    assert orders.services.verifier.asked == []
+
+
+def test_a_broker_that_loses_its_partition_during_the_question_refuses(orders):
+    def lose():
+        orders.partition("orders").offline = True
+
+    orders.services.verifier.meanwhile = lose
+    assert codes(orders, batch()) == [ErrorCode.KAFKA_STORAGE_ERROR]
 
 
 def test_a_question_that_fails_is_a_refusal(orders):

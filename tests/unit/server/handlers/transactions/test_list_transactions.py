@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.support.transaction_desk import TransactionDesk
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.server.handlers.transactions import list_transactions
 from tidemill.wire.generated.list_transactions import ListTransactionsRequest
 
@@ -48,3 +49,34 @@ def test_a_request_may_name_states(run, desk):
     desk.add(desk.init(transactional_id="c"), "t-0", transactional_id="c")
     assert listed(run, desk, state_filters=Filters(["Ongoing", "Dead"])) == ["c"]
     assert listed(run, desk) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        (None, ["a", "b", "c"]),
+        ("", ["a", "b", "c"]),
+        ("[ab]", ["a", "b"]),
+        ("a|c", ["a", "c"]),
+        ("x*", []),
+        ("é", []),
+    ],
+)
+def test_a_request_may_give_an_expression_that_matches_whole_ids(run, desk, pattern, found):
+    desk.init(transactional_id="abc")
+    assert listed(run, desk, transactional_id_pattern=pattern) in (found, [*found, "abc"])
+    assert ("abc" in listed(run, desk, transactional_id_pattern=pattern)) is (not pattern)
+
+
+def test_all_filters_must_hold(run, desk):
+    desk.add(desk.init(transactional_id="c"), "t-0", transactional_id="c")
+    both = {"state_filters": ["Ongoing"], "transactional_id_pattern": "[bc]"}
+    assert listed(run, desk, **both) == ["c"]
+    assert listed(run, desk, **both, duration_filter=1) == []
+
+
+@pytest.mark.parametrize("pattern", ["(", "x" * 10_000, "(a{1000}){1000}"])
+def test_S37_an_expression_that_is_invalid_or_too_large_is_refused(run, desk, pattern):
+    with pytest.raises(KafkaError) as refused:
+        listed(run, desk, transactional_id_pattern=pattern)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION

@@ -54,6 +54,14 @@ def test_T54_the_same_outcome_may_be_asked_for_again_and_the_other_one_not(broke
     assert producer.end(is_commit=True) is ErrorCode.INVALID_TXN_STATE
 
 
+def test_T55_offsets_of_the_next_transaction_wait_for_the_markers_of_the_last(broker, producer):
+    """The client would come again after a tenth of a second only (KIP-890)."""
+    begin(producer, 0)
+    assert producer.end(version=TV2_END) is NONE
+    assert len(broker.coordinators.sender) == 1, "its marker is written in the next turn"
+    assert producer.commit_offset("orders", 7, version=5) is NONE
+
+
 def test_T52_a_second_instance_fences_the_first_and_ends_what_it_left(broker, producer):
     begin(producer, 0)
     second = Producer(broker)

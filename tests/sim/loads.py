@@ -1,0 +1,34 @@
+"""The loads that a campaign can put on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tests.sim.campaign import Campaign, Pace, run_campaign
+from tests.sim.transaction_campaign import run_transactions
+
+__all__ = ["LOADS", "RECORDS", "TRANSACTIONS", "Load"]
+
+
+class Load(Protocol):
+    """Runs one seed; raises what it finds."""
+
+    def __call__(
+        self,
+        seed: int,
+        *,
+        brokers: int,
+        faults: int,
+        operations: int,
+        kinds: Sequence[str] = ...,
+        pace: Pace | None = ...,
+    ) -> Campaign: ...
+
+
+RECORDS = "records"
+"""Producers and readers without transactions."""
+TRANSACTIONS = "transactions"
+"""Transactional producers, and a reader of committed records."""
+
+LOADS: dict[str, Load] = {RECORDS: run_campaign, TRANSACTIONS: run_transactions}
