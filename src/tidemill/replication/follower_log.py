@@ -36,6 +36,7 @@ class FollowerLog:
         "_partition",
         "after_cut",
         "is_being_cut",
+        "knows_mark",
         "log",
     )
 
@@ -49,6 +50,8 @@ class FollowerLog:
         """Takes on the role that came while the log was cut."""
         self._leader_start_offset = 0
         """Below it the leader has nothing, as it said in this epoch."""
+        self.knows_mark = False
+        """The leader of this epoch has confirmed the high watermark here: readers may have it."""
 
     @property
     def name(self) -> TopicPartition:
@@ -57,6 +60,7 @@ class FollowerLog:
     def epoch_began(self) -> None:
         """Another leader epoch: what the last leader said does not count."""
         self._leader_start_offset = 0
+        self.knows_mark = False
 
     def flush_old(self) -> None:
         """Flush what came before this role or this configuration: nobody else does.
@@ -104,11 +108,22 @@ class FollowerLog:
             # The leader waits for the flush; we fetch on meanwhile.
             waits = partition.settings.flush_before_ack
             self._flushes.appended(log, end, ack_waits=waits)
-        told = min(high_watermark, log.log_end_offset)
-        partition.high_watermark = max(partition.high_watermark, told)
+        self._hear_mark(min(high_watermark, log.log_end_offset))
         # Nobody else asks a follower: it would keep every transaction that has ended for good.
         log.producers.stable_offset(partition.high_watermark)
         return len(found)
+
+    def _hear_mark(self, told: int) -> None:
+        """A new leader may say less than we know, until its own followers have fetched."""
+        partition = self._partition
+        if told < partition.high_watermark:
+            return
+        is_news = told > partition.high_watermark or not self.knows_mark
+        partition.high_watermark = told
+        self.knows_mark = True
+        if is_news:
+            for watcher in partition.consumer_watchers:
+                watcher.wake()
 
     def follow_start(self, leader_start: int) -> bool:
         """The leader has deleted what is below its start; whether that is news here.

@@ -37,6 +37,8 @@ from tidemill.core.limits import INTERNAL_CONNECTIONS_MAX, JOURNAL_BYTES_MAX, KI
 __all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse_endpoint"]
 
 _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""Kafka's name for reading from the client's rack."""
 _BROKER_ID_MAX = 2**31 - 1
 _COORD_FILE = "coord.db"
 _LOOPBACK = {"::": "::1"}
@@ -68,7 +70,11 @@ class BrokerConfig:
         doc="Id of this broker; unique in the cluster.",
         maximum=_BROKER_ID_MAX,
     )
-    broker_rack: str = option("", key="broker.rack", doc="Rack of this broker; shown to clients.")
+    broker_rack: str = option(
+        "",
+        key="broker.rack",
+        doc="Rack of this broker; shown to clients. Replicas of a partition spread over racks.",
+    )
     listeners: str = option(
         "127.0.0.1:9092",
         key="listeners",
@@ -164,6 +170,15 @@ class BrokerConfig:
         doc="Whether replicas move by themselves from full to empty brokers, if their numbers "
         "differ by over a tenth.",
         scope=Scope.CLUSTER,
+    )
+    replica_selector_class: str = option(
+        "leader",
+        key="replica.selector.class",
+        dynamic=True,
+        doc="Which replica clients read from that name their rack (`client.rack`): `leader`, or "
+        "with `rack`, an in-sync replica in the client's rack; "
+        f"`{RACK_AWARE_SELECTOR}` means the same. A topic can differ: `tidemill.read.from`.",
+        choices=("leader", "rack", RACK_AWARE_SELECTOR),
     )
     replica_remake_delay_ms: int = option(
         600_000,
