@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.replication.flush_requests import FlushRequests
-from tidemill.replication.following import check_batches
+from tidemill.replication.following import RefusedCut, check_batches
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut, PartitionLog
 from tidemill.wire.batch import iter_headers
@@ -38,6 +38,7 @@ class FollowerLog:
         "is_being_cut",
         "knows_mark",
         "log",
+        "refused_cut",
     )
 
     def __init__(self, partition: Partition, flushes: FlushRequests) -> None:
@@ -52,6 +53,8 @@ class FollowerLog:
         """Below it the leader has nothing, as it said in this epoch."""
         self.knows_mark = False
         """The leader of this epoch has confirmed the high watermark here: readers may have it."""
+        self.refused_cut: RefusedCut | None = None
+        """What the leader of this epoch asks for, and must not be done: nothing is fetched."""
 
     @property
     def name(self) -> TopicPartition:
@@ -61,6 +64,7 @@ class FollowerLog:
         """Another leader epoch: what the last leader said does not count."""
         self._leader_start_offset = 0
         self.knows_mark = False
+        self.refused_cut = None
 
     def flush_old(self) -> None:
         """Flush what came before this role or this configuration: nobody else does.
