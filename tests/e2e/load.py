@@ -110,12 +110,12 @@ class Load:
 class Tail:
     """A consumer that keeps reading while the broker is killed and restarted."""
 
-    def __init__(self, bootstrap: str, logs: list[Log]) -> None:
+    def __init__(self, bootstrap: str, logs: list[Log], **options: Any) -> None:
         self.read: dict[Log, list[tuple[int, bytes]]] = {log: [] for log in logs}
         self.failures: list[str] = []
         self._count = 0
         self._wanted: int | None = None
-        self._consumer = Confluent().consumer(bootstrap, reconnect_backoff_max_ms=200)
+        self._consumer = Confluent().consumer(bootstrap, reconnect_backoff_max_ms=200, **options)
         self._consumer.assign([confluent_kafka.TopicPartition(*log, 0) for log in logs])
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

@@ -1,4 +1,4 @@
-"""Tidemill's own tagged fields and messages, used only between Tidemill brokers.
+"""Tidemill's own tagged fields and messages, between its brokers and for `tidemill cluster repair`.
 
 KIP-482 makes every receiver skip tags it does not know, so Kafka's clients and brokers ignore them.
 Tags and API keys start at 10000 to avoid conflicts with those that Kafka adds later.
@@ -12,42 +12,37 @@ __all__ = ["EXTENSIONS", "FIRST_OWN_KEY", "all_schemas"]
 
 FIRST_OWN_KEY = 10000
 
+
+def _tagged(name: str, kind: str, since: int, tag: int, default: str = "-1") -> Schema:
+    return {
+        "name": name,
+        "type": kind,
+        "versions": f"{since}+",
+        "taggedVersions": f"{since}+",
+        "tag": tag,
+        "default": default,
+        "ignorable": True,
+    }
+
+
 EXTENSIONS: dict[tuple[str, str], list[Schema]] = {
     # The follower's flushed offset, which the leader's durable offset waits for.
-    ("FetchRequest", "FetchPartition"): [
-        {
-            "name": "FlushedOffset",
-            "type": "int64",
-            "versions": "12+",
-            "taggedVersions": "12+",
-            "tag": 10000,
-            "default": "-1",
-            "ignorable": True,
-        }
-    ],
+    ("FetchRequest", "FetchPartition"): [_tagged("FlushedOffset", "int64", 12, 10000)],
     # Which of a follower's two sessions with this leader it is: 0 hot, 1 catch-up.
-    ("FetchRequest", "FetchRequest"): [
-        {
-            "name": "ReplicaLane",
-            "type": "int8",
-            "versions": "15+",
-            "taggedVersions": "15+",
-            "tag": 10000,
-            "default": "0",
-            "ignorable": True,
-        }
-    ],
+    ("FetchRequest", "FetchRequest"): [_tagged("ReplicaLane", "int8", 15, 10000, default="0")],
     # The leader's log end: a follower finds out how far it is behind.
-    ("FetchResponse", "PartitionData"): [
-        {
-            "name": "LogEndOffset",
-            "type": "int64",
-            "versions": "12+",
-            "taggedVersions": "12+",
-            "tag": 10000,
-            "default": "-1",
-            "ignorable": True,
-        }
+    ("FetchResponse", "PartitionData"): [_tagged("LogEndOffset", "int64", 12, 10000)],
+    # Whose log a person has chosen, and in which leader epoch the logs were found to differ.
+    ("ElectLeadersRequest", "ElectLeadersRequest"): [
+        _tagged("ChosenLeader", "int32", 2, 10000),
+        _tagged("ChosenInEpoch", "int32", 2, 10001),
+    ],
+    # Where a log ends; and of a cut that the replica refuses, where, what was committed, and when.
+    ("DescribeLogDirsResponse", "DescribeLogDirsPartition"): [
+        _tagged("LogEndOffset", "int64", 2, 10000),
+        _tagged("RefusedCutOffset", "int64", 2, 10001),
+        _tagged("CommittedOffset", "int64", 2, 10002),
+        _tagged("RefusedInEpoch", "int32", 2, 10003),
     ],
 }
 

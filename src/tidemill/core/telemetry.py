@@ -70,6 +70,8 @@ class Telemetry:
         self.bytes_appended = 0
         self.duplicates_recognised = 0
         self.verifications_refused = 0
+        self.readers_sent_on = 0
+        self.follower_read_bytes = 0
         self.flush_rounds = 0
         self.flush_failures = 0
         self.flush_latency = Histogram()

@@ -411,6 +411,16 @@ class Cluster:
             lambda term: self._controller.partitions.elect(partitions, unclean=unclean, term=term)
         )
 
+    async def choose_leader(
+        self, partition: TopicPartition, leader: int, *, in_epoch: int
+    ) -> KafkaError | None:
+        """Let the log of one replica win, as a person has decided; why that was refused."""
+        return await self._as_controller(
+            lambda term: self._controller.partitions.choose_leader(
+                partition, leader, in_epoch=in_epoch, term=term
+            )
+        )
+
     async def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None]
     ) -> list[KafkaError | None]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, final
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.replication.flush_requests import FlushRequests
-from tidemill.replication.following import check_batches
+from tidemill.replication.following import RefusedCut, check_batches
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogCut, PartitionLog
 from tidemill.wire.batch import iter_headers
@@ -36,7 +36,9 @@ class FollowerLog:
         "_partition",
         "after_cut",
         "is_being_cut",
+        "knows_mark",
         "log",
+        "refused_cut",
     )
 
     def __init__(self, partition: Partition, flushes: FlushRequests) -> None:
@@ -49,6 +51,10 @@ class FollowerLog:
         """Takes on the role that came while the log was cut."""
         self._leader_start_offset = 0
         """Below it the leader has nothing, as it said in this epoch."""
+        self.knows_mark = False
+        """The leader of this epoch has confirmed the high watermark here: readers may have it."""
+        self.refused_cut: RefusedCut | None = None
+        """What the leader of this epoch asks for, and must not be done: nothing is fetched."""
 
     @property
     def name(self) -> TopicPartition:
@@ -57,6 +63,8 @@ class FollowerLog:
     def epoch_began(self) -> None:
         """Another leader epoch: what the last leader said does not count."""
         self._leader_start_offset = 0
+        self.knows_mark = False
+        self.refused_cut = None
 
     def flush_old(self) -> None:
         """Flush what came before this role or this configuration: nobody else does.
@@ -104,11 +112,22 @@ class FollowerLog:
             # The leader waits for the flush; we fetch on meanwhile.
             waits = partition.settings.flush_before_ack
             self._flushes.appended(log, end, ack_waits=waits)
-        told = min(high_watermark, log.log_end_offset)
-        partition.high_watermark = max(partition.high_watermark, told)
+        self._hear_mark(min(high_watermark, log.log_end_offset))
         # Nobody else asks a follower: it would keep every transaction that has ended for good.
         log.producers.stable_offset(partition.high_watermark)
         return len(found)
+
+    def _hear_mark(self, told: int) -> None:
+        """A new leader may say less than we know, until its own followers have fetched."""
+        partition = self._partition
+        if told < partition.high_watermark:
+            return
+        is_news = told > partition.high_watermark or not self.knows_mark
+        partition.high_watermark = told
+        self.knows_mark = True
+        if is_news:
+            for watcher in partition.consumer_watchers:
+                watcher.wake()
 
     def follow_start(self, leader_start: int) -> bool:
         """The leader has deleted what is below its start; whether that is news here.

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import final
+from typing import NamedTuple, final
 
 from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.wire.batch import BatchHeader, verify
 
-__all__ = ["CutVerdict", "check_batches", "judge_cut", "rest_s_after"]
+__all__ = ["CutVerdict", "RefusedCut", "check_batches", "judge_cut", "rest_s_after"]
 
 REST_S_MAX = 30.0
 
@@ -57,6 +57,18 @@ class CutVerdict(Enum):
     """It drops what was committed, but an unclean election may have allowed that."""
     REFUSED = "refused"
     """It would drop what was committed, and no unclean election explains it: a person decides."""
+
+
+@final
+class RefusedCut(NamedTuple):
+    """A cut that a follower does not make: `tidemill cluster repair` decides."""
+
+    leader_epoch: int
+    """Of the leader that asks for it."""
+    offset: int
+    """The leader's log goes another way from here on."""
+    committed_offset: int
+    """Everything below was committed and is durable here."""
 
 
 def judge_cut(

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
-from tidemill.core.ids import TopicId, TopicPartition
+from tidemill.core.ids import NO_LEADER, TopicId, TopicPartition
 from tidemill.core.min_isr import effective_min_isr
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.isr_proposal import IsrProposal
@@ -426,6 +426,32 @@ class Partition:
         if not self._lease.may_act:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no lease")
 
+    @property
+    def is_in_sync_follower(self) -> bool:
+        """Whether another broker leads, and counts this one as in sync."""
+        image = self.image
+        if self.is_leader or image is None or image.leader in (NO_LEADER, self._broker_id):
+            return False
+        return self._broker_id in image.isr
+
+    @property
+    def reading_role(self) -> tuple[int, bool, bool]:
+        """As what this broker serves readers: another value, and it may refuse them."""
+        return self.leader_epoch, self.is_leader, self.is_in_sync_follower
+
+    def check_readable(self) -> None:
+        """KafkaError unless this broker may serve a reader that takes any in-sync replica.
+
+        A follower serves what its leader has confirmed in this epoch, below its own high watermark.
+        Otherwise it sends the reader back to the leader (KIP-392).
+        """
+        if self.offline or not self.is_in_sync_follower:
+            self.check_leader()
+        elif not self._lease.may_act:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no lease")
+        elif not self.as_follower.knows_mark:
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, "its leader has not confirmed a mark")
+
     def check_serves_followers(self) -> None:
         """KafkaError unless this broker leads; followers check its epoch themselves."""
         if self.offline or not self.is_leader:
@@ -558,6 +584,8 @@ class Partition:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"nobody has led in epoch {last_epoch}")
         if fetch_offset < self.log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "before the log start")
+        if not self.is_leader and last_epoch > self.log.epochs.latest:
+            return None  # the leader's log goes on where ours ends: that epoch begins there
         if epoch == last_epoch and end_offset >= fetch_offset:
             return None
         return epoch, end_offset
@@ -574,6 +602,17 @@ class Partition:
         return self.log.read(
             offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=at_least_one
         )
+
+    def in_sync_readers(self, offset: int) -> list[int]:
+        """The followers that are in sync, let in, and known to have everything below `offset`."""
+        led = self.led
+        if led is None:
+            return []
+        return [
+            one
+            for one, position in led.followers.items()
+            if one in self.isr and self._epochs.may_join(one) and position.log_end_offset >= offset
+        ]
 
     def compactable_offset(self) -> int:
         """Records below it cannot be lost, so compaction may drop what they replace (I35)."""

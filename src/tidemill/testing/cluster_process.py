@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Self, final
 
@@ -37,12 +37,14 @@ class ClusterNotReady(TidemillError):
 class ClusterProcess:
     """`tidemill up --brokers N` on free ports; it may be started again, on other ports."""
 
-    def __init__(self, data_dir: Path, *settings: str, brokers: int = 3) -> None:
+    def __init__(
+        self, data_dir: Path, *settings: str, brokers: int = 3, options: Sequence[str] = ()
+    ) -> None:
         self.addresses: list[str] = []
         """HOST:PORT of each broker, by its id."""
         command = up_command(TIDEMILL, data_dir, "127.0.0.1:0", settings)
         self._process = ChildProcess(
-            [*command, "--brokers", str(brokers)],
+            [*command, "--brokers", str(brokers), *options],
             data_dir.with_name(f"{data_dir.name}.log"),
             stdout_path=data_dir.with_name(f"{data_dir.name}.out"),
         )

@@ -18,6 +18,7 @@ from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import MIB
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.replication.follower_log import FollowerLog
+from tidemill.replication.following import RefusedCut
 from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.fetch_lane import FetchLane
 from tidemill.replication.pulling.follower import Followers
@@ -270,6 +271,22 @@ def test_I13_a_cut_of_committed_records_is_refused_once_and_the_others_go_on(run
     assert bench.partitions[0].log.log_end_offset == 4
     assert bench.partitions[1].log.log_end_offset == 1
     assert len(caplog.records) == 1
+
+
+def test_I13_a_refusal_is_known_until_another_epoch_begins(run):
+    bench = Bench(log(), unclean_epoch=-1)
+
+    async def main() -> None:
+        await bench.fetch(data(0, batch(4, epoch=EPOCH), high_watermark=3))
+        await bench.fetch(_diverging(0, 2))
+
+    run(main())
+    follower = bench.partitions[0].as_follower
+    assert follower.refused_cut == RefusedCut(EPOCH, offset=2, committed_offset=3)
+    bench.partitions[0].become_follower(image(leader=SECOND, epoch=EPOCH, isr=(SECOND,)))
+    assert follower.refused_cut is not None
+    bench.partitions[0].become_follower(image(leader=SECOND, epoch=EPOCH + 1))
+    assert follower.refused_cut is None
 
 
 def test_I13_where_the_metadata_does_not_say_the_cut_is_made_with_an_alarm(run, caplog):

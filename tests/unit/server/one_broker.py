@@ -319,9 +319,9 @@ class OneBroker:
     def partition(self, name, index=0):
         return self.replicas.find(name, index)
 
-    def join_broker(self, node_id):
+    def join_broker(self, node_id, *, rack=""):
         """Register another broker, which answers no requests; its session."""
-        config = broker_config(values={"node.id": node_id})
+        config = broker_config(values={"node.id": node_id, "broker.rack": rack})
         session = self.store.session()
         other = Cluster(session, config, SeededRng(node_id), clock=self.clock)
         self.run(other.start(Endpoint("other.example", 9092), unclean=False))

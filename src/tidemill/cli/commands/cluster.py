@@ -7,9 +7,10 @@ import sys
 
 import click
 
+from tidemill.cli.cluster_commands.cluster_migrate import migrate
+from tidemill.cli.cluster_commands.cluster_moves import drain, reassign_command, rebalance
+from tidemill.cli.cluster_commands.cluster_repair import repair
 from tidemill.cli.cluster_table import cluster_facts, print_cluster
-from tidemill.cli.commands.cluster_migrate import migrate
-from tidemill.cli.commands.cluster_moves import drain, reassign_command, rebalance
 from tidemill.cli.failures import explain
 from tidemill.cli.partition_names import parse_partition
 from tidemill.cli.session import bootstrap_option, json_option, run_client
@@ -30,13 +31,14 @@ _WATCH_S = 1.0
 
 @click.group()
 def cluster() -> None:
-    """Describe the cluster, elect leaders, move replicas, and change its store."""
+    """Describe the cluster, elect leaders, move and repair replicas, and change its store."""
 
 
 cluster.add_command(reassign_command)
 cluster.add_command(drain)
 cluster.add_command(rebalance)
 cluster.add_command(migrate)
+cluster.add_command(repair)
 
 
 @cluster.command()

@@ -37,6 +37,8 @@ from tidemill.core.limits import INTERNAL_CONNECTIONS_MAX, JOURNAL_BYTES_MAX, KI
 __all__ = ["BrokerConfig", "DescriptorPlan", "Endpoint", "broker_config", "parse_endpoint"]
 
 _ANY_ADDRESS = frozenset({"", "0.0.0.0", "::", "*"})  # noqa: S104 - compared with, never bound
+RACK_AWARE_SELECTOR = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+"""Kafka's name for reading from the client's rack."""
 _BROKER_ID_MAX = 2**31 - 1
 _COORD_FILE = "coord.db"
 _LOOPBACK = {"::": "::1"}
@@ -68,7 +70,11 @@ class BrokerConfig:
         doc="Id of this broker; unique in the cluster.",
         maximum=_BROKER_ID_MAX,
     )
-    broker_rack: str = option("", key="broker.rack", doc="Rack of this broker; shown to clients.")
+    broker_rack: str = option(
+        "",
+        key="broker.rack",
+        doc="Rack of this broker; shown to clients. Replicas of a partition spread over racks.",
+    )
     listeners: str = option(
         "127.0.0.1:9092",
         key="listeners",
@@ -88,6 +94,19 @@ class BrokerConfig:
         doc="HOST:PORT on which other brokers are accepted; port 0 takes a free port. Empty: a "
         "free port at the host of `listeners`, or at the loopback address if that is every "
         "address of the machine: brokers that share an embedded store are on one host.",
+    )
+    route_listen: str = option(
+        "",
+        key="tidemill.route.listen",
+        doc="HOST:PORT for clients that can reach this address only: the broker names itself for "
+        "everything there and passes requests on to the brokers that own what they name. Port 0 "
+        "takes a free port. Empty: no such listener.",
+    )
+    route_advertised: str = option(
+        "",
+        key="tidemill.route.advertised",
+        doc="HOST:PORT that clients of `tidemill.route.listen` are told to connect to, such as a "
+        "load balancer's. Empty: the address that the client connected to.",
     )
     metrics_listen: str = option(
         "",
@@ -164,6 +183,15 @@ class BrokerConfig:
         doc="Whether replicas move by themselves from full to empty brokers, if their numbers "
         "differ by over a tenth.",
         scope=Scope.CLUSTER,
+    )
+    replica_selector_class: str = option(
+        "leader",
+        key="replica.selector.class",
+        dynamic=True,
+        doc="Which replica clients read from that name their rack (`client.rack`): `leader`, or "
+        "with `rack`, an in-sync replica in the client's rack; "
+        f"`{RACK_AWARE_SELECTOR}` means the same. A topic can differ: `tidemill.read.from`.",
+        choices=("leader", "rack", RACK_AWARE_SELECTOR),
     )
     replica_remake_delay_ms: int = option(
         600_000,
@@ -382,6 +410,18 @@ class BrokerConfig:
         return Endpoint(_LOOPBACK.get(host, "127.0.0.1") if self.listens_everywhere else host, 0)
 
     @property
+    def route_endpoint(self) -> Endpoint | None:
+        """Where to accept clients that are routed, if at all."""
+        key = "tidemill.route.listen"
+        return parse_endpoint(self.route_listen, key=key) if self.route_listen else None
+
+    @property
+    def route_advertised_endpoint(self) -> Endpoint | None:
+        """What routed clients are told; None: what they have connected to."""
+        key = "tidemill.route.advertised"
+        return parse_endpoint(self.route_advertised, key=key) if self.route_advertised else None
+
+    @property
     def store_path(self) -> str:
         """The file of the embedded coordination store."""
         return self.store_file or f"{self.data_dir}/{_COORD_FILE}"
@@ -442,6 +482,8 @@ class BrokerConfig:
         parse_endpoint(self.listeners, key="listeners")
         if self.metrics_listen:
             parse_endpoint(self.metrics_listen, key="metrics.listen")
+        if self.route_endpoint is None and self.route_advertised_endpoint is not None:
+            raise UserError("tidemill.route.advertised needs tidemill.route.listen")
         if self.internal_listen and self.internal_endpoint.host in _ANY_ADDRESS:
             raise UserError(
                 f"tidemill.internal.listen={self.internal_listen}: other brokers cannot connect to "

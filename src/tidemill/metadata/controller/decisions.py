@@ -20,6 +20,7 @@ from tidemill.metadata.controller.election import (
     ElectionRules,
     Live,
     PartitionChange,
+    after_choice,
     after_isr_change,
     after_return,
     preferred_election,
@@ -42,6 +43,7 @@ from tidemill.metadata.image.page import page_of
 __all__ = [
     "LedLately",
     "changed_in_sync_set",
+    "chosen",
     "draining_brokers",
     "elected",
     "leads_what_others_could",
@@ -274,15 +276,30 @@ def _is_settled(partition: PartitionImage, live: Live) -> bool:
 
 def elected(image: MetadataImage, name: str, index: int, *, unclean: bool) -> PartitionChange:
     """The election that somebody asks for; KafkaError if it is refused."""
+    topic = _electable_topic(image, name, index)
+    before, live = topic.partitions[index], live_brokers(image)
+    elect = unclean_election if unclean else preferred_election
+    return PartitionChange(topic.topic_id, index, before, elect(before, live))
+
+
+def chosen(
+    image: MetadataImage, name: str, index: int, *, leader: int, in_epoch: int
+) -> PartitionChange:
+    """The partition led by the replica whose log a person has chosen; KafkaError: refused."""
+    topic = _electable_topic(image, name, index)
+    before = topic.partitions[index]
+    after = after_choice(before, leader, in_epoch=in_epoch, live=live_brokers(image))
+    return PartitionChange(topic.topic_id, index, before, after)
+
+
+def _electable_topic(image: MetadataImage, name: str, index: int) -> TopicImage:
     topic = image.topic(name)
     if topic is None or not 0 <= index < len(topic.partitions):
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "no such partition")
     if topic.is_view:
         detail = f"{name} is a view: elect the leaders of {topic.view_of}"
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, detail)
-    before, live = topic.partitions[index], live_brokers(image)
-    elect = unclean_election if unclean else preferred_election
-    return PartitionChange(topic.topic_id, index, before, elect(before, live))
+    return topic
 
 
 # --- reassignments -------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ __all__ = [
     "ElectionRules",
     "Live",
     "PartitionChange",
+    "after_choice",
     "after_isr_change",
     "after_return",
     "handed_over",
@@ -211,6 +212,27 @@ def unclean_election(partition: PartitionImage, live: Live) -> PartitionImage:
             return _led_by(partition, leader, isr=(leader,), elr=())
         return _led_uncleanly(partition, leader)
     raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "no replica of it lives")
+
+
+def after_choice(
+    partition: PartitionImage, leader: int, *, in_epoch: int, live: Live
+) -> PartitionImage:
+    """The partition led by the replica whose log a person has chosen, in an unclean epoch.
+
+    So every other replica may drop what that one lacks. KafkaError if the choice was made for
+    another leader epoch: what people were told to compare may be gone.
+    """
+    if in_epoch != partition.leader_epoch:
+        now = partition.leader_epoch
+        raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH, f"leader epoch is {now}, not {in_epoch}")
+    if leader not in partition.replicas or leader not in live.electable:
+        raise KafkaError(
+            ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, f"broker {leader} is not a live replica"
+        )
+    if leader != partition.leader:
+        return _led_uncleanly(partition, leader)
+    led = _led_by(partition, leader, isr=partition.isr, elr=partition.elr)
+    return replace(led, unclean_epoch=led.leader_epoch)
 
 
 def after_return(partition: PartitionImage, broker_id: int, how: Return) -> PartitionImage:

@@ -15,6 +15,7 @@ from tidemill.core.loop.pacing import Pacer
 from tidemill.metadata.controller.decisions import (
     LedLately,
     changed_in_sync_set,
+    chosen,
     elected,
     live_brokers,
     moved,
@@ -92,6 +93,17 @@ class PartitionChanges:
             return elected(self._image, name, index, unclean=unclean)
 
         return await self._change_each(partitions, plan, term=term)
+
+    async def choose_leader(
+        self, partition: TopicPartition, leader: int, *, in_epoch: int, term: int
+    ) -> KafkaError | None:
+        """Let the log of one replica win, as a person has decided; why that was refused."""
+
+        def plan(name: str, index: int) -> PartitionChange:
+            return chosen(self._image, name, index, leader=leader, in_epoch=in_epoch)
+
+        (refusal,) = await self._change_each([partition], plan, term=term)
+        return refusal
 
     async def reassign(
         self, targets: Mapping[TopicPartition, Sequence[int] | None], *, term: int

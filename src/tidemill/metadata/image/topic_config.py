@@ -62,6 +62,7 @@ class TopicConfig:
     segment_bytes: int = _default("segment.bytes")
     segment_ms: int = _default("segment.ms")
     tidemill_flush: str = _default("tidemill.flush")
+    tidemill_read_from: str = _default("tidemill.read.from")
     tidemill_view_filter: str = _default("tidemill.view.filter")
     tidemill_view_of: str = _default("tidemill.view.of")
     unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")

@@ -356,6 +356,14 @@ _KEYS = (
         broker_key="tidemill.flush",
     ),
     _key(
+        "tidemill.read.from",
+        "selector",
+        "Which replica clients read from that name their rack: the `leader`; the `nearest`, an "
+        "in-sync replica in the same rack, else the leader; `followers`, an in-sync follower, in "
+        "the same rack if there is one; `selector`, as `replica.selector.class` says.",
+        choices=("selector", "leader", "nearest", "followers"),
+    ),
+    _key(
         "tidemill.view.filter",
         "",
         "Of a view: the selector that its records match, by headers, key, time or partition; empty "

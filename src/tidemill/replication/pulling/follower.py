@@ -83,7 +83,7 @@ class Followers:
 
     def role_changed(self, partition: Partition, image: PartitionImage) -> None:
         """Follow the partition's leader from now on; called whenever its image was applied."""
-        self._answers.role_changed(partition, image)
+        self._answers.role_changed(partition)
         if image.leader in (self._broker_id, NO_LEADER):
             self._leave(partition)
             return

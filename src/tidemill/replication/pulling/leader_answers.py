@@ -23,10 +23,8 @@ from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError, StorageFault
-from tidemill.core.ids import NO_LEADER
 from tidemill.core.loop.lifecycle import Supervisor
-from tidemill.metadata.image.metadata_image import PartitionImage
-from tidemill.replication.following import CutVerdict, judge_cut, rest_s_after
+from tidemill.replication.following import CutVerdict, RefusedCut, judge_cut, rest_s_after
 from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.storage.log.interface import LogCut
@@ -69,21 +67,17 @@ class LeaderAnswers:
         self._unclean_epoch = unclean_epoch
         self._failures: dict[Partition, int] = {}
         """In a row; 0 for a full disk. No more entries than there are partitions."""
-        self._failed: dict[Partition, int] = {}
-        """Partitions whose leader asks for a cut that must not be made, and its epoch."""
         self._cutting: dict[Partition, None] = {}
         self._has_unsaved_starts = False
         self._saved_at = clock.monotonic()
 
-    def role_changed(self, partition: Partition, image: PartitionImage) -> None:
+    def role_changed(self, partition: Partition) -> None:
         """What was wrong under another leader or in another epoch does not count any more."""
         self._failures.pop(partition, None)
-        if self._failed.get(partition) != image.leader_epoch or image.leader == NO_LEADER:
-            self._failed.pop(partition, None)
 
     def may_ask(self, partition: Partition) -> bool:
         """Whether its log is ours to tell of: not while it is cut, or refuses to be."""
-        return partition not in self._cutting and partition not in self._failed
+        return partition not in self._cutting and partition.as_follower.refused_cut is None
 
     def apply(
         self, partition: Partition, data: PartitionData, *, is_wanted: Callable[[], bool]
@@ -167,10 +161,11 @@ class LeaderAnswers:
             partition.name,
             cut.offset,
             committed,
-            "cut" if done else "refused, the partition is not replicated until a person decides",
+            "cut" if done else "refused, see `tidemill cluster repair`",
         )
         if not done:
-            self._failed[partition] = partition.leader_epoch
+            refused = RefusedCut(partition.leader_epoch, cut.offset, committed)
+            partition.as_follower.refused_cut = refused
         return done
 
     async def _cut(

@@ -84,6 +84,7 @@ class FetchTarget:
             bool(data.records)
             or data.error_code != 0
             or data.diverging_epoch is not None
+            or data.preferred_read_replica >= 0
             or data.high_watermark != self.sent_high_watermark
             or data.log_start_offset != self.sent_log_start_offset
         )

@@ -180,6 +180,18 @@ METRICS: tuple[Metric, ...] = (
         _one(lambda s: s.services.telemetry.duplicates_recognised),
     ),
     Metric(
+        "tidemill_readers_sent_on_total",
+        "counter",
+        "Times that a leader has sent a reader to a replica in its rack, once per partition.",
+        _one(lambda s: s.services.telemetry.readers_sent_on),
+    ),
+    Metric(
+        "tidemill_follower_read_bytes_total",
+        "counter",
+        "Bytes of records found for consumers in partitions that other brokers lead.",
+        _one(lambda s: s.services.telemetry.follower_read_bytes),
+    ),
+    Metric(
         "tidemill_partitions",
         "gauge",
         "Partitions on this broker.",

@@ -22,6 +22,7 @@ _h = Struct(">h")
 _i = Struct(">i")
 _ih = Struct(">ih")
 _iqqt = Struct(">iqq?")
+_q = Struct(">q")
 _qq = Struct(">qq")
 _qqt = Struct(">qq?")
 
@@ -112,10 +113,14 @@ class DescribeLogDirsRequest(Message):
 @final
 class DescribeLogDirsPartition(Message):
     __slots__ = (
+        "committed_offset",
         "is_future_key",
+        "log_end_offset",
         "offset_lag",
         "partition_index",
         "partition_size",
+        "refused_cut_offset",
+        "refused_in_epoch",
     )
 
     def __init__(
@@ -125,15 +130,27 @@ class DescribeLogDirsPartition(Message):
         partition_size: int = 0,
         offset_lag: int = 0,
         is_future_key: bool = False,
+        log_end_offset: int = -1,
+        refused_cut_offset: int = -1,
+        committed_offset: int = -1,
+        refused_in_epoch: int = -1,
     ) -> None:
         self.partition_index = partition_index
         self.partition_size = partition_size
         self.offset_lag = offset_lag
         self.is_future_key = is_future_key
+        self.log_end_offset = log_end_offset
+        self.refused_cut_offset = refused_cut_offset
+        self.committed_offset = committed_offset
+        self.refused_in_epoch = refused_in_epoch
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
         self = _new(cls)
+        self.log_end_offset = -1
+        self.refused_cut_offset = -1
+        self.committed_offset = -1
+        self.refused_in_epoch = -1
         (
             self.partition_index,
             self.partition_size,
@@ -141,7 +158,20 @@ class DescribeLogDirsPartition(Message):
             self.is_future_key,
         ) = r.fixed(_iqqt)
         if version >= 2:
-            r.skip_tags()
+            tag = -1
+            for _ in range(r.tag_count()):
+                tag, end = r.tag(tag)
+                if tag == 10000:
+                    (self.log_end_offset,) = r.fixed(_q)
+                elif tag == 10001:
+                    (self.refused_cut_offset,) = r.fixed(_q)
+                elif tag == 10002:
+                    (self.committed_offset,) = r.fixed(_q)
+                elif tag == 10003:
+                    (self.refused_in_epoch,) = r.fixed(_i)
+                else:
+                    r.pos = end
+                r.end_tag(end)
         return self
 
     def write(self, w: Writer, version: int) -> None:
@@ -150,7 +180,24 @@ class DescribeLogDirsPartition(Message):
             self.partition_index, self.partition_size, self.offset_lag, self.is_future_key
         )
         if version >= 2:
-            buf.append(0)
+            has_log_end_offset = self.log_end_offset != -1
+            has_refused_cut_offset = self.refused_cut_offset != -1
+            has_committed_offset = self.committed_offset != -1
+            has_refused_in_epoch = self.refused_in_epoch != -1
+            buf.append(
+                has_log_end_offset
+                + has_refused_cut_offset
+                + has_committed_offset
+                + has_refused_in_epoch
+            )
+            if has_log_end_offset:
+                buf += b"\x90N\x08" + _q.pack(self.log_end_offset)
+            if has_refused_cut_offset:
+                buf += b"\x91N\x08" + _q.pack(self.refused_cut_offset)
+            if has_committed_offset:
+                buf += b"\x92N\x08" + _q.pack(self.committed_offset)
+            if has_refused_in_epoch:
+                buf += b"\x93N\x04" + _i.pack(self.refused_in_epoch)
 
 
 @final

@@ -68,6 +68,8 @@ class TopicPartitions(Message):
 @final
 class ElectLeadersRequest(Message):
     __slots__ = (
+        "chosen_in_epoch",
+        "chosen_leader",
         "election_type",
         "timeout_ms",
         "topic_partitions",
@@ -81,16 +83,22 @@ class ElectLeadersRequest(Message):
         election_type: int = 0,
         topic_partitions: list[TopicPartitions] | None = UNSET,
         timeout_ms: int = 60000,
+        chosen_leader: int = -1,
+        chosen_in_epoch: int = -1,
     ) -> None:
         self.election_type = election_type
         self.topic_partitions = [] if topic_partitions is UNSET else topic_partitions
         self.timeout_ms = timeout_ms
+        self.chosen_leader = chosen_leader
+        self.chosen_in_epoch = chosen_in_epoch
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
         if not 0 <= version <= 2:
             raise unsupported("ElectLeadersRequest", version)
         self = _new(cls)
+        self.chosen_leader = -1
+        self.chosen_in_epoch = -1
         if version >= 1:
             (self.election_type,) = r.fixed(_b)
         else:
@@ -101,7 +109,16 @@ class ElectLeadersRequest(Message):
         )
         (self.timeout_ms,) = r.fixed(_i)
         if version >= 2:
-            r.skip_tags()
+            tag = -1
+            for _ in range(r.tag_count()):
+                tag, end = r.tag(tag)
+                if tag == 10000:
+                    (self.chosen_leader,) = r.fixed(_i)
+                elif tag == 10001:
+                    (self.chosen_in_epoch,) = r.fixed(_i)
+                else:
+                    r.pos = end
+                r.end_tag(end)
         return self
 
     def write(self, w: Writer, version: int) -> None:
@@ -120,7 +137,13 @@ class ElectLeadersRequest(Message):
             topic_partitions.write(w, version)
         buf += _i.pack(self.timeout_ms)
         if version >= 2:
-            buf.append(0)
+            has_chosen_leader = self.chosen_leader != -1
+            has_chosen_in_epoch = self.chosen_in_epoch != -1
+            buf.append(has_chosen_leader + has_chosen_in_epoch)
+            if has_chosen_leader:
+                buf += b"\x90N\x04" + _i.pack(self.chosen_leader)
+            if has_chosen_in_epoch:
+                buf += b"\x91N\x04" + _i.pack(self.chosen_in_epoch)
 
 
 @final

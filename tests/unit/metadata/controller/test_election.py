@@ -10,6 +10,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.metadata.controller.election import (
     ElectionRules,
     Live,
+    after_choice,
     after_isr_change,
     after_return,
     new_partition,
@@ -313,3 +314,30 @@ def test_I11_epochs_never_go_back_and_a_leader_is_always_in_its_isr(events, rule
         assert now.leader == -1 or now.leader in now.isr
         assert not set(now.isr) & set(now.elr)
         assert set(now.isr) | set(now.elr) <= {0, 1, 2}
+
+
+def test_I13_a_chosen_follower_leads_alone_in_an_unclean_epoch():
+    chosen = after_choice(partition(0, isr=(0, 1)), 2, in_epoch=4, live=live(0, 1, 2))
+    assert state(chosen) == (2, 5, (2,), ())
+    assert chosen.unclean_epoch == 5
+
+
+def test_I13_a_chosen_leader_stays_with_its_in_sync_set_in_an_unclean_epoch():
+    chosen = after_choice(partition(0, isr=(0, 1)), 0, in_epoch=4, live=live(0, 1, 2))
+    assert state(chosen) == (0, 5, (0, 1), ())
+    assert chosen.unclean_epoch == 5
+
+
+@pytest.mark.parametrize(
+    ("leader", "in_epoch", "code"),
+    [
+        (0, 3, ErrorCode.FENCED_LEADER_EPOCH),
+        (2, 4, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+        (7, 4, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE),
+    ],
+    ids=["another epoch", "a dead replica", "no replica"],
+)
+def test_I13_a_choice_that_was_made_for_something_else_is_refused(leader, in_epoch, code):
+    with pytest.raises(KafkaError) as caught:
+        after_choice(partition(0, isr=(0, 1)), leader, in_epoch=in_epoch, live=live(0, 1, 7))
+    assert caught.value.code is code

@@ -2,6 +2,9 @@
 
 v2 flexible; v3 an error for the whole request; v4 total and usable bytes; v5 cordoned directories.
 
+Fields of our own tell where a log ends, and of a cut that a replica refuses, for `tidemill cluster
+repair`.
+
 A broker has one directory. The lag of a replica is its distance to the high watermark. A null list
 of topics means all; partitions that are not on this broker are omitted.
 
@@ -86,11 +89,18 @@ def _wanted(context: ClusterContext, request: DescribeLogDirsRequest) -> list[Pa
 
 def _partition(partition: Partition) -> DescribeLogDirsPartition:
     log = partition.log
-    return DescribeLogDirsPartition(
+    described = DescribeLogDirsPartition(
         partition_index=partition.name.partition,
         partition_size=log.size_bytes,
         offset_lag=max(0, partition.high_watermark - log.log_end_offset),
+        log_end_offset=log.log_end_offset,
     )
+    refused = partition.as_follower.refused_cut
+    if refused is not None and not partition.is_leader:
+        described.refused_cut_offset = refused.offset
+        described.committed_offset = refused.committed_offset
+        described.refused_in_epoch = refused.leader_epoch
+    return described
 
 
 HANDLER = Handler(

@@ -16,7 +16,8 @@ then read again. One that reads committed records waits until a last stable offs
 Batches that are not in memory are read in a thread before the answer leaves. A client that names
 thousands of partitions is served in turns and does not park; it is told to wait instead (S11).
 
-Left out: reading from a near replica (the preferred replica is always the leader).
+A client that names its rack may be sent to a replica that is nearer, and an in-sync follower serves
+such a client (KIP-392; `near_replicas.py`).
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class _WaitingFetch:
         "_partitions",
         "_plan",
         "_reader",
+        "_roles",
         "_stable_offsets",
         "own_answer",
     )
@@ -125,6 +127,7 @@ class _WaitingFetch:
         self._reader = reader
         self._min_bytes = min_bytes
         self._partitions = reader.partitions
+        self._roles = _roles(self._partitions)
         self._empty_bytes = 0
         """The size of the logs at which this fetch would have found nothing."""
         self._stable_offsets: list[int] | None = None
@@ -142,12 +145,12 @@ class _WaitingFetch:
             return True
         if _log_bytes(self._partitions) - self._empty_bytes >= self._min_bytes:
             return True
-        return not all(partition.is_leader for partition in self._partitions)
+        return _roles(self._partitions) != self._roles
 
     def _is_held(self) -> bool:
         """Open transactions still hold everything that was appended."""
         is_same = _stable_offsets(self._partitions) == self._stable_offsets
-        return is_same and all(partition.is_leader for partition in self._partitions)
+        return is_same and _roles(self._partitions) == self._roles
 
     def read_and_answer(self) -> FetchResponse | Deferred[FetchResponse]:
         reader = self._reader
@@ -156,6 +159,10 @@ class _WaitingFetch:
 
 def _stable_offsets(partitions: list[Partition]) -> list[int]:
     return [partition.last_stable_offset() for partition in partitions]
+
+
+def _roles(partitions: list[Partition]) -> list[tuple[int, bool, bool]]:
+    return [partition.reading_role for partition in partitions]
 
 
 def _log_bytes(partitions: list[Partition]) -> int:

@@ -22,6 +22,7 @@ from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.replication.partition import NO_EPOCH, Partition
 from tidemill.server.fetching.aborted_search import AbortedSearch, listed
 from tidemill.server.fetching.fetch_sessions import FetchTarget
+from tidemill.server.fetching.near_replicas import NearReplicas
 from tidemill.server.fetching.view_reader import ViewRead
 from tidemill.server.handlers.data.cold_reads import ColdSlice
 from tidemill.server.request.authorizer import Operation
@@ -64,6 +65,7 @@ class FetchReader:
         "_copied_bytes",
         "_leaves_views",
         "_looked_bytes",
+        "_near",
         "_request",
         "_targets",
         "bytes_found",
@@ -87,6 +89,10 @@ class FetchReader:
         self._context = context
         self._request = request
         self._targets = targets
+        self._near: NearReplicas | None = None
+        """For a client that names its rack, and so says that it reads from any replica."""
+        if request.rack_id:
+            self._near = NearReplicas(context.services, request.rack_id)
         self._copied_bytes = 0
         """Of this turn of the loop: batches that were read into new memory."""
         self._looked_bytes = 0
@@ -168,7 +174,10 @@ class FetchReader:
         if context.version >= FIRST_WITH_TOPIC_IDS and topic_id != target.topic_id:
             # The topic was deleted and created again since the session learnt its id (I34).
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        partition.check_leader()
+        if self._near is None:
+            partition.check_leader()
+        else:
+            self._near.check_readable(partition, target.topic)
         partition.check_epoch(target.current_leader_epoch)
         self.partitions.append(partition)
         data.log_start_offset = partition.log.log_start_offset
@@ -177,6 +186,8 @@ class FetchReader:
         data.high_watermark = partition.high_watermark
         data.last_stable_offset = partition.last_stable_offset()
         if diverges:
+            return 0
+        if self._near is not None and self._sends_on(partition, target, data):
             return 0
         is_first = self.bytes_found == 0 and not self.is_starved
         max_bytes = min(target.max_bytes, budget)
@@ -188,7 +199,20 @@ class FetchReader:
             target.fetch_offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=is_first
         )
         self._take(data, found, partition, target.fetch_offset)
+        if not partition.is_leader:
+            context.services.telemetry.follower_read_bytes += found.size_bytes
         return found.size_bytes
+
+    def _sends_on(self, partition: Partition, target: FetchTarget, data: PartitionData) -> bool:
+        """Whether the reader is sent to a replica that is nearer to it."""
+        near = self._near
+        chosen = near and near.try_choose(partition, target.topic, target.fetch_offset)
+        if chosen is None:
+            return False
+        data.preferred_read_replica = chosen
+        self._context.services.telemetry.readers_sent_on += 1
+        self.must_answer = True
+        return True
 
     def _look(
         self,

@@ -5,6 +5,9 @@ v1 unclean elections and an error for the whole request; v2 flexible.
 Without a list, all partitions are looked at, and those that need no election are left out of the
 answer, as in Kafka. An unclean election takes a replica that may lack acknowledged records: nothing
 else does that, unless the topic allows it.
+
+Fields of our own name one partition's leader, as a person has chosen it (`tidemill cluster
+repair`): that log wins over the others, whatever was acknowledged.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Iterator
 from tidemill.core.errors import ErrorCode, KafkaError, StoreUnavailable
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.pacing import Pacer
+from tidemill.metadata.cluster import Cluster
 from tidemill.server.request.authorizer import Operation, cluster
 from tidemill.server.request.context import TopicContext
 from tidemill.server.request.handler import Answer, Handler, refuse_with_error_code
@@ -28,6 +32,7 @@ from tidemill.wire.generated.elect_leaders import (
 __all__ = ["HANDLER"]
 
 PREFERRED, UNCLEAN = 0, 1
+NOBODY = -1
 PARTITIONS_PER_SLICE = 1_000
 """Partitions named or answered in one slice of the loop: about a millisecond (S11)."""
 
@@ -37,6 +42,10 @@ def handle(context: TopicContext, request: ElectLeadersRequest) -> Answer:
     if request.election_type not in (PREFERRED, UNCLEAN):
         detail = f"there is no election of type {request.election_type}"
         raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+    if request.chosen_leader != NOBODY:
+        named = [len(one.partitions) for one in request.topic_partitions or ()]
+        if named != [1] or request.election_type != UNCLEAN:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "a leader is chosen for one partition")
     return _elect(context, request)
 
 
@@ -48,9 +57,7 @@ async def _elect(context: TopicContext, request: ElectLeadersRequest) -> ElectLe
         found[one] = None
     wanted = list(found)
     try:
-        refusals = await context.services.cluster.elect_leaders(
-            wanted, unclean=request.election_type == UNCLEAN
-        )
+        refusals = await _hold(context.services.cluster, request, wanted)
     except KafkaError as error:
         return ElectLeadersResponse(error_code=int(error.code))
     except StoreUnavailable:
@@ -67,6 +74,16 @@ async def _elect(context: TopicContext, request: ElectLeadersRequest) -> ElectLe
             PartitionResult(partition_id=index, error_code=int(code), error_message=detail)
         )
     return ElectLeadersResponse(replica_election_results=list(topics.values()))
+
+
+async def _hold(
+    metadata: Cluster, request: ElectLeadersRequest, wanted: list[TopicPartition]
+) -> list[KafkaError | None]:
+    if request.chosen_leader == NOBODY:
+        is_unclean = request.election_type == UNCLEAN
+        return await metadata.elect_leaders(wanted, unclean=is_unclean)
+    leader, in_epoch = request.chosen_leader, request.chosen_in_epoch
+    return [await metadata.choose_leader(wanted[0], leader, in_epoch=in_epoch)]
 
 
 def _partitions(context: TopicContext, request: ElectLeadersRequest) -> Iterator[TopicPartition]:

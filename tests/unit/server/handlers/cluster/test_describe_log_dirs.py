@@ -4,6 +4,7 @@ import pytest
 
 from tests.unit.server.one_broker import CAPACITY_BYTES, OneBroker
 from tidemill.core.errors import ErrorCode
+from tidemill.replication.following import RefusedCut
 from tidemill.server.request.authorizer import Operation
 from tidemill.wire.generated.describe_log_dirs import (
     DescribableLogDirTopic,
@@ -92,3 +93,13 @@ def test_a_client_that_may_not_describe_the_cluster_gets_no_directories(broker, 
     answer = broker.call(DescribeLogDirsRequest(topics=None), version)
     assert answer.results == []
     assert answer.error_code == (31 if version >= 3 else 0)
+
+
+def test_I13_a_replica_tells_which_cut_it_refuses(broker):
+    broker.join_broker(2)
+    broker.make_topic("t", -1, assignments={0: [2, 1]})
+    (told,) = describe(broker).topics[0].partitions
+    assert (told.log_end_offset, told.refused_cut_offset, told.refused_in_epoch) == (0, -1, -1)
+    broker.partition("t").as_follower.refused_cut = RefusedCut(4, offset=7, committed_offset=9)
+    (told,) = describe(broker).topics[0].partitions
+    assert (told.refused_cut_offset, told.committed_offset, told.refused_in_epoch) == (7, 9, 4)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tidemill.core.errors import ErrorCode
 from tidemill.server.handlers.topics.elect_leaders import PARTITIONS_PER_SLICE
 from tidemill.wire.generated.elect_leaders import ElectLeadersRequest, TopicPartitions
@@ -21,3 +23,34 @@ def test_every_partition_is_answered_once_whatever_its_number(broker):
         (-1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
         (2**31 - 1, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ]
+
+
+def choose(broker, leader, *, in_epoch=0, election_type=1, partitions=(0,)):
+    asked = [TopicPartitions(topic="t", partitions=list(partitions))]
+    return broker.call(
+        ElectLeadersRequest(
+            election_type=election_type,
+            topic_partitions=asked,
+            chosen_leader=leader,
+            chosen_in_epoch=in_epoch,
+        ),
+        2,
+    )
+
+
+def test_I13_a_person_chooses_whose_log_wins(broker):
+    broker.join_broker(2)
+    broker.make_topic("t", -1, assignments={0: [1, 2]})
+    answer = choose(broker, 2)
+    assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.NONE
+    now = broker.image.partition("t", 0)
+    assert (now.leader, now.leader_epoch, now.isr, now.unclean_epoch) == (2, 1, (2,), 1)
+    answer = choose(broker, 1)  # decided for an epoch that has passed
+    refused = answer.replica_election_results[0].partition_result[0]
+    assert refused.error_code == ErrorCode.FENCED_LEADER_EPOCH
+
+
+@pytest.mark.parametrize("fields", [{"election_type": 0}, {"partitions": (0, 1)}])
+def test_I13_a_leader_is_chosen_for_one_partition_and_by_an_unclean_election(broker, fields):
+    broker.make_topic("t", 2)
+    assert choose(broker, 1, **fields).error_code == ErrorCode.INVALID_REQUEST

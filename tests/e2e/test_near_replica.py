@@ -1,0 +1,121 @@
+"""Readers in the rack of a follower (KIP-392): it serves them, and its death costs them nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from urllib.request import urlopen
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.e2e.load import Load, Tail
+from tests.support.clients import DEADLINE_S, KafkaPython, kafka
+from tidemill.testing.cluster_process import ClusterProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+RACKS = ["a", "b", "c"]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcess]:
+    made = ClusterProcess(
+        tmp_path / "data",
+        "replica.selector.class=rack",
+        "metrics.listen=127.0.0.1:0",
+        options=["--racks", ",".join(RACKS)],
+    )
+    yield made.start()
+    made.stop()
+
+
+def create(cluster: ClusterProcess, topic: str) -> list[int]:
+    """The replicas of a new partition, the leader first, when all are in sync."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    deadline = monotonic() + DEADLINE_S
+    while len(admin.list_topics(timeout=DEADLINE_S).brokers) < len(RACKS):
+        assert monotonic() < deadline
+    (made,) = admin.create_topics([NewTopic(topic, 1, 3)]).values()
+    made.result(DEADLINE_S)
+    while True:
+        found = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        if found and len(found[0].isrs) == len(RACKS):
+            leader = found[0].leader
+            return [leader, *(one for one in found[0].replicas if one != leader)]
+        assert monotonic() < deadline
+
+
+def served_bytes(cluster: ClusterProcess, broker_id: int) -> int:
+    """What a broker has found for readers in partitions that others lead."""
+    pattern = rf"^\[broker {broker_id}\] .*metrics on http://(\S+)/metrics"
+    address = re.findall(pattern, cluster.log(), re.MULTILINE)[-1]
+    with urlopen(f"http://{address}/metrics", timeout=DEADLINE_S) as page:
+        text = page.read().decode()
+    found = re.search(r"^tidemill_follower_read_bytes_total (\d+)$", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1])
+
+
+def test_F65_a_near_follower_serves_librdkafka_and_its_death_loses_and_repeats_nothing(
+    cluster, topic
+):
+    leader, near, other = create(cluster, topic)
+    log = (topic, 0)
+    tail = Tail(cluster.bootstrap, [log], client_rack=RACKS[near])
+    load = Load(cluster.bootstrap, [log], seed=1).start()
+    load.wait_acknowledged(2_000)
+    wait_served(cluster, near)
+    assert served_bytes(cluster, other) == served_bytes(cluster, leader) == 0
+
+    cluster.kill_broker(near)
+    load.wait_acknowledged(2_000)
+    cluster.wait_log(rf"^\[supervisor\] broker {near} is ready again")
+    load.wait_acknowledged(2_000)
+    load.finish()
+
+    assert load.failures == []
+    tail.finish(len(load.acknowledged))
+    assert tail.failures == []
+    acknowledged = sorted((one.offset, one.value) for one in load.acknowledged)
+    assert tail.read[log] == acknowledged
+
+
+def wait_served(cluster: ClusterProcess, broker_id: int) -> None:
+    deadline = monotonic() + DEADLINE_S
+    while served_bytes(cluster, broker_id) == 0:
+        assert monotonic() < deadline, f"broker {broker_id} served nobody"
+
+
+def test_F65_kafka_python_reads_from_the_near_follower_and_goes_on_when_it_dies(cluster, topic):
+    _, near, _ = create(cluster, topic)
+    load = Load(cluster.bootstrap, [(topic, 0)], seed=2).start()
+    load.wait_acknowledged(500)
+    place = kafka.TopicPartition(topic, 0)
+    reader = KafkaPython()
+    consumer = reader.consumer(cluster.bootstrap, client_rack=RACKS[near])
+    try:
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        read = reader.read(consumer, 500)
+        wait_served(cluster, near)
+        cluster.kill_broker(near)
+        load.wait_acknowledged(500)
+        load.finish()
+        assert load.failures == []
+        read += reader.read(consumer, len(load.acknowledged) - len(read))
+    finally:
+        consumer.close()
+    assert [one.offset for one in read] == list(range(len(load.acknowledged)))
+
+
+def test_T38_a_broker_tells_its_rack_and_its_selector(cluster, topic):
+    create(cluster, topic)
+    admin = kafka.KafkaAdminClient(bootstrap_servers=cluster.addresses[1])
+    try:
+        racks = {one["broker_id"]: one["rack"] for one in admin.describe_cluster()["brokers"]}
+    finally:
+        admin.close()
+    assert racks == dict(enumerate(RACKS))

@@ -1,0 +1,110 @@
+"""`tidemill cluster repair`: a broker with an old copy of its disk leads; a follower refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.e2e.load import read_logs
+from tests.support.clients import DEADLINE_S, Confluent, Message
+from tidemill.testing.broker_process import TIDEMILL
+from tidemill.testing.cluster_process import ClusterProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+LEADER, FOLLOWER = 1, 2
+
+
+def _repair(cluster: ClusterProcess, *arguments: str) -> str:
+    return _run(cluster, "repair", *arguments)
+
+
+def _run(cluster: ClusterProcess, *arguments: str) -> str:
+    ran = subprocess.run(
+        [*TIDEMILL, "cluster", *arguments, "--bootstrap", cluster.bootstrap],
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_S,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def _wait_led(cluster: ClusterProcess, topic: str) -> None:
+    """Until all brokers are there, both replicas are in sync, and broker 1 leads."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    deadline = monotonic() + DEADLINE_S
+    while True:
+        seen = admin.list_topics(topic, timeout=DEADLINE_S)
+        partitions = seen.topics[topic].partitions
+        if partitions and len(partitions[0].isrs) == 2 and len(seen.brokers) == 3:
+            if partitions[0].leader == LEADER:
+                return
+            _run(cluster, "elect", "preferred")
+        assert monotonic() < deadline, f"{topic} is led by {partitions}"
+
+
+def _create(cluster: ClusterProcess, topic: str) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    deadline = monotonic() + DEADLINE_S
+    while len(admin.list_topics(timeout=DEADLINE_S).brokers) < 3:
+        assert monotonic() < deadline
+    new = NewTopic(topic, 1, replica_assignment=[[LEADER, FOLLOWER]])
+    (made,) = admin.create_topics([new]).values()
+    made.result(DEADLINE_S)
+
+
+def _produce(cluster: ClusterProcess, topic: str, values: range) -> None:
+    messages = [Message(b"%d" % value, partition=0) for value in values]
+    Confluent().produce(cluster.bootstrap, topic, messages)
+
+
+@pytest.fixture
+def torn(tmp_path: Path, topic: str) -> Iterator[ClusterProcess]:
+    """Broker 1 leads with 50 of the 100 records that were acknowledged."""
+    cluster = ClusterProcess(tmp_path / "data", "min.insync.replicas=1")
+    own = tmp_path / "data" / f"broker-{LEADER}"
+    cluster.start()
+    _create(cluster, topic)
+    _produce(cluster, topic, range(50))
+    assert cluster.stop() == 0
+    shutil.copytree(own, tmp_path / "copy")
+    cluster.start()
+    _wait_led(cluster, topic)
+    _produce(cluster, topic, range(50, 100))
+    assert cluster.stop() == 0  # both know from now on that 100 were committed
+    cluster.start()
+    _wait_led(cluster, topic)
+    cluster.kill()  # nobody hands over
+    shutil.rmtree(own)
+    shutil.move(tmp_path / "copy", own)
+    yield cluster.start()
+    cluster.stop()
+
+
+@pytest.mark.parametrize(("take", "kept"), [("leader", 50), ("own", 100)])
+def test_I13_a_person_decides_whose_log_is_kept(torn, topic, take, kept):
+    torn.wait_log(rf"^\[broker {FOLLOWER}\] .*{topic}.*refused, see `tidemill cluster repair`")
+    shown = _repair(torn)
+    assert f"{topic}-0 on broker {FOLLOWER} is not replicated: from offset 50 on" in shown
+    assert f"--take leader: broker {FOLLOWER} drops offsets 50 to 99" in shown
+    (facts,) = json.loads(_repair(torn, "--json"))
+    assert (facts["broker"], facts["leader"], facts["differ_from"]) == (FOLLOWER, LEADER, 50)
+    assert (facts["committed"], facts["end"], facts["leader_end"]) == (100, 100, 50)
+
+    chosen = [f"{topic}:0", "--broker", str(FOLLOWER), "--take", take]
+    assert "drops" in _repair(torn, *chosen, "--dry-run")
+    assert json.loads(_repair(torn, "--json")) == [facts]
+    assert "is repaired" in _repair(torn, *chosen, "--yes")
+
+    assert _repair(torn) == "no replica waits for a decision\n"
+    (values,) = read_logs(torn.bootstrap, [(topic, 0)]).values()
+    assert values == [b"%d" % value for value in range(kept)]
+    _produce(torn, topic, range(kept, kept + 10))
