@@ -103,6 +103,7 @@ PURE = (
     "replication/pulling/fetch_round.py",
     "replication/pulling/lanes.py",
     "replication/serving/",
+    "replication/vouching.py",
     "replication/waiters.py",
     "coordinators/runtime/batch_sized_work.py",
     "coordinators/runtime/deadlines.py",

@@ -35,7 +35,17 @@ EXTENSIONS: dict[tuple[str, str], list[Schema]] = {
             "tag": 10000,
             "default": "0",
             "ignorable": True,
-        }
+        },
+        # Whether the follower, if it is elected, will be silent after the answers it has seen.
+        {
+            "name": "ReplicaVouches",
+            "type": "bool",
+            "versions": "15+",
+            "taggedVersions": "15+",
+            "tag": 10001,
+            "default": "false",
+            "ignorable": True,
+        },
     ],
     # The leader's log end: a follower finds out how far it is behind.
     ("FetchResponse", "PartitionData"): [

@@ -27,7 +27,6 @@ from tidemill.core.compiled import is_compiled
 from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.owner_lease import ALWAYS
 from tidemill.delivery.filter.parser import parse_selector
 from tidemill.delivery.filter.program import Assembler
 from tidemill.hot.header_match import Program
@@ -444,11 +443,13 @@ def _no_lease_at_ends(original: Function) -> Function:
 )
 def _no_lease_at_coordinator(original: Function) -> Function:
     def find(runtime: Function, index: int) -> object:
-        lease, runtime._lease = runtime._lease, ALWAYS
+        place: Any = Partition
+        may_act = place.may_act
+        place.may_act = True
         try:
             return original(runtime, index)
         finally:
-            runtime._lease = lease
+            place.may_act = may_act
 
     return find
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import NO_LEADER
-from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.server.request.context import ClusterContext
 
 __all__ = ["describe_partition"]
@@ -16,15 +16,20 @@ Row = TypeVar("Row")
 
 
 def describe_partition(
-    context: ClusterContext, make_row: Callable[..., Row], index: int, image: PartitionImage
+    context: ClusterContext, make_row: Callable[..., Row], topic: TopicImage, index: int
 ) -> Row:
-    """The row of partition `index`.
+    """The row of partition `index` of a topic.
 
-    A broker without a lease may have a successor, so it does not send clients back to itself.
+    A broker without a lease may have a successor, so it does not send clients back to itself where
+    nobody vouches for it.
     """
     cluster, alive = context.services.cluster, context.image.brokers
-    is_own = image.leader == cluster.broker_id
-    leader = NO_LEADER if is_own and not cluster.may_act else image.leader
+    image = topic.partitions[index]
+    leader = image.leader
+    if leader == cluster.broker_id and not cluster.may_act:
+        own = context.services.replicas.find(topic.view_of or topic.name, index)
+        if own is None or not own.is_vouched:
+            leader = NO_LEADER
     return make_row(
         error_code=0 if leader >= 0 else int(ErrorCode.LEADER_NOT_AVAILABLE),
         partition_index=index,
