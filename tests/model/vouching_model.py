@@ -59,7 +59,7 @@ class Link(NamedTuple):
     """A follower's connection to a leader, and what both sides know of it."""
 
     phase: str = ""
-    """Where the one message is: a `first` or `next` fetch, `asked` at the leader, or an `answer`."""
+    """The one message: a `first` or `next` fetch, `asked` at the leader, or an `answer`."""
     epoch: int = NOBODY
     """Of the fetch."""
     slot_epoch: int = NOBODY
