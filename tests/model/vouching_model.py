@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tidemill.replication.vouching import NO_VOUCH, Silence, Vouch
+from tidemill.replication.vouching.silence import Silence
+from tidemill.replication.vouching.vouch import NO_VOUCH, Vouch
 
 __all__ = ["Broken", "Budget", "Rules", "explore"]
 

@@ -17,7 +17,7 @@ Consumers read below the first; both never go back on a leader. `in_sync.py` say
 
 A leader without a lease may have a successor: it neither appends nor reads for clients, and its
 marks stand still, so no acknowledgement leaves (I8, I15), unless its followers vouch for it. In
-return a new leader is silent in the same way for a moment (`vouching.py`). Both still serve
+return a new leader is silent in the same way for a moment (`vouching/`). Both still serve
 followers: they check its epoch.
 
 All methods run on the event loop and none suspends, so a check still holds when its act runs (R9).
@@ -39,7 +39,7 @@ from tidemill.replication.flush_requests import FlushRequests
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.isr import UNKNOWN_OFFSET, JoinBar
 from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
-from tidemill.replication.vouching import Silence
+from tidemill.replication.vouching.silence import Silence
 from tidemill.replication.waiters import AckWaiter, FollowerWatch, OffsetWaiters, Watcher
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, read_header

@@ -37,7 +37,7 @@ from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar
 from tidemill.replication.led_replicas import LedReplicas
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
-from tidemill.replication.vouching import VOUCH_S
+from tidemill.replication.vouching.vouch import VOUCH_S
 from tidemill.replication.waiters import AckWaiter
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogCut
@@ -480,7 +480,7 @@ def _vouched_by_arrival(original: Function) -> Function:
     return take_in
 
 
-@mutant("new leader not silent", "tidemill.replication.vouching:Silence.holds")
+@mutant("new leader not silent", "tidemill.replication.vouching.silence:Silence.holds")
 def _not_silent(_original: Function) -> Function:
     return lambda _silence, _now: False
 

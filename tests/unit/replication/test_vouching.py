@@ -24,14 +24,8 @@ from tests.support.partitions import (
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.isr import LAG_S_MAX
 from tidemill.replication.partition import Partition
-from tidemill.replication.vouching import (
-    ANSWERS_MAX,
-    NO_VOUCH,
-    SILENCE_S,
-    VOUCH_S,
-    Silence,
-    Vouch,
-)
+from tidemill.replication.vouching.silence import SILENCE_S, Silence
+from tidemill.replication.vouching.vouch import ANSWERS_MAX, NO_VOUCH, VOUCH_S, Vouch
 from tidemill.testing.manual_clock import ManualClock
 
 BOTH = (OWN, SECOND)

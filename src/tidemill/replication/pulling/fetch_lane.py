@@ -34,7 +34,7 @@ from tidemill.replication.partition import Partition
 from tidemill.replication.pulling.fetch_round import FetchRound
 from tidemill.replication.pulling.lanes import CATCH_UP, LANE_LIMITS, behind_bytes
 from tidemill.replication.pulling.leader_answers import GO_ON, LeaderAnswers
-from tidemill.replication.vouching import NO_VOUCH
+from tidemill.replication.vouching.vouch import NO_VOUCH
 from tidemill.wire.generated.fetch import FetchResponse, PartitionData
 from tidemill.wire.generated.replica_progress import (
     ProgressPartition,
@@ -69,7 +69,7 @@ class LaneServices:
     measured: Callable[[Partition, int], None]
     """A partition is about so many bytes behind its leader."""
     vouches: bool
-    """Our fetches vouch for leaders that have no lease (`vouching.py`)."""
+    """Our fetches vouch for leaders that have no lease (`vouching/`)."""
 
 
 @final

@@ -51,7 +51,7 @@ class Followers:
         """`catch_up_rate` bounds what all that are far behind receive, in bytes per second.
 
         `checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`; `vouches`:
-        only where partitions are silent after their leaders (`vouching.py`).
+        only where partitions are silent after their leaders (`vouching/`).
         """
         self._broker_id = broker_id
         self._answers = LeaderAnswers(

@@ -29,7 +29,7 @@ from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.partition import Partition
-from tidemill.replication.vouching import NO_VOUCH, Vouch
+from tidemill.replication.vouching.vouch import NO_VOUCH, Vouch
 from tidemill.replication.waiters import Watcher
 
 __all__ = ["ReplicaSession", "ReplicaSlot", "SlotKey"]
