@@ -211,11 +211,13 @@ class Faults:
         """Sometimes for less than its lease, sometimes beyond its session."""
         self._world.pause(broker_id, clock_stops=clock_stops)
         self._history.stale_hosts += clock_stops
+        self._probe.stale_hosts += clock_stops
         await self._pause(20.0)
         self._world.unpause(broker_id)
         if clock_stops:  # its lease, by its clock, may go on for as long as it was granted
             await asyncio.sleep(SESSION_TIMEOUT_S)
             self._history.stale_hosts -= 1
+            self._probe.stale_hosts -= 1
 
     # --- the network -----------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 What it checks, for the partitions of a topic that is never deleted:
 
+- I8   a leader without a lease, for which its followers vouch, acts only while nobody else does
 - I9   on one leader in one epoch the high watermark never goes back; durable <= HW <= log end
 - I11  no two brokers lead a partition in one epoch
 - I12  a new leader has every offset below every high watermark that any leader has had
@@ -43,6 +44,8 @@ class Probe:
         self._told: dict[TopicPartition, int] = {}
         self._last: dict[TopicPartition, dict[Partition, _Sample]] = {}
         self.broken: str | None = None
+        self.stale_hosts = 0
+        """Hosts whose clock stood still a moment ago: they may act for longer than they should."""
         world.trace.probe = self.look
 
     def check(self) -> None:
@@ -99,6 +102,7 @@ class Probe:
                 self._check_marks(partition, copy, before, sample)
             self._told[partition] = max(mark, self._told.get(partition, 0))
         self._last[partition] = now
+        self._check_acting(partition, copies, brokers)
         self._check_in_sync(partition, copies, brokers)
 
     def _check_elected(self, partition: TopicPartition, broker_id: int, copy: Partition) -> None:
@@ -128,6 +132,22 @@ class Probe:
         self._expect(
             before[4] <= stable <= mark,
             f"I23: {place}: stable at {before[4]}, then at {stable}, high watermark {mark}",
+        )
+
+    def _check_acting(
+        self,
+        partition: TopicPartition,
+        copies: Mapping[int, Partition],
+        brokers: Mapping[int, Broker],
+    ) -> None:
+        leading = [one for one, copy in copies.items() if copy.is_leader]
+        if len(leading) < 2 or self.stale_hosts:
+            return
+        acting = [i for i in leading if copies[i].may_act and not self._world.is_paused(i)]
+        are_leased = all(brokers[one].cluster.may_act for one in acting)
+        self._expect(
+            len(acting) < 2 or are_leased,  # one that is moved while it lives: marks wait for it
+            f"I8: {partition}: {acting} act at once, one of them without a lease",
         )
 
     def _check_in_sync(

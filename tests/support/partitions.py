@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 import pytest
@@ -64,8 +65,9 @@ class Watcher:
 class Watch:
     """What a follower has to be told of a partition, as the partition says it."""
 
-    def __init__(self) -> None:
+    def __init__(self, vouched_until: float = -1.0) -> None:
         self.heard: list[str] = []
+        self.vouched_until = vouched_until
 
     def grew(self) -> None:
         self.heard.append("grew")
@@ -108,6 +110,7 @@ def partition(
     flushes: Flushes | None = None,
     high_watermark: int = 0,
     lease: OwnerLease = ALWAYS,
+    boottime: Callable[[], float] | None = None,
     **options: object,
 ) -> Partition:
     """A partition without a role."""
@@ -120,6 +123,7 @@ def partition(
         flushes=flushes or Flushes(),
         high_watermark=high_watermark,
         lease=lease,
+        boottime=boottime,
     )
 
 
@@ -155,7 +159,7 @@ class Lease:
     """A lease that a test takes away and gives back."""
 
     def __init__(self) -> None:
-        self.may_act = True
+        self.may_act = self.is_let_in = True
 
 
 def wait(for_: Partition, next_offset: int) -> list[ErrorCode]:

@@ -29,7 +29,11 @@ EXTENSIONS: dict[tuple[str, str], list[Schema]] = {
     # The follower's flushed offset, which the leader's durable offset waits for.
     ("FetchRequest", "FetchPartition"): [_tagged("FlushedOffset", "int64", 12, 10000)],
     # Which of a follower's two sessions with this leader it is: 0 hot, 1 catch-up.
-    ("FetchRequest", "FetchRequest"): [_tagged("ReplicaLane", "int8", 15, 10000, default="0")],
+    ("FetchRequest", "FetchRequest"): [
+        _tagged("ReplicaLane", "int8", 15, 10000, default="0"),
+        # Whether the follower, if it is elected, will be silent after the answers it has seen.
+        _tagged("ReplicaVouches", "bool", 15, 10001, default="false"),
+    ],
     # The leader's log end: a follower finds out how far it is behind.
     ("FetchResponse", "PartitionData"): [_tagged("LogEndOffset", "int64", 12, 10000)],
     # Whose log a person has chosen, and in which leader epoch the logs were found to differ.

@@ -48,7 +48,6 @@ class Coordinators:
             timers=timers,
             disk=seams.disk,
             image=image,
-            lease=cluster.lease,
         )
         self.transactions = TransactionCoordinator(
             cluster.live,
@@ -57,7 +56,6 @@ class Coordinators:
             disk=seams.disk,
             image=image,
             carry_out=lambda *decided: self.sender.carry_out(*decided),
-            lease=cluster.lease,
         )
         self.markers = MarkerWriter(find_partition, self.groups, clock=seams.clock, timers=timers)
         self._marker_links = _peer_links(seams, cluster, "markers")

@@ -141,6 +141,7 @@ def build_data_plane(
         catch_up_rate=lambda: cluster.live.current.follower_replication_throttled_rate,
         checkpoint=lambda: housekeeping.write_checkpoint(),
         unclean_epoch=lambda one: None if one.image is None else one.image.unclean_epoch,
+        vouches=cluster.lease.ends_by_clock,
     )
 
     def follow_and_tell(partition: Partition, image: PartitionImage) -> None:
@@ -153,9 +154,11 @@ def build_data_plane(
         flusher,
         clock=clock,
         followed=follow_and_tell,
+        unfollow=followers.leave,
         follower_flushed=followers.flushed,
         lease=cluster.lease,
         broker_epoch=lambda: cluster.broker_epoch,
+        is_vouched=cluster.lease.ends_by_clock,
     )
     housekeeping = Housekeeping(
         disk,

@@ -26,6 +26,7 @@ from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import controller_endpoint
 from tidemill.metadata.producer_ids import ProducerIds
+from tidemill.server.connection.cut_off import CutOff
 from tidemill.server.connection.listener import Listener
 from tidemill.server.connection.listener_resources import ClientDeadlines, ListenerResources
 from tidemill.server.fetching.fetch_sessions import FetchSessions
@@ -44,6 +45,8 @@ from tidemill.storage.directory.log_directory import LogDirectory
 __all__ = ["Serving", "build_services"]
 
 log = logging.getLogger(__name__)
+
+CUT_OFF_LOOK_S = 0.5
 
 
 def build_services(
@@ -143,6 +146,8 @@ class Serving:
         yield "internal listener", self.internal_listener.run()
         if self._route_listener is not None:
             yield "route listener", self._route_listener.run()
+        if self._services.cluster.lease.ends_by_clock:
+            yield "cut-off broker", self._watch_cut_off()
 
     async def start(self, *, is_healthy: Callable[[], bool]) -> None:
         """Accept connections, and serve the page if one is configured."""
@@ -178,6 +183,26 @@ class Serving:
         """Whether clients are served: admitted, in the cluster, and on a disk that works."""
         may_act = self._services.cluster.may_act
         return self.resources.admission.is_open and may_act and self._directory.failure is None
+
+    async def _watch_cut_off(self) -> None:
+        cut_off, admission = CutOff(), self.resources.admission
+        while True:
+            await asyncio.sleep(CUT_OFF_LOOK_S)
+            was, now = admission.is_cut_off, self._services.clock.monotonic()
+            is_now = cut_off.review(is_of_use=self._is_of_use(), now=now)
+            admission.is_cut_off = is_now
+            if is_now:
+                for connection in list(admission.connections):
+                    connection.abort()
+            if is_now and not was:
+                log.warning("cut off from the store: clients are sent to other brokers")
+
+    def _is_of_use(self) -> bool:
+        """Whether clients find here what they look for; see `cut_off.py`."""
+        cluster = self._services.cluster
+        if cluster.lease.is_held or len(cluster.image.brokers) < 2:
+            return True
+        return any(partition.is_vouched for partition in self._services.replicas)
 
     async def stop(self) -> None:
         """Accept no more connections, answer what was started, close.

@@ -75,6 +75,8 @@ REQUEST_PATH = (
     "tidemill.replication.serving.replica_session",
     "tidemill.replication.serving.replica_sessions",
     "tidemill.replication.serving.shared_reads",
+    "tidemill.replication.vouching.silence",
+    "tidemill.replication.vouching.vouch",
     "tidemill.replication.waiters",
     "tidemill.coordinators.runtime.deadlines",
     "tidemill.coordinators.group.classic.classic_group",

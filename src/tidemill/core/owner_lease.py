@@ -19,12 +19,18 @@ class OwnerLease(Protocol):
         """Whether this broker may lead, acknowledge, serve reads and coordinate."""
         ...
 
+    @property
+    def is_let_in(self) -> bool:
+        """Whether this registration was let in, and is over only if others were told so."""
+        ...
+
 
 @final
 class _Always:
     """For parts that are used without a cluster."""
 
     may_act = True
+    is_let_in = True
 
 
 ALWAYS: OwnerLease = _Always()

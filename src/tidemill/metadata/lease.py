@@ -30,6 +30,9 @@ class _Session(Protocol):
     @property
     def lease_until(self) -> float: ...
 
+    @property
+    def ends_by_clock(self) -> bool: ...
+
 
 @final
 class Lease:
@@ -42,6 +45,8 @@ class Lease:
         """Whether this broker is registered in the session."""
         self.fenced = True
         """Whether the controller has not let this registration in."""
+        self.ends_by_clock = session.ends_by_clock
+        """Followers vouch for leaders that the store does not answer; see `Coord`."""
 
     @property
     def is_held(self) -> bool:
@@ -52,6 +57,11 @@ class Lease:
         if until == _NEVER:  # only of a session that is connected
             return True
         return self._session.state is SessionState.CONNECTED and self._clock.boottime() < until
+
+    @property
+    def is_let_in(self) -> bool:
+        """Whether this registration was let in, as far as this broker knows without the store."""
+        return self.registered and not self.fenced
 
     @property
     def may_act(self) -> bool:

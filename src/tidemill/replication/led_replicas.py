@@ -45,7 +45,7 @@ class BrokerEpochs:
 class LedReplicas:
     """The followers' positions, and the in-sync set that the leader must respect."""
 
-    __slots__ = ("_candidates", "_epochs", "_own_id", "followers", "in_sync")
+    __slots__ = ("_candidates", "_epochs", "_own_id", "electable", "followers", "in_sync")
 
     def __init__(
         self, own_id: int, image: PartitionImage, epochs: BrokerEpochs, *, now: float
@@ -54,6 +54,9 @@ class LedReplicas:
         self._epochs = epochs
         self._candidates: set[int] = set()
         self.in_sync = InSync(own_id, image.isr, image.partition_epoch)
+        self.electable = {*image.isr, *image.elr, *image.suspects}
+        """Whom the controller may elect without our knowing: whoever was in one of these sets in
+        the last image, or may have come into one since."""
         self.followers: dict[int, FollowerPosition] = {
             broker_id: FollowerPosition(caught_up_at=now if broker_id in image.isr else NEVER)
             for broker_id in image.replicas
@@ -70,6 +73,9 @@ class LedReplicas:
                 since = now if new in image.isr else NEVER
                 self.followers[new] = FollowerPosition(caught_up_at=since)
         self.in_sync.saw(image.isr, image.partition_epoch)
+        if image.partition_epoch >= self.in_sync.partition_epoch:
+            self.electable = set(self.in_sync.feared)
+        self.electable.update(image.isr, image.elr, image.suspects)
         self._recount()
 
     def fetched(

@@ -16,8 +16,9 @@ appends what the leader sends, byte for byte (`follower_log.py`).
 Consumers read below the first; both never go back on a leader. `in_sync.py` says who counts.
 
 A leader without a lease may have a successor: it neither appends nor reads for clients, and its
-marks stand still, so no acknowledgement leaves (I8, I15). It still serves followers: they check its
-epoch.
+marks stand still, so no acknowledgement leaves (I8, I15), unless its followers vouch for it. In
+return a new leader is silent in the same way for a moment (`vouching/`). Both still serve
+followers: they check its epoch.
 
 All methods run on the event loop and none suspends, so a check still holds when its act runs (R9).
 """
@@ -38,6 +39,7 @@ from tidemill.replication.flush_requests import FlushRequests
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.isr import UNKNOWN_OFFSET, JoinBar
 from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
+from tidemill.replication.vouching.silence import Silence
 from tidemill.replication.waiters import AckWaiter, FollowerWatch, OffsetWaiters, Watcher
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, read_header
@@ -50,6 +52,9 @@ NO_EPOCH = -1
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 ACKS_ALL = -1
+FIRST_EPOCH = 0
+"""Nobody has led before it."""
+VOUCHED_IN_SYNC_MIN = 2
 
 
 @final
@@ -62,6 +67,8 @@ class PartitionSettings:
     flush_before_ack: bool = True
     """tidemill.flush=group: acks=all waits for the durable offset, not only the high watermark."""
     segment_bytes: int = 1 << 30
+    allows_unclean: bool = False
+    """Replicas that are not in sync may be elected: nobody can vouch for their silence."""
 
 
 @final
@@ -91,7 +98,9 @@ class Partition:
         high_watermark: int,
         lease: OwnerLease = ALWAYS,
         epochs: BrokerEpochs | None = None,
+        boottime: Callable[[], float] | None = None,
     ) -> None:
+        """`boottime`: only in a cluster whose followers vouch for their leaders."""
         self.name = name
         self.topic_id = topic_id
         self.log = log
@@ -114,11 +123,15 @@ class Partition:
         self._flushes = flushes
         self._lease = lease
         self._epochs = epochs or BrokerEpochs()
+        self._boottime = boottime
+        self._silence = None if boottime is None else Silence(boottime())
+        self._is_silent = False
+        """As a leader, until it is certain that no earlier one acts any more."""
         self.isr: tuple[int, ...] = ()
         self.effective_in_sync_min = 1
         """The configured minimum, capped at the number of replicas."""
         self.marks_are_held = False
-        """The marks could not move for want of a lease: somebody must look again."""
+        """The marks could not move because we may not act: somebody must look again."""
         self.candidate_came: Callable[[], None] | None = None
         """Called when a follower has caught up and may join the in-sync set."""
         self._alone = False
@@ -144,6 +157,7 @@ class Partition:
             self._flush_requested_offset = 0
             self.log.epochs.assign(image.leader_epoch, self.epoch_start_offset)
             self.led = LedReplicas(self._broker_id, image, self._epochs, now=now)
+            self._is_silent = self._silence is not None and image.leader_epoch > FIRST_EPOCH
             self._wake_everyone()
         else:
             led.follow(image, now=now)
@@ -188,6 +202,7 @@ class Partition:
         """Somebody else is or may be in sync, or must be."""
         led = self.led
         if led is not None:
+            led.electable.update(led.in_sync.maximal)
             self.isr = led.in_sync.committed
             self.effective_in_sync_min = self._least_in_sync()
             self._alone = led.in_sync.is_alone(self.effective_in_sync_min)
@@ -242,8 +257,8 @@ class Partition:
     def try_propose_isr(self, *, now: float) -> IsrProposal | None:
         """What to ask of the controller now, if anything; from now on it may have been made."""
         led = self.led
-        if led is None or not self.is_leader:
-            return None
+        if led is None or not self.is_leader or self.is_silent:
+            return None  # whoever joins by a silent leader has not vouched for the one before
         wanted = led.wanted(self._join_bar(), leader_end=self.log.log_end_offset, now=now)
         members = led.in_sync.try_next_proposal(wanted)
         if members is None:
@@ -385,7 +400,7 @@ class Partition:
         if ack_waits:
             self._flush_requested_offset = next_offset
         self._flushes.appended(log, size_bytes, ack_waits=ack_waits)
-        self._advance_marks()  # the lease was checked in this turn
+        self._advance_marks()  # whether we may act was checked in this turn
         if self._follower_watches:
             for watch in self._follower_watches.values():
                 watch.grew()
@@ -423,8 +438,44 @@ class Partition:
         """KafkaError unless this broker leads, and nobody can have taken over from it."""
         if self.offline or not self.is_leader:
             raise self._not_leading()
-        if not self._lease.may_act:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker has no lease")
+        if not self.may_act:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no lease, or silent")
+
+    @property
+    def may_act(self) -> bool:
+        """Whether nobody else acts as the leader here, no successor and no predecessor."""
+        if self._is_silent and self.is_silent:
+            return False
+        return self._lease.may_act or self.is_vouched
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether this broker leads, and the leader before it may still act by our vouch."""
+        if self._is_silent and self._silence is not None and self._boottime is not None:
+            self._is_silent = self._silence.holds(self._boottime())
+        return self._is_silent
+
+    @property
+    def is_vouched(self) -> bool:
+        """Whether all that may be elected promise to be silent for now: no lease is needed."""
+        led = self.led
+        if self._boottime is None or led is None or self.settings.allows_unclean:
+            return False
+        # One that has nobody else in sync would be alone, and nobody vouches for it.
+        if len(led.in_sync.maximal) < VOUCHED_IN_SYNC_MIN or not self._lease.is_let_in:
+            return False
+        now = self._boottime()
+        for broker_id in led.electable:
+            if broker_id != self._broker_id:
+                watch = self._follower_watches.get(broker_id)
+                if watch is None or now >= watch.vouched_until:
+                    return False
+        return self.is_leader
+
+    def stopped_following(self, leader_id: int, answered_at: float) -> None:
+        """We have vouched for this leader; when its last answer was taken in (boot time)."""
+        if self._silence is not None:
+            self._silence.heard(leader_id, answered_at)
 
     @property
     def is_in_sync_follower(self) -> bool:
@@ -473,10 +524,10 @@ class Partition:
     # --- marks -----------------------------------------------------------------------------------
 
     def maybe_advance_marks(self) -> None:
-        """Move both marks as far as the replicas agree, if this broker has a lease."""
+        """Move both marks as far as the replicas agree, if this broker may act."""
         if not self.is_leader:
             return
-        if not self._lease.may_act:
+        if not self.may_act:
             self.marks_are_held = True
             return
         self.marks_are_held = False
@@ -521,6 +572,8 @@ class Partition:
             leader_end=self.log.log_end_offset,
             now=now,
         )
+        if self._is_silent and self._silence is not None:
+            self._silence.has_fetched(broker_id)
         if is_candidate:
             self._in_sync_changed()
             if self.candidate_came is not None:

@@ -93,6 +93,7 @@ def settings_of(topic: TopicImage) -> PartitionSettings:
         ),
         in_sync_min=topic.min_isr,
         flush_before_ack=config.flush_group,
+        allows_unclean=config.unclean_leader_election_enable,
         segment_bytes=config.segment_bytes,
     )
 
@@ -109,11 +110,17 @@ class ReplicaManager:
         *,
         clock: Clock,
         followed: Callable[[Partition, PartitionImage], None] = lambda _partition, _image: None,
+        unfollow: Callable[[Partition], None] = lambda _partition: None,
         follower_flushed: Callable[[Partition], None] = lambda _partition: None,
         lease: OwnerLease = ALWAYS,
         broker_epoch: Callable[[], int] | None = None,
+        is_vouched: bool = False,
     ) -> None:
-        """`broker_epoch` is that of our registration; without one we count as let in."""
+        """`broker_epoch` is that of our registration; without one we count as let in.
+
+        `is_vouched`: followers of this cluster vouch for their leaders. `unfollow` is called before
+        a partition leads, `followed` after each role that one takes.
+        """
         self.broker_id = broker_id
         self._lease = lease
         self._broker_epoch = broker_epoch
@@ -127,6 +134,8 @@ class ReplicaManager:
         self._flushes = flushes
         self._clock = clock
         self._followed = followed
+        self._unfollow = unfollow
+        self._boottime = clock.boottime if is_vouched else None
         self._follower_flushed = follower_flushed
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._by_log: dict[PartitionLog, Partition] = {}
@@ -245,6 +254,7 @@ class ReplicaManager:
             return
         partition.as_follower.after_cut = None
         if leads:
+            self._unfollow(partition)  # it must know whom it has followed, and until when
             partition.become_leader(image, now=self._clock.monotonic())
         else:
             partition.become_follower(image)
@@ -270,6 +280,7 @@ class ReplicaManager:
             high_watermark=self._store.high_watermark(name),
             lease=self._lease,
             epochs=self.broker_epochs,
+            boottime=self._boottime,
         )
         partition.candidate_came = self._tell_candidate
         self._partitions[name] = partition

@@ -43,6 +43,11 @@ class FollowerWatch(Protocol):
         """Another watch takes its place."""
         ...
 
+    @property
+    def vouched_until(self) -> float:
+        """Until when the follower vouches for us in the epoch in which we lead (boot time)."""
+        ...
+
 
 @final
 class AckWaiter:

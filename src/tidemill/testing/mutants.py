@@ -29,7 +29,6 @@ from tidemill.core.compiled import is_compiled
 from tidemill.core.config.keys import INT64_MAX
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
-from tidemill.core.owner_lease import ALWAYS
 from tidemill.delivery.filter.parser import parse_selector
 from tidemill.delivery.filter.program import Assembler
 from tidemill.hot.header_match import Program
@@ -40,6 +39,7 @@ from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition, JoinBar
 from tidemill.replication.led_replicas import LedReplicas
 from tidemill.replication.partition import Partition
 from tidemill.replication.replica_manager import ReplicaManager
+from tidemill.replication.vouching.vouch import VOUCH_S
 from tidemill.replication.waiters import AckWaiter
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.log.interface import LogCut
@@ -446,11 +446,13 @@ def _no_lease_at_ends(original: Function) -> Function:
 )
 def _no_lease_at_coordinator(original: Function) -> Function:
     def find(runtime: Function, index: int) -> object:
-        lease, runtime._lease = runtime._lease, ALWAYS
+        place: Any = Partition
+        may_act = place.may_act
+        place.may_act = True
         try:
             return original(runtime, index)
         finally:
-            runtime._lease = lease
+            place.may_act = may_act
 
     return find
 
@@ -464,6 +466,30 @@ def _without_lease(call: Function, *arguments: object) -> object:
         return call(*arguments)
     finally:
         place.check_leader = check_leader
+
+
+# --- vouches --------------------------------------------------------------------------------------
+
+
+@mutant("vouched by arrival", "tidemill.server.handlers.data.replica_fetch:_ReplicaFetch.take_in")
+def _vouched_by_arrival(original: Function) -> Function:
+    def take_in(fetch: Function) -> None:
+        original(fetch)
+        if fetch._request.replica_vouches and fetch._request.session_epoch:
+            now = fetch._context.services.clock.boottime()
+            fetch._session.vouch.until = now + VOUCH_S
+
+    return take_in
+
+
+@mutant("new leader not silent", "tidemill.replication.vouching.silence:Silence.holds")
+def _not_silent(_original: Function) -> Function:
+    return lambda _silence, _now: False
+
+
+@mutant("nobody need vouch", f"{_PARTITION}:Partition.is_vouched")
+def _unvouched(_original: Function) -> Function:
+    return property(lambda partition: partition.is_leader and partition._lease.is_let_in)
 
 
 # --- the controller and the store -----------------------------------------------------------------

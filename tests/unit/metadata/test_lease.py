@@ -14,6 +14,7 @@ from tidemill.testing.manual_clock import ManualClock
 class Session:
     state: SessionState = SessionState.CONNECTED
     lease_until: float = 0.0
+    ends_by_clock: bool = True
 
 
 def test_only_who_is_registered_let_in_connected_and_in_time_may_act():

@@ -23,7 +23,6 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
-from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC, Delta, MetadataImage
 from tidemill.storage.files.disk import Disk
 
@@ -58,7 +57,6 @@ class GroupCoordinator:
         timers: LoopTimers,
         disk: Disk,
         image: Callable[[], MetadataImage],
-        lease: OwnerLease = ALWAYS,
     ) -> None:
         config = live.current.groups
         self._live = live
@@ -73,7 +71,6 @@ class GroupCoordinator:
             disk=disk,
             image=image,
             commit_timeout_s=config.offsets_commit_timeout_ms / 1000,
-            lease=lease,
         )
         live.subscribe(self._config_changed)
 

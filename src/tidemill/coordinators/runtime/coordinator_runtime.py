@@ -31,8 +31,8 @@ every client of the partition, so three rules keep them rare:
 Where the append comes first, its failure is reported to the caller alone. The exception is a result
 that also answers parked requests: the shard has already forgotten them, so it is reloaded.
 
-Without a lease another broker may coordinate by now: requests are refused with NOT_COORDINATOR, and
-deadlines wait for the lease. Answers that wait for their records are held by the partition.
+Where its partition may not act, another broker may coordinate: requests are refused with
+NOT_COORDINATOR, and deadlines wait. Answers that wait for their records are held by the partition.
 
 Everything runs on the event loop and nothing suspends, so shards need no locks. Records that are
 replayed but not committed can be lost with the leadership; the shard goes with them.
@@ -75,7 +75,6 @@ from tidemill.core.errors import ErrorCode, KafkaError, StorageFault, TidemillEr
 from tidemill.core.logs import RateLimit
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
-from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import Delta, MetadataImage, difference
 from tidemill.storage.files.disk import Disk
 
@@ -84,7 +83,7 @@ __all__ = ["CoordinatorRuntime"]
 log = logging.getLogger(__name__)
 
 NO_LEASE_PAUSE_MS = 500
-"""Until deadlines that passed without a lease are looked at again."""
+"""Until deadlines that passed while the partition could not act are looked at again."""
 
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
@@ -104,7 +103,6 @@ class CoordinatorRuntime(Generic[S]):
         disk: Disk,
         image: Callable[[], MetadataImage],
         commit_timeout_s: float,
-        lease: OwnerLease = ALWAYS,
         carry_out: CarryOut = lambda _index, _epoch, _effects: None,
     ) -> None:
         """`carry_out` is called with effects whose records are committed."""
@@ -115,7 +113,6 @@ class CoordinatorRuntime(Generic[S]):
         self._disk = disk
         self._image = image
         self.commit_timeout_s = commit_timeout_s
-        self._lease = lease
         self._carry_out = carry_out
         self._hosted: dict[int, HostedShard[S]] = {}
         """By partition number; bounded by the partitions of the topic."""
@@ -297,7 +294,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _find(self, index: int) -> HostedShard[S]:
         hosted = self._hosted.get(index)
-        if hosted is None or not self._lease.may_act:
+        if hosted is None or not hosted.partition.may_act:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         if not hosted.is_loaded:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -511,7 +508,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _expire(self, hosted: HostedShard[S]) -> None:
         hosted.timer = None
-        if not self._lease.may_act:
+        if not hosted.partition.may_act:
             self._expire_later(hosted)
             return
         # Fresh: by the older time of an open batch, the deadline might not have passed yet.

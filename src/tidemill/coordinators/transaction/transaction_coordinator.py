@@ -21,7 +21,6 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import LoopTimers
-from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import TRANSACTION_STATE_TOPIC, MetadataImage
 from tidemill.storage.files.disk import Disk
 
@@ -43,7 +42,6 @@ class TransactionCoordinator:
         disk: Disk,
         image: Callable[[], MetadataImage],
         carry_out: CarryOut,
-        lease: OwnerLease = ALWAYS,
     ) -> None:
         """`carry_out` gets `MarkersWanted` of decisions that are durable."""
         config = live.current
@@ -58,7 +56,6 @@ class TransactionCoordinator:
             disk=disk,
             image=image,
             commit_timeout_s=config.groups.offsets_commit_timeout_ms / 1000,
-            lease=lease,
             carry_out=carry_out,
         )
         live.subscribe(self._config_changed)

@@ -131,6 +131,11 @@ class Coord(Protocol):
         """
         ...
 
+    @property
+    def ends_by_clock(self) -> bool:
+        """Whether a lease of this store can end while its process runs."""
+        ...
+
     def caught_up(self, head_version: int) -> None:
         """Our image has all that is stored under a head of this version.
 

@@ -137,6 +137,7 @@ class MemoryCoord:
         self._expired_unseen = False
         self._watchers = Watchers()
         self._state_callbacks: list[Callable[[SessionState], None]] = []
+        self.ends_by_clock = False
 
     @property
     def state(self) -> SessionState:

@@ -64,6 +64,7 @@ class SqliteCoord:
         self._last_error = ""
         self._state = SessionState.LOST
         self.lease_until = -math.inf
+        self.ends_by_clock = False
         self._watchers = Watchers()
         self._state_callbacks: list[Callable[[SessionState], None]] = []
 

@@ -93,6 +93,7 @@ class ZookeeperCoord:
         self._lease_lock = threading.Lock()
         self._watches = ZookeeperWatches()
         self._state_callbacks: list[Callable[[SessionState], None]] = []
+        self.ends_by_clock = True
 
     @property
     def state(self) -> SessionState:

@@ -35,6 +35,7 @@ from tidemill.replication.pulling.fetch_round import FetchRound
 from tidemill.replication.pulling.lanes import CATCH_UP, LANE_LIMITS, behind_bytes
 from tidemill.replication.pulling.leader_answers import GO_ON, LeaderAnswers
 from tidemill.replication.pulling.lost_leaders import LostLeaders
+from tidemill.replication.vouching.vouch import NO_VOUCH
 from tidemill.wire.generated.fetch import FetchResponse, PartitionData
 from tidemill.wire.generated.replica_progress import (
     ProgressPartition,
@@ -69,6 +70,8 @@ class LaneServices:
     catch_up_rate: ByteRate
     measured: Callable[[Partition, int], None]
     """A partition is about so many bytes behind its leader."""
+    vouches: bool
+    """Our fetches vouch for leaders that have no lease (`vouching/`)."""
 
 
 @final
@@ -79,7 +82,11 @@ class FetchLane:
         self._leader_id = leader_id
         self._lane = lane
         self._services = services
-        self.round = FetchRound(services.broker_id, lane, LANE_LIMITS[lane])
+        self.round = FetchRound(
+            services.broker_id, lane, LANE_LIMITS[lane], vouches=services.vouches
+        )
+        self._answered_at = NO_VOUCH
+        """When the last answer was taken in, by boot time."""
         self._connection: BrokerConnection | None = None
         self._in_flight: deque[asyncio.Future[FetchResponse]] = deque()
         self._flushed: dict[Partition, None] = {}
@@ -104,6 +111,7 @@ class FetchLane:
 
     def leave(self, partition: Partition) -> None:
         self.round.remove(partition)
+        partition.stopped_following(self._leader_id, self._answered_at)
 
     def release(self, partition: Partition, rest_s: float) -> None:
         """A cut has ended."""
@@ -214,6 +222,7 @@ class FetchLane:
         """Apply an answer; the size of its records. KafkaError if the session has ended."""
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code))
+        self._answered_at = self._services.clock.boottime()
         answer = self.round.answered(response.session_id)
         taken_bytes = 0
         for topic in response.responses:

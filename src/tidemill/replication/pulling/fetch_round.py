@@ -64,9 +64,13 @@ def key_of(partition: Partition) -> SlotKey:
 class FetchRound:
     """The partitions of one lane, and which of them the next fetch names."""
 
-    def __init__(self, broker_id: int, lane: int, limits: LaneLimits) -> None:
+    def __init__(
+        self, broker_id: int, lane: int, limits: LaneLimits, *, vouches: bool = False
+    ) -> None:
+        """`vouches`: whoever stops following here is silent as a leader for a while."""
         self._broker_id = broker_id
         self._lane = lane
+        self._vouches = vouches
         self.limits = limits
         self._partitions: dict[Partition, None] = {}
         self._changed: dict[Partition, None] = {}
@@ -148,6 +152,7 @@ class FetchRound:
         return FetchRequest(
             replica_state=ReplicaState(replica_id=self._broker_id, replica_epoch=broker_epoch),
             replica_lane=self._lane,
+            replica_vouches=self._vouches,
             session_id=self._session_id,
             session_epoch=self._answers,
             max_wait_ms=self._wait_ms(now),

@@ -47,10 +47,12 @@ class Followers:
         catch_up_rate: Callable[[], int] = lambda: NO_BOUND,
         checkpoint: Callable[[], Awaitable[None]] | None = None,
         unclean_epoch: Callable[[Partition], int | None] = lambda _partition: None,
+        vouches: bool = False,
     ) -> None:
         """`catch_up_rate` bounds what all that are far behind receive, in bytes per second.
 
-        `checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`.
+        `checkpoint` makes durable where logs start; `unclean_epoch`: see `judge_cut`; `vouches`:
+        only where partitions are silent after their leaders (`vouching/`).
         """
         self._broker_id = broker_id
         self.lost_leaders = LostLeaders()
@@ -73,6 +75,7 @@ class Followers:
             lost_leaders=self.lost_leaders,
             catch_up_rate=ByteRate(catch_up_rate),
             measured=self._measured,
+            vouches=vouches,
         )
         self._places: dict[Partition, _Place] = {}
         self._lanes: dict[_Place, FetchLane] = {}
@@ -85,7 +88,7 @@ class Followers:
         """Follow the partition's leader from now on; called whenever its image was applied."""
         self._answers.role_changed(partition)
         if image.leader in (self._broker_id, NO_LEADER):
-            self._leave(partition)
+            self.leave(partition)
             return
         leader, lane = self._places.get(partition, (NO_LEADER, HOT))
         self._follow(partition, (image.leader, lane if leader == image.leader else HOT))
@@ -98,14 +101,15 @@ class Followers:
 
     def _follow(self, partition: Partition, place: _Place) -> None:
         if self._places.get(partition) != place:
-            self._leave(partition)
+            self.leave(partition)
             self._places[partition] = place
         lane = self._lanes.get(place)
         if lane is None:
             lane = self._lanes[place] = FetchLane(*place, self._services)
         lane.follow(partition)
 
-    def _leave(self, partition: Partition) -> None:
+    def leave(self, partition: Partition) -> None:
+        """Follow nobody; no effect if it follows nobody."""
         place = self._places.pop(partition, None)
         if place is not None:
             self._lanes[place].leave(partition)

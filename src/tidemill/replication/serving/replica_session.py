@@ -29,6 +29,7 @@ from uuid import UUID
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.replication.partition import Partition
+from tidemill.replication.vouching.vouch import NO_VOUCH, Vouch
 from tidemill.replication.waiters import Watcher
 
 __all__ = ["ReplicaSession", "ReplicaSlot", "SlotKey"]
@@ -123,6 +124,12 @@ class ReplicaSlot:
         """The follower has the partition in another session now."""
         self._session.drop(self)
 
+    @property
+    def vouched_until(self) -> float:
+        """The follower says in its next fetch if it leaves: until then each one vouches for all."""
+        is_same = self.leader_epoch == self.partition.leader_epoch
+        return self._session.vouch.until if is_same else NO_VOUCH
+
     def _make_ready(self) -> None:
         self._session.unlist(self)
         self._state = READY
@@ -156,6 +163,7 @@ class ReplicaSession:
         "ready",
         "session_id",
         "slots",
+        "vouch",
         "watchers",
     )
 
@@ -176,6 +184,7 @@ class ReplicaSession:
         self.fetches = 0
         """How many came; they are answered in this order, whenever their answers were made. A fetch
         says how many answers the follower has seen."""
+        self.vouch = Vouch()
         self.slots: dict[SlotKey, ReplicaSlot] = {}
         self.ready: dict[ReplicaSlot, None] = {}
         """Slots to be told of at once, the oldest first."""

@@ -35,6 +35,8 @@ class Admission:
         self.connections: dict[Connection, None] = {}
         self.is_open = True
         """False once the listener stops: every further connection is turned away, unlogged."""
+        self.is_cut_off = False
+        """True while this broker is of no use to clients (`cut_off.py`): the same."""
         self._clock = clock
         self._telemetry = telemetry
         self._connection_log = connection_log
@@ -51,7 +53,7 @@ class Admission:
 
     def admit(self, connection: Connection, address: str) -> bool:
         """Count the connection in, or refuse it."""
-        if not self.is_open:
+        if not self.is_open or self.is_cut_off:
             return False
         refusal = self._try_find_refusal(address)
         if refusal is not None:

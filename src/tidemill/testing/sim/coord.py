@@ -67,6 +67,7 @@ class SimCoord:
         self._delay_s = delay_s
         self._observe = observe
         self._timeout_s = session_timeout_s
+        self.ends_by_clock = session_timeout_s < math.inf
         self._host = host or SimHost("outside")
         self._rng = rng or SeededRng(0)
         self._seen = SessionState.LOST

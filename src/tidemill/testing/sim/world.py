@@ -223,6 +223,9 @@ class SimWorld:
         self.net.crash(life.host, silent=power_loss)
         self.trace.add("crash", life.host.name)
 
+    def is_paused(self, broker_id: int) -> bool:
+        return self._lives[broker_id].host.paused_at is not None
+
     def pause(self, broker_id: int, *, clock_stops: bool = False) -> None:
         """Stop a broker's process, as SIGSTOP does, or with its clock, as a stopped VM does."""
         self.loop.pause(self._lives[broker_id].host, clock_stops=clock_stops)

@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 _new = object.__new__
+_t = Struct(">?")
 _b = Struct(">b")
 _i = Struct(">i")
 _ihi = Struct(">ihi")
@@ -337,6 +338,7 @@ class FetchRequest(Message):
         "replica_id",
         "replica_lane",
         "replica_state",
+        "replica_vouches",
         "session_epoch",
         "session_id",
         "topics",
@@ -360,6 +362,7 @@ class FetchRequest(Message):
         forgotten_topics_data: list[ForgottenTopic] = UNSET,
         rack_id: str = "",
         replica_lane: int = 0,
+        replica_vouches: bool = False,
     ) -> None:
         self.cluster_id = cluster_id
         self.replica_id = replica_id
@@ -374,6 +377,7 @@ class FetchRequest(Message):
         self.forgotten_topics_data = [] if forgotten_topics_data is UNSET else forgotten_topics_data
         self.rack_id = rack_id
         self.replica_lane = replica_lane
+        self.replica_vouches = replica_vouches
 
     @classmethod
     def read(cls, r: Reader, version: int) -> Self:
@@ -383,6 +387,7 @@ class FetchRequest(Message):
         self.cluster_id = None
         self.replica_state = None
         self.replica_lane = 0
+        self.replica_vouches = False
         if version >= 15:
             (
                 self.max_wait_ms,
@@ -439,6 +444,8 @@ class FetchRequest(Message):
                     self.replica_state = ReplicaState.read(r, version)
                 elif version >= 15 and tag == 10000:
                     (self.replica_lane,) = r.fixed(_b)
+                elif version >= 15 and tag == 10001:
+                    (self.replica_vouches,) = r.fixed(_t)
                 else:
                     r.pos = end
                 r.end_tag(end)
@@ -503,7 +510,8 @@ class FetchRequest(Message):
             has_cluster_id = self.cluster_id is not None
             has_replica_state = version >= 15 and self.replica_state is not None
             has_replica_lane = version >= 15 and bool(self.replica_lane)
-            buf.append(has_cluster_id + has_replica_state + has_replica_lane)
+            has_replica_vouches = version >= 15 and bool(self.replica_vouches)
+            buf.append(has_cluster_id + has_replica_state + has_replica_lane + has_replica_vouches)
             if has_cluster_id:
                 value = Writer()
                 value.compact_nullable_string(self.cluster_id)
@@ -514,6 +522,8 @@ class FetchRequest(Message):
                 w.tagged(1, value)
             if has_replica_lane:
                 buf += b"\x90N\x01" + _b.pack(self.replica_lane)
+            if has_replica_vouches:
+                buf += b"\x91N\x01" + _t.pack(self.replica_vouches)
 
 
 @final

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import is_legal_topic_name
 from tidemill.core.loop.pacing import Pacer
-from tidemill.metadata.image.metadata_image import PartitionImage, TopicImage
+from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.server.handlers.cluster.partition_description import describe_partition
 from tidemill.server.request.authorized_operations import authorized_operations
 from tidemill.server.request.authorizer import Operation, topic
@@ -92,15 +92,16 @@ def _topic(
         name=found.name,
         topic_id=found.topic_id,
         is_internal=found.internal,
-        partitions=[_partition(context, index, found.partitions[index]) for index in indexes],
+        partitions=[_partition(context, found, index) for index in indexes],
         topic_authorized_operations=authorized_operations(context, topic(found.name), True),
     )
 
 
 def _partition(
-    context: ClusterContext, index: int, image: PartitionImage
+    context: ClusterContext, found: TopicImage, index: int
 ) -> DescribeTopicPartitionsResponsePartition:
-    row = describe_partition(context, DescribeTopicPartitionsResponsePartition, index, image)
+    row = describe_partition(context, DescribeTopicPartitionsResponsePartition, found, index)
+    image = found.partitions[index]
     row.eligible_leader_replicas = list(image.elr)
     nobody = not image.isr and not image.elr and image.last_known_leader >= 0
     row.last_known_elr = [image.last_known_leader] if nobody else []

@@ -235,8 +235,8 @@ def _refusal(
 
 def _partitions(context: ClusterContext, found: TopicImage) -> list[MetadataResponsePartition]:
     return [
-        describe_partition(context, MetadataResponsePartition, index, image)
-        for index, image in enumerate(found.partitions)
+        describe_partition(context, MetadataResponsePartition, found, index)
+        for index in range(len(found.partitions))
     ]
 
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import NO_LEADER
-from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.metadata.image.metadata_image import TopicImage
 from tidemill.server.request.context import ClusterContext
 
 __all__ = ["describe_partition"]
@@ -16,17 +16,18 @@ Row = TypeVar("Row")
 
 
 def describe_partition(
-    context: ClusterContext, make_row: Callable[..., Row], index: int, image: PartitionImage
+    context: ClusterContext, make_row: Callable[..., Row], topic: TopicImage, index: int
 ) -> Row:
-    """The row of partition `index`.
+    """The row of partition `index` of a topic.
 
-    A broker without a lease may have a successor, so it does not send clients back to itself; nor
-    to a leader that it has just lost.
+    A broker without a lease may have a successor, so it does not send clients back to itself where
+    nobody vouches for it; nor to a leader that it has just lost.
     """
     services, alive = context.services, context.image.brokers
+    image = topic.partitions[index]
     leader = image.leader
     if leader == services.cluster.broker_id:
-        if not services.cluster.may_act:
+        if not services.cluster.may_act and not _is_vouched(context, topic, index):
             leader = NO_LEADER
     elif services.lost_leaders.is_doubtful(leader, services.clock.monotonic()):
         leader = NO_LEADER
@@ -39,3 +40,8 @@ def describe_partition(
         isr_nodes=list(image.isr),
         offline_replicas=[broker for broker in image.replicas if broker not in alive],
     )
+
+
+def _is_vouched(context: ClusterContext, topic: TopicImage, index: int) -> bool:
+    own = context.services.replicas.find(topic.view_of or topic.name, index)
+    return own is not None and own.is_vouched

@@ -87,6 +87,7 @@ class _ReplicaFetch:
         "_context",
         "_found_bytes",
         "_marks_timer",
+        "_number",
         "_request",
         "_session",
         "_topics",
@@ -103,6 +104,8 @@ class _ReplicaFetch:
         self._cold: list[ColdSlice] = []
         self._found_bytes = 0
         self._marks_timer: Timer | None = None
+        self._number = 0
+        """Which fetch of the session this is, and so which answer."""
 
     # --- arrival ---------------------------------------------------------------------------------
 
@@ -111,11 +114,14 @@ class _ReplicaFetch:
         session, request = self._session, self._request
         session.newest_fetch = self
         session.fetches += 1
+        self._number = session.fetches
         session.marks_came = None
         session.wake()  # a fetch before this one need not wait any more
         for gone in request.forgotten_topics_data:
             for index in gone.partitions:
                 session.forget((gone.topic_id, index))
+        if request.replica_vouches:
+            session.vouch.confirmed(request.session_epoch)
         now = self._context.services.clock.monotonic()
         for topic in request.topics:
             for wanted in topic.partitions:
@@ -210,6 +216,8 @@ class _ReplicaFetch:
         if self._marks_timer is not None:
             self._marks_timer.cancel()
             self._marks_timer = None
+        if self._request.replica_vouches:
+            session.vouch.answered(self._number, self._context.services.clock.boottime())
         if session.newest_fetch is self:
             session.marks_came = None
             self._tell_news()

@@ -64,9 +64,9 @@ class Follower:
         request = self._request(named, **{"wait_ms": 0, **fields})
         return self.taken(self.broker.call(request, VERSION, self.peer))
 
-    def begin(self, *named, wait_ms=500):
+    def begin(self, *named, wait_ms=500, **fields):
         """The answer that is not there yet."""
-        request = self._request(named, wait_ms=wait_ms)
+        request = self._request(named, wait_ms=wait_ms, **fields)
         return self.broker.start_deferred(request, VERSION, self.peer)
 
     def end(self, deferred):
@@ -373,3 +373,66 @@ def test_S31_a_client_that_sends_progress_loses_its_connection(broker, follower)
     outsider.is_internal = False
     with pytest.raises(ProtocolViolation):
         follower.progress(0, 1, peer=outsider)
+
+
+# --- vouches --------------------------------------------------------------------------------------
+
+
+def _vouched_s(broker, index=0):
+    """For how long the follower vouches for the leader from now on."""
+    (slot,) = broker.partition("orders", index)._follower_watches.values()
+    return slot.vouched_until - broker.clock.boottime()
+
+
+def test_the_next_fetch_vouches_for_all_partitions_since_the_answer_before_it(broker):
+    made = Follower(broker)
+    made.fetch(*(made.at(index, 0) for index in range(3)), replica_vouches=True)
+    assert _vouched_s(broker) < 0
+    broker.clock.now_ms += 250
+    made.fetch(replica_vouches=True)
+    assert [_vouched_s(broker, index) for index in range(3)] == pytest.approx([0.75] * 3)
+
+
+def test_a_fetch_that_lay_in_a_socket_vouches_no_longer(broker):
+    made = Follower(broker)
+    made.fetch(made.at(0, 0), replica_vouches=True)
+    broker.clock.now_ms += 30_000
+    made.fetch(replica_vouches=True)
+    assert _vouched_s(broker) < 0
+
+
+def test_an_answer_that_was_parked_counts_from_when_it_is_made(broker):
+    made = Follower(broker)
+    made.fetch(made.at(0, 0), replica_vouches=True)
+    made.fetch(replica_vouches=True)
+    waiting = made.begin(replica_vouches=True)
+    broker.clock.now_ms += 500
+    broker.append("orders", NOW_MS)
+    turn(broker)
+    made.end(waiting)
+    broker.clock.now_ms += 125
+    made.fetch(made.at(0, 1), replica_vouches=True)
+    assert 0.5 < _vouched_s(broker) <= 0.876
+
+
+def test_a_follower_that_does_not_say_so_vouches_for_nobody(broker):
+    made = Follower(broker)
+    made.fetch(made.at(0, 0))
+    made.fetch()
+    assert _vouched_s(broker) < 0
+
+
+def test_a_partition_that_the_follower_leaves_is_vouched_for_no_longer(broker):
+    made = Follower(broker)
+    made.fetch(made.at(0, 0), replica_vouches=True)
+    made.fetch(replica_vouches=True, forgotten=[0])
+    assert not broker.partition("orders")._follower_watches
+
+
+def test_a_new_connection_begins_without_a_vouch(broker):
+    made = Follower(broker)
+    made.fetch(made.at(0, 0), replica_vouches=True)
+    made.fetch(replica_vouches=True)
+    again = Follower(broker)
+    again.fetch(again.at(0, 0), replica_vouches=True)
+    assert _vouched_s(broker) < 0
