@@ -126,6 +126,12 @@ MATCHLESS_BYTES_MIN = 64 * KIB
 MATCHLESS_RANGES_MAX = 2 * MIB
 """Ranges that are remembered for all views: 32 MiB."""
 
+# --- schedules -----------------------------------------------------------------------------------
+SCHEDULE_CHARS_MAX = 256
+"""The text of a cron line with its zone."""
+SCHEDULE_ZONES_MAX = 64
+"""Time zones that are kept in memory, a few kilobytes each."""
+
 # --- configuration at run time -------------------------------------------------------------------
 OVERRIDDEN_GROUPS_MAX = 10_000
 """Groups with keys of their own (S38): about 10 MB with the longest names."""

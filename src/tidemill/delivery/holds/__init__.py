@@ -1,0 +1,1 @@
+"""Holds: records that are kept and not yet delivered. Pure."""
