@@ -1,1 +1,1 @@
-"""Holds: records that are kept and not yet delivered. Pure."""
+"""Held records: what a partition's log says about them, and the batches that end a hold. Pure."""
