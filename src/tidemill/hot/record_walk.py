@@ -71,9 +71,7 @@ def walk(buf: Buffer, start: int, end: int, count: int) -> tuple[int, int, int, 
     headers have a name that begins with `tidemill.`.
     """
     _check_range(len(buf), start, end, count)
-    position, lowest, highest, null_keys, own_headers = _scan(
-        buf, start, end, 0, count, True, None
-    )
+    position, lowest, highest, null_keys, own_headers = _scan(buf, start, end, 0, count, True, None)
     if position != end:
         raise ValueError("bytes after the last record")
     return lowest, highest, null_keys, own_headers
