@@ -289,6 +289,10 @@ PATTERNS_EVALUATED_MAX = 64
 CONSUMER_NAME_CHARS_MAX = 1 * KIB
 """A member's id, its instance id and its rack, each (S41)."""
 
+# --- holds ---------------------------------------------------------------------------------------
+HOLD_ENDINGS_MAX = 4_096
+"""Ended holds per partition whose ending is remembered: a command that comes again succeeds."""
+
 # --- logging -------------------------------------------------------------------------------------
 LOGGED_TEXT_CHARS_MAX = 256
 """Length at which a peer's text is cut in a log line (S52)."""
