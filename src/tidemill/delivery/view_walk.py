@@ -1,10 +1,11 @@
-"""Filters stored batches for one fetch of a view.
+"""Filters stored batches for one fetch: of a view, or of a topic with veiled batches (the lens).
 
 A batch that matches whole is a part of the answer as it is stored; one without a match is left out;
 of any other the matching records are copied, with the same offsets, producer and transaction bits.
 Control batches stay, so that a reader of committed records knows where a transaction ended. If the
 last offset that was looked at is not that of a record sent, the answer ends in a skip batch: so
-position, lag and commits pass what was filtered.
+position, lag and commits pass what was filtered. Of a veiled batch no reader gets more than the
+records that are not held, with their own times and without the mark.
 
 `steps` is the work in pieces of about a millisecond: it yields None after each, or a function that
 must run in a thread and whose outcome it is sent.
@@ -25,7 +26,7 @@ from tidemill.core.limits import (
 )
 from tidemill.delivery.matchless import MatchlessRanges
 from tidemill.delivery.skip_batch import skip_batch
-from tidemill.hot import header_match, record_pick
+from tidemill.hot import header_match, record_pick, record_veil
 from tidemill.hot.header_match import Program
 from tidemill.wire import compression
 from tidemill.wire.batch import (
@@ -38,6 +39,7 @@ from tidemill.wire.batch import (
     rebuild,
     records_section,
 )
+from tidemill.wire.marks import MARKS, is_veiled, record_base
 
 __all__ = ["Job", "ViewWalk"]
 
@@ -55,7 +57,7 @@ class ViewWalk:
 
     def __init__(
         self,
-        program: Program,
+        program: Program | None,
         *,
         partition: int,
         fetch_offset: int,
@@ -64,7 +66,10 @@ class ViewWalk:
         bytes_max: int,
         matchless: MatchlessRanges,
     ) -> None:
-        """Nothing from `fetch_offset` to `start_offset` matches; it is of `leader_epoch`."""
+        """Nothing from `fetch_offset` to `start_offset` matches; it is of `leader_epoch`.
+
+        Without a program every record matches that is not held.
+        """
         self._program = program
         self._partition = partition
         self._fetch_offset = fetch_offset
@@ -132,6 +137,9 @@ class ViewWalk:
             self._quiet_bytes += header.size_bytes
             yield from self._pace(HEADER_BYTES)
             return True
+        if self._program is None and not is_veiled(header):
+            yield from self._pace(HEADER_BYTES)
+            return self._add_stored(position, header, header.last_offset_delta)
         if header.record_count == 0:
             return True
         return (yield from self._filter(position, header))
@@ -141,12 +149,16 @@ class ViewWalk:
         if header.record_count > len(section):
             raise CorruptBatch(f"{header.record_count} records in {len(section)} bytes")
         verdicts = bytearray(header.record_count)
+        is_stored = not is_veiled(header)
         try:
-            matched, last_delta = yield from self._match(section, header, verdicts)
+            if is_stored:
+                matched, last_delta = yield from self._match(section, header, verdicts)
+            else:
+                matched, last_delta = yield from self._unveil(section, header, verdicts)
             if matched == 0:
                 self._quiet_bytes += header.size_bytes
                 return True
-            if matched == header.record_count:
+            if is_stored and matched == header.record_count:
                 return self._add_stored(position, header, last_delta)
             picked = yield from self._pick(section, header, verdicts, matched)
         except ValueError as error:
@@ -170,10 +182,45 @@ class ViewWalk:
             return unpacked
         return found
 
+    def _unveil(
+        self, section: Buffer, header: BatchHeader, verdicts: bytearray
+    ) -> Generator[Job | None, Buffer | None, tuple[int, int]]:
+        """Like `_match`, for a veiled batch; `header` becomes that of the records one may see."""
+        data = bytes(section)
+        seen, last_delta, highest, position, done = 0, -1, None, 0, 0
+        while done < header.record_count:
+            count = min(header.record_count - done, record_veil.CHUNK_RECORDS)
+            before = position
+            position, more, last, delta = record_veil.judge(
+                data,
+                position,
+                len(data),
+                done,
+                count,
+                max(0, self._fetch_offset - header.base_offset),
+                verdicts,
+            )
+            seen += more
+            last_delta = max(last_delta, last)
+            highest = delta if highest is None else max(highest, delta)
+            done += count
+            yield from self._pace(position - before + count * RECORD_WORK)
+        assert highest is not None, "only called for a batch with records"
+        header.base_timestamp = record_base(header, highest)
+        header.attributes &= ~MARKS
+        if self._program is None or seen == 0:
+            return seen, last_delta
+        matching = bytearray(header.record_count)
+        yield from self._match(data, header, matching)
+        both = [one & other for one, other in zip(verdicts, matching, strict=True)]
+        verdicts[:] = bytes(both)
+        return sum(both), len(both) - 1 - both[::-1].index(1) if any(both) else -1
+
     def _match(
         self, section: Buffer, header: BatchHeader, verdicts: bytearray
     ) -> Generator[Job | None, Buffer | None, tuple[int, int]]:
         """How many records match, and the offset delta of the last of them."""
+        assert self._program is not None, "without one, all that is stored plain matches"
         append_time = NO_TIMESTAMP
         if header.attributes & LOG_APPEND_TIME:
             append_time = header.max_timestamp

@@ -1,4 +1,6 @@
-"""Reads views: finds what a fetch has to look at, and filters it in slices of the event loop.
+"""Reads through a filter: of a view, or the lens over a topic that has held records.
+
+Both find what a fetch has to look at, and filter it in slices of the event loop.
 
 A fetch of a view looks at a few megabytes of its base and is then answered, with whatever matched
 and a skip batch. If it has seen everything and nothing matched, it waits for more. Batches that
@@ -149,7 +151,7 @@ class ViewReader:
 
     def try_read(
         self,
-        view: TopicImage,
+        view: TopicImage | None,
         partition: Partition,
         data: PartitionData,
         *,
@@ -158,9 +160,12 @@ class ViewReader:
         bytes_max: int,
         reads_committed: bool = False,
     ) -> ViewRead | None:
-        """What to look at from `fetch_offset` on; None if there is nothing. KafkaError."""
-        selector = view.config.tidemill_view_filter
-        program = self._program(selector)
+        """What to look at from `fetch_offset` on; None if there is nothing. KafkaError.
+
+        Without a view all records are shown that are not held.
+        """
+        selector = None if view is None else view.config.tidemill_view_filter
+        program = None if selector is None else self._program(selector)
         log = partition.log
         key = (partition.topic_id, partition.name.partition, partition.leader_epoch, selector)
         matchless = self._matchless.ranges(key)
