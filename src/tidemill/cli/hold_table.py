@@ -11,7 +11,7 @@ import click
 
 from tidemill.cli.record_format import bytes_fact
 from tidemill.cli.text import escape, escape_bytes, print_table
-from tidemill.client.admin.hold_admin import HeldRecord
+from tidemill.client.admin.hold_admin import ListedHold
 from tidemill.core.config.durations import UNIT_MS, parse_duration_ms, short_duration
 
 __all__ = ["HoldSummary", "hold_facts", "print_hold", "print_holds"]
@@ -32,11 +32,11 @@ class HoldSummary:
         self.count = 0
         self.size_bytes = 0
         self._first_max = first_max
-        self._first: list[tuple[int, int, int, int, HeldRecord]] = []
+        self._first: list[tuple[int, int, int, int, ListedHold]] = []
         """A heap of the earliest ones, the latest of them on top."""
         self._due = [0] * (len(_SPANS_MS) + 1)
 
-    def add(self, held: HeldRecord) -> None:
+    def add(self, held: ListedHold) -> None:
         self.count += 1
         self.size_bytes += held.size_bytes
         wait_ms = held.due_ms - self.now_ms
@@ -48,7 +48,7 @@ class HoldSummary:
         elif self._first and entry > self._first[0]:
             heapreplace(self._first, entry)
 
-    def first(self) -> list[HeldRecord]:
+    def first(self) -> list[ListedHold]:
         """The ones that are due first, in that order."""
         return [entry[-1] for entry in sorted(self._first, reverse=True)]
 
@@ -59,7 +59,7 @@ class HoldSummary:
         return list(zip(names, self._due, strict=True))[: used + 1]
 
 
-def hold_facts(held: HeldRecord) -> dict[str, Any]:
+def hold_facts(held: ListedHold) -> dict[str, Any]:
     """A held record for JSON."""
     return {
         "partition": held.partition,
@@ -87,7 +87,7 @@ def print_holds(topic: str, summary: HoldSummary) -> None:
         click.echo(line)
 
 
-def print_hold(held: HeldRecord, now_ms: int) -> None:
+def print_hold(held: ListedHold, now_ms: int) -> None:
     """One held record, a line for each fact."""
     facts = {
         "due": f"{_time(held.due_ms)}, in {_wait(held.due_ms, now_ms)}",
@@ -104,7 +104,7 @@ def print_hold(held: HeldRecord, now_ms: int) -> None:
             click.echo(escape(f"{name:<10} {text}"))
 
 
-def _row(held: HeldRecord, now_ms: int) -> tuple[object, ...]:
+def _row(held: ListedHold, now_ms: int) -> tuple[object, ...]:
     key = escape_bytes(held.record.key, null="-")
     return (
         _time(held.due_ms),

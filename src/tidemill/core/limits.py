@@ -117,6 +117,8 @@ VIEW_FETCH_LOOK_BYTES_MAX = 16 * MIB
 """The same of all partitions of a fetch; one more is begun below it."""
 VIEW_WORK_PER_SLICE = 256 * KIB
 """Records that are matched or copied per turn of the loop, in bytes: about a millisecond."""
+HELD_RECORD_WORK = 2 * KIB
+"""What opening one held record costs in that unit: it becomes a Python object."""
 VIEW_LOOP_BATCH_BYTES_MAX = 256 * KIB
 """A batch of a view that decompresses to more does so in a thread: about a millisecond."""
 VIEW_PACKED_BYTES_MIN = 8 * KIB

@@ -12,7 +12,7 @@ from tidemill.cli.hold_table import HoldSummary, hold_facts, print_hold, print_h
 from tidemill.cli.record_format import content_facts
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json
-from tidemill.client.admin.hold_admin import HeldRecord, HeldTopic, HoldAdmin, HoldTarget
+from tidemill.client.admin.hold_admin import HeldTopic, HoldAdmin, HoldTarget, ListedHold
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import SystemClock
 from tidemill.core.config.durations import parse_duration_ms
@@ -95,7 +95,7 @@ def show(topic: str, target: str, partition: int | None, as_json: bool, bootstra
     meant = _parse_target(target, partition)
     clock = SystemClock()
 
-    async def work(cluster: ClusterClient) -> HeldRecord:
+    async def work(cluster: ClusterClient) -> ListedHold:
         admin = HoldAdmin(cluster, clock)
         return await admin.find(await admin.held_topic(topic), meant)
 

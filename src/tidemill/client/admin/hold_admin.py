@@ -27,7 +27,7 @@ from tidemill.core.ids import TopicPartition
 from tidemill.wire import header_names
 from tidemill.wire.records import Record
 
-__all__ = ["HeldRecord", "HeldTopic", "HoldAdmin", "HoldTarget"]
+__all__ = ["HeldTopic", "HoldAdmin", "HoldTarget", "ListedHold"]
 
 _POLL_S = 1.0
 _WAIT_MS = 50
@@ -53,7 +53,7 @@ class HoldTarget:
 
 
 @final
-class HeldRecord:
+class ListedHold:
     """A record of a view of what is held."""
 
     def __init__(self, partition: int, record: Record) -> None:
@@ -96,7 +96,7 @@ class HoldAdmin:
 
     async def holds(
         self, topic: HeldTopic, *, partition: int | None = None, from_ticket: int = 0
-    ) -> AsyncIterator[HeldRecord]:
+    ) -> AsyncIterator[ListedHold]:
         """What is held now, of each partition in the order of its log."""
         info = await self._cluster.topic(topic.view)
         wanted = sorted(info.partitions) if partition is None else [partition]
@@ -111,12 +111,12 @@ class HoldAdmin:
             for fetched in await consumer.poll(_POLL_S):
                 for record in fetched.records:
                     if record.offset < ends[TopicPartition(topic.view, fetched.partition)].offset:
-                        yield HeldRecord(fetched.partition, record)
+                        yield ListedHold(fetched.partition, record)
 
-    async def find(self, topic: HeldTopic, target: HoldTarget) -> HeldRecord:
+    async def find(self, topic: HeldTopic, target: HoldTarget) -> ListedHold:
         """The held record that is meant; UserError if there is none, or one in two partitions."""
         first = target.name if isinstance(target.name, int) else 0
-        found: dict[int, HeldRecord] = {}
+        found: dict[int, ListedHold] = {}
         async for held in self.holds(topic, partition=target.partition, from_ticket=first):
             if held.is_meant_by(target):
                 found[held.partition] = held
