@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"core", "wire"},
     "metadata": {"core", "wire", "delivery"},
     "client": {"core", "wire"},
-    "replication": {"core", "wire", "storage", "metadata", "client"},
+    "replication": {"core", "wire", "delivery", "storage", "metadata", "client"},
     "coordinators": {"core", "wire", "storage", "metadata", "client"},
     "upkeep": {"core", "wire", "storage", "metadata", "replication"},
     "server": {"core", "wire", *BELOW_SERVER},

@@ -298,6 +298,21 @@ CONSUMER_NAME_CHARS_MAX = 1 * KIB
 """A member's id, its instance id and its rack, each (S41)."""
 
 # --- holds ---------------------------------------------------------------------------------------
+HELD_BATCH_RECORDS_MAX = 10_000
+"""Records of a batch of which some are held: every replica opens them one by one, on the loop."""
+HELD_BATCH_BYTES_MAX = 8 * MIB
+"""The same, in uncompressed bytes."""
+LOOP_HELD_RECORDS_MAX = 500
+"""Records of a batch with headers of our names that are read on the loop; more in a thread."""
+MESSAGE_ID_BYTES_MAX = 255
+RELEASE_RECORDS_MAX = 512
+"""Holds that are delivered in one batch."""
+RELEASE_BYTES_MAX = MIB
+"""The same in bytes, unless a single record is larger."""
+RELEASE_OVERHEAD_BYTES = 256
+"""What a release adds to a record, at most: batch header and the headers that say what it was."""
+HOLD_REPLAY_BYTES = MIB
+"""What a replay of holds reads of the log at a time."""
 HOLD_ENDINGS_MAX = 4_096
 """Ended holds per partition whose ending is remembered: a command that comes again succeeds."""
 

@@ -348,6 +348,29 @@ _KEYS = (
         broker_key="log.roll.ms",
     ),
     _key(
+        "tidemill.delay.enable",
+        True,
+        "Whether records may be held until a time that their headers name. Never on a topic with "
+        "`cleanup.policy=compact`.",
+    ),
+    _key(
+        "tidemill.delay.max.ms",
+        400 * _DAY_MS,
+        "How far ahead a record may be delivered.",
+        unit="ms",
+    ),
+    _key(
+        "tidemill.delay.max.pending",
+        10_000_000,
+        "Held records of a partition; more are refused.",
+    ),
+    _key(
+        "tidemill.delay.max.pending.bytes",
+        16 * 1024 * MIB,
+        "Size of the held records of a partition; more are refused.",
+        unit="bytes",
+    ),
+    _key(
         "tidemill.flush",
         "group",
         "What acks=all waits for: `group` for the disk of every in-sync replica, `os` for the page "
