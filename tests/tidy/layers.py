@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"core", "wire", "client"},
     "spark": {"core", "wire", "client"},
     "testing": {"core", "wire", "broker", *BELOW_BROKER},
-    "__init__": {"core", "broker"},  # for type checkers; imported when a name is first used
+    "__init__": {"core", "client", "broker"},  # for type checkers; imported at the first use
 }
 """Beside itself and `hot`, which every package but `core` may import."""
 
@@ -60,6 +60,7 @@ PURE = (
     "core/balance.py",
     "core/config/keys.py",
     "core/config/broker_config.py",
+    "core/config/durations.py",
     "core/config/endpoint.py",
     "core/config/group_config.py",
     "core/config/live_config.py",

@@ -117,6 +117,8 @@ VIEW_FETCH_LOOK_BYTES_MAX = 16 * MIB
 """The same of all partitions of a fetch; one more is begun below it."""
 VIEW_WORK_PER_SLICE = 256 * KIB
 """Records that are matched or copied per turn of the loop, in bytes: about a millisecond."""
+HELD_RECORD_WORK = 2 * KIB
+"""What opening one held record costs in that unit: it becomes a Python object."""
 VIEW_LOOP_BATCH_BYTES_MAX = 256 * KIB
 """A batch of a view that decompresses to more does so in a thread: about a millisecond."""
 VIEW_PACKED_BYTES_MIN = 8 * KIB
@@ -125,6 +127,12 @@ MATCHLESS_BYTES_MIN = 64 * KIB
 """Stored bytes without a match that are worth remembering, for 16 bytes."""
 MATCHLESS_RANGES_MAX = 2 * MIB
 """Ranges that are remembered for all views: 32 MiB."""
+
+# --- schedules -----------------------------------------------------------------------------------
+SCHEDULE_CHARS_MAX = 256
+"""The text of a cron line with its zone."""
+SCHEDULE_ZONES_MAX = 64
+"""Time zones that are kept in memory, a few kilobytes each."""
 
 # --- configuration at run time -------------------------------------------------------------------
 OVERRIDDEN_GROUPS_MAX = 10_000

@@ -5,7 +5,8 @@ of any other the matching records are copied, with the same offsets, producer an
 Control batches stay, so that a reader of committed records knows where a transaction ended. If the
 last offset that was looked at is not that of a record sent, the answer ends in a skip batch: so
 position, lag and commits pass what was filtered. Of a veiled batch no reader gets more than the
-records that are not held, with their own times and without the mark.
+records that are not held, with their own times and without the mark. A view of what is held shows
+the others, as long as they are held, and nothing else.
 
 `steps` is the work in pieces of about a millisecond: it yields None after each, or a function that
 must run in a thread and whose outcome it is sent.
@@ -18,12 +19,15 @@ from functools import partial
 from typing import final
 
 from tidemill.core.limits import (
+    HELD_RECORD_WORK,
     MATCHLESS_BYTES_MIN,
     RECORD_WORK,
     VIEW_LOOP_BATCH_BYTES_MAX,
     VIEW_PACKED_BYTES_MIN,
     VIEW_WORK_PER_SLICE,
 )
+from tidemill.delivery.holds.held_view import OpenHolds, held_batch, try_open_copy
+from tidemill.delivery.holds.own_batches import HeldCopy
 from tidemill.delivery.matchless import MatchlessRanges
 from tidemill.delivery.skip_batch import skip_batch
 from tidemill.hot import header_match, record_pick
@@ -40,6 +44,7 @@ from tidemill.wire.batch import (
     records_section,
 )
 from tidemill.wire.marks import MARKS, is_veiled, record_base
+from tidemill.wire.records import iter_records
 
 __all__ = ["Job", "ViewWalk"]
 
@@ -65,12 +70,14 @@ class ViewWalk:
         leader_epoch: int,
         bytes_max: int,
         matchless: MatchlessRanges,
+        holds: OpenHolds | None = None,
     ) -> None:
         """Nothing from `fetch_offset` to `start_offset` matches; it is of `leader_epoch`.
 
-        Without a program every record matches that is not held.
+        Without a program every record matches that is not held; with `holds`, those that are.
         """
         self._program = program
+        self._holds = holds
         self._partition = partition
         self._fetch_offset = fetch_offset
         self._leader_epoch = leader_epoch
@@ -130,6 +137,8 @@ class ViewWalk:
 
     def _look(self, position: int, header: BatchHeader) -> Verdict:
         """Add a batch, or its matches, to the answer. False: there is no room for it."""
+        if self._holds is not None:
+            return (yield from self._look_for_held(position, header, self._holds))
         if header.is_control:
             return self._add_stored(position, header, header.last_offset_delta)
         first = max(header.base_offset, self._fetch_offset)
@@ -165,6 +174,42 @@ class ViewWalk:
             raise CorruptBatch(f"offset {header.base_offset}: {error}") from None
         self._run = None
         return self._add(picked, header, last_delta)
+
+    def _look_for_held(self, position: int, header: BatchHeader, holds: OpenHolds) -> Verdict:
+        yield from self._pace(HEADER_BYTES)
+        copies: list[HeldCopy] = []
+        if is_veiled(header):
+            batch = yield from self._plain(self._chunk[position:], header)
+            for record in iter_records(batch):
+                copy = try_open_copy(record, header, holds)
+                if copy is not None and record.offset >= self._fetch_offset:
+                    copies.append(copy)
+                yield from self._pace(HELD_RECORD_WORK)
+        if not copies:
+            self._quiet_bytes += header.size_bytes
+            return True
+        build = partial(held_batch, copies, leader_epoch=header.partition_leader_epoch)
+        if len(copies) * HELD_RECORD_WORK <= VIEW_WORK_PER_SLICE:
+            shown: Buffer | None = build()
+        else:
+            shown = yield build
+        assert shown is not None
+        self._run = None
+        return self._add(shown, header, copies[-1].hold.offset - header.base_offset)
+
+    def _plain(self, view: memoryview, header: BatchHeader) -> Found:
+        """The same batch, not compressed."""
+        section = yield from self._section(view, header)
+        if header.codec == compression.NONE:
+            return view[: header.size_bytes]
+        return rebuild(
+            header,
+            section,
+            record_count=header.record_count,
+            max_timestamp=header.max_timestamp,
+            delete_horizon_ms=None,
+            codec=compression.NONE,
+        )
 
     def _section(self, view: memoryview, header: BatchHeader) -> Found:
         """The records of a batch, decompressed: here if they are few, else in a thread."""

@@ -67,6 +67,7 @@ class TopicConfig:
     tidemill_delay_max_pending_bytes: int = _default("tidemill.delay.max.pending.bytes")
     tidemill_flush: str = _default("tidemill.flush")
     tidemill_view_filter: str = _default("tidemill.view.filter")
+    tidemill_view_held: bool = _default("tidemill.view.held")
     tidemill_view_of: str = _default("tidemill.view.of")
     unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
 

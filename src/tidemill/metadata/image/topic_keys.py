@@ -385,6 +385,12 @@ _KEYS = (
         "for all records.",
     ),
     _key(
+        "tidemill.view.held",
+        False,
+        "Of a view: whether it shows the records of its base that are held, each until it is "
+        "delivered or cancelled, instead of those that are delivered. It cannot be changed.",
+    ),
+    _key(
         "tidemill.view.of",
         "",
         "Makes a new topic a view: it has no records of its own and shows those of this topic that "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tidemill.delivery.holds.events import events_of
+from tidemill.delivery.holds.events import HoldEvent, events_of
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.wire import compression
 from tidemill.wire import header_names as names
-from tidemill.wire.batch import assign_offsets, read_header
+from tidemill.wire.batch import BatchHeader, assign_offsets, read_header
 from tidemill.wire.marks import mark_ours, veil
 from tidemill.wire.records import Header, Record, build_batch
 from tidemill.wire.transaction_marker import TransactionMarker, build_marker
@@ -21,6 +21,8 @@ class HoldLog:
 
     def __init__(self) -> None:
         self.batches: list[bytes] = []
+        self.read: list[tuple[BatchHeader, list[HoldEvent]]] = []
+        """Header and events of each batch."""
         self.end = 0
 
     def client(
@@ -59,8 +61,16 @@ class HoldLog:
 
     def cut(self, offset: int) -> None:
         """Batches at `offset` and above are gone."""
-        self.batches = [one for one in self.batches if read_header(one).base_offset < offset]
+        count = sum(header.base_offset < offset for header, _ in self.read)
+        del self.batches[count:], self.read[count:]
         self.end = offset
+
+    def shorter(self, offset: int) -> HoldLog:
+        """A copy, cut at `offset`."""
+        made = HoldLog()
+        made.batches, made.read, made.end = list(self.batches), list(self.read), self.end
+        made.cut(offset)
+        return made
 
     def book(self, start: int = 0) -> HoldBook:
         """Folded from the first batch that reaches `start`."""
@@ -69,10 +79,9 @@ class HoldLog:
         return made
 
     def fold_into(self, book: HoldBook, start: int = 0) -> None:
-        for data in self.batches:
-            header = read_header(data)
+        for header, events in self.read:
             if header.last_offset >= start:
-                book.fold(events_of(data, header), offset=header.next_offset)
+                book.fold(events, offset=header.next_offset)
 
     def _batch(
         self,
@@ -93,8 +102,10 @@ class HoldLog:
     def _append(self, data: bytearray) -> int:
         offset = self.end
         assign_offsets(data, offset, 0)
+        header = read_header(data)
         self.batches.append(bytes(data))
-        self.end = read_header(data).next_offset
+        self.read.append((header, events_of(data, header)))
+        self.end = header.next_offset
         return offset
 
 
