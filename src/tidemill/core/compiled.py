@@ -26,7 +26,6 @@ HOT_LOOPS = (
     "tidemill.hot.record_encode",
     "tidemill.hot.record_pick",
     "tidemill.hot.record_sift",
-    "tidemill.hot.record_veil",
     "tidemill.hot.record_walk",
     "tidemill.hot.row_partitions",
     "tidemill.hot.varint",

@@ -30,7 +30,7 @@ from tidemill.delivery.holds.held_view import OpenHolds, held_batch, try_open_co
 from tidemill.delivery.holds.own_batches import HeldCopy
 from tidemill.delivery.matchless import MatchlessRanges
 from tidemill.delivery.skip_batch import skip_batch
-from tidemill.hot import header_match, record_pick, record_veil
+from tidemill.hot import header_match, record_pick
 from tidemill.hot.header_match import Program
 from tidemill.wire import compression
 from tidemill.wire.batch import (
@@ -234,9 +234,9 @@ class ViewWalk:
         data = bytes(section)
         seen, last_delta, highest, position, done = 0, -1, None, 0, 0
         while done < header.record_count:
-            count = min(header.record_count - done, record_veil.CHUNK_RECORDS)
+            count = min(header.record_count - done, record_pick.CHUNK_RECORDS)
             before = position
-            position, more, last, delta = record_veil.judge(
+            position, more, last, delta = record_pick.judge(
                 data,
                 position,
                 len(data),

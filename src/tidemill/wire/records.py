@@ -12,7 +12,7 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.hot import record_encode, record_walk
-from tidemill.hot.record_veil import HIDING_NAMES
+from tidemill.hot.record_pick import HIDING_NAMES
 from tidemill.wire import batch as batches
 from tidemill.wire import compression
 from tidemill.wire.marks import is_veiled, record_base

@@ -9,9 +9,10 @@ All methods run on the event loop and none suspends.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, final
+from typing import Protocol, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import (
     RELEASE_BYTES_MAX,
     RELEASE_OVERHEAD_BYTES,
@@ -23,16 +24,62 @@ from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.intake import Requests
 from tidemill.replication.holding.hold_clocks import SteadyTime
 from tidemill.replication.holding.hold_host import HoldHost
+from tidemill.replication.holding.hold_policy import HoldPolicy
 from tidemill.replication.holding.request_checks import are_all_due, check_commands, check_held
+from tidemill.storage.log.interface import PartitionLog
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.marks import veil
-
-if TYPE_CHECKING:
-    from tidemill.replication.partition import Partition
+from tidemill.wire.produced_batch import BatchPolicy
 
 __all__ = ["PartitionHolds"]
 
 ACKS_ALL = -1
+
+
+class HeldSettings(Protocol):
+    """The topic keys that matter for holds."""
+
+    @property
+    def policy(self) -> BatchPolicy: ...
+
+    @property
+    def holds(self) -> HoldPolicy: ...
+
+    @property
+    def segment_bytes(self) -> int: ...
+
+
+class HeldPartition(Protocol):
+    """The partition, as far as its holds need it."""
+
+    @property
+    def name(self) -> TopicPartition: ...
+
+    @property
+    def log(self) -> PartitionLog: ...
+
+    @property
+    def settings(self) -> HeldSettings: ...
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    @property
+    def offline(self) -> bool: ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def durable_offset(self) -> int: ...
+
+    def check_writable(self, acks: int) -> None:
+        """KafkaError if any append with these acks would be refused."""
+        ...
+
+    def append_ours(self, batch: bytearray, *, now_ms: int) -> object:
+        """Append a marked batch; KafkaError or StorageFault: nothing changed."""
+        ...
 
 
 @final
@@ -41,7 +88,7 @@ class PartitionHolds:
 
     __slots__ = ("_steady", "book", "cuts", "host", "is_whole", "partition")
 
-    def __init__(self, partition: Partition, host: HoldHost) -> None:
+    def __init__(self, partition: HeldPartition, host: HoldHost) -> None:
         self.partition = partition
         self.host = host
         self.book = HoldBook()

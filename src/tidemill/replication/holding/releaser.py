@@ -22,7 +22,7 @@ from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.core.loop.timers import LoopTimers, Timer
 from tidemill.core.telemetry import Telemetry
-from tidemill.delivery.holds.hold import Hold
+from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.replication.holding.held_copies import HeldCopy, StoredBatch, build_release
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.hold_replay import replay
@@ -176,7 +176,7 @@ class Releaser:
     def _count(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:
         telemetry = self._telemetry
         telemetry.holds_released += len(due)
-        now = {axis: holds.now_ms(axis) for axis in {hold.axis for hold in due}}
+        now = {axis: holds.now_ms(axis) for axis in Axis}
         for hold in due:
             telemetry.hold_lateness.observe(max(0, now[hold.axis] - hold.due_ms) / 1000)
 
