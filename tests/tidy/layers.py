@@ -98,6 +98,7 @@ PURE = (
     "metadata/store/hung_peers.py",
     "metadata/store/renewed_lease.py",
     "replication/following.py",
+    "replication/holding/held_batches.py",
     "replication/holding/hold_clocks.py",
     "replication/holding/hold_policy.py",
     "replication/holding/request_checks.py",

@@ -302,8 +302,10 @@ HELD_BATCH_RECORDS_MAX = 10_000
 """Records of a batch of which some are held: every replica opens them one by one, on the loop."""
 HELD_BATCH_BYTES_MAX = 8 * MIB
 """The same, in uncompressed bytes."""
-LOOP_HELD_RECORDS_MAX = 500
-"""Records of a batch with headers of our names that are read on the loop; more in a thread."""
+LOOP_OWN_HEADERS_MAX = 16
+"""Headers of our names in a batch that is read on the loop; with more it is read in a thread."""
+BATCH_SCHEDULES_MAX = 100
+"""Schedules of one batch: the next tick of each is searched, which takes milliseconds."""
 MESSAGE_ID_BYTES_MAX = 255
 RELEASE_RECORDS_MAX = 512
 """Holds that are delivered in one batch."""

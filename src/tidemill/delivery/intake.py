@@ -11,11 +11,12 @@ the batch is appended (`replication.holding`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import (
+    BATCH_SCHEDULES_MAX,
     HELD_BATCH_BYTES_MAX,
     HELD_BATCH_RECORDS_MAX,
     MESSAGE_ID_BYTES_MAX,
@@ -36,6 +37,7 @@ from tidemill.delivery.holds.hold_headers import (
     read_number,
     read_target,
 )
+from tidemill.delivery.holds.schedule import ScheduleError, next_tick_ms
 from tidemill.hot.record_walk import rows
 from tidemill.wire.batch import BatchHeader
 from tidemill.wire.produced_batch import InvalidRecords, Records
@@ -95,23 +97,27 @@ def refused_records(errors: Sequence[tuple[int, str]]) -> InvalidRecords:
     return InvalidRecords(ErrorCode.INVALID_RECORD, errors[0][1], list(errors[:RECORD_ERRORS_MAX]))
 
 
-def read_requests(
-    section: Records, header: BatchHeader, check_schedule: Callable[[str], None] | None = None
-) -> Requests | None:
+def read_requests(section: Records, header: BatchHeader, now_ms: int) -> Requests | None:
     """What the records ask for; None if they ask for nothing. KafkaError INVALID_RECORD.
 
-    `check_schedule` raises ValueError for a line that is no schedule.
+    A schedule must tick after `now_ms`.
     """
     held: list[HeldRecord] = []
     commands: list[Command] = []
     errors: list[tuple[int, str]] = []
+    schedules = 0
     data, position = bytes(section), 0
     for first in range(0, header.record_count, _CHUNK_RECORDS):
         count = min(_CHUNK_RECORDS, header.record_count - first)
         position, some = rows(data, position, len(data), first, count)
         for index, (_, _, _, _, headers) in enumerate(some, start=first):
             try:
-                _read_record(index, dict(headers), held, commands, check_schedule)
+                named = dict(headers)
+                schedules += SCHEDULE in named
+                if schedules > BATCH_SCHEDULES_MAX:
+                    detail = f"a batch has at most {BATCH_SCHEDULES_MAX} schedules"
+                    raise KafkaError(ErrorCode.INVALID_RECORD, detail)
+                _read_record(index, named, held, commands, now_ms)
             except ValueError as error:
                 errors.append((index, str(error)))
     if errors:
@@ -131,7 +137,7 @@ def _read_record(
     headers: Headers,
     held: list[HeldRecord],
     commands: list[Command],
-    check_schedule: Callable[[str], None] | None,
+    now_ms: int,
 ) -> None:
     """Add what one record asks for; ValueError if that makes no sense."""
     for name in _NOT_OFFERED:
@@ -143,7 +149,7 @@ def _read_record(
     if not is_held(headers):
         return
     if SCHEDULE in headers:
-        held.append(_read_schedule(index, headers, check_schedule))
+        held.append(_read_schedule(index, headers, now_ms))
     else:
         held.append(_read_time(index, headers))
     _check_id(headers)
@@ -157,20 +163,16 @@ def _read_time(index: int, headers: Headers) -> HeldRecord:
     return HeldRecord(index, None, _number(headers, DELAY_MS))
 
 
-def _read_schedule(
-    index: int, headers: Headers, check_schedule: Callable[[str], None] | None
-) -> HeldRecord:
+def _read_schedule(index: int, headers: Headers, now_ms: int) -> HeldRecord:
     if DELIVER_AT in headers or DELAY_MS in headers:
         raise ValueError("a record with tidemill.schedule has no other time")
     if not headers.get(MESSAGE_ID):
         raise ValueError("tidemill.schedule needs a tidemill.message-id")
     value = headers[SCHEDULE]
-    if check_schedule is None or value is None:
-        raise ValueError(f"tidemill.schedule={_shown(value)}: not a schedule")
     try:
-        line = value.decode()
-        check_schedule(line)
-    except ValueError as error:
+        line = (value or b"").decode()
+        next_tick_ms(line, after_ms=now_ms)
+    except (UnicodeDecodeError, ScheduleError) as error:
         raise ValueError(f"tidemill.schedule={_shown(value)}: {error}") from None
     return HeldRecord(index, None, None, line)
 

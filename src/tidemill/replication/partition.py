@@ -30,7 +30,6 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.core.ids import TopicId, TopicPartition
-from tidemill.core.limits import LOOP_HELD_RECORDS_MAX
 from tidemill.core.min_isr import effective_min_isr
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.delivery.intake import Requests, read_requests
@@ -49,7 +48,6 @@ from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, re
 from tidemill.wire.produced_batch import (
     BatchPolicy,
     BatchWork,
-    LongBatch,
     prepare_own,
     prepare_produced,
 )
@@ -157,7 +155,8 @@ class Partition:
     def become_leader(self, image: PartitionImage, *, now: float) -> None:
         """Lead under `image.leader_epoch`; if we already do, only adopt what else has changed."""
         led = self.led
-        if led is None or image.leader_epoch != self.leader_epoch:
+        is_new_epoch = led is None or image.leader_epoch != self.leader_epoch
+        if led is None or is_new_epoch:
             self._start_epoch(image.leader_epoch)
             self.epoch_start_offset = self.log.log_end_offset
             self._flush_requested_offset = 0
@@ -168,7 +167,7 @@ class Partition:
             led.follow(image, now=now)
         self.is_leader = True
         if self.holds is not None:
-            self.holds.role_changed()
+            self.holds.leads(is_new_epoch=is_new_epoch)
         self.image = image
         self._in_sync_changed()
         self.maybe_advance_marks()
@@ -320,9 +319,7 @@ class Partition:
         batch, header, requesting = prepare_produced(records, self.settings.policy, now_ms, work)
         requests: Requests | None = None
         if requesting is not None:
-            if work is not None and header.record_count > LOOP_HELD_RECORDS_MAX:
-                raise LongBatch
-            requests = read_requests(requesting, header)
+            requests = read_requests(requesting, header, now_ms)
         return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
 
     def append_checked(

@@ -25,6 +25,7 @@ from tidemill.core.limits import (
     LOOP_BATCH_RATIO_MAX,
     LOOP_BATCH_RECORDS_MAX,
     LOOP_BLOCK_BYTES_MIN,
+    LOOP_OWN_HEADERS_MAX,
     LOOP_RECOMPRESSED_WORK_MAX,
     RECOMPRESSION_FACTOR,
     RECORD_ERRORS_MAX,
@@ -221,6 +222,8 @@ def _validate(
         if max_timestamp != header.max_timestamp:
             correct_max_timestamp(view, header, max_timestamp)
     if own_headers:
+        if work is not None and own_headers > LOOP_OWN_HEADERS_MAX:
+            raise LongBatch
         return header, section if start == 0 else view[start:]
     return header, None
 

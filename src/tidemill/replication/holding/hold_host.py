@@ -41,7 +41,7 @@ class HoldHost:
     def start_steady(self, newest_stamp_ms: int) -> SteadyTime:
         """The steady time of a leadership that begins."""
         return SteadyTime(
-            wall_ms=self._clock.wall_ms(),
+            wall_ms=self.wall_ms(),
             newest_stamp_ms=newest_stamp_ms,
             boot_s=self._clock.boottime(),
         )

@@ -104,9 +104,10 @@ class PartitionHolds:
 
     # --- roles and cuts --------------------------------------------------------------------------
 
-    def role_changed(self) -> None:
-        """Another leader epoch, or none: a steady time counts for one leadership."""
-        self._steady = None
+    def leads(self, *, is_new_epoch: bool) -> None:
+        """The partition is led here. Steady time starts again with a leader epoch, not within."""
+        if is_new_epoch:
+            self._steady = None
         self.host.look_at(self)
 
     def was_cut(self) -> None:

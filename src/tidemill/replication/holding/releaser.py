@@ -23,13 +23,13 @@ from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.core.loop.timers import LoopTimers, Timer
 from tidemill.core.telemetry import Telemetry
 from tidemill.delivery.holds.hold import Axis, Hold
-from tidemill.replication.holding.held_copies import HeldCopy, StoredBatch, build_release
+from tidemill.replication.holding.held_batches import make_carried, make_release
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.hold_replay import replay
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.storage.files.disk import Buffer, Disk
-from tidemill.storage.log.interface import LogSlice
 from tidemill.wire import compression
+from tidemill.wire.batch import read_header
 
 __all__ = ["Releaser"]
 
@@ -140,48 +140,73 @@ class Releaser:
             )
 
     async def _release(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:
-        partition = holds.partition
-        partition.check_writable(ACKS_ALL)
-        copies, codec = await self._read(holds, due)
-        if partition.settings.policy.compression != "producer":
-            codec = compression.CODEC_IDS[partition.settings.policy.compression]
+        holds.partition.check_writable(ACKS_ALL)
+        to_plan = [hold for hold in due if hold.needs_plan]
+        if to_plan:
+            await self._carry(holds, to_plan)
+            return
+        stored, codec = await self._read(holds, due)
         now_ms = self._clock.wall_ms()
-        released = [(hold, copies[hold.offset], None) for hold in due]
-        batch = await self._disk.run(partial(build_release, released, now_ms=now_ms, codec=codec))
-        if not holds.is_whole or any(holds.book.find(hold.ticket) != hold for hold in due):
-            return  # looked at again: something was cancelled or moved, or the log was cut
-        partition.append_ours(batch, now_ms=now_ms)
-        self._count(holds, due)
+        build = partial(
+            make_release, stored, now_ms=now_ms, wall_ms=self._host.wall_ms(), codec=codec
+        )
+        if self._append(holds, due, await self._disk.run(build), now_ms):
+            self._count_released(holds, due)
+
+    async def _carry(self, holds: PartitionHolds, some: Sequence[Hold]) -> None:
+        """Write copies of these holds to the end of the log, those of new schedules with a tick."""
+        stored, codec = await self._read(holds, some)
+        now_ms = self._clock.wall_ms()
+        build = partial(
+            make_carried,
+            stored,
+            now_ms=now_ms,
+            wall_ms=self._host.wall_ms(),
+            stamp_ms=holds.steady_ms(),
+            codec=codec,
+        )
+        if self._append(holds, some, await self._disk.run(build), now_ms):
+            self._telemetry.holds_carried += len(some)
+
+    def _append(
+        self, holds: PartitionHolds, some: Sequence[Hold], batch: bytearray, now_ms: int
+    ) -> bool:
+        """Append a batch of these holds; False: one of them has changed since it was read.
+
+        Whoever called looks again.
+        """
+        if not holds.is_whole or any(holds.book.find(hold.ticket) != hold for hold in some):
+            return False
+        holds.partition.append_ours(batch, now_ms=now_ms)
+        return True
 
     async def _read(
-        self, holds: PartitionHolds, due: Sequence[Hold]
-    ) -> tuple[dict[int, HeldCopy], int]:
-        """The held records by offset, and the codec of the last batch that was opened."""
-        offsets = sorted(hold.offset for hold in due)
+        self, holds: PartitionHolds, some: Sequence[Hold]
+    ) -> tuple[list[tuple[Hold, Buffer]], int]:
+        """Each hold, in the same order, with the batch that it lies in; and the codec to use."""
+        partition = holds.partition
         pacer = Pacer(READS_PER_SLICE)
-        copies: dict[int, HeldCopy] = {}
-        codec, done = compression.NONE, 0
-        while done < len(offsets):
-            await pacer.step()
-            found = holds.partition.log.read(
-                offsets[done], max_bytes=1, end_offset=holds.partition.log.log_end_offset
-            )
-            batch = await self._disk.run(partial(_open, found))
-            inside = [one for one in offsets[done:] if one < batch.header.next_offset]
-            copies |= await self._disk.run(partial(batch.copies, inside))
-            codec = batch.header.codec
-            done += len(inside)
-        return copies, codec
+        batches: dict[int, Buffer] = {}
+        chunk: Buffer = b""
+        end_offset, codec = -1, compression.NONE
+        for hold in sorted(some, key=lambda one: one.offset):
+            if hold.offset >= end_offset:
+                await pacer.step()
+                found = partition.log.read(
+                    hold.offset, max_bytes=1, end_offset=partition.log.log_end_offset
+                )
+                chunks = found.chunks if found.load is None else await self._disk.run(found.load)
+                chunk = chunks[0]
+                header = read_header(chunk)
+                end_offset, codec = header.next_offset, header.codec
+            batches[hold.offset] = chunk
+        if partition.settings.policy.compression != "producer":
+            codec = compression.CODEC_IDS[partition.settings.policy.compression]
+        return [(hold, batches[hold.offset]) for hold in some], codec
 
-    def _count(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:
+    def _count_released(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:
         telemetry = self._telemetry
         telemetry.holds_released += len(due)
         now = {axis: holds.now_ms(axis) for axis in Axis}
         for hold in due:
             telemetry.hold_lateness.observe(max(0, now[hold.axis] - hold.due_ms) / 1000)
-
-
-def _open(found: LogSlice) -> StoredBatch:
-    """For `Disk.run`."""
-    chunks: Sequence[Buffer] = found.chunks if found.load is None else found.load()
-    return StoredBatch(memoryview(chunks[0]))

@@ -410,7 +410,9 @@ def _try_prepare(records: memoryview, policy: BatchPolicy, now_ms: int) -> _Prep
     """
     try:
         view, header, requesting = prepare_produced(records, policy, now_ms)
-        return view, header, None if requesting is None else read_requests(requesting, header)
+        if requesting is None:
+            return view, header, None
+        return view, header, read_requests(requesting, header, now_ms)
     except KafkaError as refusal:
         refusal.__context__ = None
         return refusal.with_traceback(None)
