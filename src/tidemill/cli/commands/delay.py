@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from tidemill.cli.due_time import parse_length, parse_time
 from tidemill.cli.hold_table import HoldSummary, hold_facts, print_hold, print_holds
 from tidemill.cli.record_format import content_facts
 from tidemill.cli.session import bootstrap_option, json_option, run_client
@@ -15,7 +16,6 @@ from tidemill.cli.text import escape, print_json
 from tidemill.client.admin.hold_admin import HeldTopic, HoldAdmin, HoldTarget, ListedHold
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import SystemClock
-from tidemill.core.config.durations import parse_duration_ms
 from tidemill.core.errors import UserError
 
 __all__ = ["delay"]
@@ -135,7 +135,7 @@ def move(
 ) -> None:
     """Deliver what TOPIC holds under TARGET at another time: --in or --at."""
     meant = _parse_target(target, partition)
-    to = _parse_due(length, time)
+    to = _parse_to(length, time)
 
     async def work(cluster: ClusterClient) -> None:
         await HoldAdmin(cluster, SystemClock()).move(topic, meant, to)
@@ -161,13 +161,9 @@ def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
-def _parse_due(length: str | None, time: str | None) -> datetime | str:
-    if (length is None) == (time is None):
-        raise click.UsageError("give one of --in and --at")
-    try:
-        if length is not None:
-            parse_duration_ms(length)
-            return length
-        return datetime.fromisoformat(time or "").astimezone()
-    except (ValueError, OverflowError) as error:
-        raise UserError(f"{'--in' if length else '--at'}: {error}") from None
+def _parse_to(length: str | None, time: str | None) -> datetime | str:
+    if length is not None and time is None:
+        return parse_length(length, "--in")
+    if time is not None and length is None:
+        return parse_time(time, "--at")
+    raise click.UsageError("give one of --in and --at")

@@ -37,6 +37,7 @@ _DEFAULT = -1
 
 def view_base(
     image: MetadataImage,
+    made: Mapping[str, TopicImage],
     overrides: Mapping[str, str],
     *,
     partitions: int,
@@ -46,10 +47,10 @@ def view_base(
 ) -> TopicImage:
     """The base of a new view; KafkaError if there can be none.
 
-    `planned` views of it are made by the same request.
+    The same request has `made` these topics, and `planned` views of the base.
     """
     name = overrides[VIEW_OF]
-    base = image.topic(name)
+    base = image.topic(name) or made.get(name)
     if base is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!a} to view")
     if base.is_view:

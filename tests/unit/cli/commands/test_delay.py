@@ -211,7 +211,7 @@ def test_move_sends_a_new_delay_or_a_new_time():
         (("move", "calls", "0:1"), "one of --in and --at"),
         (("move", "calls", "0:1", "--in", "1h", "--at", "2026-12-24"), "one of --in and --at"),
         (("move", "calls", "0:1", "--in", "soon"), "--in: 'soon': expected a length of time"),
-        (("move", "calls", "0:1", "--at", "soon"), "--at: "),
+        (("move", "calls", "0:1", "--at", "soon"), "--at soon: expected a time"),
         (("cancel", "calls", "0:1", "--partition", "2"), "0:1 is in partition 0, not in 2"),
         (("cancel", "calls", "id:"), "a target is a ticket such as 0:17, or an id"),
         (("show", "calls"), "TARGET"),

@@ -17,20 +17,21 @@ from tests.unit.delivery.holds.hold_log import (
 )
 from tidemill.wire.records import Header
 
-IDS = (b"a", b"b")
+ID = b"a"
 PRODUCERS = (7, 8)
 _dues = st.integers(0, 5)
 _requests = st.one_of(st.builds(at, _dues), st.builds(after, _dues))
+_named_requests = st.one_of(
+    _requests, st.builds(at, _dues, st.just(ID)), st.builds(cron, st.just(ID))
+)
 
 
 def _records_of(draw: st.DrawFn, log: HoldLog, *, ids: bool) -> list[Header]:
     """The headers of one record of a client."""
     targets: st.SearchStrategy[int | bytes] = st.integers(0, log.end)
-    requests: st.SearchStrategy[list[Header]] = _requests
+    requests = _named_requests if ids else _requests
     if ids:
-        targets = targets | st.sampled_from(IDS)
-        named = st.builds(at, _dues, st.sampled_from(IDS))
-        requests = requests | named | st.builds(cron, st.sampled_from(IDS))
+        targets = targets | st.just(ID)
     kind = draw(st.sampled_from(["held", "held", "cancel", "move", "plain"]))
     if kind == "held":
         return draw(requests)
@@ -57,7 +58,7 @@ def _append_any(draw: st.DrawFn, log: HoldLog, *, ids: bool) -> None:
         ticks = st.none() | _dues
         log.ours(*[released(draw(tickets), next_ms=draw(ticks)) for _ in range(count)])
     elif log.end:
-        requests = _requests | st.builds(cron, st.sampled_from(IDS)) if ids else _requests
+        requests = _named_requests if ids else _requests
         axes = st.sampled_from([b"wall", b"steady"])
         log.carried(copy(draw(tickets), draw(_dues), draw(requests), draw(axes)))
 

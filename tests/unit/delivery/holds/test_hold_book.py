@@ -131,6 +131,16 @@ def test_a_command_names_an_id_and_means_the_newest_open_one():
     assert open_tickets(log.book()) == [0]
 
 
+def test_I45_of_two_holds_with_one_id_a_command_means_the_one_with_the_higher_copy():
+    log = HoldLog()
+    log.client(at(10, b"a"))
+    log.client(at(20, b"a"))
+    start = log.carried(copy(0, 10, at(10, b"a")))
+    log.client(cancel(b"a"))
+    assert open_tickets(log.book()) == [1]
+    assert open_tickets(log.book(start)) == [], "a replica without ticket 1 cancels the same one"
+
+
 def test_digits_alone_are_a_ticket_even_if_an_id_is_the_same():
     log = HoldLog()
     log.client(at(10, b"1"), at(20))
