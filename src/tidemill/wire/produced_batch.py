@@ -221,11 +221,16 @@ def _validate(
             _check_timestamps(section, start, header, low=low, high=high)
         if max_timestamp != header.max_timestamp:
             correct_max_timestamp(view, header, max_timestamp)
-    if own_headers:
-        if work is not None and own_headers > LOOP_OWN_HEADERS_MAX:
-            raise LongBatch
-        return header, section if start == 0 else view[start:]
-    return header, None
+    if own_headers == 0:
+        return header, None
+    return header, _requesting(section if start == 0 else view[start:], own_headers, work)
+
+
+def _requesting(records: Records, own_headers: int, work: BatchWork | None) -> Records:
+    """Records that somebody has to read one by one."""
+    if work is not None and own_headers > LOOP_OWN_HEADERS_MAX:
+        raise LongBatch
+    return records
 
 
 def _records_of(

@@ -80,11 +80,15 @@ class Releaser:
         while True:
             await self._replay_woken.wait()
             self._replay_woken.clear()
-            while self._host.to_replay:
-                holds = next(iter(self._host.to_replay))
-                del self._host.to_replay[holds]
-                await self._replay(holds)
-                await next_turn()
+            await self.replay_wanted()
+
+    async def replay_wanted(self) -> None:
+        """Rebuild all books that are behind now."""
+        while self._host.to_replay:
+            holds = next(iter(self._host.to_replay))
+            del self._host.to_replay[holds]
+            await self._replay(holds)
+            await next_turn()
 
     async def _replay(self, holds: PartitionHolds) -> None:
         if holds.is_whole or holds.partition.offline or holds.partition.log.is_closed:
@@ -102,11 +106,15 @@ class Releaser:
         while True:
             await self._woken.wait()
             self._woken.clear()
-            while self._host.to_look_at:
-                holds = next(iter(self._host.to_look_at))
-                del self._host.to_look_at[holds]
-                await self._look_at(holds)
-                await next_turn()
+            await self.release_due()
+
+    async def release_due(self) -> None:
+        """Release what is due now in the partitions that are to be looked at."""
+        while self._host.to_look_at:
+            holds = next(iter(self._host.to_look_at))
+            del self._host.to_look_at[holds]
+            await self._look_at(holds)
+            await next_turn()
 
     async def _look_at(self, holds: PartitionHolds) -> None:
         timer = self._armed.pop(holds, None)
