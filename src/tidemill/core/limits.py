@@ -290,6 +290,10 @@ CONSUMER_NAME_CHARS_MAX = 1 * KIB
 """A member's id, its instance id and its rack, each (S41)."""
 
 # --- holds ---------------------------------------------------------------------------------------
+HOLD_TABLE_MAX = 16_384
+"""Holds of a partition in memory, some 10 MB; then they are written as a sorted run."""
+HOLD_TABLES_FROZEN_MAX = 2
+"""Tables of a partition that wait to be written; until then the table grows."""
 HOLD_ENDINGS_MAX = 4_096
 """Ended holds per partition whose ending is remembered: a command that comes again succeeds."""
 
