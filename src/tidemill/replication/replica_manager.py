@@ -25,6 +25,8 @@ from tidemill.metadata.image.metadata_image import Delta, MetadataImage, Partiti
 from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.flush_requests import FlushRequests
+from tidemill.replication.holding.hold_host import HoldHost
+from tidemill.replication.holding.hold_policy import HoldPolicy
 from tidemill.replication.led_replicas import BrokerEpochs
 from tidemill.replication.partition import Partition, PartitionSettings
 from tidemill.replication.pending_logs import PendingLogs
@@ -95,6 +97,12 @@ def settings_of(topic: TopicImage) -> PartitionSettings:
         flush_before_ack=config.flush_group,
         allows_unclean=config.unclean_leader_election_enable,
         segment_bytes=config.segment_bytes,
+        holds=HoldPolicy(
+            is_enabled=config.tidemill_delay_enable and not config.compacts,
+            delay_max_ms=config.tidemill_delay_max_ms,
+            pending_max=config.tidemill_delay_max_pending,
+            pending_bytes_max=config.tidemill_delay_max_pending_bytes,
+        ),
     )
 
 
@@ -115,6 +123,7 @@ class ReplicaManager:
         lease: OwnerLease = ALWAYS,
         broker_epoch: Callable[[], int] | None = None,
         is_vouched: bool = False,
+        hold_host: HoldHost | None = None,
     ) -> None:
         """`broker_epoch` is that of our registration; without one we count as let in.
 
@@ -123,6 +132,7 @@ class ReplicaManager:
         """
         self.broker_id = broker_id
         self._lease = lease
+        self._hold_host = hold_host
         self._broker_epoch = broker_epoch
         self._is_let_in = broker_epoch is None
         self._untold: frozenset[int] = frozenset()
@@ -281,6 +291,7 @@ class ReplicaManager:
             lease=self._lease,
             epochs=self.broker_epochs,
             boottime=self._boottime,
+            hold_host=self._hold_host,
         )
         partition.candidate_came = self._tell_candidate
         self._partitions[name] = partition
@@ -299,6 +310,8 @@ class ReplicaManager:
         del self._by_log[partition.log]
         partition.as_follower.after_cut = None
         partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.holds is not None:
+            partition.holds.host.forget(partition.holds)
         if partition.image is not None:
             self._followed(partition, replace(partition.image, leader=NO_LEADER))
         self._store.delete_log(name)

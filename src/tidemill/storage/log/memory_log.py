@@ -26,6 +26,8 @@ from tidemill.storage.log.log_checks import (
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
+from tidemill.wire.marks import is_veiled
+from tidemill.wire.records import visible_times
 from tidemill.wire.transaction_marker import TransactionMarker, read_marker
 
 __all__ = ["MemoryPartitionLog"]
@@ -126,8 +128,15 @@ class MemoryPartitionLog:
         return None
 
     def max_timestamp(self, *, end_offset: int) -> TimedOffset | None:
-        visible = [header for header, _, _ in self._batches if header.base_offset < end_offset]
-        greatest = max((header.max_timestamp for header in visible), default=NO_TIMESTAMP)
+        times = [NO_TIMESTAMP]
+        for header, batch, _ in self._batches:
+            if header.base_offset >= end_offset:
+                break
+            if is_veiled(header):
+                times += [time for _, time in visible_times(memoryview(batch), header)]
+            else:
+                times.append(header.max_timestamp)
+        greatest = max(times)
         if greatest == NO_TIMESTAMP:
             return None
         return self.offset_by_time(greatest, end_offset=end_offset)

@@ -1,0 +1,47 @@
+"""Copies of holds that have ended, and must stay until the end is durable.
+
+A cut of the log may take back a release: the hold is open again, and its copy is needed. So a copy
+stays until everything up to its end is durable on every in-sync replica.
+
+A pin is (offset of the end, offset of the copy). Pins come in the order of their ends, and go in
+that order. A copy above that of a later pin is never the lowest while it is pinned, so it is not
+kept: what remains rises in both offsets, and its first copy is the lowest.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+__all__ = ["CopyPins"]
+
+
+@final
+class CopyPins:
+    """The lowest copy whose end is not durable yet."""
+
+    def __init__(self) -> None:
+        self._pins: deque[tuple[int, int]] = deque()
+        self.durable_offset = 0
+        """Everything below is durable on every in-sync replica: no cut goes there."""
+
+    def pin(self, copy_offset: int, *, end_offset: int) -> None:
+        """The copy at `copy_offset` was ended by the batch before `end_offset`."""
+        if end_offset <= self.durable_offset:
+            return
+        while self._pins and self._pins[-1][1] >= copy_offset:
+            self._pins.pop()
+        self._pins.append((end_offset, copy_offset))
+
+    def settle(self, durable_offset: int) -> None:
+        """Let go of the copies whose end is durable."""
+        self.durable_offset = max(self.durable_offset, durable_offset)
+        while self._pins and self._pins[0][0] <= self.durable_offset:
+            self._pins.popleft()
+
+    def lowest(self) -> int | None:
+        return self._pins[0][1] if self._pins else None
+
+    def clear(self) -> None:
+        """Forget the pins: the log is folded again."""
+        self._pins.clear()
