@@ -21,6 +21,7 @@ from typing import final
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
 from tidemill.core.limits import RELEASE_BYTES_MAX, RELEASE_RECORDS_MAX
+from tidemill.core.logs import RateLimit, shown
 from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.core.loop.timers import LoopTimers, Timer
 from tidemill.core.telemetry import Telemetry
@@ -69,6 +70,7 @@ class Releaser:
         self._telemetry = telemetry
         self._armed: dict[PartitionHolds, Timer] = {}
         """One timer per partition that holds something and is led here."""
+        self._fault_log = RateLimit()
         self._woken = asyncio.Event()
         self._replay_woken = asyncio.Event()
         host.wake = self._wake
@@ -102,7 +104,7 @@ class Releaser:
         try:
             await replay(holds, self._disk)
         except (KafkaError, StorageFault) as error:
-            log.warning("%s: its holds cannot be read: %s", holds.partition.name, error)
+            self._note(holds, error)
             self._timers.add_after(RETRY_S, partial(self._host.replay, holds))
 
     # --- releases --------------------------------------------------------------------------------
@@ -143,8 +145,11 @@ class Releaser:
 
     def _note(self, holds: PartitionHolds, error: KafkaError | StorageFault) -> None:
         expected = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
-        if not isinstance(error, KafkaError) or error.code not in expected:
-            log.warning("%s: nothing can be released: %s", holds.partition.name, error)
+        if isinstance(error, KafkaError) and error.code in expected:
+            return
+        name = f"{holds.partition.name.topic}-{holds.partition.name.partition}"
+        if self._fault_log.allows(name, self._clock.monotonic()):
+            log.error("%s: what is held cannot be read or written: %s", name, shown(error))
 
     def _arm(self, holds: PartitionHolds, wait_ms: int | None) -> None:
         if wait_ms is not None:
