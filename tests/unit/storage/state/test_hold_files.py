@@ -16,6 +16,8 @@ HOME = "/data/topic-0"
 @pytest.fixture
 def home(disk: SimDisk) -> SimDisk:
     disk.make_directories(HOME)
+    disk.sync_directory("/")
+    disk.sync_directory("/data")
     return disk
 
 
