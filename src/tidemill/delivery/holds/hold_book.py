@@ -19,7 +19,7 @@ forgets, and the caller folds again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never, final
 
 from tidemill.core.limits import HOLD_ENDINGS_MAX, HOLD_TABLE_MAX
@@ -35,6 +35,7 @@ from tidemill.delivery.holds.events import (
     TransactionEnded,
 )
 from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.holds.hold_shelves import HoldShelves, Spill
 from tidemill.delivery.holds.undecided_holds import UndecidedHolds
@@ -46,9 +47,9 @@ __all__ = ["HoldBook"]
 class HoldBook:
     """The open holds of one partition, and those that wait for the end of their transaction."""
 
-    def __init__(self, *, table_max: int = HOLD_TABLE_MAX) -> None:
+    def __init__(self, *, serial: int = 0, table_max: int = HOLD_TABLE_MAX) -> None:
         self._table_max = table_max
-        self._next_serial = 0
+        self._next_serial = serial
         """Of the shelves: runs that are being written when the log is cut belong to nobody."""
         self.next_offset = 0
         """Everything below is folded in."""
@@ -239,3 +240,30 @@ class HoldBook:
     def runs(self) -> list[int]:
         """The serials of the runs in use: the files of all others may go."""
         return self._open.runs()
+
+    def capture(self) -> HoldCapture:
+        """All that it knows, for a snapshot."""
+        holds, runs = self._open.captured()
+        return HoldCapture(
+            self.next_offset,
+            self.newest_stamp_ms,
+            self._pins.durable_offset,
+            self.pending_bytes,
+            holds,
+            runs,
+            list(self._undecided),
+            self._pins.captured(),
+        )
+
+    def restore(self, captured: HoldCapture, runs: Mapping[int, memoryview]) -> None:
+        """Make an empty book what it was when it was captured; `runs` are the files it had then.
+
+        ValueError if one of them is not what was captured; the book is worth nothing then.
+        """
+        self.next_offset = captured.next_offset
+        self.newest_stamp_ms = captured.newest_stamp_ms
+        self.pending_bytes = captured.pending_bytes
+        self._open.restore(captured.holds, [(one, runs[one.serial]) for one in captured.runs])
+        for producer_id, hold in captured.undecided:
+            self._undecided.add(producer_id, hold)
+        self._pins.restore(captured.pins, captured.durable_offset)
