@@ -146,10 +146,8 @@ class Admin:
                 if code is ErrorCode.NOT_CONTROLLER:
                     raise KafkaError(code)
                 if result.name is not None and result.name in found:
-                    detail = result.error_message or ""
-                    found[result.name] = (
-                        None if code is ErrorCode.NONE else KafkaError(code, detail)
-                    )
+                    refusal = KafkaError(code, result.error_message or "")
+                    found[result.name] = refusal if code is not ErrorCode.NONE else None
             return found
 
         return await self._retry(ask)

@@ -67,7 +67,7 @@ class ViewAdmin:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is not a view")
 
     async def delete(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
-        """Delete views; the refusal of each, or None. KafkaError, and nothing is deleted, if one is none."""
+        """Delete views; the refusal of each, or None. KafkaError if one is no view: all stay."""
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             await self.describe(name)
