@@ -188,6 +188,6 @@ class Worker:
 
 
 async def _delete(cluster: ClusterClient, name: str) -> None:
-    outcome = (await Admin(cluster).delete_topics([name]))[name]
-    if outcome not in {ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}:
-        raise KafkaError(outcome, name)
+    refusal = (await Admin(cluster).delete_topics([name]))[name]
+    if refusal is not None and refusal.code is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        raise refusal

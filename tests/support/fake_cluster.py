@@ -277,7 +277,13 @@ class FakeBroker:
         for state in request.topics:
             gone = self.cluster.topics.pop(state.name or "", None)
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if gone is None else ErrorCode.NONE
-            results.append(delete_topics.DeletableTopicResult(name=state.name, error_code=code))
+            results.append(
+                delete_topics.DeletableTopicResult(
+                    name=state.name,
+                    error_code=code,
+                    error_message="no such topic" if code else None,
+                )
+            )
         return delete_topics.DeleteTopicsResponse(responses=results)
 
     def create_partitions(

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["escape", "escape_bytes", "print_json", "print_table"]
+from tidemill.core.errors import KafkaError
+
+__all__ = ["escape", "escape_bytes", "print_json", "print_table", "say_deleted"]
 
 _SHOWN_AS_IS = frozenset("\t")
 _CATEGORIES_ESCAPED = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
@@ -43,6 +45,18 @@ def escape_bytes(data: bytes | memoryview | None, *, null: str = "") -> str:
 def print_json(facts: object) -> None:
     """Print one JSON document on one line; ASCII only, so it cannot control a terminal."""
     sys.stdout.write(json.dumps(facts, ensure_ascii=True) + "\n")
+
+
+def say_deleted(outcomes: Mapping[str, KafkaError | None]) -> None:
+    """A line for each topic that is gone. KafkaError, with the reasons, if one is not."""
+    refused = {name: refusal for name, refusal in outcomes.items() if refusal is not None}
+    for name in outcomes:
+        if name not in refused:
+            sys.stdout.write(f"deleted {escape(name)}\n")
+    if refused:
+        reasons = (f"{name}: {one.detail}" if one.detail else name for name, one in refused.items())
+        first = next(iter(refused.values()))
+        raise KafkaError(first.code, f"not deleted: {'; '.join(reasons)}")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -9,7 +9,7 @@ import click
 
 from tidemill.cli.replica_moves import MovePlan, carry_out
 from tidemill.cli.session import bootstrap_option, json_option, run_client
-from tidemill.cli.text import escape, print_json, print_table
+from tidemill.cli.text import escape, print_json, print_table, say_deleted
 from tidemill.client.admin.cluster_admin import take_cluster_snapshot
 from tidemill.client.admin.topic_admin import BROKER_DEFAULT, Admin, ConfigEntry
 from tidemill.client.network.cluster_client import ClusterClient
@@ -164,17 +164,10 @@ def alter(
 def delete(names: tuple[str, ...], bootstrap: str) -> None:
     """Delete topics and all their records."""
 
-    async def work(cluster: ClusterClient) -> dict[str, ErrorCode]:
+    async def work(cluster: ClusterClient) -> dict[str, KafkaError | None]:
         return await Admin(cluster).delete_topics(names)
 
-    refused: dict[str, ErrorCode] = {}
-    for name, code in run_client(bootstrap, work).items():
-        if code is ErrorCode.NONE:
-            click.echo(f"deleted {escape(name)}")
-        else:
-            refused[name] = code
-    if refused:
-        raise KafkaError(next(iter(refused.values())), f"not deleted: {', '.join(refused)}")
+    say_deleted(run_client(bootstrap, work))
 
 
 async def _resize(cluster: ClusterClient, name: str, factor: int) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from tidemill.cli.session import bootstrap_option, json_option, run_client
-from tidemill.cli.text import escape, print_json, print_table
+from tidemill.cli.text import escape, print_json, print_table, say_deleted
 from tidemill.client.admin.topic_admin import Admin, CreatedTopic
 from tidemill.client.admin.view_admin import ViewAdmin, ViewInfo
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
-from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.errors import KafkaError
 
 __all__ = ["view"]
 
@@ -36,6 +36,8 @@ def view() -> None:
 @bootstrap_option
 def create(name: str, base: str, where: str, held: bool, as_json: bool, bootstrap: str) -> None:
     """Create the view NAME."""
+    if not base:  # as a key of the topic, it would be the default: no view but a topic
+        raise click.BadParameter("the topic has no name", param_hint="'--of'")
     wanted = ViewInfo(name, base, where, held)
 
     async def work(cluster: ClusterClient) -> CreatedTopic:
@@ -101,14 +103,10 @@ def describe(name: str, as_json: bool, bootstrap: str) -> None:
 def delete(names: tuple[str, ...], bootstrap: str) -> None:
     """Delete views; the records stay in their topics."""
 
-    async def work(cluster: ClusterClient) -> dict[str, ErrorCode]:
+    async def work(cluster: ClusterClient) -> dict[str, KafkaError | None]:
         return await ViewAdmin(cluster).delete(names)
 
-    outcome = run_client(bootstrap, work)
-    for name, code in outcome.items():
-        if code is not ErrorCode.NONE:
-            raise KafkaError(code, f"not deleted: {name}")
-        click.echo(f"deleted {escape(name)}")
+    say_deleted(run_client(bootstrap, work))
 
 
 def _facts(one: ViewInfo) -> dict[str, Any]:

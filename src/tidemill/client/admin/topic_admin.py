@@ -127,20 +127,28 @@ class Admin:
 
         return await self._retry(ask)
 
-    async def delete_topics(self, names: Iterable[str]) -> dict[str, ErrorCode]:
-        """Delete topics; the outcome of each, in the order of `names`."""
+    async def delete_topics(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
+        """Delete topics; the refusal of each, or None, in the order of `names`."""
         wanted = list(dict.fromkeys(names))
         request = DeleteTopicsRequest(
             topics=[DeleteTopicState(name=name) for name in wanted],
             timeout_ms=self._timeout_ms(),
         )
 
-        async def ask() -> dict[str, ErrorCode]:
+        async def ask() -> dict[str, KafkaError | None]:
             response = await self._ask_controller(request, DeleteTopicsResponse)
-            codes = {r.name: error_code(r.error_code) for r in response.responses}
-            if ErrorCode.NOT_CONTROLLER in codes.values():
-                raise KafkaError(ErrorCode.NOT_CONTROLLER)
-            return {name: codes.get(name, ErrorCode.UNKNOWN_SERVER_ERROR) for name in wanted}
+            unknown = ErrorCode.UNKNOWN_SERVER_ERROR
+            found: dict[str, KafkaError | None] = {
+                name: KafkaError(unknown, "no answer for it") for name in wanted
+            }
+            for result in response.responses:
+                code = error_code(result.error_code)
+                if code is ErrorCode.NOT_CONTROLLER:
+                    raise KafkaError(code)
+                if result.name is not None and result.name in found:
+                    refusal = KafkaError(code, result.error_message or "")
+                    found[result.name] = refusal if code is not ErrorCode.NONE else None
+            return found
 
         return await self._retry(ask)
 

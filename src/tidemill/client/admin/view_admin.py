@@ -73,8 +73,8 @@ class ViewAdmin:
             return view
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is not a view")
 
-    async def delete(self, names: Iterable[str]) -> dict[str, ErrorCode]:
-        """Delete views; the outcome of each. KafkaError, and nothing is deleted, if one is none."""
+    async def delete(self, names: Iterable[str]) -> dict[str, KafkaError | None]:
+        """Delete views; the refusal of each, or None. KafkaError if one is no view: all stay."""
         wanted = list(dict.fromkeys(names))
         for name in wanted:
             await self.describe(name)

@@ -78,6 +78,8 @@ class ParkedRequests:
         self._timers = timers
         self._woken: dict[_ParkedRequest, None] = {}
         self._parked: dict[Deferred[Any], _ParkedRequest] = {}
+        self._at_work: set[Deferred[Any]] = set()
+        """Answers that are being made in a task, and may have to wait after it."""
         self._stopped = False
         self.parked_partitions = 0
 
@@ -113,6 +115,16 @@ class ParkedRequests:
             memory.wait(request.wake)
         return answer
 
+    def begin_work(self, answer: Deferred[Any]) -> None:
+        """A task makes this answer now, and may park it; it calls `end_work` before."""
+        self._at_work.add(answer)
+
+    def end_work(self, answer: Deferred[Any]) -> bool:
+        """Whether somebody still waits for the answer."""
+        is_wanted = answer in self._at_work
+        self._at_work.discard(answer)
+        return is_wanted
+
     def queue(self, request: _ParkedRequest) -> None:
         """Look at a request after the current turn."""
         if not self._woken:
@@ -121,6 +133,7 @@ class ParkedRequests:
 
     def abandon(self, answer: Deferred[Any]) -> None:
         """Forget the request with this answer, if one is parked: its connection is gone."""
+        self._at_work.discard(answer)
         request = self._parked.get(answer)
         if request is not None:
             self._unpark(request)

@@ -51,6 +51,14 @@ def test_create_needs_a_base():
     assert "--of" in result.stderr
 
 
+def test_a_base_without_a_name_makes_no_topic():
+    cluster = FakeCluster()
+    result = tidemill("view", "create", "v", "--of", "", cluster=cluster)
+    assert result.exit_code == 2
+    assert "--of" in result.stderr
+    assert not cluster.topics
+
+
 def test_list_shows_views_and_no_other_topics():
     result = tidemill("view", "list", cluster=with_view())
     assert [line.split(maxsplit=2) for line in result.stdout.splitlines()] == [

@@ -182,6 +182,7 @@ def _answer(
     answer: Deferred[FetchResponse] = Deferred() if own_answer is None else own_answer
     cold = ColdRead(context, reader.cold, reader.views)
     ends = reader.ends() if reader.views else []
+    context.services.parked.begin_work(answer)
     context.services.supervisor.spawn(
         "cold read", _load_and_answer(context, plan, reader, results, cold, ends, answer)
     )
@@ -198,8 +199,9 @@ async def _load_and_answer(
     answer: Deferred[FetchResponse],
 ) -> None:
     await cold.run()
+    is_wanted = context.services.parked.end_work(answer)
     # What came meanwhile has woken nobody, so a fetch that may have missed it does not wait.
-    may_wait = bool(reader.views) and reader.ends() == ends
+    may_wait = is_wanted and bool(reader.views) and reader.ends() == ends
     if not may_wait or not _waits_on(context, plan, reader, answer):
         answer.resolve(_response(context, plan, results))
 

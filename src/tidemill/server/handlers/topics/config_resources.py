@@ -79,6 +79,15 @@ def plan_topic_change(
     """The change of a topic for the cluster to make; KafkaError if it is refused."""
     _check_allowed(context, Operation.ALTER_CONFIGS, ConfigResourceType.TOPIC, name)
     _check_topic_name(name)
+    found = context.image.topic(name)
+    if (
+        found is not None
+        and found.is_view
+        and not context.allows(Operation.READ, topic(found.view_of))
+    ):
+        # As when a view is made: its readers see what its maker may read.
+        detail = f"{found.view_of} may not be read"
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, detail)
     return ConfigChange(name=name, changes=changes, replace_all=replace_all)
 
 

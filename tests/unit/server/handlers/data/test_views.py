@@ -389,6 +389,19 @@ def test_a_waiting_fetch_whose_connection_is_lost_is_forgotten(viewed):
     assert len(viewed.services.parked) == 0
 
 
+def test_S40_a_fetch_whose_connection_is_lost_while_it_is_filtered_does_not_wait(viewed):
+    """It would wait, and be filtered again with each record that comes, for nobody."""
+    batch = build_batch([Record(bytes(VIEW_LOOP_BATCH_BYTES_MAX))], codec=compression.ZSTD)
+    viewed.partition("orders").append(memoryview(batch), acks=1, now_ms=NOW_MS)
+    viewed.run(viewed.services.long_batches.acquire())
+    answer = viewed.start_deferred(request(viewed, 0, max_wait_ms=60_000), 12)
+    viewed.services.parked.abandon(answer)
+    viewed.services.long_batches.release()
+    turns(viewed)
+    assert len(viewed.services.parked) == 0
+    assert answer.resolved
+
+
 def test_a_long_history_without_a_match_is_not_waited_for(viewed, monkeypatch):
     monkeypatch.setattr("tidemill.server.fetching.view_reader.VIEW_LOOK_BYTES_MAX", 1)
     for _ in range(3):

@@ -152,3 +152,19 @@ def test_T18_a_broker_that_finds_no_controller_refuses(broker):
     broker.depose()
     answers = [alter(broker, ("retention.ms", SET, "7")), replace_all(broker, {})]
     assert [one.error_code for one in answers] == [ErrorCode.NOT_CONTROLLER] * 2
+
+
+def test_who_may_not_read_the_base_does_not_alter_what_a_view_shows_of_it(broker):
+    """Nor may it make such a view; the filter may be all that keeps records from it."""
+    broker.make_topic("orders")
+    view = {"tidemill.view.of": "orders", "tidemill.view.filter": "region = 'eu'"}
+    broker.make_topic("t", partitions=-1, overrides=view)
+    broker.permissions.deny(Operation.READ, "orders")
+    for answer in (
+        alter(broker, ("tidemill.view.filter", DELETE, None)),
+        alter(broker, ("tidemill.view.filter", SET, "TRUE")),
+        replace_all(broker, {"tidemill.view.filter": ""}),
+    ):
+        assert answer.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        assert answer.error_message == "orders may not be read"
+    assert overrides(broker) == view
