@@ -1,6 +1,6 @@
 """Kills real brokers with SIGKILL around commits, and checks what their clients saw (I18-I23).
 
-    python -m tests.campaign.transaction_kills --kills 1000 [--brokers 3] [--json]
+    python -m tests.campaign.transaction_kills --kills 1000 [--minutes 30] [--brokers 3] [--json]
 
 Producers of librdkafka write transactions, a reader follows what is committed. A broker is killed
 within milliseconds of the end of a transaction, and comes back. The next kill waits until something
@@ -150,18 +150,21 @@ class KillRun:
         ]
         self._follower = CommittedFollower(victim.bootstrap, self._history, PARTITIONS)
 
-    def run(self, kills: int) -> Summary:
-        """Kill that often, or until a promise is broken."""
+    def run(self, kills: int, *, seconds_max: float = float("inf")) -> Summary:
+        """Kill that often, or until the time is over or a promise is broken."""
         started = monotonic()
         self._follower.start()
         for client in self._clients:
             client.start()
         try:
-            while self.summary.kills < kills:
+            is_over = False
+            while not is_over:
                 self._kill()
-                if self.summary.kills % KILLS_PER_CHECK == 0 or self.summary.kills == kills:
+                seconds = monotonic() - started
+                is_over = self.summary.kills == kills or seconds > seconds_max
+                if is_over or self.summary.kills % KILLS_PER_CHECK == 0:
                     self._check()
-                _show_progress(self.summary.kills, kills, monotonic() - started)
+                _show_progress(self.summary.kills, kills, seconds)
         except AssertionError as broken:
             self.summary.violations.append(str(broken))
         finally:
@@ -268,6 +271,7 @@ def _show_progress(done: int, total: int, seconds: float) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Kill brokers around commits.")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=600.0, help="end earlier after that time")
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of kills and of what clients do")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -277,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         victim: Victim = SeveralNodes(folder, options.brokers) if many else OneNode(folder)
         try:
             run = KillRun(victim, brokers=options.brokers, seed=options.seed)
-            summary = asdict(run.run(options.kills))
+            summary = asdict(run.run(options.kills, seconds_max=60 * options.minutes))
         finally:
             with suppress(ProcessLookupError):
                 victim.stop()

@@ -34,13 +34,15 @@ TOPIC = "ledger"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 OFFSETS = [TopicPartition(OFFSETS_TOPIC, index) for index in range(2)]
 VALUES = {
+    "log.retention.check.interval.ms": 2_000,
     "log.segment.bytes": 2_048,
     "min.insync.replicas": 2,
     "offsets.topic.num.partitions": len(OFFSETS),
     "transaction.state.log.num.partitions": 2,
     "transaction.state.log.segment.bytes": 2_048,
 }
-"""Small segments, so that a coordinator loads several and a crash meets rolled files."""
+"""Small segments, so that a coordinator loads several and a crash meets rolled files; a short
+interval, so that logs look for producers to forget while transactions are open."""
 WORKERS = 4
 OPERATIONS_PER_TRANSACTION = 3
 """So that a run takes about as long as one of plain records."""
@@ -50,7 +52,10 @@ async def _create(world: SimWorld, replication: int) -> None:
     async with ClusterClient(world.client_net("admin"), world.bootstrap) as cluster:
         await retry_until_ready(
             lambda: Admin(cluster).create_topic(
-                TOPIC, partitions=len(PARTITIONS), replication=replication
+                TOPIC,
+                partitions=len(PARTITIONS),
+                replication=replication,
+                configs={"retention.ms": "-1"},
             )
         )
 
