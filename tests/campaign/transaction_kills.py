@@ -34,7 +34,6 @@ from tests.support.clients import DEADLINE_S, wait_until_decided
 from tests.support.transaction_history import Outcome, TransactionHistory
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.broker_process import BrokerProcess
-from tidemill.testing.cluster_process import ClusterProcess
 from tidemill.wire.records import Record
 
 __all__ = ["KillRun", "Summary"]
@@ -82,27 +81,28 @@ class OneNode:
 
 
 class SeveralNodes:
-    """Brokers under their supervisor, which starts them again."""
+    """Brokers that share a store. Without a supervisor, which would give up after a few kills."""
 
     def __init__(self, folder: Path, brokers: int) -> None:
-        self._cluster = ClusterProcess(folder / "data", brokers=brokers).start()
-        self._brokers = brokers
+        settings = (f"tidemill.store.file={folder / 'store'}", "min.insync.replicas=2")
+        self._brokers = [
+            BrokerProcess(folder / f"broker-{number}", f"node.id={number}", *settings)
+            for number in range(brokers)
+        ]
+        for broker in self._brokers:
+            broker.start()
 
     @property
     def bootstrap(self) -> str:
-        return self._cluster.bootstrap
+        return ",".join(broker.bootstrap for broker in self._brokers)
 
     def kill_one(self, rng: Random) -> None:
-        broker_id = rng.randrange(self._brokers)
-        old = self._cluster.broker_pid(broker_id)
-        self._cluster.kill_broker(broker_id)
-        deadline = monotonic() + RECOVERY_S_MAX
-        while self._cluster.broker_pid(broker_id) == old:
-            assert monotonic() < deadline, f"broker {broker_id} does not come back"
-            threading.Event().wait(POLL_S)
+        broker = rng.choice(self._brokers)
+        broker.kill()
+        broker.start()
 
     def stop(self) -> int:
-        return self._cluster.stop()
+        return max(broker.stop() for broker in self._brokers)
 
 
 @dataclass(slots=True)
@@ -133,11 +133,7 @@ class KillRun:
         self._history = TransactionHistory()
         self._recoveries_s: list[float] = []
         self.summary = Summary(brokers, seed)
-        replication = min(3, brokers)
-        admin = AdminClient({"bootstrap.servers": victim.bootstrap})
-        topic = NewTopic(TOPIC, len(PARTITIONS), replication)
-        (made,) = admin.create_topics([topic]).values()
-        made.result(DEADLINE_S)
+        _create_topic(victim.bootstrap, replication=min(3, brokers))
         self._clients = [
             TransactionalClient(
                 number,
@@ -223,6 +219,22 @@ class KillRun:
             summary.next_commit_s_median = round(median(self._recoveries_s), 2)
             summary.next_commit_s_longest = round(max(self._recoveries_s), 2)
         return summary
+
+
+def _create_topic(bootstrap: str, *, replication: int) -> None:
+    """Again until all brokers are let in."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic(TOPIC, len(PARTITIONS), replication)
+    deadline = monotonic() + DEADLINE_S
+    while True:
+        (made,) = admin.create_topics([topic]).values()
+        try:
+            made.result(DEADLINE_S)
+        except confluent_kafka.KafkaException:
+            if monotonic() > deadline:
+                raise
+        else:
+            return
 
 
 def _read_all(
