@@ -1,6 +1,6 @@
 """Kills real brokers with SIGKILL around commits, and checks what their clients saw (I18-I23).
 
-    python -m tests.campaign.transaction_kills --kills 1000 [--brokers 3] [--json]
+    python -m tests.campaign.transaction_kills --kills 1000 [--minutes 30] [--brokers 3] [--json]
 
 Producers of librdkafka write transactions, a reader follows what is committed. A broker is killed
 within milliseconds of the end of a transaction, and comes back. The next kill waits until something
@@ -34,7 +34,6 @@ from tests.support.clients import DEADLINE_S, wait_until_decided
 from tests.support.transaction_history import Outcome, TransactionHistory
 from tidemill.core.ids import TopicPartition
 from tidemill.testing.broker_process import BrokerProcess
-from tidemill.testing.cluster_process import ClusterProcess
 from tidemill.wire.records import Record
 
 __all__ = ["KillRun", "Summary"]
@@ -82,27 +81,28 @@ class OneNode:
 
 
 class SeveralNodes:
-    """Brokers under their supervisor, which starts them again."""
+    """Brokers that share a store. Without a supervisor, which would give up after a few kills."""
 
     def __init__(self, folder: Path, brokers: int) -> None:
-        self._cluster = ClusterProcess(folder / "data", brokers=brokers).start()
-        self._brokers = brokers
+        settings = (f"tidemill.store.file={folder / 'store'}", "min.insync.replicas=2")
+        self._brokers = [
+            BrokerProcess(folder / f"broker-{number}", f"node.id={number}", *settings)
+            for number in range(brokers)
+        ]
+        for broker in self._brokers:
+            broker.start()
 
     @property
     def bootstrap(self) -> str:
-        return self._cluster.bootstrap
+        return ",".join(broker.bootstrap for broker in self._brokers)
 
     def kill_one(self, rng: Random) -> None:
-        broker_id = rng.randrange(self._brokers)
-        old = self._cluster.broker_pid(broker_id)
-        self._cluster.kill_broker(broker_id)
-        deadline = monotonic() + RECOVERY_S_MAX
-        while self._cluster.broker_pid(broker_id) == old:
-            assert monotonic() < deadline, f"broker {broker_id} does not come back"
-            threading.Event().wait(POLL_S)
+        broker = rng.choice(self._brokers)
+        broker.kill()
+        broker.start()
 
     def stop(self) -> int:
-        return self._cluster.stop()
+        return max(broker.stop() for broker in self._brokers)
 
 
 @dataclass(slots=True)
@@ -133,11 +133,7 @@ class KillRun:
         self._history = TransactionHistory()
         self._recoveries_s: list[float] = []
         self.summary = Summary(brokers, seed)
-        replication = min(3, brokers)
-        admin = AdminClient({"bootstrap.servers": victim.bootstrap})
-        topic = NewTopic(TOPIC, len(PARTITIONS), replication)
-        (made,) = admin.create_topics([topic]).values()
-        made.result(DEADLINE_S)
+        _create_topic(victim.bootstrap, replication=min(3, brokers))
         self._clients = [
             TransactionalClient(
                 number,
@@ -150,18 +146,21 @@ class KillRun:
         ]
         self._follower = CommittedFollower(victim.bootstrap, self._history, PARTITIONS)
 
-    def run(self, kills: int) -> Summary:
-        """Kill that often, or until a promise is broken."""
+    def run(self, kills: int, *, seconds_max: float = float("inf")) -> Summary:
+        """Kill that often, or until the time is over or a promise is broken."""
         started = monotonic()
         self._follower.start()
         for client in self._clients:
             client.start()
         try:
-            while self.summary.kills < kills:
+            is_over = False
+            while not is_over:
                 self._kill()
-                if self.summary.kills % KILLS_PER_CHECK == 0 or self.summary.kills == kills:
+                seconds = monotonic() - started
+                is_over = self.summary.kills == kills or seconds > seconds_max
+                if is_over or self.summary.kills % KILLS_PER_CHECK == 0:
                     self._check()
-                _show_progress(self.summary.kills, kills, monotonic() - started)
+                _show_progress(self.summary.kills, kills, seconds)
         except AssertionError as broken:
             self.summary.violations.append(str(broken))
         finally:
@@ -222,6 +221,22 @@ class KillRun:
         return summary
 
 
+def _create_topic(bootstrap: str, *, replication: int) -> None:
+    """Again until all brokers are let in."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    topic = NewTopic(TOPIC, len(PARTITIONS), replication)
+    deadline = monotonic() + DEADLINE_S
+    while True:
+        (made,) = admin.create_topics([topic]).values()
+        try:
+            made.result(DEADLINE_S)
+        except confluent_kafka.KafkaException:
+            if monotonic() > deadline:
+                raise
+        else:
+            return
+
+
 def _read_all(
     bootstrap: str,
 ) -> tuple[dict[TopicPartition, list[Record]], dict[TopicPartition, int]]:
@@ -268,6 +283,7 @@ def _show_progress(done: int, total: int, seconds: float) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Kill brokers around commits.")
     parser.add_argument("--kills", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=600.0, help="end earlier after that time")
     parser.add_argument("--brokers", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of kills and of what clients do")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -277,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         victim: Victim = SeveralNodes(folder, options.brokers) if many else OneNode(folder)
         try:
             run = KillRun(victim, brokers=options.brokers, seed=options.seed)
-            summary = asdict(run.run(options.kills))
+            summary = asdict(run.run(options.kills, seconds_max=60 * options.minutes))
         finally:
             with suppress(ProcessLookupError):
                 victim.stop()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.sim.clients import Worker, drain, retry_until_ready
 from tests.sim.faults import KNOWN_HOLES_KINDS, STALE_READS, Faults
@@ -20,7 +20,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.connection import Link
 from tidemill.testing.sim.world import DISK_DELAY_S_MAX, SimWorld
 
-__all__ = ["Campaign", "run_campaign"]
+__all__ = ["Campaign", "Pace", "run_campaign", "simulate"]
 
 TOPIC = "orders"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(2)]
@@ -46,6 +46,11 @@ class Pace(NamedTuple):
         rng = SeededRng((seed << 16) + _PACE)
         disk, net = rng.below(len(DISK_FACTORS)), rng.below(len(NET_FACTORS))
         return cls(DISK_FACTORS[disk], NET_FACTORS[net])
+
+    @classmethod
+    def of_run(cls, seed: int, kinds: Sequence[str]) -> Pace:
+        """A run of named kinds has the usual pace."""
+        return cls() if kinds else cls.drawn(seed)
 
     @property
     def link(self) -> Link:
@@ -88,6 +93,33 @@ async def _check(world: SimWorld, history: History, ids: range) -> None:
         assert len({log_bytes(copy, start) for copy in copies}) == 1, "I10"
 
 
+def simulate(
+    campaign: Campaign,
+    main: Callable[[SimWorld, History, Probe], Coroutine[Any, Any, None]],
+    *,
+    partitions: Sequence[TopicPartition],
+    values: Mapping[str, object],
+    pace: Pace,
+) -> None:
+    """Run `main` in a world of its own, watched by a probe; the campaign gets its figures."""
+    world = SimWorld(
+        campaign.seed,
+        values=values,
+        time_limit_s=TIME_LIMIT_S,
+        link=pace.link,
+        disk_delay_s_max=pace.disk * DISK_DELAY_S_MAX,
+    )
+    probe = Probe(world, partitions)
+    history = History(probe.told)
+    started = world.loop.time()
+    try:
+        world.run(lambda world: main(world, history, probe))
+    finally:
+        probe.check()  # what was broken first says more than what came of it
+    campaign.trace, campaign.events = world.trace.hexdigest(), world.trace.events
+    campaign.simulated_s = world.loop.time() - started
+
+
 def run_campaign(
     seed: int,
     *,
@@ -108,7 +140,7 @@ def run_campaign(
     if not kinds:
         reads_stale = brokers > 1 and STALE_READS not in KNOWN_HOLES_KINDS
 
-    async def main(world: SimWorld) -> None:
+    async def main(world: SimWorld, history: History, probe: Probe) -> None:
         for broker_id in ids:
             await world.start_broker(broker_id)
         await _create(world, brokers)
@@ -125,26 +157,11 @@ def run_campaign(
 
         await asyncio.gather(work(), *(one.run(working.is_set) for one in stale))
         await _check(world, history, ids)
+        campaign.acked = sum(map(len, history.acked.values()))
         for broker_id in ids:
             await world.stop_broker(broker_id)
 
-    if pace is None:
-        pace = Pace() if kinds else Pace.drawn(seed)
-    world = SimWorld(
-        seed,
-        values=VALUES,
-        time_limit_s=TIME_LIMIT_S,
-        link=pace.link,
-        disk_delay_s_max=pace.disk * DISK_DELAY_S_MAX,
+    simulate(
+        campaign, main, partitions=PARTITIONS, values=VALUES, pace=pace or Pace.of_run(seed, kinds)
     )
-    probe = Probe(world, PARTITIONS)
-    history = History(probe.told)
-    started = world.loop.time()
-    try:
-        world.run(main)
-    finally:
-        probe.check()  # what was broken first says more than what came of it
-    campaign.trace, campaign.events = world.trace.hexdigest(), world.trace.events
-    campaign.acked = sum(map(len, history.acked.values()))
-    campaign.simulated_s = world.loop.time() - started
     return campaign

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.sim.campaign import run_campaign
+from tests.sim.loads import LOADS
 
 OPERATIONS = 500
 
@@ -35,11 +36,12 @@ def test_the_same_seed_repeats_a_run_of_three_brokers():
 
 
 @pytest.mark.slow
-def test_R5_a_run_is_the_same_in_a_process_that_hashes_differently():
+@pytest.mark.parametrize("load", LOADS)
+def test_R5_a_run_is_the_same_in_a_process_that_hashes_differently(load):
     """The hash of a string differs per process: code that iterates over a set would show."""
     code = (
-        "from tests.sim.campaign import run_campaign;"
-        "print(run_campaign(7, brokers=3, faults=2, operations=60).trace)"
+        "from tests.sim.loads import LOADS;"
+        f"print(LOADS[{load!r}](7, brokers=3, faults=2, operations=60).trace)"
     )
     traces = set()
     for salt in ("1", "2"):

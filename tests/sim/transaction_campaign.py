@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from tests.sim.campaign import TIME_LIMIT_S, Campaign, Pace
+from tests.sim.campaign import Campaign, Pace, simulate
 from tests.sim.clients import retry_until_ready
 from tests.sim.committed_reader import CommittedReader, drain_committed
 from tests.sim.faults import STALE_READS, Faults
@@ -23,7 +23,7 @@ from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.ids import TopicPartition
 from tidemill.metadata.image.metadata_image import OFFSETS_TOPIC
 from tidemill.replication.partition import Partition
-from tidemill.testing.sim.world import DISK_DELAY_S_MAX, SimWorld
+from tidemill.testing.sim.world import SimWorld
 from tidemill.wire.batch import iter_headers
 from tidemill.wire.records import Record
 from tidemill.wire.transaction_marker import read_marker
@@ -34,13 +34,14 @@ TOPIC = "ledger"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(3)]
 OFFSETS = [TopicPartition(OFFSETS_TOPIC, index) for index in range(2)]
 VALUES = {
+    "log.retention.check.interval.ms": 2_000,
     "log.segment.bytes": 2_048,
-    "min.insync.replicas": 2,
     "offsets.topic.num.partitions": len(OFFSETS),
     "transaction.state.log.num.partitions": 2,
     "transaction.state.log.segment.bytes": 2_048,
 }
-"""Small segments, so that a coordinator loads several and a crash meets rolled files."""
+"""Small segments, so that a coordinator loads several and a crash meets rolled files; a short
+interval, so that logs look for producers to forget while transactions are open."""
 WORKERS = 4
 OPERATIONS_PER_TRANSACTION = 3
 """So that a run takes about as long as one of plain records."""
@@ -50,7 +51,10 @@ async def _create(world: SimWorld, replication: int) -> None:
     async with ClusterClient(world.client_net("admin"), world.bootstrap) as cluster:
         await retry_until_ready(
             lambda: Admin(cluster).create_topic(
-                TOPIC, partitions=len(PARTITIONS), replication=replication
+                TOPIC,
+                partitions=len(PARTITIONS),
+                replication=replication,
+                configs={"retention.ms": "-1"},
             )
         )
 
@@ -151,7 +155,8 @@ def run_transactions(
     """
     campaign, ids = Campaign(seed), range(brokers)
 
-    async def main(world: SimWorld) -> None:
+    async def main(world: SimWorld, history: History, probe: Probe) -> None:
+        seen = TransactionHistory(lambda: history.life)
         for broker_id in ids:
             await world.start_broker(broker_id)
         await _create(world, brokers)
@@ -169,27 +174,15 @@ def run_transactions(
 
         await asyncio.gather(work(), reader.run(working.is_set))
         await _Judge(world, seen, ids).check(workers, reader.passed)
+        campaign.acked = seen.committed
         for broker_id in ids:
             await world.stop_broker(broker_id)
 
-    if pace is None:
-        pace = Pace() if kinds else Pace.drawn(seed)
-    world = SimWorld(
-        seed,
+    simulate(
+        campaign,
+        main,
+        partitions=PARTITIONS,
         values={**VALUES, "min.insync.replicas": min(2, brokers)},
-        time_limit_s=TIME_LIMIT_S,
-        link=pace.link,
-        disk_delay_s_max=pace.disk * DISK_DELAY_S_MAX,
+        pace=pace or Pace.of_run(seed, kinds),
     )
-    probe = Probe(world, PARTITIONS)
-    history = History(probe.told)
-    seen = TransactionHistory(lambda: history.life)
-    started = world.loop.time()
-    try:
-        world.run(main)
-    finally:
-        probe.check()  # what was broken first says more than what came of it
-    campaign.trace, campaign.events = world.trace.hexdigest(), world.trace.events
-    campaign.acked = seen.committed
-    campaign.simulated_s = world.loop.time() - started
     return campaign

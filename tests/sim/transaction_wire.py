@@ -26,6 +26,10 @@ from tidemill.wire.generated.add_partitions_to_txn import (
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
 )
+from tidemill.wire.generated.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
 from tidemill.wire.generated.end_txn import EndTxnRequest, EndTxnResponse
 from tidemill.wire.generated.init_producer_id import (
     InitProducerIdRequest,
@@ -275,6 +279,18 @@ class TransactionWire:
             return Instance(response.producer_id, response.producer_epoch)
 
         return await self._repeat(attempt, patience_s=patience_s)
+
+    async def is_complete(self) -> bool:
+        """Whether all markers of the newest transaction are written."""
+        request = DescribeTransactionsRequest(transactional_ids=[self._transactional_id])
+
+        async def attempt() -> bool:
+            response = await self._coordinator.ask(request, DescribeTransactionsResponse)
+            (found,) = response.transaction_states
+            check(found.error_code)
+            return found.transaction_state.startswith("Complete")
+
+        return await self._repeat(attempt, patience_s=0.0)
 
     async def committed_offset(self, partition: TopicPartition, *, is_stable: bool) -> int:
         """The group's offset, -1 if there is none; `is_stable` waits for open transactions."""

@@ -21,6 +21,8 @@ TIMEOUTS_MS = (4_000, 15_000, 30_000)
 """Some transactions take longer than the shortest: their coordinator aborts them."""
 PAUSE_S_MAX = 2.0
 BATCH_RECORDS_MAX = 3
+MARKERS_S = 0.3
+"""Longer than markers take without faults."""
 ONCE_S = 0.0
 """Patience for what must be refused."""
 
@@ -197,14 +199,25 @@ class TransactionalWorker:
         """
         partition = self._partitions[self._rng.below(len(self._partitions))]
         sequence = sequences.get(partition, 0)
+        is_complete = await self._waits_for_markers(wire)
         try:
             await wire.produce(instance, partition, [sent.stray()], sequence, patience_s=ONCE_S)
         except StepFailed as failure:
             is_settled = not failure.in_doubt
         else:
+            assert not is_complete, f"I22: {instance} wrote to {partition} after its transaction"
             is_settled = False  # it came before the marker, so the next sequence is another one
         if not is_settled and wire.generation is Generation.TV1:
             self._become(None)
+
+    async def _waits_for_markers(self, wire: TransactionWire) -> bool:
+        """Perhaps wait a little; whether the transaction is complete, as its coordinator says."""
+        if self._one_in(2):
+            return False
+        await asyncio.sleep(MARKERS_S)
+        with suppress(StepFailed):
+            return await wire.is_complete()
+        return False
 
     async def _replace(
         self, wire: TransactionWire, instance: Instance, sent: SentTransaction
