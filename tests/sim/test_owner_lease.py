@@ -18,7 +18,6 @@ from tidemill.wire.generated.produce import (
 )
 from tidemill.wire.records import Record, build_batch
 
-
 UNVOUCHED = {"unclean.leader.election.enable": "true"}
 """Nobody vouches for leaders of this topic."""
 
