@@ -24,7 +24,7 @@ ELIGIBLE = {"isr": (0, 1), "elr": (2,), "least_in_sync": 3}
         (SMALL._replace(restarts=1), TWO),
         (SMALL._replace(elections=2, lost_leases=2), TWO),
         (SMALL, THREE),
-        (SMALL._replace(elections=2), ELIGIBLE),
+        (SMALL, ELIGIBLE),
     ],
     ids=["two", "broken connection", "restart", "two elections", "three", "eligible"],
 )

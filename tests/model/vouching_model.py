@@ -2,7 +2,7 @@
 
 Brokers lose their leases, fetches and answers take as long as they like, connections end, and the
 controller elects another broker whenever the leader it knows has no lease. Brokers hear of that
-late. One of them may be restarted and forget for whom it has vouched. Times are in steps of 0.6 s,
+late. A follower may be restarted and forget for whom it has vouched. Times are in steps of 0.6 s,
 relative to now, and what has run out is forgotten: so the states are finite without a bound for the
 time.
 
@@ -25,6 +25,8 @@ STEP_S = 0.6
 OVER_S = -1.2
 """A time so long ago has no effect any more."""
 NOBODY = -1
+RESTARTED = 1
+"""The one that may be restarted, a follower at first: without a leader's memory nobody acts."""
 
 
 class Broken(Exception):
@@ -252,7 +254,7 @@ class Model:
         if budget.sleeps and member.follows == one:
             slept = self._member(state, one, lag_s=member.lag_s + STEP_S)
             yield f"{one} sleeps, its clock too", self._spend(self._pass(slept), "sleeps")
-        if budget.restarts:
+        if budget.restarts and one == RESTARTED:
             yield f"{one} restarts", self._spend(self._restart(state, one), "restarts")
         yield from self._join(state, one)
 

@@ -661,6 +661,9 @@ class Partition:
             former.detach()
         self._follower_watches[broker_id] = watch
 
+    def watch_of(self, broker_id: int) -> FollowerWatch | None:
+        return self._follower_watches.get(broker_id)
+
     def unwatch(self, broker_id: int, watch: FollowerWatch) -> None:
         if self._follower_watches.get(broker_id) is watch:
             del self._follower_watches[broker_id]

@@ -68,10 +68,16 @@ def _check_target(
     if missing:
         detail = f"broker {missing[0]} is not live, or is being drained"
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
-    certain = set(partition.isr + partition.elr)
-    if certain and certain <= set(partition.adding).difference(target, {partition.leader}):
+    best = _best_copies(partition)
+    if best and best <= set(partition.adding).difference(target, {partition.leader}):
         detail = "only replicas that would go have everything: what they have would be lost"
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, detail)
+
+
+def _best_copies(partition: PartitionImage) -> set[int]:
+    """Who has everything; where nobody is certain to, who is elected next (`election.py`)."""
+    unsure = {*partition.suspects, partition.last_known_leader}.intersection(partition.replicas)
+    return {*partition.isr, *partition.elr} or unsure
 
 
 def cancelled(

@@ -54,7 +54,6 @@ class ReplicaSlot:
     __slots__ = (
         "_sent_high_watermark",
         "_sent_log_start",
-        "_session",
         "_state",
         "_told_in",
         "fetch_offset",
@@ -62,10 +61,11 @@ class ReplicaSlot:
         "leader_epoch",
         "max_bytes",
         "partition",
+        "session",
     )
 
     def __init__(self, session: ReplicaSession, key: SlotKey, partition: Partition) -> None:
-        self._session = session
+        self.session = session
         self.key = key
         self.partition = partition
         self.leader_epoch = UNKNOWN
@@ -85,7 +85,7 @@ class ReplicaSlot:
         It had taken in `seen` answers when it said so. If records were on their way to it then, it
         will name the slot again when it has them.
         """
-        session, partition = self._session, self.partition
+        session, partition = self.session, self.partition
         if self._state == TOLD and seen < self._told_in and leader_epoch == self.leader_epoch:
             return
         self.leader_epoch = leader_epoch
@@ -107,33 +107,33 @@ class ReplicaSlot:
         """There are records after `fetch_offset`."""
         if self._state == IDLE or self._state == MARKED:
             self._make_ready()
-            self._session.wake()
+            self.session.wake()
 
     def mark_moved(self) -> None:
         """The high watermark or the log start is another one."""
         if self._state == IDLE:
             self._state = MARKED
-            self._session.list_marked(self)
+            self.session.list_marked(self)
 
     def role_changed(self) -> None:
         """This broker leads no longer, or in another epoch: the follower must hear of it."""
         self._make_ready()
-        self._session.wake()
+        self.session.wake()
 
     def detach(self) -> None:
         """The follower has the partition in another session now."""
-        self._session.drop(self)
+        self.session.drop(self)
 
     @property
     def vouched_until(self) -> float:
         """The follower says in its next fetch if it leaves: until then each one vouches for all."""
         is_same = self.leader_epoch == self.partition.leader_epoch
-        return self._session.vouch.until if is_same else NO_VOUCH
+        return self.session.vouch.until if is_same else NO_VOUCH
 
     def _make_ready(self) -> None:
-        self._session.unlist(self)
+        self.session.unlist(self)
         self._state = READY
-        self._session.ready[self] = None
+        self.session.ready[self] = None
 
     # --- what it is told -------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class ReplicaSlot:
         self._sent_high_watermark = partition.high_watermark
         self._sent_log_start = partition.log.log_start_offset
         self._state = TOLD if has_records else IDLE
-        self._told_in = self._session.fetches  # only the newest fetch is told anything
+        self._told_in = self.session.fetches  # only the newest fetch is told anything
 
 
 @final
@@ -219,6 +219,18 @@ class ReplicaSession:
         partition.watch_for(self.broker_id, slot)
         self.slots[key] = slot
         return slot
+
+    def is_overtaken(self, partition: Partition, leader_epoch: int, fetch_offset: int) -> bool:
+        """Whether the follower has gone on with this partition in its other lane since.
+
+        It moves a partition when records have come; a fetch that left before can arrive later.
+        """
+        other = partition.watch_of(self.broker_id)
+        if not isinstance(other, ReplicaSlot) or other.session is self:
+            return False
+        is_same_life = other.session.broker_epoch == self.broker_epoch
+        is_ahead = other.leader_epoch == leader_epoch and other.fetch_offset > fetch_offset
+        return is_same_life and is_ahead
 
     def forget(self, key: SlotKey) -> None:
         """The follower wants to hear no more of this partition on this session."""

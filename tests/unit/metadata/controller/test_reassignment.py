@@ -50,6 +50,18 @@ def test_a_move_begins_with_old_and_new_replicas_and_the_same_leader():
     assert begun.target == (3, 1)
 
 
+@pytest.mark.parametrize(
+    ("suspects", "last_leader"), [((3,), -1), ((3,), 3), ((), 3)], ids=["suspect", "both", "leader"]
+)
+def test_I1_a_new_replica_that_alone_may_have_everything_is_not_dropped(suspects, last_leader):
+    """Nobody is certain to have everything: those that ended unclean, or led last, come next."""
+    before = replace(moving(isr=(), leader=-1), suspects=suspects, last_known_leader=last_leader)
+    assert refusal(reassigned, before, (0, 1), ALL, 2) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert 3 in reassigned(before, (3, 0), ALL, 2).replicas
+    kept = replace(before, suspects=(3, 0))
+    assert 3 not in reassigned(kept, (0, 1), ALL, 2).replicas
+
+
 def test_another_order_of_the_same_replicas_is_no_move():
     turned = reassigned(new_partition((0, 1, 2)), (2, 0, 1), ALL, 2)
     assert sets(turned) == ((2, 0, 1), (), ())

@@ -132,6 +132,9 @@ class _ReplicaFetch:
         session = self._session
         try:
             partition = self._find(key)
+            if session.is_overtaken(partition, wanted.current_leader_epoch, wanted.fetch_offset):
+                session.forget(key)
+                return
             if self._try_note(partition, wanted, data, now):
                 session.slot(key, partition).named(
                     leader_epoch=wanted.current_leader_epoch,

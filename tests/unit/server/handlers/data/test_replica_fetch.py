@@ -280,6 +280,20 @@ def test_a_partition_that_is_forgotten_is_told_of_no_more(broker, follower):
     assert list(follower.fetch()) == [1]
 
 
+def test_a_fetch_that_was_overtaken_by_the_other_lane_does_not_take_the_partition_back(
+    broker, follower
+):
+    broker.append("orders", NOW_MS)
+    behind = Follower(broker, lane=1)
+    assert offsets(behind.fetch(behind.at(0, 0))[0]) == [0]
+    follower.fetch(follower.at(0, 1))
+    behind.fetch(behind.at(0, 0))  # it left before the records came, and was delayed
+    assert broker.partition("orders").led.followers[FOLLOWER].log_end_offset == 1
+    behind.fetch(forgotten=[0])
+    broker.append("orders", NOW_MS)
+    assert offsets(follower.fetch()[0]) == [1]
+
+
 def test_a_session_ends_with_its_connection(broker, follower):
     broker.services.replica_sessions.end(follower.peer)
     broker.append("orders", NOW_MS)
