@@ -188,10 +188,9 @@ class HoldShelves:
             return None
         old, serial = self._table, self._serial
         self._begin_table()
-        for hold in list(old.held(0)):
-            if hold.schedule is not None:
-                old.take(hold.ticket)
-                self._table.put(hold)
+        for hold in old.schedules():
+            old.take(hold.ticket)
+            self._table.put(hold)
         holds = old.freeze()
         self._routes.add(serial, [hold.ticket for hold in holds])
         for axis in Axis:

@@ -87,7 +87,10 @@ class HoldFiles:
     def _payload(self, path: str, kind: bytes, data: bytes) -> memoryview:
         """What is in a file whose content is `data`: mapped, so that it takes no memory."""
         payload = decode_checked(data, kind=kind, version=_VERSION, name=path)
-        view = self._disk.open(path).try_resident_view(0, len(data))
+        file = self._disk.open(path)
+        view = file.try_resident_view(0, len(data))
+        if view is None:  # a small file is mapped when it is found to have stopped growing
+            view = file.try_resident_view(0, len(data))
         if view is None:
             return payload
         # The bytes were verified; the map shows the same ones, since the file never changes.
