@@ -117,10 +117,14 @@ class HoldBook:
             self._open.put(moved)
 
     def _close(self, target: Target, ending: Ending, end_offset: int) -> None:
-        hold = self._find_target(target)
+        if isinstance(target, bytes):
+            named = self.find_id(target)
+            if named is None:
+                return
+            target = named.ticket
+        hold = self._end(target, end_offset)
         if hold is None:
             return
-        self._end(hold.ticket, end_offset)
         self._remember(hold.ticket, ending)
         if hold.message_id is not None:
             self._remember(hold.message_id, ending)
@@ -132,11 +136,12 @@ class HoldBook:
             else:
                 self._end_copy(hold, end_offset)
 
-    def _end(self, ticket: int, end_offset: int) -> None:
+    def _end(self, ticket: int, end_offset: int) -> Hold | None:
         """Take a ticket out, open or undecided."""
         hold = self._open.take(ticket) or self._undecided.take(ticket)
         if hold is not None:
             self._end_copy(hold, end_offset)
+        return hold
 
     def _end_copy(self, hold: Hold, end_offset: int) -> None:
         """A copy is no longer the newest of a pending hold; it stays until that is durable."""
