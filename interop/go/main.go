@@ -41,6 +41,7 @@ func runAll(ctx context.Context, bootstrap string) error {
 		{"round trips", func() error { return roundTrips(ctx, admin, bootstrap) }},
 		{"times", func() error { return times(ctx, admin) }},
 		{"a classic group", func() error { return readAsGroup(ctx, admin, bootstrap, "go-gzip") }},
+		{"held records", func() error { return passOverHolds(ctx, admin, bootstrap) }},
 		{"deleting records", func() error { return deleteRecords(ctx, admin) }},
 	}
 	for _, check := range checks {
@@ -180,6 +181,48 @@ func readAsGroup(ctx context.Context, admin *kadm.Client, bootstrap, topic strin
 	}
 	if total := lags["go-group"].Lag.Total(); total != 0 {
 		return fmt.Errorf("a lag of %d after the last record", total)
+	}
+	return nil
+}
+
+// Two of five records are held for an hour: only the others are read.
+func passOverHolds(ctx context.Context, admin *kadm.Client, bootstrap string) error {
+	const topic = "go-held"
+	isHeld := func(n int) bool { return n%5 < 2 }
+	if _, err := admin.CreateTopic(ctx, 2, -1, nil, topic); err != nil {
+		return err
+	}
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(bootstrap),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()),
+		kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+	)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	sent := records(topic)
+	for n, record := range sent {
+		if isHeld(n) {
+			delay := kgo.RecordHeader{Key: "tidemill.delay-ms", Value: []byte("3600000")}
+			record.Headers = append(record.Headers, delay)
+		}
+	}
+	if err := client.ProduceSync(ctx, sent...).FirstErr(); err != nil {
+		return err
+	}
+	for count := 0; count < recordCount*3/5; {
+		fetches := client.PollFetches(ctx)
+		if err := fetches.Err(); err != nil {
+			return err
+		}
+		for _, record := range fetches.Records() {
+			if n := int(record.Offset)*2 + int(record.Partition); isHeld(n) {
+				return fmt.Errorf("record %d is held", n)
+			}
+			count++
+		}
 	}
 	return nil
 }

@@ -89,6 +89,7 @@ public final class Interop {
         check("groups are described, reset and deleted", this::administersGroups);
         check("a producer survives its topic's recreation", this::survivesRecreation);
         check("a view shows what matches, and its readers reach the end", this::drainsViews);
+        check("readers pass over what is held, and a view shows it", this::passesOverHolds);
     }
 
     private static void check(String name, Check body) throws Exception {
@@ -420,10 +421,35 @@ public final class Interop {
     }
 
     private void drainView(String name, String where, int expected) throws Exception {
-        String topic = "java-viewed." + name;
-        NewTopic wanted = new NewTopic(topic, Optional.empty(), Optional.empty());
-        var keys = Map.of("tidemill.view.of", "java-viewed", "tidemill.view.filter", where);
+        createView("java-viewed", name, "tidemill.view.filter", where);
+        drain("java-viewed." + name, expected);
+    }
+
+    /** Every third record is held for an hour, the last one too. */
+    private void passesOverHolds() throws Exception {
+        createTopic("java-held", 1, Map.of());
+        try (var producer = producer(Map.of("compression.type", "lz4"))) {
+            for (int n = 0; n < 1_000; n++) {
+                var record = new ProducerRecord<byte[], byte[]>("java-held", bytes("" + n));
+                if (n % 3 == 0) {
+                    record.headers().add("tidemill.delay-ms", bytes("3600000"));
+                }
+                producer.send(record);
+            }
+        }
+        drain("java-held", 666);
+        createView("java-held", "held", "tidemill.view.held", "true");
+        drain("java-held.held", 334);
+    }
+
+    private void createView(String base, String name, String key, String value) throws Exception {
+        NewTopic wanted = new NewTopic(base + "." + name, Optional.empty(), Optional.empty());
+        var keys = Map.of("tidemill.view.of", base, key, value);
         admin.createTopics(List.of(wanted.configs(keys))).all().get();
+    }
+
+    /** A group reads `expected` of the 1,000 records, and its position reaches the end. */
+    private void drain(String topic, int expected) throws Exception {
         var partition = new TopicPartition(topic, 0);
         try (var reader = member("group-" + topic, Map.of())) {
             reader.subscribe(List.of(topic));

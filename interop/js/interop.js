@@ -27,7 +27,8 @@ async function runTopicThroughItsLife() {
   assert.ok(!(await admin.listTopics()).includes('js-life'))
 }
 
-async function send(topic, options, compression) {
+// `more(n)` are further headers of record n.
+async function send(topic, options, compression, more = () => ({})) {
   const producer = kafka.producer(options)
   await producer.connect()
   try {
@@ -35,7 +36,7 @@ async function send(topic, options, compression) {
       key: `key-${n}`,
       value: `compress me ${n}`,
       partition: n % 2,
-      headers: { number: String(n) },
+      headers: { number: String(n), ...more(n) },
     }))
     await producer.send({ topic, messages, compression })
   } finally {
@@ -43,9 +44,9 @@ async function send(topic, options, compression) {
   }
 }
 
-async function sendAndCount(topic, options, compression) {
+async function sendAndCount(topic, options, compression, more) {
   await admin.createTopics({ topics: [{ topic, numPartitions: 2 }] })
-  await send(topic, options, compression)
+  await send(topic, options, compression, more)
   assert.deepEqual(await offsets(topic), [[0, 500], [1, 500]])
 }
 
@@ -76,16 +77,20 @@ async function readAsGroup(topic) {
   await admin.deleteGroups([groupId])
 }
 
-// A view shows what matches, and the position passes what does not, without a spin.
-async function drainView(base, name, where, expected) {
+async function drainView(base, name, key, value, expected) {
   const topic = `${base}.${name}`
   const configEntries = [
     { name: 'tidemill.view.of', value: base },
-    { name: 'tidemill.view.filter', value: where },
+    { name: key, value },
   ]
   await admin.createTopics({
     topics: [{ topic, numPartitions: -1, replicationFactor: -1, configEntries }],
   })
+  await drain(topic, expected)
+}
+
+// What may be seen is seen, and the position passes what may not, without a spin.
+async function drain(topic, expected) {
   const consumer = kafka.consumer({ groupId: `group-${topic}`, heartbeatInterval: 200 })
   const seen = []
   const passed = [-1, -1]
@@ -114,11 +119,26 @@ async function drainView(base, name, where, expected) {
 async function drainViews() {
   const numbers = Array.from({ length: 1000 }, (_, n) => n)
   await sendAndCount('js-viewed', {}, CompressionTypes.GZIP)
-  await drainView('js-viewed', 'none', 'missing = 1', [])
-  await drainView('js-viewed', 'few', 'number < 7 OR number = 900', [0, 1, 2, 3, 4, 5, 6, 900])
+  const filter = 'tidemill.view.filter'
+  const few = [0, 1, 2, 3, 4, 5, 6, 900]
+  await drainView('js-viewed', 'none', filter, 'missing = 1', [])
+  await drainView('js-viewed', 'few', filter, 'number < 7 OR number = 900', few)
   const half = numbers.filter((n) => n >= 500)
-  await drainView('js-viewed', 'half', 'number >= 500', half)
-  await drainView('js-viewed', 'all', '', numbers)
+  await drainView('js-viewed', 'half', filter, 'number >= 500', half)
+  await drainView('js-viewed', 'all', filter, '', numbers)
+}
+
+// Some records are held for an hour, among them the last ones.
+async function passOverHolds() {
+  const numbers = Array.from({ length: 1000 }, (_, n) => n)
+  const isHeld = (n) => n % 5 >= 3
+  const delay = (n) => (isHeld(n) ? { 'tidemill.delay-ms': '3600000' } : {})
+  for (const codec of ['None', 'GZIP']) {
+    const topic = `js-held-${codec}`
+    await sendAndCount(topic, {}, CompressionTypes[codec], delay)
+    await drain(topic, numbers.filter((n) => !isHeld(n)))
+    await drainView(topic, 'held', 'tidemill.view.held', 'true', numbers.filter(isHeld))
+  }
 }
 
 async function deleteRecords() {
@@ -141,6 +161,7 @@ async function main() {
   await deleteRecords()
   await readAsGroup('js-idempotent')
   await drainViews()
+  await passOverHolds()
   const byTime = await admin.fetchTopicOffsetsByTimestamp('js-gzip', 1)
   assert.deepEqual(byTime.map(({ offset }) => offset), ['0', '0'])
   await admin.disconnect()

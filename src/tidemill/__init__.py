@@ -1,7 +1,7 @@
 """Tidemill: a durable message queue that speaks the Kafka wire protocol.
 
-Programs talk to a broker with any Kafka client. What they import from here runs a broker in their
-own process:
+Programs talk to a broker with any Kafka client. What they import from here makes the headers of
+delayed records, or runs a broker in their own process:
 
     from tidemill import Broker, broker_config
 
@@ -13,6 +13,11 @@ own process:
 `Broker`            the broker that `tidemill up` runs
 `BrokerConfig`      its settings, checked
 `broker_config`     settings from a file's text, `key=value` flags or a mapping
+`Delay`             headers of a record that is delivered after a length of time
+`DeliverAt`         headers of a record that is delivered at a time
+`Schedule`          headers of a record that is delivered when a cron line says
+`Cancel`            headers of a command: never deliver what is held
+`Move`              headers of a command: deliver it at another time
 `TidemillError`     the base of the errors below
 `UserError`         what only a person can mend: a wrong setting, a port in use
 `KafkaError`        an expected refusal, with the protocol's error code
@@ -30,13 +35,19 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemill.broker import Broker
+    from tidemill.client.producing.delay_headers import Cancel, Delay, DeliverAt, Move, Schedule
     from tidemill.core.config.broker_config import BrokerConfig, broker_config
     from tidemill.core.errors import KafkaError, TidemillError, UserError
 
 __all__ = [
     "Broker",
     "BrokerConfig",
+    "Cancel",
+    "Delay",
+    "DeliverAt",
     "KafkaError",
+    "Move",
+    "Schedule",
     "TidemillError",
     "UserError",
     "__version__",
@@ -45,10 +56,16 @@ __all__ = [
 
 __version__ = "0.1.0"
 
+_DELAYS = "tidemill.client.producing.delay_headers"
 _HOMES = {
     "Broker": "tidemill.broker",
     "BrokerConfig": "tidemill.core.config.broker_config",
+    "Cancel": _DELAYS,
+    "Delay": _DELAYS,
+    "DeliverAt": _DELAYS,
     "KafkaError": "tidemill.core.errors",
+    "Move": _DELAYS,
+    "Schedule": _DELAYS,
     "TidemillError": "tidemill.core.errors",
     "UserError": "tidemill.core.errors",
     "broker_config": "tidemill.core.config.broker_config",

@@ -95,6 +95,15 @@ def test_F106_regions_read_their_own_views_of_all_orders(broker):
     ]
 
 
+def test_F108_reminders_come_when_they_are_due_unless_they_are_cancelled(broker):
+    assert shown(broker, "reminders") == [
+        "ann's reminder has ticket 0",
+        "ann: call the bank",
+        "bob: buy flowers",
+        "dan: come to lunch",
+    ]
+
+
 def test_every_example_is_explained_in_the_guide():
     guide = (EXAMPLES.parent / "docs" / "guides" / "consuming.md").read_text()
     named = {path.name for path in EXAMPLES.glob("*.py")}

@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 
 from tests.spark.queries import load, numbers_of, put
 from tests.support.clients import Confluent, Message, Sending, create_topic
+from tidemill import Delay
 from tidemill.client.admin.topic_admin import Admin
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.net import AsyncioNet
@@ -309,3 +310,20 @@ def test_a_view_is_read_like_a_topic(spark, bootstrap, topic):
     rows = load(spark, bootstrap, f"{topic}.few").collect()
     assert sorted(int(bytes(row.value)) for row in rows) == [0, 1, 2, 77]
     assert {(row.partition, row.offset) for row in rows} == {(0, 0), (1, 0), (0, 1), (1, 38)}
+
+
+def test_held_records_are_in_no_frame_until_they_are_delivered(spark, bootstrap, topic):
+    create_topic(bootstrap, topic, 2)
+    messages = [
+        Message(b"%d" % n, partition=n % 2, headers=tuple(Delay("1h")) if n % 3 else ())
+        for n in range(100)
+    ]
+    Confluent().produce(bootstrap, topic, messages)
+    places = {
+        int(bytes(row.value)): (row.partition, row.offset)
+        for row in load(spark, bootstrap, topic).collect()
+    }
+    assert places == {n: (n % 2, n // 2) for n in range(0, 100, 3)}
+    keys = {"tidemill_view_of": topic, "tidemill_view_held": "true"}
+    create_topic(bootstrap, f"{topic}.held", -1, **keys)
+    assert load(spark, bootstrap, f"{topic}.held").count() == 66

@@ -10,6 +10,7 @@ from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
 from tidemill.metadata.image.metadata_image import PartitionImage
+from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.partition import ACKS_ALL, Appended, Partition, PartitionSettings
 from tidemill.storage.files.disk import Buffer
 from tidemill.storage.log.interface import LogConfig, PartitionLog
@@ -108,6 +109,7 @@ def partition(
     flushes: Flushes | None = None,
     high_watermark: int = 0,
     lease: OwnerLease = ALWAYS,
+    hold_host: HoldHost | None = None,
     **options: object,
 ) -> Partition:
     """A partition without a role."""
@@ -120,6 +122,7 @@ def partition(
         flushes=flushes or Flushes(),
         high_watermark=high_watermark,
         lease=lease,
+        hold_host=hold_host,
     )
 
 

@@ -24,7 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "storage": {"core", "wire"},
     "metadata": {"core", "wire", "delivery"},
     "client": {"core", "wire"},
-    "replication": {"core", "wire", "storage", "metadata", "client"},
+    "replication": {"core", "wire", "delivery", "storage", "metadata", "client"},
     "coordinators": {"core", "wire", "storage", "metadata", "client"},
     "upkeep": {"core", "wire", "storage", "metadata", "replication"},
     "server": {"core", "wire", *BELOW_SERVER},
@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {"core", "wire", "client"},
     "spark": {"core", "wire", "client"},
     "testing": {"core", "wire", "broker", *BELOW_BROKER},
-    "__init__": {"core", "broker"},  # for type checkers; imported when a name is first used
+    "__init__": {"core", "client", "broker"},  # for type checkers; imported at the first use
 }
 """Beside itself and `hot`, which every package but `core` may import."""
 
@@ -60,6 +60,7 @@ PURE = (
     "core/balance.py",
     "core/config/keys.py",
     "core/config/broker_config.py",
+    "core/config/durations.py",
     "core/config/endpoint.py",
     "core/config/group_config.py",
     "core/config/live_config.py",
@@ -97,6 +98,10 @@ PURE = (
     "metadata/store/hung_peers.py",
     "metadata/store/renewed_lease.py",
     "replication/following.py",
+    "replication/holding/held_batches.py",
+    "replication/holding/hold_clocks.py",
+    "replication/holding/hold_policy.py",
+    "replication/holding/request_checks.py",
     "replication/in_sync.py",
     "replication/isr.py",
     "replication/led_replicas.py",
@@ -159,6 +164,7 @@ ASYNC_SHELLS = (
     "upkeep/cleaner.py",
     "replication/flusher.py",
     "upkeep/housekeeping.py",
+    "replication/holding/releaser.py",
     "replication/isr_proposals.py",
     "replication/journal_settler.py",
     "replication/pulling/",

@@ -361,7 +361,9 @@ def test_T24_append_time_sets_type_max_timestamp_and_checksum():
 
 def test_T24_a_topic_with_append_time_ignores_what_the_client_says():
     data = build_batch([Record(b"v", timestamp=2**63 - 1)])
-    view, header = prepare_produced(memoryview(data), BatchPolicy(timestamp_type="append"), NOW_MS)
+    view, header, _ = prepare_produced(
+        memoryview(data), BatchPolicy(timestamp_type="append"), NOW_MS
+    )
     assert (header.timestamp_type, header.max_timestamp) == ("append", NOW_MS)
     verify(view, header)
 
@@ -371,7 +373,7 @@ def test_T24_a_topic_with_append_time_ignores_what_the_client_says():
 def test_T25_a_batch_is_recompressed_for_its_topic(source, target):
     data = make(20, codec=source, producer_id=4, producer_epoch=1, base_sequence=9)
     policy = BatchPolicy(compression=compression.CODEC_NAMES[target])
-    view, header = prepare_produced(memoryview(data), policy, NOW_MS)
+    view, header, _ = prepare_produced(memoryview(data), policy, NOW_MS)
     assert (header.codec, header.producer_id, header.base_sequence) == (target, 4, 9)
     verify(view, header)
     assert list(iter_records(view)) == list(iter_records(data))
@@ -379,7 +381,7 @@ def test_T25_a_batch_is_recompressed_for_its_topic(source, target):
 
 def test_T25_the_same_codec_keeps_the_bytes():
     view = memoryview(make(20, codec=compression.ZSTD))
-    kept, _ = prepare_produced(view, BatchPolicy(compression="zstd"), NOW_MS)
+    kept, _, _ = prepare_produced(view, BatchPolicy(compression="zstd"), NOW_MS)
     assert kept is view
 
 

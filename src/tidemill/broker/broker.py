@@ -181,6 +181,7 @@ class Broker:
             directory,
             supervisor=self._supervisor,
             telemetry=self.telemetry,
+            timers=self._timers,
             role_changed=self._coordinators.role_changed,
         )
 

@@ -15,10 +15,13 @@ from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.config.broker_config import BrokerConfig
 from tidemill.core.errors import StorageFault
 from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.image.metadata_image import PartitionImage, controller_endpoint
 from tidemill.replication.flusher import Flusher
+from tidemill.replication.holding.hold_host import HoldHost
+from tidemill.replication.holding.releaser import Releaser
 from tidemill.replication.isr_proposals import IsrProposals
 from tidemill.replication.isr_sender import IsrSender
 from tidemill.replication.journal_settler import JournalSettler
@@ -57,6 +60,8 @@ class DataPlane:
     housekeeping: Housekeeping
     cleaner: Cleaner
     stray_logs: StrayLogs
+    hold_host: HoldHost
+    releaser: Releaser
     controller: ControllerLink
     """For proposals of in-sync sets; other requests have a connection of their own."""
 
@@ -70,6 +75,9 @@ class DataPlane:
         yield "scrub", self.housekeeping.run_scrub()
         yield "cleaner", self.cleaner.run()
         yield "stray logs", self.stray_logs.run()
+        yield "releaser", self.releaser.run()
+        yield "replays of holds", self.releaser.run_replays()
+        yield "carries of holds", self.releaser.run_carries()
 
 
 def make_data_directory(disk: Disk, path: str) -> None:
@@ -122,6 +130,7 @@ def build_data_plane(
     *,
     supervisor: Supervisor,
     telemetry: Telemetry,
+    timers: LoopTimers,
     role_changed: RoleChanged,
 ) -> DataPlane:
     """Everything over `directory`; `role_changed` hears of each role that a partition takes."""
@@ -147,6 +156,7 @@ def build_data_plane(
         followers.role_changed(partition, image)
         role_changed(partition, image)
 
+    hold_host = HoldHost(clock)
     replicas = ReplicaManager(
         config.node_id,
         directory,
@@ -156,6 +166,7 @@ def build_data_plane(
         follower_flushed=followers.flushed,
         lease=cluster.lease,
         broker_epoch=lambda: cluster.broker_epoch,
+        hold_host=hold_host,
     )
     housekeeping = Housekeeping(
         disk,
@@ -191,6 +202,8 @@ def build_data_plane(
             log_changes=log_changes,
         ),
         stray_logs=StrayLogs(directory, replicas.pending_logs, cluster.own_logs),
+        hold_host=hold_host,
+        releaser=Releaser(hold_host, disk, clock=clock, timers=timers, telemetry=telemetry),
         controller=link,
     )
 

@@ -24,6 +24,7 @@ _COMMANDS = {
     "up": "Run a broker, or several.",
     "topic": "Create, list, describe, alter and delete topics.",
     "view": "Create, list, describe and delete views of topics.",
+    "delay": "List, show, cancel and move records that are held.",
     "group": "List, describe, reset and delete consumer groups.",
     "transaction": "List, describe and abort transactions.",
     "cluster": "Describe the cluster, elect leaders, and move replicas.",

@@ -12,7 +12,7 @@ from tidemill.client.consuming.consumer import FetchedRecords
 from tidemill.core.errors import UserError
 from tidemill.wire.records import Record
 
-__all__ = ["RecordFormat", "bytes_fact", "record_facts"]
+__all__ = ["RecordFormat", "bytes_fact", "content_facts", "record_facts"]
 
 _Piece = Callable[[FetchedRecords, Record], str]
 _TOKEN = re.compile(r"%(.?)|\\(.?)", re.DOTALL)
@@ -77,8 +77,12 @@ def record_facts(fetched: FetchedRecords, record: Record) -> dict[str, Any]:
         "offset": record.offset,
         "timestamp_ms": record.timestamp,
     }
-    facts |= bytes_fact("key", record.key)
-    facts |= bytes_fact("value", record.value)
+    return facts | content_facts(record)
+
+
+def content_facts(record: Record) -> dict[str, Any]:
+    """Key, value and headers for JSON."""
+    facts: dict[str, Any] = {**bytes_fact("key", record.key), **bytes_fact("value", record.value)}
     facts["headers"] = [
         {"key": escape(key)} | bytes_fact("value", value) for key, value in record.headers
     ]

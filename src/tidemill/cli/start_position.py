@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from datetime import datetime
 
 from tidemill.client.consuming.consumer import EARLIEST, LATEST, AtOffset, AtTime, StartPosition
+from tidemill.core.config.durations import parse_duration_ms
 from tidemill.core.errors import UserError
 
 __all__ = ["parse_start_position", "parse_time_ms"]
 
-_AGO = re.compile(r"-(\d{1,9})(ms|s|m|h|d)")
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _OFFSET_DIGITS_MAX = 18
 
 
@@ -35,8 +33,8 @@ def parse_start_position(text: str, *, now_ms: int) -> StartPosition:
 
 def parse_time_ms(text: str, *, now_ms: int) -> int:
     """An age such as -10m, or an ISO 8601 time (local if bare); ValueError if it is neither."""
-    if ago := _AGO.fullmatch(text):
-        return max(0, now_ms - int(ago[1]) * _UNIT_MS[ago[2]])
+    if text.startswith("-"):
+        return max(0, now_ms - parse_duration_ms(text[1:]))
     try:
         return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
     except (OverflowError, OSError) as error:

@@ -117,6 +117,8 @@ VIEW_FETCH_LOOK_BYTES_MAX = 16 * MIB
 """The same of all partitions of a fetch; one more is begun below it."""
 VIEW_WORK_PER_SLICE = 256 * KIB
 """Records that are matched or copied per turn of the loop, in bytes: about a millisecond."""
+HELD_RECORD_WORK = 2 * KIB
+"""What opening one held record costs in that unit: it becomes a Python object."""
 VIEW_LOOP_BATCH_BYTES_MAX = 256 * KIB
 """A batch of a view that decompresses to more does so in a thread: about a millisecond."""
 VIEW_PACKED_BYTES_MIN = 8 * KIB
@@ -125,6 +127,12 @@ MATCHLESS_BYTES_MIN = 64 * KIB
 """Stored bytes without a match that are worth remembering, for 16 bytes."""
 MATCHLESS_RANGES_MAX = 2 * MIB
 """Ranges that are remembered for all views: 32 MiB."""
+
+# --- schedules -----------------------------------------------------------------------------------
+SCHEDULE_CHARS_MAX = 256
+"""The text of a cron line with its zone."""
+SCHEDULE_ZONES_MAX = 64
+"""Time zones that are kept in memory, a few kilobytes each."""
 
 # --- configuration at run time -------------------------------------------------------------------
 OVERRIDDEN_GROUPS_MAX = 10_000
@@ -290,6 +298,23 @@ CONSUMER_NAME_CHARS_MAX = 1 * KIB
 """A member's id, its instance id and its rack, each (S41)."""
 
 # --- holds ---------------------------------------------------------------------------------------
+HELD_BATCH_RECORDS_MAX = 10_000
+"""Records of a batch of which some are held: every replica opens them one by one, on the loop."""
+HELD_BATCH_BYTES_MAX = 8 * MIB
+"""The same, in uncompressed bytes."""
+LOOP_OWN_HEADERS_MAX = 16
+"""Headers of our names in a batch that is read on the loop; with more it is read in a thread."""
+BATCH_SCHEDULES_MAX = 100
+"""Schedules of one batch: the next tick of each is searched, which takes milliseconds."""
+MESSAGE_ID_BYTES_MAX = 255
+RELEASE_RECORDS_MAX = 512
+"""Holds that are delivered in one batch."""
+RELEASE_BYTES_MAX = MIB
+"""The same in bytes, unless a single record is larger."""
+RELEASE_OVERHEAD_BYTES = 256
+"""What a release adds to a record, at most: batch header and the headers that say what it was."""
+HOLD_REPLAY_BYTES = MIB
+"""What a replay of holds reads of the log at a time."""
 HOLD_TABLE_MAX = 16_384
 """Holds of a partition in memory, some 10 MB; then they are written as a sorted run."""
 HOLD_TABLES_FROZEN_MAX = 2

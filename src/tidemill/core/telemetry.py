@@ -80,6 +80,9 @@ class Telemetry:
         self.cleaned_bytes = 0
         self.cleaned_segments = 0
         self.dirtiest_log_percent = 0
+        self.holds_released = 0
+        self.holds_carried = 0
+        self.hold_lateness = Histogram()
         self.loop_stall = Histogram()
         self.unhandled_errors = 0
 

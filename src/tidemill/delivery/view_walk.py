@@ -1,10 +1,12 @@
-"""Filters stored batches for one fetch of a view.
+"""Filters stored batches for one fetch: of a view, or of a topic with veiled batches (the lens).
 
 A batch that matches whole is a part of the answer as it is stored; one without a match is left out;
 of any other the matching records are copied, with the same offsets, producer and transaction bits.
 Control batches stay, so that a reader of committed records knows where a transaction ended. If the
 last offset that was looked at is not that of a record sent, the answer ends in a skip batch: so
-position, lag and commits pass what was filtered.
+position, lag and commits pass what was filtered. Of a veiled batch no reader gets more than the
+records that are not held, with their own times and without the mark. A view of what is held shows
+the others, as long as they are held, and nothing else.
 
 `steps` is the work in pieces of about a millisecond: it yields None after each, or a function that
 must run in a thread and whose outcome it is sent.
@@ -17,12 +19,15 @@ from functools import partial
 from typing import final
 
 from tidemill.core.limits import (
+    HELD_RECORD_WORK,
     MATCHLESS_BYTES_MIN,
     RECORD_WORK,
     VIEW_LOOP_BATCH_BYTES_MAX,
     VIEW_PACKED_BYTES_MIN,
     VIEW_WORK_PER_SLICE,
 )
+from tidemill.delivery.holds.held_view import OpenHolds, held_batch, try_open_copy
+from tidemill.delivery.holds.own_batches import HeldCopy
 from tidemill.delivery.matchless import MatchlessRanges
 from tidemill.delivery.skip_batch import skip_batch
 from tidemill.hot import header_match, record_pick
@@ -38,6 +43,8 @@ from tidemill.wire.batch import (
     rebuild,
     records_section,
 )
+from tidemill.wire.marks import MARKS, is_veiled, record_base
+from tidemill.wire.records import iter_records
 
 __all__ = ["Job", "ViewWalk"]
 
@@ -55,7 +62,7 @@ class ViewWalk:
 
     def __init__(
         self,
-        program: Program,
+        program: Program | None,
         *,
         partition: int,
         fetch_offset: int,
@@ -63,9 +70,14 @@ class ViewWalk:
         leader_epoch: int,
         bytes_max: int,
         matchless: MatchlessRanges,
+        holds: OpenHolds | None = None,
     ) -> None:
-        """Nothing from `fetch_offset` to `start_offset` matches; it is of `leader_epoch`."""
+        """Nothing from `fetch_offset` to `start_offset` matches; it is of `leader_epoch`.
+
+        Without a program every record matches that is not held; with `holds`, those that are.
+        """
         self._program = program
+        self._holds = holds
         self._partition = partition
         self._fetch_offset = fetch_offset
         self._leader_epoch = leader_epoch
@@ -125,6 +137,8 @@ class ViewWalk:
 
     def _look(self, position: int, header: BatchHeader) -> Verdict:
         """Add a batch, or its matches, to the answer. False: there is no room for it."""
+        if self._holds is not None:
+            return (yield from self._look_for_held(position, header, self._holds))
         if header.is_control:
             return self._add_stored(position, header, header.last_offset_delta)
         first = max(header.base_offset, self._fetch_offset)
@@ -132,6 +146,9 @@ class ViewWalk:
             self._quiet_bytes += header.size_bytes
             yield from self._pace(HEADER_BYTES)
             return True
+        if self._program is None and not is_veiled(header):
+            yield from self._pace(HEADER_BYTES)
+            return self._add_stored(position, header, header.last_offset_delta)
         if header.record_count == 0:
             return True
         return (yield from self._filter(position, header))
@@ -141,18 +158,58 @@ class ViewWalk:
         if header.record_count > len(section):
             raise CorruptBatch(f"{header.record_count} records in {len(section)} bytes")
         verdicts = bytearray(header.record_count)
+        is_stored = not is_veiled(header)
         try:
-            matched, last_delta = yield from self._match(section, header, verdicts)
+            if is_stored:
+                matched, last_delta = yield from self._match(section, header, verdicts)
+            else:
+                matched, last_delta = yield from self._unveil(section, header, verdicts)
             if matched == 0:
                 self._quiet_bytes += header.size_bytes
                 return True
-            if matched == header.record_count:
+            if is_stored and matched == header.record_count:
                 return self._add_stored(position, header, last_delta)
             picked = yield from self._pick(section, header, verdicts, matched)
         except ValueError as error:
             raise CorruptBatch(f"offset {header.base_offset}: {error}") from None
         self._run = None
         return self._add(picked, header, last_delta)
+
+    def _look_for_held(self, position: int, header: BatchHeader, holds: OpenHolds) -> Verdict:
+        yield from self._pace(HEADER_BYTES)
+        copies: list[HeldCopy] = []
+        if is_veiled(header):
+            batch = yield from self._plain(self._chunk[position:], header)
+            for record in iter_records(batch):
+                copy = try_open_copy(record, header, holds)
+                if copy is not None and record.offset >= self._fetch_offset:
+                    copies.append(copy)
+                yield from self._pace(HELD_RECORD_WORK)
+        if not copies:
+            self._quiet_bytes += header.size_bytes
+            return True
+        build = partial(held_batch, copies, leader_epoch=header.partition_leader_epoch)
+        if len(copies) * HELD_RECORD_WORK <= VIEW_WORK_PER_SLICE:
+            shown: Buffer | None = build()
+        else:
+            shown = yield build
+        assert shown is not None
+        self._run = None
+        return self._add(shown, header, copies[-1].hold.offset - header.base_offset)
+
+    def _plain(self, view: memoryview, header: BatchHeader) -> Found:
+        """The same batch, not compressed."""
+        section = yield from self._section(view, header)
+        if header.codec == compression.NONE:
+            return view[: header.size_bytes]
+        return rebuild(
+            header,
+            section,
+            record_count=header.record_count,
+            max_timestamp=header.max_timestamp,
+            delete_horizon_ms=None,
+            codec=compression.NONE,
+        )
 
     def _section(self, view: memoryview, header: BatchHeader) -> Found:
         """The records of a batch, decompressed: here if they are few, else in a thread."""
@@ -170,10 +227,45 @@ class ViewWalk:
             return unpacked
         return found
 
+    def _unveil(
+        self, section: Buffer, header: BatchHeader, verdicts: bytearray
+    ) -> Generator[Job | None, Buffer | None, tuple[int, int]]:
+        """Like `_match`, for a veiled batch; `header` becomes that of the records one may see."""
+        data = bytes(section)
+        seen, last_delta, highest, position, done = 0, -1, None, 0, 0
+        while done < header.record_count:
+            count = min(header.record_count - done, record_pick.CHUNK_RECORDS)
+            before = position
+            position, more, last, delta = record_pick.judge(
+                data,
+                position,
+                len(data),
+                done,
+                count,
+                max(0, self._fetch_offset - header.base_offset),
+                verdicts,
+            )
+            seen += more
+            last_delta = max(last_delta, last)
+            highest = delta if highest is None else max(highest, delta)
+            done += count
+            yield from self._pace(position - before + count * RECORD_WORK)
+        assert highest is not None, "only called for a batch with records"
+        header.base_timestamp = record_base(header, highest)
+        header.attributes &= ~MARKS
+        if self._program is None or seen == 0:
+            return seen, last_delta
+        matching = bytearray(header.record_count)
+        yield from self._match(data, header, matching)
+        both = [one & other for one, other in zip(verdicts, matching, strict=True)]
+        verdicts[:] = bytes(both)
+        return sum(both), len(both) - 1 - both[::-1].index(1) if any(both) else -1
+
     def _match(
         self, section: Buffer, header: BatchHeader, verdicts: bytearray
     ) -> Generator[Job | None, Buffer | None, tuple[int, int]]:
         """How many records match, and the offset delta of the last of them."""
+        assert self._program is not None, "without one, all that is stored plain matches"
         append_time = NO_TIMESTAMP
         if header.attributes & LOG_APPEND_TIME:
             append_time = header.max_timestamp

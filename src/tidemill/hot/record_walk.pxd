@@ -3,7 +3,8 @@ cimport cython
 ctypedef long long i64
 ctypedef unsigned long long u64
 
-@cython.locals(position=Py_ssize_t, lowest=i64, highest=i64, null_keys=Py_ssize_t)
+@cython.locals(position=Py_ssize_t, lowest=i64, highest=i64, null_keys=Py_ssize_t,
+               own_headers=Py_ssize_t)
 cpdef tuple walk(const unsigned char[::1] buf, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count)
 
 cpdef Py_ssize_t index(
@@ -45,14 +46,18 @@ cdef int _check_range(
     Py_ssize_t length, Py_ssize_t start, Py_ssize_t end, Py_ssize_t count
 ) except -1
 
-@cython.locals(lowest=i64, highest=i64, null_keys=Py_ssize_t, previous=i64, row=Py_ssize_t,
+@cython.locals(lowest=i64, highest=i64, null_keys=Py_ssize_t, own_headers=Py_ssize_t,
+               previous=i64, row=Py_ssize_t,
                record=Py_ssize_t, stop=Py_ssize_t, size=i64, timestamp_delta=i64,
                offset_delta=i64, key_at=Py_ssize_t, key_bytes=i64, value_at=Py_ssize_t,
                value_bytes=i64, header_count=i64, headers_at=Py_ssize_t, _=i64)
-cdef (Py_ssize_t, i64, i64, Py_ssize_t) _scan(
+cdef (Py_ssize_t, i64, i64, Py_ssize_t, Py_ssize_t) _scan(
     const unsigned char[::1] buf, Py_ssize_t position, Py_ssize_t end, Py_ssize_t first,
     Py_ssize_t count, bint dense, i64[::1] table
 ) except *
+
+@cython.locals(place=Py_ssize_t, prefix=bytes)
+cdef Py_ssize_t _is_own_name(const unsigned char[::1] buf, Py_ssize_t at) except -1
 
 cdef (i64, Py_ssize_t) _varint(
     const unsigned char[::1] buf, Py_ssize_t position, Py_ssize_t end, int bits

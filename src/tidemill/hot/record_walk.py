@@ -59,20 +59,22 @@ ROW_FIELDS = 9
 
 _CHUNK_RECORDS = 512
 """Records per table where this module creates one: 36 KB."""
+_OWN_PREFIX = b"tidemill."
 _INT64_MAX = 0x7FFF_FFFF_FFFF_FFFF
 _INT64_MIN = -0x8000_0000_0000_0000
 
 
-def walk(buf: Buffer, start: int, end: int, count: int) -> tuple[int, int, int]:
+def walk(buf: Buffer, start: int, end: int, count: int) -> tuple[int, int, int, int]:
     """Check that `buf[start:end]` is exactly `count` records with offset deltas 0, 1, 2, ...
 
-    Returns the lowest and highest timestamp delta and how many records have no key.
+    Returns the lowest and highest timestamp delta, how many records have no key, and how many
+    headers have a name that begins with `tidemill.`.
     """
     _check_range(len(buf), start, end, count)
-    position, lowest, highest, null_keys = _scan(buf, start, end, 0, count, True, None)
+    position, lowest, highest, null_keys, own_headers = _scan(buf, start, end, 0, count, True, None)
     if position != end:
         raise ValueError("bytes after the last record")
-    return lowest, highest, null_keys
+    return lowest, highest, null_keys, own_headers
 
 
 def index(
@@ -221,11 +223,12 @@ def _scan(
     count: int,
     dense: bool,
     table: array[int] | memoryview | None,
-) -> tuple[int, int, int, int]:
-    """Returns (where the records end, lowest and highest timestamp delta, records without key)."""
+) -> tuple[int, int, int, int, int]:
+    """Where the records end, and the four numbers that `walk` returns."""
     lowest = 0
     highest = 0
     null_keys = 0
+    own_headers = 0
     previous = -1
     row = 0
     for record in range(first, first + count):
@@ -274,6 +277,8 @@ def _scan(
             size, position = _varint(buf, position, stop, 32)
             if position < 0 or not 0 <= size <= stop - position:
                 raise ValueError(f"record {record}: header key beyond the record")
+            if size > 8 and buf[position] == 0x74 and buf[position + 8] == 0x2E:
+                own_headers += _is_own_name(buf, position)
             size, position = _varint(buf, position + size, stop, 32)
             if position < 0 or not -1 <= size <= stop - position:
                 raise ValueError(f"record {record}: header value beyond the record")
@@ -293,7 +298,15 @@ def _scan(
             table[row + 7] = header_count
             table[row + 8] = stop
             row += 9
-    return position, lowest, highest, null_keys
+    return position, lowest, highest, null_keys, own_headers
+
+
+def _is_own_name(buf: Buffer, at: int) -> int:
+    """1 if the nine bytes from `at` on are `tidemill.`, else 0."""
+    for place in range(9):
+        if buf[at + place] != _OWN_PREFIX[place]:
+            return 0
+    return 1
 
 
 def _varint(buf: Buffer, position: int, end: int, bits: int) -> tuple[int, int]:

@@ -101,6 +101,8 @@ class FollowerLog:
             last_position, last = found[-1]
             end = last_position + last.size_bytes
             log.append((view[:end],), [header for _, header in found], now_ms=now_ms)
+            if partition.holds is not None or log.producers.first_veiled_offset >= 0:
+                partition.fold_holds(view, found)
             # The leader waits for the flush; we fetch on meanwhile.
             waits = partition.settings.flush_before_ack
             self._flushes.appended(log, end, ack_waits=waits)
@@ -186,3 +188,5 @@ class FollowerLog:
         self.log.epochs.truncate_from_end(end)
         partition.high_watermark = min(max(partition.high_watermark, start), end)
         partition.durable_offset = min(max(partition.durable_offset, start), end)
+        if partition.holds is not None:
+            partition.holds.was_cut()

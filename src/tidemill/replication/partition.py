@@ -25,23 +25,32 @@ All methods run on the event loop and none suspends, so a check still holds when
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError, invariant
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.min_isr import effective_min_isr
 from tidemill.core.owner_lease import ALWAYS, OwnerLease
+from tidemill.delivery.intake import Requests, read_requests
 from tidemill.metadata.image.isr_proposal import IsrProposal
 from tidemill.metadata.image.metadata_image import PartitionImage
 from tidemill.replication.flush_requests import FlushRequests
 from tidemill.replication.follower_log import FollowerLog
+from tidemill.replication.holding.hold_host import HoldHost
+from tidemill.replication.holding.hold_policy import HoldPolicy
+from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.replication.isr import UNKNOWN_OFFSET, JoinBar
 from tidemill.replication.led_replicas import BrokerEpochs, LedReplicas
 from tidemill.replication.waiters import AckWaiter, FollowerWatch, OffsetWaiters, Watcher
 from tidemill.storage.log.interface import LogSlice, PartitionLog
 from tidemill.wire.batch import LOG_APPEND_TIME, BatchHeader, assign_offsets, read_header
-from tidemill.wire.produced_batch import BatchPolicy, BatchWork, prepare_own, prepare_produced
+from tidemill.wire.produced_batch import (
+    BatchPolicy,
+    BatchWork,
+    prepare_own,
+    prepare_produced,
+)
 from tidemill.wire.transaction_marker import TransactionMarker, build_marker
 
 __all__ = ["Appended", "Partition", "PartitionSettings"]
@@ -62,6 +71,7 @@ class PartitionSettings:
     flush_before_ack: bool = True
     """tidemill.flush=group: acks=all waits for the durable offset, not only the high watermark."""
     segment_bytes: int = 1 << 30
+    holds: HoldPolicy = field(default_factory=HoldPolicy)
 
 
 @final
@@ -91,7 +101,9 @@ class Partition:
         high_watermark: int,
         lease: OwnerLease = ALWAYS,
         epochs: BrokerEpochs | None = None,
+        hold_host: HoldHost | None = None,
     ) -> None:
+        """Without a `hold_host` nothing is held here: a client that asks for it is refused."""
         self.name = name
         self.topic_id = topic_id
         self.log = log
@@ -132,13 +144,19 @@ class Partition:
         self._follower_watches: dict[int, FollowerWatch] = {}
         """By broker: told when the log end, a mark, the log start or the role is another one."""
         self._told_log_start = NO_OFFSET
+        self._hold_host = hold_host
+        self.holds: PartitionHolds | None = None
+        """What is held; None as long as the log has had no veiled batch."""
+        if hold_host is not None and log.producers.first_veiled_offset >= 0:
+            self.find_holds()
 
     # --- role ------------------------------------------------------------------------------------
 
     def become_leader(self, image: PartitionImage, *, now: float) -> None:
         """Lead under `image.leader_epoch`; if we already do, only adopt what else has changed."""
         led = self.led
-        if led is None or image.leader_epoch != self.leader_epoch:
+        is_new_epoch = led is None or image.leader_epoch != self.leader_epoch
+        if led is None or is_new_epoch:
             self._start_epoch(image.leader_epoch)
             self.epoch_start_offset = self.log.log_end_offset
             self._flush_requested_offset = 0
@@ -148,6 +166,8 @@ class Partition:
         else:
             led.follow(image, now=now)
         self.is_leader = True
+        if self.holds is not None:
+            self.holds.leads(is_new_epoch=is_new_epoch)
         self.image = image
         self._in_sync_changed()
         self.maybe_advance_marks()
@@ -296,18 +316,33 @@ class Partition:
         With `work`, LongBatch says that the check takes too long for the loop: nothing changed.
         """
         self.check_writable(acks)
-        batch, header = prepare_produced(records, self.settings.policy, now_ms, work)
-        return self._append_produced(batch, header, acks=acks, now_ms=now_ms)
+        batch, header, requesting = prepare_produced(records, self.settings.policy, now_ms, work)
+        requests: Requests | None = None
+        if requesting is not None:
+            requests = read_requests(requesting, header, now_ms)
+        return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
 
     def append_checked(
-        self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        requests: Requests | None,
+        *,
+        acks: int,
+        now_ms: int,
     ) -> Appended:
-        """Append a batch that `prepare_produced` returned; otherwise like `append`."""
+        """Append a batch that was prepared, with what it asks for; otherwise like `append`."""
         self.check_writable(acks)
-        return self._append_produced(batch, header, acks=acks, now_ms=now_ms)
+        return self._append_produced(batch, header, requests, acks=acks, now_ms=now_ms)
 
     def _append_produced(
-        self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
+        self,
+        batch: memoryview,
+        header: BatchHeader,
+        requests: Requests | None,
+        *,
+        acks: int,
+        now_ms: int,
     ) -> Appended:
         if header.producer_id >= 0:
             original = self.log.producers.check(header)
@@ -315,6 +350,8 @@ class Partition:
                 return Appended(
                     original.base_offset, original.last_offset + 1, original.max_timestamp, True
                 )
+        if requests is not None:
+            self.find_holds().take_in(requests, batch, header, acks=acks)
         return self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
 
     def append_own(self, batch: bytearray, *, now_ms: int) -> Appended:
@@ -332,6 +369,12 @@ class Partition:
             )
             self.log.producers.check_unsequenced(header)
         return self._append_prepared(view, header, acks=ACKS_ALL, now_ms=now_ms)
+
+    def append_ours(self, batch: bytearray, *, now_ms: int) -> Appended:
+        """Append a marked batch, of records that were taken in before; otherwise like `append`."""
+        self.check_writable(ACKS_ALL)
+        view = memoryview(batch)
+        return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
 
     def append_marker(
         self,
@@ -380,6 +423,8 @@ class Partition:
         header.base_offset = base_offset
         header.partition_leader_epoch = self.leader_epoch
         log.append((batch,), (header,), now_ms=now_ms)
+        if self.holds is not None:
+            self.holds.appended(batch, header)
         ack_waits = acks == ACKS_ALL and self.settings.flush_before_ack
         next_offset = header.next_offset
         if ack_waits:
@@ -561,6 +606,31 @@ class Partition:
         if epoch == last_epoch and end_offset >= fetch_offset:
             return None
         return epoch, end_offset
+
+    # --- holds -----------------------------------------------------------------------------------
+
+    def find_holds(self) -> PartitionHolds:
+        """What is held here, from now on also if that is nothing; KafkaError."""
+        if self.holds is None:
+            if self._hold_host is None:
+                raise KafkaError(ErrorCode.INVALID_RECORD, "this broker holds no records")
+            self.holds = PartitionHolds(self, self._hold_host)
+        return self.holds
+
+    def fold_holds(self, batches: memoryview, found: list[tuple[int, BatchHeader]]) -> None:
+        """The leader's batches were appended: what they say about holds."""
+        holds = self.holds
+        if holds is None:
+            if self._hold_host is not None:
+                self.find_holds()  # reads the log, and with it these batches
+            return
+        for position, header in found:
+            holds.appended(batches[position:], header)
+
+    def droppable_offset(self) -> int:
+        """Retention may drop what is below: it is committed, and nothing of it is held."""
+        floor = None if self.holds is None else self.holds.floor()
+        return self.high_watermark if floor is None else min(self.high_watermark, floor)
 
     # --- reading ---------------------------------------------------------------------------------
 

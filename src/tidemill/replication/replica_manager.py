@@ -25,6 +25,8 @@ from tidemill.metadata.image.metadata_image import Delta, MetadataImage, Partiti
 from tidemill.metadata.image.page import page_of
 from tidemill.metadata.image.topic_config import TopicConfig
 from tidemill.replication.flush_requests import FlushRequests
+from tidemill.replication.holding.hold_host import HoldHost
+from tidemill.replication.holding.hold_policy import HoldPolicy
 from tidemill.replication.led_replicas import BrokerEpochs
 from tidemill.replication.partition import Partition, PartitionSettings
 from tidemill.replication.pending_logs import PendingLogs
@@ -94,6 +96,12 @@ def settings_of(topic: TopicImage) -> PartitionSettings:
         in_sync_min=topic.min_isr,
         flush_before_ack=config.flush_group,
         segment_bytes=config.segment_bytes,
+        holds=HoldPolicy(
+            is_enabled=config.tidemill_delay_enable and not config.compacts,
+            delay_max_ms=config.tidemill_delay_max_ms,
+            pending_max=config.tidemill_delay_max_pending,
+            pending_bytes_max=config.tidemill_delay_max_pending_bytes,
+        ),
     )
 
 
@@ -112,10 +120,12 @@ class ReplicaManager:
         follower_flushed: Callable[[Partition], None] = lambda _partition: None,
         lease: OwnerLease = ALWAYS,
         broker_epoch: Callable[[], int] | None = None,
+        hold_host: HoldHost | None = None,
     ) -> None:
         """`broker_epoch` is that of our registration; without one we count as let in."""
         self.broker_id = broker_id
         self._lease = lease
+        self._hold_host = hold_host
         self._broker_epoch = broker_epoch
         self._is_let_in = broker_epoch is None
         self._untold: frozenset[int] = frozenset()
@@ -270,6 +280,7 @@ class ReplicaManager:
             high_watermark=self._store.high_watermark(name),
             lease=self._lease,
             epochs=self.broker_epochs,
+            hold_host=self._hold_host,
         )
         partition.candidate_came = self._tell_candidate
         self._partitions[name] = partition
@@ -288,6 +299,8 @@ class ReplicaManager:
         del self._by_log[partition.log]
         partition.as_follower.after_cut = None
         partition.resign(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if partition.holds is not None:
+            partition.holds.host.forget(partition.holds)
         if partition.image is not None:
             self._followed(partition, replace(partition.image, leader=NO_LEADER))
         self._store.delete_log(name)
@@ -307,6 +320,11 @@ class ReplicaManager:
         """The data directory failed: no partition can be read or acknowledged any more (R12)."""
         for partition in self._partitions.values():
             partition.go_offline()
+
+    @property
+    def hold_clock_steps(self) -> int:
+        """How often the wall clock was suddenly ahead."""
+        return 0 if self._hold_host is None else self._hold_host.clock_steps
 
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""

@@ -63,14 +63,14 @@ class Housekeeping:
         self._log_changes = log_changes
         self._one_at_a_time = asyncio.Lock()
         self._retention_pause = LivePause(config, lambda now: now.log_retention_check_interval_ms)
-        self._retention = RetentionPass(directory, self._high_watermark_of)
+        self._retention = RetentionPass(directory, self._droppable_offset_of)
         self._producer_expiry = ProducerExpiry(directory)
         self._opener = LogOpener(disk, directory, replicas, log_changes=log_changes)
         self._scrub = Scrub(disk, directory.paths)
 
-    def _high_watermark_of(self, name: TopicPartition) -> int:
+    def _droppable_offset_of(self, name: TopicPartition) -> int:
         partition = self._replicas.find(*name)
-        return 0 if partition is None else partition.high_watermark
+        return 0 if partition is None else partition.droppable_offset()
 
     async def run_retention(self) -> None:
         """Drop segments that are past their age, size or start offset, forever."""

@@ -25,6 +25,7 @@ from tidemill.core.limits import (
     LOOP_BATCH_RATIO_MAX,
     LOOP_BATCH_RECORDS_MAX,
     LOOP_BLOCK_BYTES_MIN,
+    LOOP_OWN_HEADERS_MAX,
     LOOP_RECOMPRESSED_WORK_MAX,
     RECOMPRESSION_FACTOR,
     RECORD_ERRORS_MAX,
@@ -56,6 +57,7 @@ __all__ = [
     "BatchWork",
     "InvalidRecords",
     "LongBatch",
+    "Records",
     "prepare_own",
     "prepare_produced",
     "validate_produced",
@@ -63,6 +65,9 @@ __all__ = [
 
 _CLIENT_BITS = CODEC_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 _TIMESTAMP_MAX = (1 << 63) - 1
+
+Records = bytes | bytearray | memoryview
+"""The records of a batch, decompressed."""
 
 
 @final
@@ -123,22 +128,25 @@ class BatchPolicy:
 
 def prepare_produced(
     view: memoryview, policy: BatchPolicy, now_ms: int, work: BatchWork | None = None
-) -> tuple[memoryview, BatchHeader]:
+) -> tuple[memoryview, BatchHeader, Records | None]:
     """Validate a client's batch and convert it to the form that the topic stores.
 
-    Returns the same view, patched, unless the topic requires another codec. With `work`, raises
-    LongBatch instead of taking long.
+    Returns the same view, patched, unless the topic requires another codec; and the records, but
+    only if a header of theirs has a name of ours. With `work`, raises LongBatch instead of taking
+    long.
     """
+    left = 0 if work is None else work.left
+    header, requesting = _validate(view, policy, now_ms, work)
     if work is None or policy.compression == "producer":
-        return _stored_form(view, validate_produced(view, policy, now_ms, work), policy, now_ms)
-    left = work.left
-    header = validate_produced(view, policy, now_ms, work)
+        stored, header = _stored_form(view, header, policy, now_ms)
+        return stored, header, requesting
     if compression.CODEC_IDS[policy.compression] != header.codec:
         spent = left - work.left
         if spent > LOOP_RECOMPRESSED_WORK_MAX:
             raise LongBatch
         work.left -= RECOMPRESSION_FACTOR * spent
-    return _stored_form(view, header, policy, now_ms)
+    stored, header = _stored_form(view, header, policy, now_ms)
+    return stored, header, requesting
 
 
 def prepare_own(
@@ -178,6 +186,13 @@ def validate_produced(
     `view` holds exactly one batch (T23) and is writable: a wrong max timestamp is corrected in it.
     Raises KafkaError, or LongBatch if there is `work`; then nothing has been changed.
     """
+    return _validate(view, policy, now_ms, work)[0]
+
+
+def _validate(
+    view: memoryview, policy: BatchPolicy, now_ms: int, work: BatchWork | None
+) -> tuple[BatchHeader, Records | None]:
+    """The header; and the records, if any has a header with a name of ours."""
     header = _parse_produced(view)
     size = header.size_bytes
     if size > policy.max_message_bytes:
@@ -190,7 +205,9 @@ def validate_produced(
     section = _records_of(view, header, work)
     start = HEADER_BYTES if section is view else 0
     try:
-        lowest, highest, null_keys = walk(section, start, len(section), header.record_count)
+        lowest, highest, null_keys, own_headers = walk(
+            section, start, len(section), header.record_count
+        )
     except ValueError as err:
         raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
     if null_keys and policy.require_keys:
@@ -204,7 +221,16 @@ def validate_produced(
             _check_timestamps(section, start, header, low=low, high=high)
         if max_timestamp != header.max_timestamp:
             correct_max_timestamp(view, header, max_timestamp)
-    return header
+    if own_headers == 0:
+        return header, None
+    return header, _requesting(section if start == 0 else view[start:], own_headers, work)
+
+
+def _requesting(records: Records, own_headers: int, work: BatchWork | None) -> Records:
+    """Records that somebody has to read one by one."""
+    if work is not None and own_headers > LOOP_OWN_HEADERS_MAX:
+        raise LongBatch
+    return records
 
 
 def _records_of(

@@ -12,8 +12,10 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.hot import record_encode, record_walk
+from tidemill.hot.record_pick import HIDING_NAMES
 from tidemill.wire import batch as batches
 from tidemill.wire import compression
+from tidemill.wire.marks import is_veiled, record_base
 
 __all__ = [
     "Header",
@@ -22,6 +24,7 @@ __all__ = [
     "build_pair_batch",
     "iter_records",
     "try_find_timestamp",
+    "visible_times",
 ]
 
 Header = tuple[str, bytes | None]
@@ -77,6 +80,9 @@ def iter_records(
         raise batches.CorruptBatch(f"{len(view)} bytes of a batch of {header.size_bytes}")
     section = bytes(batches.records_section(view, header))
     append_time = header.max_timestamp if header.timestamp_type == "append" else None
+    base_timestamp = header.base_timestamp
+    if is_veiled(header) and append_time is None:
+        base_timestamp = record_base(header, _highest_delta(section, header))
     position = 0
     for first in range(0, header.record_count, _CHUNK_RECORDS):
         count = min(_CHUNK_RECORDS, header.record_count - first)
@@ -89,13 +95,28 @@ def iter_records(
                 value,
                 key,
                 headers=[(name.decode("utf-8", "surrogateescape"), data) for name, data in headers],
-                timestamp=header.base_timestamp + timestamp_delta
-                if append_time is None
-                else append_time,
+                timestamp=base_timestamp + timestamp_delta if append_time is None else append_time,
                 offset=header.base_offset + offset_delta,
             )
     if position != len(section):
         raise KafkaError(ErrorCode.INVALID_RECORD, "bytes after the last record")
+
+
+def _highest_delta(section: bytes, header: batches.BatchHeader) -> int:
+    """Of the timestamp deltas; a batch is veiled whole, so no offset is missing in it."""
+    try:
+        return record_walk.walk(section, 0, len(section), header.record_count)[1]
+    except ValueError as err:
+        raise KafkaError(ErrorCode.INVALID_RECORD, str(err)) from None
+
+
+def visible_times(view: memoryview, header: batches.BatchHeader) -> Iterator[tuple[int, int]]:
+    """Offset and timestamp of each record of a veiled batch that consumers see."""
+    for record in iter_records(view, header):
+        if not any(
+            name.encode("utf-8", "surrogateescape") in HIDING_NAMES for name, _ in record.headers
+        ):
+            yield record.offset, record.timestamp
 
 
 def try_find_timestamp(

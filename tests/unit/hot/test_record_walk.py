@@ -30,8 +30,8 @@ def record(content: bytes, headers: bytes = b"\x00") -> bytes:
     return vi(len(content) + len(headers)) + content + headers
 
 
-def walk(flavour: str, section: bytes, count: int) -> tuple[int, int, int]:
-    result: tuple[int, int, int] = load(flavour, "record_walk").walk(
+def walk(flavour: str, section: bytes, count: int) -> tuple[int, int, int, int]:
+    result: tuple[int, int, int, int] = load(flavour, "record_walk").walk(
         section, 0, len(section), count
     )
     return result
@@ -43,22 +43,22 @@ def test_a_walk_returns_time_range_and_number_of_keyless_records(flavour):
         + record(body(1, time=-3, key=b"k"))
         + record(body(2, time=1, key=b""), vi(1) + field(b"h") + field(None))
     )
-    assert walk(flavour, section, 3) == (-3, 5, 1)
+    assert walk(flavour, section, 3) == (-3, 5, 1, 0)
 
 
 def test_extreme_times_survive(flavour):
     section = record(body(0, time=-(2**63))) + record(body(1, time=2**63 - 1))
-    assert walk(flavour, section, 2) == (-(2**63), 2**63 - 1, 2)
+    assert walk(flavour, section, 2) == (-(2**63), 2**63 - 1, 2, 0)
 
 
 def test_only_very_low_times_have_a_low_maximum(flavour):
-    assert walk(flavour, record(body(0, time=-(2**63))), 1) == (-(2**63), -(2**63), 1)
+    assert walk(flavour, record(body(0, time=-(2**63))), 1) == (-(2**63), -(2**63), 1, 0)
 
 
 def test_a_walk_reads_only_its_range(flavour):
     inside = record(body(0))
     buf = memoryview(b"\xff\xff" + inside + b"\xff")
-    assert load(flavour, "record_walk").walk(buf, 2, 2 + len(inside), 1) == (0, 0, 1)
+    assert load(flavour, "record_walk").walk(buf, 2, 2 + len(inside), 1) == (0, 0, 1, 0)
 
 
 DAMAGED = {

@@ -6,6 +6,7 @@ from tests.unit.metadata.small_cluster import SmallCluster
 from tests.unit.metadata.three_brokers import three_brokers
 from tidemill.core.errors import ErrorCode
 from tidemill.core.ids import TopicPartition
+from tidemill.core.limits import PAGE_INFLATED_BYTES_MAX
 from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import ConfigChange, PartitionsSpec, TopicSpec
 from tidemill.metadata.image.topic_config import AlterOp
@@ -31,6 +32,43 @@ def test_all_brokers_see_a_view_with_the_partitions_of_its_base(run):
             assert cluster.image.views == {"t": ("v",)}
         assert small.stored_topics()["v"].partitions == ()
         assert not any(member.alarms for member in small.members.values())
+
+    run(scenario())
+
+
+def test_one_request_makes_a_topic_and_its_views_in_any_order(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        keys = {"tidemill.view.of": "base"}
+        view, base = TopicSpec(name="a", overrides=keys), TopicSpec(name="base", partitions=3)
+        results = await clusters[0].create_topics([view, base, TopicSpec(name="b", overrides=keys)])
+        assert [one.name for one in results] == ["a", "base", "b"]
+        assert [one.code for one in results] == [ErrorCode.NONE] * 3
+        await small.catch_up()
+        for cluster in clusters:
+            topics = cluster.image.topics
+            assert topics["a"].partitions == topics["b"].partitions == topics["base"].partitions
+            assert len(topics["a"].partitions) == 3
+
+    run(scenario())
+
+
+def test_a_view_is_refused_with_the_base_that_its_request_was_to_make(run):
+    async def scenario() -> None:
+        small, clusters = await three_brokers()
+        view = TopicSpec(name="a", overrides={"tidemill.view.of": "base"})
+        base = TopicSpec(name="base", replication_factor=99)
+        results = await clusters[0].create_topics([base, view])
+        assert [one.code for one in results] == [
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ]
+        large = "x" * PAGE_INFLATED_BYTES_MAX
+        base = TopicSpec(name="base", overrides={"leader.replication.throttled.replicas": large})
+        results = await clusters[0].create_topics([view, base])
+        assert ErrorCode.NONE not in {one.code for one in results}
+        await small.catch_up()
+        assert set(clusters[0].image.topics) == {"t"}
 
     run(scenario())
 

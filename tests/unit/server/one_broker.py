@@ -23,6 +23,7 @@ from tidemill.metadata.cluster import Cluster
 from tidemill.metadata.controller.controller import TopicSpec
 from tidemill.metadata.producer_ids import ProducerIds
 from tidemill.metadata.store.memory_store import MemoryCoordServer
+from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.fetching.fetch_sessions import FetchSessions
 from tidemill.server.fetching.parked_requests import ParkedRequests
@@ -179,6 +180,7 @@ class OneBroker:
             followed=self.coordinators.role_changed,
             lease=self.cluster,
             broker_epoch=lambda: self.cluster.broker_epoch,
+            hold_host=HoldHost(self.clock),
         )
         self.cluster.subscribe(self.replicas.apply)
         self.cluster.subscribe(self.coordinators.metadata_changed)

@@ -8,6 +8,7 @@ from typing import final
 
 import click
 
+from tidemill.cli.due_time import parse_delay
 from tidemill.cli.lines import read_lines
 from tidemill.cli.session import bootstrap_option, run_client
 from tidemill.cli.text import escape
@@ -80,6 +81,10 @@ class _Progress:
 @click.option(
     "--header", "headers", metavar="KEY=VALUE", multiple=True, help="Add a header; repeatable."
 )
+@click.option("--delay", metavar="LENGTH", help="Deliver after 10m, 1h30m, 2d, ...")
+@click.option("--deliver-at", metavar="TIME", help="Deliver at an ISO 8601 time; local if bare.")
+@click.option("--schedule", metavar="CRON", help="Deliver whenever a cron line says; needs --id.")
+@click.option("--id", "message_id", metavar="ID", help="To find what is held, cancel or move it.")
 @click.option("--partition", type=click.IntRange(min=0), help="Send all records to this partition.")
 @click.option(
     "--acks",
@@ -99,23 +104,28 @@ def produce(
     topic: str,
     key_separator: str | None,
     headers: tuple[str, ...],
+    delay: str | None,
+    deliver_at: str | None,
+    schedule: str | None,
+    message_id: str | None,
     partition: int | None,
     acks: str | None,
     compression: str,
     idempotent: bool,
     bootstrap: str,
 ) -> None:
-    """Send each line of standard input to TOPIC as one record."""
+    """Send each line of standard input to TOPIC as one record, delivered now or later."""
     if idempotent and acks not in {None, "all"}:
         raise click.UsageError("--idempotent needs --acks all")
     if key_separator == "":
         raise UserError("--key-separator must not be empty")
     pairs = parse_assignments(headers, source="--header")
+    requests = parse_delay(delay, deliver_at, schedule, message_id)
     line_format = _LineFormat(
         topic=topic,
         partition=partition,
         key_separator=key_separator.encode() if key_separator is not None else None,
-        headers=tuple((name, value.encode()) for name, value in pairs.items()),
+        headers=(*((name, value.encode()) for name, value in pairs.items()), *requests),
     )
     clock = SystemClock()
 

@@ -31,17 +31,19 @@ def view() -> None:
     default="",
     help="Show the records that match, by their headers; without it, all of them.",
 )
+@click.option("--held", is_flag=True, help="Show the records that are held, not yet delivered.")
 @json_option
 @bootstrap_option
-def create(name: str, base: str, where: str, as_json: bool, bootstrap: str) -> None:
+def create(name: str, base: str, where: str, held: bool, as_json: bool, bootstrap: str) -> None:
     """Create the view NAME."""
+    wanted = ViewInfo(name, base, where, held)
 
     async def work(cluster: ClusterClient) -> CreatedTopic:
-        return await ViewAdmin(cluster).create(name, of=base, where=where)
+        return await ViewAdmin(cluster).create(wanted)
 
     made = run_client(bootstrap, work)
     if as_json:
-        facts = _facts(ViewInfo(name, base, where))
+        facts = _facts(wanted)
         print_json(facts | {"topic_id": str(made.topic_id), "partitions": made.partitions})
     else:
         click.echo(f"created {escape(name)}: a view of {escape(base)}")
@@ -60,7 +62,8 @@ def list_(as_json: bool, bootstrap: str) -> None:
     if as_json:
         print_json([_facts(one) for one in views])
     else:
-        print_table(("VIEW", "OF", "WHERE"), [(one.name, one.of, one.where) for one in views])
+        rows = [(one.name, one.of, "(held)" if one.held else one.where) for one in views]
+        print_table(("VIEW", "OF", "WHERE"), rows)
 
 
 @view.command()
@@ -86,7 +89,8 @@ def describe(name: str, as_json: bool, bootstrap: str) -> None:
         print_json(facts)
         return
     click.echo(f"{escape(name)}  of {escape(facts['of'])}")
-    click.echo(f"  where {escape(facts['where'])}" if facts["where"] else "  all records")
+    shown = "what is held" if facts["held"] else "all records"
+    click.echo(f"  where {escape(facts['where'])}" if facts["where"] else f"  {shown}")
     rows = [tuple(one.values()) for one in facts["partitions"]]
     print_table(("PARTITION", "START", "END"), rows)
 
@@ -108,4 +112,4 @@ def delete(names: tuple[str, ...], bootstrap: str) -> None:
 
 
 def _facts(one: ViewInfo) -> dict[str, Any]:
-    return {"name": one.name, "of": one.of, "where": one.where}
+    return {"name": one.name, "of": one.of, "where": one.where, "held": one.held}

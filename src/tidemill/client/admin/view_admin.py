@@ -19,6 +19,7 @@ __all__ = ["ViewAdmin", "ViewInfo"]
 
 _VIEW_OF = "tidemill.view.of"
 _VIEW_FILTER = "tidemill.view.filter"
+_VIEW_HELD = "tidemill.view.held"
 _TOPIC_RESOURCE = 2
 _TOPICS_PER_REQUEST = 500
 
@@ -32,6 +33,8 @@ class ViewInfo:
     of: str
     where: str
     """The selector; empty if every record is shown."""
+    held: bool = False
+    """Whether it shows what is held, instead of what is delivered."""
 
 
 @final
@@ -42,10 +45,14 @@ class ViewAdmin:
         self._cluster = cluster
         self._topics = Admin(cluster)
 
-    async def create(self, name: str, *, of: str, where: str) -> CreatedTopic:
+    async def create(self, view: ViewInfo) -> CreatedTopic:
         """Create a view. Raises KafkaError."""
-        configs = {_VIEW_OF: of} | ({_VIEW_FILTER: where} if where else {})
-        return await self._topics.create_topic(name, configs=configs)
+        configs = {_VIEW_OF: view.of}
+        if view.where:
+            configs[_VIEW_FILTER] = view.where
+        if view.held:
+            configs[_VIEW_HELD] = "true"
+        return await self._topics.create_topic(view.name, configs=configs)
 
     async def list_views(self) -> list[ViewInfo]:
         """Every view that we may describe, by name."""
@@ -78,7 +85,7 @@ class ViewAdmin:
             DescribeConfigsResource(
                 resource_type=_TOPIC_RESOURCE,
                 resource_name=name,
-                configuration_keys=[_VIEW_OF, _VIEW_FILTER],
+                configuration_keys=[_VIEW_OF, _VIEW_FILTER, _VIEW_HELD],
             )
             for name in names
         ]
@@ -89,6 +96,6 @@ class ViewAdmin:
             # A topic that was deleted meanwhile, or that we may not describe, is left out.
             values = {one.name: one.value or "" for one in result.configs}
             if values.get(_VIEW_OF):
-                where = values.get(_VIEW_FILTER, "")
-                found.append(ViewInfo(result.resource_name, values[_VIEW_OF], where))
+                where, held = values.get(_VIEW_FILTER, ""), values.get(_VIEW_HELD) == "true"
+                found.append(ViewInfo(result.resource_name, values[_VIEW_OF], where, held))
         return found

@@ -134,7 +134,7 @@ class TopicPlanner:
         self._defaults = defaults
         self._load = load
         """The load of all live brokers, including what is planned here."""
-        self._names = set[str]()
+        self._made: dict[str, TopicImage] = {}
         """Topics that this request creates."""
         self._views = Counter[str]()
         """Views that this request creates, by base."""
@@ -155,7 +155,6 @@ class TopicPlanner:
                 self._chosen_replicas(spec) if spec.assignments else self._placed_replicas(spec)
             )
             partitions = tuple(new_partition(one) for one in replicas)
-        self._names.add(spec.name)
         if self._spellings is not None:
             self._spellings[_collision_key(spec.name)] = spec.name
         made = TopicImage(
@@ -165,13 +164,15 @@ class TopicPlanner:
             overrides=overrides,
             config=resolve(overrides, self._defaults),
         )
-        return with_minimum_in_force(made)
+        self._made[spec.name] = with_minimum_in_force(made)
+        return self._made[spec.name]
 
     def _viewed_partitions(
         self, spec: TopicSpec, overrides: Mapping[str, str]
     ) -> tuple[PartitionImage, ...]:
         base = view_base(
             self._image,
+            self._made,
             overrides,
             partitions=spec.partitions,
             replication_factor=spec.replication_factor,
@@ -246,7 +247,7 @@ class TopicPlanner:
                 f"a topic name has 1 to {TOPIC_NAME_CHARS_MAX} of a-z A-Z 0-9 . _ - "
                 "and is neither . nor ..",
             )
-        if name in self._names or name in self._image.topics:
+        if name in self._made or name in self._image.topics:
             raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name} exists already")
         if name in INTERNAL_TOPICS:
             if not spec.by_coordinator:
@@ -266,7 +267,7 @@ class TopicPlanner:
         if "_" not in key:
             return None
         if self._spellings is None:
-            names = (*INTERNAL_TOPICS, *self._image.topics, *self._names)
+            names = (*INTERNAL_TOPICS, *self._image.topics, *self._made)
             self._spellings = {_collision_key(one): one for one in names}
         return self._spellings.get(key)
 

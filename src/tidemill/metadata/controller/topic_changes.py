@@ -30,7 +30,7 @@ from tidemill.metadata.image.metadata_image import (
     TopicImage,
 )
 from tidemill.metadata.image.page import page_of
-from tidemill.metadata.special_topics.views import check_deletion
+from tidemill.metadata.special_topics.views import VIEW_OF, check_deletion
 
 __all__ = ["TopicChanges", "WriteDraft"]
 
@@ -80,7 +80,10 @@ class TopicChanges:
             made = self._image.topic_by_id(ids[spec.name])
             return made or planner.plan_topic(spec, ids[spec.name])
 
-        results = _planned(specs, plan)
+        # Views last: a request may make their bases too, in any order.
+        order = sorted(range(len(specs)), key=lambda at: VIEW_OF in specs[at].overrides)
+        planned = dict(zip(order, _planned([specs[at] for at in order], plan), strict=True))
+        results = [planned[at] for at in range(len(specs))]
         self._refuse_unknown_names(results)
         if not validate_only:
             await self.put(results, term=term)
@@ -117,6 +120,7 @@ class TopicChanges:
         """Write the topics of the results; those that do not fit into their pages are refused."""
         self._refuse_unwritable(results)
         while True:
+            self._refuse_views_alone(results)
             draft = ImageDraft(self._image)
             for result in results:
                 if result.topic is not None:
@@ -144,6 +148,17 @@ class TopicChanges:
             if result.topic is not None and self._image.topic_by_id(result.topic_id) is None:
                 detail = "a page of the metadata cannot be read, and may have this topic"
                 result.refuse(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, detail))
+
+    def _refuse_views_alone(self, results: Iterable[TopicResult]) -> None:
+        """A new view whose base the same request was to make, and did not."""
+        made = {result.name for result in results if result.topic is not None}
+        for result in results:
+            topic = result.topic
+            if topic is None or not topic.is_view or self._image.topic_by_id(topic.topic_id):
+                continue
+            if topic.view_of not in made and self._image.topic(topic.view_of) is None:
+                detail = f"no topic {topic.view_of!a} to view: it was not made"
+                result.refuse(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail))
 
     def _refuse_bases(self, results: Iterable[TopicResult]) -> None:
         """A topic with views stays, unless the same request deletes them too."""

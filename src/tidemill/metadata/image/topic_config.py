@@ -61,8 +61,13 @@ class TopicConfig:
     retention_ms: int = _default("retention.ms")
     segment_bytes: int = _default("segment.bytes")
     segment_ms: int = _default("segment.ms")
+    tidemill_delay_enable: bool = _default("tidemill.delay.enable")
+    tidemill_delay_max_ms: int = _default("tidemill.delay.max.ms")
+    tidemill_delay_max_pending: int = _default("tidemill.delay.max.pending")
+    tidemill_delay_max_pending_bytes: int = _default("tidemill.delay.max.pending.bytes")
     tidemill_flush: str = _default("tidemill.flush")
     tidemill_view_filter: str = _default("tidemill.view.filter")
+    tidemill_view_held: bool = _default("tidemill.view.held")
     tidemill_view_of: str = _default("tidemill.view.of")
     unclean_leader_election_enable: bool = _default("unclean.leader.election.enable")
 

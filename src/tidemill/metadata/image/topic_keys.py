@@ -348,6 +348,29 @@ _KEYS = (
         broker_key="log.roll.ms",
     ),
     _key(
+        "tidemill.delay.enable",
+        True,
+        "Whether records may be held until a time that their headers name. Never on a topic with "
+        "`cleanup.policy=compact`.",
+    ),
+    _key(
+        "tidemill.delay.max.ms",
+        400 * _DAY_MS,
+        "How far ahead a record may be delivered.",
+        unit="ms",
+    ),
+    _key(
+        "tidemill.delay.max.pending",
+        10_000_000,
+        "Held records of a partition; more are refused.",
+    ),
+    _key(
+        "tidemill.delay.max.pending.bytes",
+        16 * 1024 * MIB,
+        "Size of the held records of a partition; more are refused.",
+        unit="bytes",
+    ),
+    _key(
         "tidemill.flush",
         "group",
         "What acks=all waits for: `group` for the disk of every in-sync replica, `os` for the page "
@@ -360,6 +383,12 @@ _KEYS = (
         "",
         "Of a view: the selector that its records match, by headers, key, time or partition; empty "
         "for all records.",
+    ),
+    _key(
+        "tidemill.view.held",
+        False,
+        "Of a view: whether it shows the records of its base that are held, each until it is "
+        "delivered or cancelled, instead of those that are delivered. It cannot be changed.",
     ),
     _key(
         "tidemill.view.of",

@@ -1,7 +1,8 @@
 """What the controller checks of views: their base, their keys, their filter. Pure.
 
 A view has its own name, id and access rules, and the partitions of its base. It is made by
-CreateTopics with `tidemill.view.of`; only its filter can be altered.
+CreateTopics with `tidemill.view.of`; only its filter can be altered. A view of what is held has
+`tidemill.view.held` too, and no filter.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from tidemill.metadata.image.metadata_image import MetadataImage, TopicImage
 
 __all__ = [
     "VIEW_FILTER",
+    "VIEW_HELD",
     "VIEW_OF",
     "check_altered",
     "check_deletion",
@@ -27,12 +29,15 @@ __all__ = [
 
 VIEW_OF = "tidemill.view.of"
 VIEW_FILTER = "tidemill.view.filter"
+VIEW_HELD = "tidemill.view.held"
+_VIEW_KEYS = {VIEW_OF, VIEW_FILTER, VIEW_HELD}
 _DEFAULT = -1
 """As a partition count or replication factor: that of the base."""
 
 
 def view_base(
     image: MetadataImage,
+    made: Mapping[str, TopicImage],
     overrides: Mapping[str, str],
     *,
     partitions: int,
@@ -42,10 +47,10 @@ def view_base(
 ) -> TopicImage:
     """The base of a new view; KafkaError if there can be none.
 
-    `planned` views of it are made by the same request.
+    The same request has `made` these topics, and `planned` views of the base.
     """
     name = overrides[VIEW_OF]
-    base = image.topic(name)
+    base = image.topic(name) or made.get(name)
     if base is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"no topic {name!a} to view")
     if base.is_view:
@@ -74,6 +79,8 @@ def replaced_overrides(topic: TopicImage, overrides: Mapping[str, str]) -> dict[
     """
     if not topic.is_view:
         return dict(overrides)
+    if topic.config.tidemill_view_held:
+        return {VIEW_OF: topic.view_of, VIEW_HELD: "true", **overrides}
     if VIEW_FILTER not in overrides:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"name {VIEW_FILTER} too, empty for no filter")
     return {VIEW_OF: topic.view_of, **overrides}
@@ -84,23 +91,40 @@ def check_altered(topic: TopicImage, overrides: Mapping[str, str]) -> None:
     if overrides.get(VIEW_OF, "") != topic.view_of:
         detail = f"{VIEW_OF} is decided when a topic is created"
         raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+    if _shows_held(overrides) != topic.config.tidemill_view_held:
+        detail = f"{VIEW_HELD} is decided when a view is created"
+        raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
     check_view_keys(overrides)
 
 
 def check_view_keys(overrides: Mapping[str, str]) -> None:
     """KafkaError unless a view has only its own keys and a filter, and another topic neither."""
     if not overrides.get(VIEW_OF):
-        if overrides.get(VIEW_FILTER):
-            raise KafkaError(ErrorCode.INVALID_CONFIG, f"{VIEW_FILTER} needs {VIEW_OF}")
+        _check_no_view_key(overrides)
         return
-    others = sorted(overrides.keys() - {VIEW_OF, VIEW_FILTER})
+    others = sorted(overrides.keys() - _VIEW_KEYS)
     if others:
         detail = f"a view has {VIEW_OF} and {VIEW_FILTER} only; {others[0]} is a key of its base"
         raise KafkaError(ErrorCode.INVALID_CONFIG, detail)
+    if _shows_held(overrides) and overrides.get(VIEW_FILTER):
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"{VIEW_HELD} and {VIEW_FILTER} exclude each other"
+        )
     try:
         compile_selector(overrides.get(VIEW_FILTER, ""))
     except SelectorError as error:
         raise KafkaError(ErrorCode.INVALID_CONFIG, f"{VIEW_FILTER}: {error}") from None
+
+
+def _check_no_view_key(overrides: Mapping[str, str]) -> None:
+    if overrides.get(VIEW_FILTER):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{VIEW_FILTER} needs {VIEW_OF}")
+    if _shows_held(overrides):
+        raise KafkaError(ErrorCode.INVALID_CONFIG, f"{VIEW_HELD} needs {VIEW_OF}")
+
+
+def _shows_held(overrides: Mapping[str, str]) -> bool:
+    return overrides.get(VIEW_HELD, "").lower() == "true"
 
 
 def check_no_view(topic: TopicImage) -> None:

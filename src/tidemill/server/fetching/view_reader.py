@@ -1,9 +1,12 @@
-"""Reads views: finds what a fetch has to look at, and filters it in slices of the event loop.
+"""Reads through a filter: of a view, or the lens over a topic that has held records.
+
+Both find what a fetch has to look at, and filter it in slices of the event loop.
 
 A fetch of a view looks at a few megabytes of its base and is then answered, with whatever matched
 and a skip batch. If it has seen everything and nothing matched, it waits for more. Batches that
 are not in memory are read in a thread; matching runs on the loop in pieces of about a millisecond.
-Selectors are compiled once, and what is known to have no match is jumped over.
+Selectors are compiled once, and what is known to have no match is jumped over. A view of what is
+held has no selector: the book of the partition says what it shows.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from tidemill.core.limits import (
 from tidemill.core.loop.pacing import next_turn
 from tidemill.delivery.filter.lexer import SelectorError
 from tidemill.delivery.filter.program import compile_selector
+from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.matchless import MatchlessCache
 from tidemill.delivery.view_walk import ViewWalk
 from tidemill.hot.header_match import Program
@@ -37,6 +41,9 @@ from tidemill.wire.generated.fetch import AbortedTransaction as FetchedAbort
 from tidemill.wire.generated.fetch import PartitionData
 
 __all__ = ["ViewRead", "ViewReader"]
+
+_HELD = "\0held"
+"""Stands for the selector of a view of what is held; no selector has that text."""
 
 
 @final
@@ -149,7 +156,7 @@ class ViewReader:
 
     def try_read(
         self,
-        view: TopicImage,
+        view: TopicImage | None,
         partition: Partition,
         data: PartitionData,
         *,
@@ -158,11 +165,20 @@ class ViewReader:
         bytes_max: int,
         reads_committed: bool = False,
     ) -> ViewRead | None:
-        """What to look at from `fetch_offset` on; None if there is nothing. KafkaError."""
-        selector = view.config.tidemill_view_filter
-        program = self._program(selector)
+        """What to look at from `fetch_offset` on; None if there is nothing. KafkaError.
+
+        Without a view all records are shown that are not held.
+        """
+        holds, shown, program = None, None, None
+        if view is not None and view.config.tidemill_view_held:
+            holds, shown = _book_of(partition), _HELD
+            # A transaction that is open decides about what it has sent: readers wait for it.
+            end_offset = min(end_offset, partition.last_stable_offset())
+        elif view is not None:
+            shown = view.config.tidemill_view_filter
+            program = self._program(shown)
         log = partition.log
-        key = (partition.topic_id, partition.name.partition, partition.leader_epoch, selector)
+        key = (partition.topic_id, partition.name.partition, partition.leader_epoch, shown)
         matchless = self._matchless.ranges(key)
         start_offset = fetch_offset
         if log.log_start_offset <= fetch_offset < end_offset:
@@ -174,7 +190,7 @@ class ViewReader:
             return None
         aborted: Sequence[AbortedTransaction] | None = ()
         search: AbortedSearch | None = None
-        if reads_committed:
+        if reads_committed and holds is None:
             search = AbortedSearch(log, start_offset)
             aborted = search.try_find(found)
         walk = ViewWalk(
@@ -185,6 +201,7 @@ class ViewReader:
             leader_epoch=log.epochs.epoch_at(max(start_offset - 1, 0)),
             bytes_max=bytes_max,
             matchless=matchless,
+            holds=holds,
         )
         size_bytes = max(1, min(found.size_bytes, bytes_max))
         return ViewRead(
@@ -218,3 +235,14 @@ class ViewReader:
                 self._programs.popitem(last=False)
         self._programs.move_to_end(selector)
         return found
+
+
+def _book_of(partition: Partition) -> HoldBook:
+    """What the partition holds; KafkaError while that is being read after a start or a cut."""
+    holds = partition.holds
+    if holds is None:
+        return HoldBook()
+    if not holds.is_whole:
+        detail = "the holds of the partition are being read"
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail)
+    return holds.book

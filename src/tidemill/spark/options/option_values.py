@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar, final
 
 from tidemill.core.config.broker_config import Endpoint, parse_endpoint
+from tidemill.core.config.durations import UNIT_MS
 from tidemill.core.errors import UserError
 from tidemill.core.limits import KIB, MIB
 
@@ -33,7 +34,6 @@ _SIZE_UNITS_BYTES: Final = {
     **{"g": KIB * MIB},
 }
 _DURATION: Final = re.compile(r"(\d{1,15})\s*([a-z]+)")
-_DURATION_UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DURATION_WORDS: Final = {
     **{"millisecond": "ms", "msec": "ms", "second": "s", "sec": "s"},
     **{"minute": "m", "min": "m", "hour": "h", "day": "d"},
@@ -92,8 +92,8 @@ def parse_duration_ms(text: str, option: str) -> int:
     if match is not None:
         name = match[2]
         unit = _DURATION_WORDS.get(name.removesuffix("s"), name)
-        if unit in _DURATION_UNITS_MS:
-            return int(match[1]) * _DURATION_UNITS_MS[unit]
+        if unit in UNIT_MS:
+            return int(match[1]) * UNIT_MS[unit]
     raise UserError(f"{option}={text}: expected a time like 500ms, 30s, 10m, 2h or 1d")
 
 

@@ -39,13 +39,13 @@ class RetentionSlice:
         directory: LogDirectory,
         logs: dict[TopicPartition, FilePartitionLog],
         *,
-        high_watermark_of: Callable[[TopicPartition], int],
+        droppable_offset_of: Callable[[TopicPartition], int],
         now_ms: int,
         is_last: bool,
     ) -> None:
         self._directory = directory
         self._left = logs
-        self._high_watermark_of = high_watermark_of
+        self._droppable_offset_of = droppable_offset_of
         self._now_ms = now_ms
         self._ages: dict[FilePartitionLog, tuple[int, Ages]] = {}
         """With the number of cuts by then: a segment that is cut may grow again."""
@@ -98,7 +98,7 @@ class RetentionSlice:
             log,
             ages,
             now_ms=self._now_ms,
-            high_watermark=self._high_watermark_of(partition),
+            high_watermark=self._droppable_offset_of(partition),
             segments_max=segments_max,
         )
 
@@ -120,10 +120,10 @@ class RetentionPass:
     """Applies retention to every log of one directory, slice by slice."""
 
     def __init__(
-        self, directory: LogDirectory, high_watermark_of: Callable[[TopicPartition], int]
+        self, directory: LogDirectory, droppable_offset_of: Callable[[TopicPartition], int]
     ) -> None:
         self._directory = directory
-        self._high_watermark_of = high_watermark_of
+        self._droppable_offset_of = droppable_offset_of
         self._left: deque[TopicPartition] = deque()
 
     def next_slice(self, now_ms: int, logs_max: int) -> RetentionSlice:
@@ -139,7 +139,7 @@ class RetentionPass:
         return RetentionSlice(
             self._directory,
             logs,
-            high_watermark_of=self._high_watermark_of,
+            droppable_offset_of=self._droppable_offset_of,
             now_ms=now_ms,
             is_last=not self._left,
         )

@@ -14,7 +14,8 @@ from tidemill.storage.index.header_walk import Source, walk_headers
 from tidemill.storage.index.segment_index import SegmentIndex
 from tidemill.storage.log.interface import TimedOffset
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
-from tidemill.wire.records import iter_records, try_find_timestamp
+from tidemill.wire.marks import is_veiled
+from tidemill.wire.records import iter_records, try_find_timestamp, visible_times
 
 __all__ = ["BatchFinder", "first_record_at_time"]
 
@@ -29,6 +30,11 @@ def first_record_at_time(
 ) -> TimedOffset | None:
     """The batch's first record between the two offsets with this timestamp or a later one."""
     epoch = header.partition_leader_epoch
+    if is_veiled(header):
+        for offset, timestamp in visible_times(batch, header):
+            if timestamp >= timestamp_ms and start_offset <= offset < end_offset:
+                return TimedOffset(offset, timestamp, epoch)
+        return None
     is_compacted = header.record_count <= header.last_offset_delta
     if start_offset > header.base_offset or is_compacted:
         for record in iter_records(batch, header):
@@ -129,6 +135,23 @@ class BatchFinder:
                 break
             if header.last_offset >= start_offset:
                 greatest = max(greatest, header.max_timestamp)
+        return greatest
+
+    def max_visible_timestamp(self, *, start_offset: int, end_offset: int) -> int:
+        """The same, without records that are held: it looks at every batch."""
+        greatest = NO_TIMESTAMP
+        for position, header in self._walk(0):
+            if header.base_offset >= end_offset:
+                break
+            if header.last_offset < start_offset or header.max_timestamp <= greatest:
+                continue
+            if not is_veiled(header):
+                greatest = header.max_timestamp
+                continue
+            batch = memoryview(self._source.pread(header.size_bytes, position))
+            for offset, timestamp in visible_times(batch, header):
+                if start_offset <= offset < end_offset:
+                    greatest = max(greatest, timestamp)
         return greatest
 
     def _cut_at(self, start: int, limit: int) -> int:

@@ -33,6 +33,7 @@ from tidemill.storage.state.producer_capture import ProducerCapture
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import CorruptBatch
+from tidemill.wire.marks import VEILED
 
 __all__ = ["FileLogCut"]
 
@@ -130,6 +131,8 @@ class FileLogCut:
                 states.update(header, last_append_ms)
             elif header.is_transactional:  # it may be open again
                 states.update(header, header.max_timestamp)
+            elif header.attributes & VEILED:
+                states.note_veiled(header)
             # Else the producer was forgotten, and stays so.
         return states
 

@@ -26,6 +26,8 @@ from tidemill.storage.log.log_checks import (
 from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
+from tidemill.wire.marks import is_veiled
+from tidemill.wire.records import visible_times
 from tidemill.wire.transaction_marker import TransactionMarker, read_marker
 
 __all__ = ["MemoryPartitionLog"]
@@ -126,8 +128,15 @@ class MemoryPartitionLog:
         return None
 
     def max_timestamp(self, *, end_offset: int) -> TimedOffset | None:
-        visible = [header for header, _, _ in self._batches if header.base_offset < end_offset]
-        greatest = max((header.max_timestamp for header in visible), default=NO_TIMESTAMP)
+        times = [NO_TIMESTAMP]
+        for header, batch, _ in self._batches:
+            if header.base_offset >= end_offset:
+                break
+            if is_veiled(header):
+                times += [time for _, time in visible_times(memoryview(batch), header)]
+            else:
+                times.append(header.max_timestamp)
+        greatest = max(times)
         if greatest == NO_TIMESTAMP:
             return None
         return self.offset_by_time(greatest, end_offset=end_offset)
@@ -173,7 +182,19 @@ class MemoryPartitionLog:
             self.epochs.truncate_from_start(offset)
             self._drop_first(self._index_of(offset))
 
+    def expired(self, *, now_ms: int, end_offset: int) -> tuple[int, int]:
+        count = self._expired_count(now_ms, end_offset)
+        gone = self._batches[:count]
+        end = gone[-1][0].next_offset if gone else self.log_start_offset
+        return end, sum(len(batch) for _, batch, _ in gone)
+
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
+        count = self._expired_count(now_ms, high_watermark)
+        if count:
+            self.advance_start(self._batches[count - 1][0].next_offset)
+        return count
+
+    def _expired_count(self, now_ms: int, end_offset: int) -> int:
         count, left_bytes = 0, self.size_bytes
         for header, batch, appended_ms in self._batches:
             left_bytes -= len(batch)
@@ -181,11 +202,9 @@ class MemoryPartitionLog:
             by_size = 0 <= self.config.retention_bytes <= left_bytes
             by_time = 0 <= self.config.retention_ms < now_ms - newest_ms
             may_go = self.config.deletes and (by_size or by_time)
-            if header.next_offset > high_watermark or not may_go:
+            if header.next_offset > end_offset or not may_go:
                 break
             count += 1
-        if count:
-            self.advance_start(self._batches[count - 1][0].next_offset)
         return count
 
     def take_flush_point(self) -> FlushPoint | None:

@@ -52,6 +52,7 @@ from tidemill.storage.state.leader_epochs import LeaderEpochs
 from tidemill.storage.state.producer_snapshots import ProducerSnapshots
 from tidemill.storage.state.producer_state import ProducerStates
 from tidemill.wire.batch import NO_TIMESTAMP, BatchHeader
+from tidemill.wire.marks import VEILED
 
 __all__ = ["BeforeCut", "FilePartitionLog", "LoadedState"]
 
@@ -201,6 +202,8 @@ class FilePartitionLog:
                     segment.note_marker(header, marker)
                 else:
                     producers.update(header, now_ms)
+            elif header.attributes & VEILED:
+                producers.note_veiled(header)
 
     def _must_roll(self, size_bytes: int, next_offset: int, now_ms: int) -> bool:
         segment, config = self.segments.active, self.config
@@ -270,7 +273,9 @@ class FilePartitionLog:
 
     def max_timestamp(self, *, end_offset: int) -> TimedOffset | None:
         greatest = self.segments.max_timestamp(
-            start_offset=self.log_start_offset, end_offset=end_offset
+            start_offset=self.log_start_offset,
+            end_offset=end_offset,
+            has_veils=self.producers.last_veiled_offset >= self.log_start_offset,
         )
         if greatest == NO_TIMESTAMP:
             return None
@@ -412,6 +417,21 @@ class FilePartitionLog:
             has_new_segment=rolls,
             swap=swap,
         )
+
+    def expired(self, *, now_ms: int, end_offset: int) -> tuple[int, int]:
+        segments = self.segments.snapshot()
+        found = choose(
+            segments,
+            self.config,
+            self.look_at_ages(now_ms, SEGMENTS_PER_DROP),
+            now_ms=now_ms,
+            log_start_offset=self.log_start_offset,
+            end_offset=end_offset,
+            size_bytes=self.size_bytes,
+            segments_max=SEGMENTS_PER_DROP,
+        )
+        end = found[-1].next_offset if found else self.log_start_offset
+        return end, sum(segment.size_bytes for segment in found)
 
     def end_drop(self, drop: SegmentDrop, now_ms: int) -> int:
         """`drop` ran, perhaps not to its end; the number of segments that are gone."""

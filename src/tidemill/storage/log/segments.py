@@ -112,15 +112,17 @@ class Segments:
                 return found
         return None
 
-    def max_timestamp(self, *, start_offset: int, end_offset: int) -> int:
-        """The greatest timestamp between the two offsets, -1 if no record has one."""
+    def max_timestamp(self, *, start_offset: int, end_offset: int, has_veils: bool = False) -> int:
+        """The greatest timestamp between the two offsets, -1 if no record has one.
+
+        `has_veils`: some batches have records that nobody may see.
+        """
         greatest = NO_TIMESTAMP
         for segment in self._below(end_offset):
             if segment.max_timestamp() > greatest:
-                found = segment.finder().max_timestamp(
-                    start_offset=start_offset, end_offset=end_offset
-                )
-                greatest = max(greatest, found)
+                finder = segment.finder()
+                find = finder.max_visible_timestamp if has_veils else finder.max_timestamp
+                greatest = max(greatest, find(start_offset=start_offset, end_offset=end_offset))
         return greatest
 
     def _index_of(self, offset: int) -> int:

@@ -5,11 +5,13 @@ A capture is made on the loop as a few lists and encoded in a thread. The payloa
     offset i64, producers u32                         everything below the offset was appended
     version 2: last offset without a sequence i64, first and last abort marker i64, ended u32,
                then for each: first offset i64, marker i64
+    version 3: start of the first and end of the last veiled batch i64
     per producer: id i64, epoch i16, last append i64, first offset of its transaction i64,
                   version 2: last marker i64, its coordinator's epoch i32
                   batches u8, then each: sequences 2 x i32, offsets 2 x i64, timestamp i64
 
-Version 1 was written before there were transactions, so it has none.
+Version 1 was written before there were transactions, version 2 before there were veiled batches,
+so they have none.
 """
 
 from __future__ import annotations
@@ -28,11 +30,13 @@ from tidemill.storage.state.producer_entry import NO_OFFSET, ProducerEntry, sequ
 __all__ = ["ProducerCapture", "TransactionFacts", "decode_capture"]
 
 _KIND = b"PROD"
-_VERSION = 2
+_VERSION = 3
+_VERSION_WITHOUT_VEILS = 2
 _VERSION_WITHOUT_TRANSACTIONS = 1
 _COUNTS = Struct(">qI")
 _FACTS = Struct(">qqqI")
 _ENDED = Struct(">qq")
+_VEILED = Struct(">qq")
 _PRODUCER = Struct(">qhqq")
 _PRODUCER_2 = Struct(">qi")
 _BATCH_COUNT = Struct(">B")
@@ -42,12 +46,14 @@ _BATCH = Struct(">iiqqq")
 @final
 @dataclass(frozen=True, slots=True)
 class TransactionFacts:
-    """What a log knows about its transactions besides its producers' entries."""
+    """What a log knows about its transactions and holds besides its producers' entries."""
 
     last_unsequenced_offset: int = NO_OFFSET
     first_abort_offset: int = NO_OFFSET
     last_abort_offset: int = NO_OFFSET
     ended: Sequence[tuple[int, int]] = ()
+    first_veiled_offset: int = NO_OFFSET
+    last_veiled_offset: int = NO_OFFSET
 
 
 @final
@@ -76,6 +82,7 @@ class ProducerCapture:
             ),
         ]
         parts.extend(_ENDED.pack(*ended) for ended in facts.ended)
+        parts.append(_VEILED.pack(facts.first_veiled_offset, facts.last_veiled_offset))
         for producer_id, producer in zip(self.producer_ids, self.producers, strict=True):
             parts.append(
                 _PRODUCER.pack(
@@ -93,7 +100,7 @@ class ProducerCapture:
 
 def decode_capture(data: Buffer, *, name: str) -> ProducerCapture:
     """What a snapshot holds. Raises DamagedFile, UserError."""
-    versions = (_VERSION_WITHOUT_TRANSACTIONS, _VERSION)
+    versions = (_VERSION_WITHOUT_TRANSACTIONS, _VERSION_WITHOUT_VEILS, _VERSION)
     payload, version = decode_versions(data, kind=_KIND, versions=versions, name=name)
     try:
         return _Payload(payload, version).read()
@@ -109,6 +116,7 @@ class _Payload:
         self._payload = payload
         self._position = 0
         self._has_transactions = version != _VERSION_WITHOUT_TRANSACTIONS
+        self._has_veils = version >= _VERSION
 
     def _take(self, struct: Struct) -> tuple[int, ...]:
         found = struct.unpack_from(self._payload, self._position)
@@ -134,7 +142,8 @@ class _Payload:
         for _ in range(count):
             first_offset, marker_offset = self._take(_ENDED)
             ended.append((first_offset, marker_offset))
-        return TransactionFacts(last_unsequenced, first_abort, last_abort, ended)
+        veiled = self._take(_VEILED) if self._has_veils else (NO_OFFSET, NO_OFFSET)
+        return TransactionFacts(last_unsequenced, first_abort, last_abort, ended, *veiled)
 
     def _read_producer(self) -> tuple[int, ProducerEntry]:
         producer_id, epoch, last_append_ms, txn_first_offset = self._take(_PRODUCER)

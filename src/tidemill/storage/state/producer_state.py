@@ -52,6 +52,7 @@ from tidemill.storage.state.producer_refusals import (
     too_many_open,
 )
 from tidemill.wire.batch import NO_SEQUENCE, TRANSACTIONAL, BatchHeader
+from tidemill.wire.marks import VEILED
 from tidemill.wire.transaction_marker import TransactionMarker
 
 __all__ = ["ActiveProducer", "DuplicateOf", "ProducerStates", "ProducerWatch"]
@@ -109,7 +110,9 @@ class ProducerStates:
         "_producers",
         "_watch",
         "first_abort_offset",
+        "first_veiled_offset",
         "last_abort_offset",
+        "last_veiled_offset",
         "producer_ids_max",
     )
 
@@ -125,6 +128,12 @@ class ProducerStates:
         self.first_abort_offset = NO_OFFSET
         """Of the first and of the last marker that aborted records; -1 if there was none."""
         self.last_abort_offset = NO_OFFSET
+        self.first_veiled_offset = NO_OFFSET
+        """Where the first veiled batch begins, and where the last one ends; -1 if there was none.
+
+        Whoever reads behind the last one needs no lens, and a replay of holds begins at the first.
+        """
+        self.last_veiled_offset = NO_OFFSET
         self._generation = 0
         self._watch: ProducerWatch | None = None
 
@@ -133,8 +142,9 @@ class ProducerStates:
 
     @property
     def fact_count(self) -> int:
-        """What a snapshot must hold: each entry, and whether there ever was a marker."""
-        return len(self) + (self._last_unsequenced_offset >= 0)
+        """What a snapshot must hold: each entry, and whether there ever was a marker or a veil."""
+        has_markers, has_veils = self._last_unsequenced_offset >= 0, self.first_veiled_offset >= 0
+        return len(self) + has_markers + has_veils
 
     def watch(self, watch: ProducerWatch | None) -> None:
         """Tell `watch` of every change from now on; with None, nobody."""
@@ -265,6 +275,8 @@ class ProducerStates:
     def update(self, header: BatchHeader, now_ms: int) -> None:
         """Remember a batch of records that was appended or is replayed."""
         producer_id = header.producer_id
+        if header.attributes & VEILED:
+            self.note_veiled(header)
         if producer_id < 0:
             return
         if header.attributes & TRANSACTIONAL or (self._open and producer_id in self._open):
@@ -297,6 +309,12 @@ class ProducerStates:
         )
         if len(window) > IDEMPOTENCE_WINDOW_BATCHES:
             del window[0]
+
+    def note_veiled(self, header: BatchHeader) -> None:
+        """Remember where a veiled batch is, whoever sent it."""
+        if self.first_veiled_offset < 0:
+            self.first_veiled_offset = header.base_offset
+        self.last_veiled_offset = header.base_offset + header.last_offset_delta
 
     def _in_transaction(self, header: BatchHeader, now_ms: int) -> ProducerEntry:
         """The entry of a producer whose transaction is open, or is opened by this batch."""
@@ -397,6 +415,8 @@ class ProducerStates:
         self._last_unsequenced_offset = other._last_unsequenced_offset
         self.first_abort_offset = other.first_abort_offset
         self.last_abort_offset = other.last_abort_offset
+        self.first_veiled_offset = other.first_veiled_offset
+        self.last_veiled_offset = other.last_veiled_offset
         self._generation = max(self._generation, other._generation) + 1
         self._count(difference)
         self._count_open(opened)
@@ -435,7 +455,7 @@ class ProducerStates:
 
     def reaches(self, offset: int) -> bool:
         """Whether any batch that is part of this state is at or after `offset`."""
-        if self._last_unsequenced_offset >= offset:
+        if self._last_unsequenced_offset >= offset or self.last_veiled_offset >= offset:
             return True
         entries = chain(self._producers.values(), self._open.values())
         return any(one.window[-1][3] >= offset for one in entries if one.window)
@@ -461,6 +481,8 @@ class ProducerStates:
                 self.first_abort_offset,
                 self.last_abort_offset,
                 self._ended.entries(),
+                self.first_veiled_offset,
+                self.last_veiled_offset,
             ),
         )
 
@@ -478,6 +500,8 @@ class ProducerStates:
         states._last_unsequenced_offset = facts.last_unsequenced_offset
         states.first_abort_offset = facts.first_abort_offset
         states.last_abort_offset = facts.last_abort_offset
+        states.first_veiled_offset = facts.first_veiled_offset
+        states.last_veiled_offset = facts.last_veiled_offset
         states._ended = EndedTransactions(facts.ended)
         return states
 

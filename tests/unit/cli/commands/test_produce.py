@@ -101,3 +101,48 @@ def test_a_partition_that_does_not_exist_ends_with_the_count_and_the_reason():
     assert result.exit_code == 1
     assert result.stderr.splitlines()[0].startswith("sent 0 records")
     assert "UNKNOWN_TOPIC_OR_PARTITION: t-5" in result.stderr.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "headers"),
+    [
+        (("--delay", "10m"), [("tidemill.delay-ms", b"600000")]),
+        (
+            ("--delay", "1s", "--id", "ann-7", "--header", "a=1"),
+            [("a", b"1"), ("tidemill.delay-ms", b"1000"), ("tidemill.message-id", b"ann-7")],
+        ),
+        (
+            ("--deliver-at", "2026-12-24T18:00:00Z"),
+            [("tidemill.deliver-at", b"1798135200000")],
+        ),
+        (
+            ("--schedule", "0 9 * * 1", "--id", "weekly"),
+            [("tidemill.schedule", b"0 9 * * 1"), ("tidemill.message-id", b"weekly")],
+        ),
+    ],
+)
+def test_records_may_be_delivered_later(options, headers):
+    cluster = FakeCluster()
+    topic = cluster.add_topic("t", 1)
+    tidemill("produce", "t", *options, cluster=cluster, stdin="v\n")
+    [record] = records(topic)
+    assert record.headers == headers
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--delay", "1s", "--deliver-at", "2026-12-24"), "exclude each other"),
+        (("--schedule", "0 9 * * 1"), "--schedule needs --id"),
+        (("--id", "ann-7"), "--id needs --delay"),
+        (("--delay", "soon"), "--delay: 'soon': expected a length of time"),
+        (("--deliver-at", "soon"), "--deliver-at soon: expected a time"),
+        (("--delay", "1s", "--id", ""), "--id: an id has 1 to 255 bytes"),
+    ],
+)
+def test_a_wrong_delay_is_refused_before_anything_is_sent(options, said):
+    cluster = FakeCluster()
+    result = tidemill("produce", "t", *options, cluster=cluster, stdin="v\n")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not cluster.requests

@@ -33,6 +33,18 @@ def test_a_view_of_everything_has_no_filter():
     assert cluster.topics["all"].configs == {"tidemill.view.of": "orders"}
 
 
+def test_a_view_of_what_is_held_is_made_listed_and_described():
+    cluster = FakeCluster()
+    cluster.add_topic("calls", 1)
+    tidemill("view", "create", "calls.held", "--of", "calls", "--held", cluster=cluster)
+    assert cluster.topics["calls.held"].configs == {
+        "tidemill.view.of": "calls",
+        "tidemill.view.held": "true",
+    }
+    assert tidemill("view", "list", cluster=cluster).stdout.split()[-1] == "(held)"
+    assert "  what is held\n" in tidemill("view", "describe", "calls.held", cluster=cluster).stdout
+
+
 def test_create_needs_a_base():
     result = tidemill("view", "create", "v", cluster=FakeCluster())
     assert result.exit_code == 2
@@ -46,7 +58,9 @@ def test_list_shows_views_and_no_other_topics():
         ["orders.eu", "orders", WHERE],
     ]
     result = tidemill("view", "list", "--json", cluster=with_view())
-    assert json.loads(result.stdout) == [{"name": "orders.eu", "of": "orders", "where": WHERE}]
+    assert json.loads(result.stdout) == [
+        {"name": "orders.eu", "of": "orders", "where": WHERE, "held": False}
+    ]
 
 
 def test_describe_shows_base_selector_and_offsets():

@@ -40,6 +40,8 @@ BASE = TopicImage(
     config=TopicConfig(),
 )
 
+HELD = {"tidemill.view.of": "orders", "tidemill.view.held": "true"}
+
 
 def view(name: str = "orders.eu", number: int = 2, of: str = "orders") -> TopicImage:
     overrides = {"tidemill.view.of": of, "tidemill.view.filter": "region = 'eu'"}
@@ -50,6 +52,11 @@ def view(name: str = "orders.eu", number: int = 2, of: str = "orders") -> TopicI
         overrides=overrides,
         config=TopicConfig(tidemill_view_of=of, tidemill_view_filter="region = 'eu'"),
     )
+
+
+def held_view() -> TopicImage:
+    config = TopicConfig(tidemill_view_of="orders", tidemill_view_held=True)
+    return replace(view("orders.held", 3), overrides=HELD, config=config)
 
 
 def image(*topics: TopicImage) -> MetadataImage:
@@ -114,6 +121,8 @@ def test_a_view_may_name_the_numbers_of_its_base():
             {"overrides": {"tidemill.view.of": "orders", "tidemill.view.filter": "a ="}},
             ErrorCode.INVALID_CONFIG,
         ),
+        ({"overrides": {"tidemill.view.held": "true"}}, ErrorCode.INVALID_CONFIG),
+        ({"overrides": {**HELD, "tidemill.view.filter": "a = 1"}}, ErrorCode.INVALID_CONFIG),
     ],
 )
 def test_what_cannot_be_a_view_is_refused(fields, code):
@@ -150,6 +159,12 @@ def test_one_view_more_than_a_topic_may_have_is_refused():
     assert error.code is ErrorCode.POLICY_VIOLATION
 
 
+def test_a_view_may_show_what_is_held():
+    made = planner(BASE).plan_topic(spec(overrides=HELD), TopicId(UUID(int=7)))
+    assert made.config.tidemill_view_held
+    assert made.partitions == BASE.partitions
+
+
 # --- changing one --------------------------------------------------------------------------------
 
 
@@ -170,11 +185,16 @@ def test_the_filter_of_a_view_can_change():
         ("orders.eu", "retention.ms", "1"),
         ("orders", "tidemill.view.of", "orders.eu"),
         ("orders", "tidemill.view.filter", "a = 1"),
+        ("orders", "tidemill.view.held", "true"),
+        ("orders.eu", "tidemill.view.held", "true"),
+        ("orders.held", "tidemill.view.held", "false"),
+        ("orders.held", "tidemill.view.filter", "a = 1"),
     ],
 )
 def test_nothing_else_of_a_view_can_change(name, key, value):
     change = ConfigChange(name=name, changes=[(key, AlterOp.SET, value)])
-    assert refusal(planner(BASE, view()).plan_config, change).code is ErrorCode.INVALID_CONFIG
+    planned = planner(BASE, view(), held_view())
+    assert refusal(planned.plan_config, change).code is ErrorCode.INVALID_CONFIG
 
 
 def test_a_view_stays_one_when_its_keys_are_taken_back():
@@ -189,6 +209,11 @@ def test_replacing_all_keys_of_a_view_must_name_its_filter():
     change = ConfigChange(name="orders.eu", changes=empty, replace_all=True)
     changed = planner(BASE, view()).plan_config(change)
     assert changed.overrides == {"tidemill.view.filter": "", "tidemill.view.of": "orders"}
+
+
+def test_a_view_of_what_is_held_stays_one_when_all_keys_are_replaced():
+    nothing = ConfigChange(name="orders.held", changes=[], replace_all=True)
+    assert planner(BASE, held_view()).plan_config(nothing).overrides == HELD
 
 
 def test_partitions_are_added_to_the_base_only():

@@ -180,7 +180,7 @@ class FetchReader:
         max_bytes = min(target.max_bytes, budget)
         if max_bytes <= 0 and not is_first:
             return 0
-        if view is not None:
+        if view is not None or target.fetch_offset <= partition.log.producers.last_veiled_offset:
             return self._look(view, partition, target, data, end_offset, max_bytes)
         found = partition.read(
             target.fetch_offset, max_bytes=max_bytes, end_offset=end_offset, at_least_one=is_first
@@ -190,14 +190,14 @@ class FetchReader:
 
     def _look(
         self,
-        view: TopicImage,
+        view: TopicImage | None,
         partition: Partition,
         target: FetchTarget,
         data: PartitionData,
         end_offset: int,
         max_bytes: int,
     ) -> int:
-        """Note what the answer of a view is made of; the most that it is expected to have."""
+        """Note what is to be filtered for the answer; the most that it is expected to have."""
         self.reads_views = True
         if self.reads_committed:
             data.aborted_transactions = []

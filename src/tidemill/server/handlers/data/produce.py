@@ -33,6 +33,7 @@ from tidemill.core.limits import (
 from tidemill.core.logs import shown
 from tidemill.core.loop.deferred import Deferred
 from tidemill.core.loop.timers import Timer
+from tidemill.delivery.intake import Requests, read_requests
 from tidemill.metadata.image.metadata_image import INTERNAL_TOPICS
 from tidemill.replication.partition import ACKS_ALL, Appended, Partition
 from tidemill.replication.waiters import AckWaiter
@@ -72,6 +73,9 @@ from tidemill.wire.produced_batch import (
 __all__ = ["HANDLER"]
 
 log = logging.getLogger(__name__)
+
+_Prepared = tuple[memoryview, BatchHeader, Requests | None]
+"""A batch in the form in which it is stored, and what it asks for."""
 
 VERSIONS = (3, 13)
 FIRST_WITH_ZSTD = 7
@@ -191,7 +195,7 @@ class _Appends:
         self._seen: set[tuple[str, int]] | None = None if is_one else set()
         self._long: BatchPolicy | None = None
         """The next batch is checked in a thread, under this policy."""
-        self._checked: tuple[memoryview, BatchHeader] | None = None
+        self._checked: _Prepared | None = None
         self._refusal: KafkaError | StorageFault | None = None
         """What the thread made of it: one of the two."""
         self._record_errors_left = ANSWER_RECORD_ERRORS_MAX
@@ -273,7 +277,7 @@ class _Appends:
         services = self._context.services
         async with services.long_batches:
             check = partial(_try_prepare, records, policy, self._now_ms)
-            prepared: tuple[memoryview, BatchHeader] | KafkaError | StorageFault
+            prepared: _Prepared | KafkaError | StorageFault
             try:
                 prepared = await services.disk.run(check)
             except DiskBusy as busy:
@@ -334,7 +338,7 @@ class _Appends:
         self,
         partition: Partition,
         records: memoryview,
-        checked: tuple[memoryview, BatchHeader] | None,
+        checked: _Prepared | None,
     ) -> None:
         """KafkaError unless the batch belongs to its producer's transaction.
 
@@ -399,15 +403,16 @@ class _Appends:
         return self._pending.answer(self._request.timeout_ms)
 
 
-def _try_prepare(
-    records: memoryview, policy: BatchPolicy, now_ms: int
-) -> tuple[memoryview, BatchHeader] | KafkaError:
+def _try_prepare(records: memoryview, policy: BatchPolicy, now_ms: int) -> _Prepared | KafkaError:
     """As `prepare_produced`, in a thread; a refusal is returned.
 
     Its traceback would keep the decompressed records until the refusal is answered.
     """
     try:
-        return prepare_produced(records, policy, now_ms)
+        view, header, requesting = prepare_produced(records, policy, now_ms)
+        if requesting is None:
+            return view, header, None
+        return view, header, read_requests(requesting, header, now_ms)
     except KafkaError as refusal:
         refusal.__context__ = None
         return refusal.with_traceback(None)

@@ -1,0 +1,37 @@
+"""Rebuilds the book of a partition from its log, after a start or a cut."""
+
+from __future__ import annotations
+
+from tidemill.core.limits import HOLD_REPLAY_BYTES
+from tidemill.core.loop.pacing import next_turn
+from tidemill.delivery.holds.events import concerns_holds, events_of
+from tidemill.delivery.holds.hold_book import HoldBook
+from tidemill.replication.holding.partition_holds import PartitionHolds
+from tidemill.storage.files.disk import Disk
+from tidemill.wire.batch import iter_headers
+
+__all__ = ["replay"]
+
+
+async def replay(holds: PartitionHolds, disk: Disk) -> None:
+    """Fold everything from the first veiled batch to the end of the log, and adopt the book.
+
+    The log may grow meanwhile; if it is cut, somebody asks for another replay. Raises KafkaError,
+    StorageFault.
+    """
+    cuts, log = holds.cuts, holds.partition.log
+    book, offset = HoldBook(), holds.replay_offset
+    while holds.cuts == cuts and not log.is_closed:
+        end = log.log_end_offset
+        if offset >= end:
+            holds.adopt(book)
+            return
+        found = log.read(offset, max_bytes=HOLD_REPLAY_BYTES, end_offset=end)
+        chunks = found.chunks if found.load is None else await disk.run(found.load)
+        for chunk in chunks:
+            view = memoryview(chunk)
+            for position, header in iter_headers(view):
+                if concerns_holds(header):
+                    book.fold(events_of(view[position:], header), offset=header.next_offset)
+                offset = header.next_offset
+            await next_turn()

@@ -1,0 +1,280 @@
+"""Delivers holds when they are due, in the partitions that this broker leads.
+
+A timer per partition wakes it at the next due time. What is due is read from the log, written as
+one batch of ours and appended; the same append closes the holds. So a hold is released whole or not
+at all, and never twice: if the batch is lost, so is the end of its holds, and whoever leads next
+releases them. Nothing is released without a lease, or while a client's acks=all would be refused.
+
+Between reading and appending a command may have moved or cancelled a hold: the book is asked again
+in the turn of the append.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import takewhile
+from typing import final
+
+from tidemill.core.clock import Clock
+from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.limits import RELEASE_BYTES_MAX, RELEASE_RECORDS_MAX
+from tidemill.core.logs import RateLimit, shown
+from tidemill.core.loop.pacing import Pacer, next_turn
+from tidemill.core.loop.timers import LoopTimers, Timer
+from tidemill.core.telemetry import Telemetry
+from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.replication.holding.held_batches import make_carried, make_release
+from tidemill.replication.holding.hold_host import HoldHost
+from tidemill.replication.holding.hold_replay import replay
+from tidemill.replication.holding.partition_holds import PartitionHolds
+from tidemill.storage.files.disk import Buffer, Disk
+from tidemill.wire import compression
+from tidemill.wire.batch import read_header
+
+__all__ = ["Releaser"]
+
+log = logging.getLogger(__name__)
+
+ACKS_ALL = -1
+RETRY_S = 0.5
+"""After a refusal: there is no lease, too few replicas are in sync, or the disk is busy."""
+WAIT_S_MAX = 5.0
+"""The wall clock may be set while a timer runs."""
+READS_PER_SLICE = 32
+CARRY_INTERVAL_S = 30.0
+LIVE_SHARE_MIN = 4
+"""Files that retention would drop stay while a quarter of them or more is held: carrying that for
+ever would cost more than the files."""
+
+
+@final
+class Releaser:
+    """The loops of one broker that release what is due and rebuild books."""
+
+    def __init__(
+        self,
+        host: HoldHost,
+        disk: Disk,
+        *,
+        clock: Clock,
+        timers: LoopTimers,
+        telemetry: Telemetry,
+    ) -> None:
+        self._host = host
+        self._disk = disk
+        self._clock = clock
+        self._timers = timers
+        self._telemetry = telemetry
+        self._armed: dict[PartitionHolds, Timer] = {}
+        """One timer per partition that holds something and is led here."""
+        self._fault_log = RateLimit()
+        self._woken = asyncio.Event()
+        self._replay_woken = asyncio.Event()
+        host.wake = self._wake
+
+    def _wake(self) -> None:
+        if self._host.to_look_at:
+            self._woken.set()
+        if self._host.to_replay:
+            self._replay_woken.set()
+
+    # --- replays ---------------------------------------------------------------------------------
+
+    async def run_replays(self) -> None:
+        """Rebuild the books that are behind their logs, one after the other, forever."""
+        while True:
+            await self._replay_woken.wait()
+            self._replay_woken.clear()
+            await self.replay_wanted()
+
+    async def replay_wanted(self) -> None:
+        """Rebuild all books that are behind now."""
+        while self._host.to_replay:
+            holds = next(iter(self._host.to_replay))
+            del self._host.to_replay[holds]
+            await self._replay(holds)
+            await next_turn()
+
+    async def _replay(self, holds: PartitionHolds) -> None:
+        if holds.is_whole or holds.partition.offline or holds.partition.log.is_closed:
+            return
+        try:
+            await replay(holds, self._disk)
+        except (KafkaError, StorageFault) as error:
+            self._note(holds, error)
+            self._timers.add_after(RETRY_S, partial(self._host.replay, holds))
+
+    # --- releases --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Release what is due, forever."""
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            await self.release_due()
+
+    async def release_due(self) -> None:
+        """Release what is due now in the partitions that are to be looked at."""
+        while self._host.to_look_at:
+            holds = next(iter(self._host.to_look_at))
+            del self._host.to_look_at[holds]
+            await self._look_at(holds)
+            await next_turn()
+
+    async def _look_at(self, holds: PartitionHolds) -> None:
+        timer = self._armed.pop(holds, None)
+        if timer is not None:
+            timer.cancel()
+        partition = holds.partition
+        if not partition.is_leader or not holds.is_whole or holds not in self._host.partitions:
+            return
+        due = holds.due()
+        if not due:
+            self._arm(holds, holds.ms_until_due())
+            return
+        try:
+            await self._release(holds, due)
+        except (KafkaError, StorageFault) as error:
+            self._note(holds, error)
+            self._arm(holds, int(RETRY_S * 1000))
+            return
+        self._host.look_at(holds)
+
+    def _note(self, holds: PartitionHolds, error: KafkaError | StorageFault) -> None:
+        expected = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
+        if isinstance(error, KafkaError) and error.code in expected:
+            return
+        name = f"{holds.partition.name.topic}-{holds.partition.name.partition}"
+        if self._fault_log.allows(name, self._clock.monotonic()):
+            log.error("%s: what is held cannot be read or written: %s", name, shown(error))
+
+    def _arm(self, holds: PartitionHolds, wait_ms: int | None) -> None:
+        if wait_ms is not None:
+            wait_s = min(wait_ms / 1000, WAIT_S_MAX)
+            self._armed[holds] = self._timers.add_exactly_after(
+                wait_s, partial(self._host.look_at, holds)
+            )
+
+    async def _release(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:
+        holds.partition.check_writable(ACKS_ALL)
+        to_plan = [hold for hold in due if hold.needs_plan]
+        if to_plan:
+            await self._carry(holds, to_plan)
+            return
+        stored, codec = await self._read(holds, due)
+        now_ms = self._clock.wall_ms()
+        build = partial(
+            make_release, stored, now_ms=now_ms, wall_ms=self._host.wall_ms(), codec=codec
+        )
+        if self._append(holds, due, await self._disk.run(build), now_ms):
+            self._count_released(holds, due)
+
+    # --- carries ---------------------------------------------------------------------------------
+
+    async def run_carries(self) -> None:
+        """Carry holds out of the way of retention, forever."""
+        while True:
+            await asyncio.sleep(CARRY_INTERVAL_S)
+            await self.carry_expired()
+
+    async def carry_expired(self) -> None:
+        """Look at every partition that is led here once."""
+        for holds in list(self._host.partitions):
+            try:
+                await self._carry_expired(holds)
+            except (KafkaError, StorageFault) as error:
+                self._note(holds, error)
+
+    async def _carry_expired(self, holds: PartitionHolds) -> None:
+        """Carry what lies in files that are to go, if that is little of them."""
+        partition = holds.partition
+        if not partition.is_leader or not holds.is_whole or not holds.book.pending:
+            return
+        find = partial(
+            partition.log.expired,
+            now_ms=self._clock.wall_ms(),
+            end_offset=partition.high_watermark,
+        )
+        end_offset, size_bytes = await self._disk.run(find)
+        old = list(takewhile(lambda hold: hold.offset < end_offset, holds.book.held()))
+        if sum(hold.size_bytes for hold in old) * LIVE_SHARE_MIN >= size_bytes:
+            return
+        for some in _in_batches(old):
+            partition.check_writable(ACKS_ALL)
+            await self._carry(holds, some)
+            await next_turn()
+
+    async def _carry(self, holds: PartitionHolds, some: Sequence[Hold]) -> None:
+        """Write copies of these holds to the end of the log, those of new schedules with a tick."""
+        stored, codec = await self._read(holds, some)
+        now_ms = self._clock.wall_ms()
+        build = partial(
+            make_carried,
+            stored,
+            now_ms=now_ms,
+            wall_ms=self._host.wall_ms(),
+            stamp_ms=holds.steady_ms(),
+            codec=codec,
+        )
+        if self._append(holds, some, await self._disk.run(build), now_ms):
+            self._telemetry.holds_carried += len(some)
+
+    def _append(
+        self, holds: PartitionHolds, some: Sequence[Hold], batch: bytearray, now_ms: int
+    ) -> bool:
+        """Append a batch of these holds; False: one of them has changed since it was read.
+
+        Whoever called looks again.
+        """
+        if not holds.is_whole or any(holds.book.find(hold.ticket) != hold for hold in some):
+            return False
+        holds.partition.append_ours(batch, now_ms=now_ms)
+        return True
+
+    async def _read(
+        self, holds: PartitionHolds, some: Sequence[Hold]
+    ) -> tuple[list[tuple[Hold, Buffer]], int]:
+        """Each hold, in the same order, with the batch that it lies in; and the codec to use."""
+        partition = holds.partition
+        pacer = Pacer(READS_PER_SLICE)
+        batches: dict[int, Buffer] = {}
+        chunk: Buffer = b""
+        end_offset, codec = -1, compression.NONE
+        for hold in sorted(some, key=lambda one: one.offset):
+            if hold.offset >= end_offset:
+                await pacer.step()
+                found = partition.log.read(
+                    hold.offset, max_bytes=1, end_offset=partition.log.log_end_offset
+                )
+                chunks = found.chunks if found.load is None else await self._disk.run(found.load)
+                chunk = chunks[0]
+                header = read_header(chunk)
+                end_offset, codec = header.next_offset, header.codec
+            batches[hold.offset] = chunk
+        if partition.settings.policy.compression != "producer":
+            codec = compression.CODEC_IDS[partition.settings.policy.compression]
+        return [(hold, batches[hold.offset]) for hold in some], codec
+
+    def _count_released(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:
+        telemetry = self._telemetry
+        telemetry.holds_released += len(due)
+        now = {axis: holds.now_ms(axis) for axis in Axis}
+        for hold in due:
+            telemetry.hold_lateness.observe(max(0, now[hold.axis] - hold.due_ms) / 1000)
+
+
+def _in_batches(holds: Sequence[Hold]) -> Iterator[list[Hold]]:
+    """Split holds into as many as fit one batch each; a batch has at least one."""
+    some: list[Hold] = []
+    size_bytes = 0
+    for hold in holds:
+        size_bytes += hold.size_bytes
+        if some and (len(some) == RELEASE_RECORDS_MAX or size_bytes > RELEASE_BYTES_MAX):
+            yield some
+            some, size_bytes = [], hold.size_bytes
+        some.append(hold)
+    if some:
+        yield some

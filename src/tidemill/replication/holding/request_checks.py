@@ -1,0 +1,100 @@
+"""Whether a topic and its holds allow what a client's batch asks for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.delivery.holds.events import Ending
+from tidemill.delivery.holds.hold_book import HoldBook
+from tidemill.delivery.holds.hold_headers import Target
+from tidemill.delivery.intake import Command, HeldRecord, Requests, refused_records
+from tidemill.replication.holding.hold_policy import HoldPolicy
+from tidemill.wire.batch import BatchHeader
+
+__all__ = ["are_all_due", "check_commands", "check_held"]
+
+
+def are_all_due(requests: Requests, *, wall_ms: int) -> bool:
+    """Whether every record that asks for a time may be delivered at once."""
+    return all(
+        one.schedule is None
+        and not one.delay_ms
+        and (one.deliver_at_ms is None or one.deliver_at_ms <= wall_ms)
+        for one in requests.held
+    )
+
+
+def check_held(
+    requests: Requests, header: BatchHeader, book: HoldBook, policy: HoldPolicy, *, wall_ms: int
+) -> None:
+    """KafkaError unless the topic has room for these held records, until they are due."""
+    if not policy.is_enabled:
+        why = "the topic has no delay (tidemill.delay.enable)"
+        raise refused_records([(one.place, f"{one.request}: {why}") for one in requests.held])
+    _check_times(requests.held, policy, wall_ms)
+    if header.is_transactional:
+        why = "a schedule cannot be part of a transaction"
+        errors = [(one.place, why) for one in requests.held if one.schedule is not None]
+        if errors:
+            raise refused_records(errors)
+    if book.pending + len(requests.held) > policy.pending_max:
+        detail = f"the partition holds {book.pending} records (tidemill.delay.max.pending)"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
+    if book.pending_bytes + requests.section_bytes > policy.pending_bytes_max:
+        detail = f"the partition holds {book.pending_bytes} bytes"
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{detail} (tidemill.delay.max.pending.bytes)")
+
+
+def check_commands(
+    requests: Requests, header: BatchHeader, book: HoldBook, policy: HoldPolicy, *, wall_ms: int
+) -> None:
+    """KafkaError unless every command finds its hold, or repeats one that did."""
+    if header.is_transactional:
+        why = "a command cannot be part of a transaction"
+        raise refused_records([(one.place, why) for one in requests.commands])
+    moves = [one.move for one in requests.commands if one.move is not None]
+    _check_times(moves, policy, wall_ms)
+    cancelled: set[Target] = set()
+    errors = []
+    for command in requests.commands:
+        fault = _try_find_fault(command, book, cancelled)
+        if fault is not None:
+            errors.append((command.place, f"tidemill.target={_shown(command.target)}: {fault}"))
+        elif command.move is None:
+            cancelled.add(command.target)
+    if errors:
+        raise refused_records(errors)
+
+
+def _try_find_fault(command: Command, book: HoldBook, cancelled: set[Target]) -> str | None:
+    """Why a command cannot be carried out."""
+    target = command.target
+    found = book.find(target) if isinstance(target, int) else book.find_id(target)
+    if found is not None and not (command.move is not None and target in cancelled):
+        return None
+    match book.ending_of(target):
+        case Ending.RELEASED:
+            return "delivered already"
+        case Ending.CANCELLED if command.move is None:
+            return None
+        case Ending.CANCELLED:
+            return "cancelled already"
+    return "cancelled already" if target in cancelled else "nothing is held under it"
+
+
+def _check_times(held: Sequence[HeldRecord], policy: HoldPolicy, wall_ms: int) -> None:
+    limit = policy.delay_max_ms
+    errors = []
+    for one in held:
+        delay_ms = one.delay_ms
+        if one.deliver_at_ms is not None:
+            delay_ms = one.deliver_at_ms - wall_ms
+        if delay_ms is not None and delay_ms > limit:
+            errors.append((one.place, f"{one.request}: more than {limit} ms ahead"))
+    if errors:
+        raise refused_records(errors)
+
+
+def _shown(target: Target) -> str:
+    return str(target) if isinstance(target, int) else ascii(target.decode("utf-8", "replace"))

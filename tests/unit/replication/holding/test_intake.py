@@ -1,0 +1,215 @@
+"""What clients ask for by headers: taken whole, or refused whole with the records at fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.support.coroutines import run
+from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message_id, move
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import BATCH_SCHEDULES_MAX, HELD_BATCH_RECORDS_MAX
+from tidemill.replication.holding.hold_policy import HoldPolicy
+from tidemill.testing.manual_clock import ManualClock
+from tidemill.wire.produced_batch import InvalidRecords
+from tidemill.wire.records import Header
+
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture
+def leading():
+    return Replica(ManualClock()).lead()
+
+
+def refused(
+    leading: Replica, *records: tuple[bytes, list[Header]], **options: object
+) -> KafkaError:
+    """The refusal, after which nothing has changed."""
+    end = leading.partition.log.log_end_offset
+    with pytest.raises(KafkaError) as found:
+        leading.send(*records, **options)  # type: ignore[arg-type]
+    assert leading.partition.log.log_end_offset == end
+    return found.value
+
+
+def limit(leading: Replica, **keys: object) -> None:
+    policy = HoldPolicy(**keys)  # type: ignore[arg-type]
+    settings = replace(leading.partition.settings, holds=policy)
+    leading.partition.set_settings(settings)
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ([("tidemill.delay-ms", b"ten")], "tidemill.delay-ms='ten': expected a number"),
+        ([("tidemill.delay-ms", b"-1")], "tidemill.delay-ms='-1': expected a number"),
+        ([("tidemill.delay-ms", None)], "tidemill.delay-ms=null: expected a number"),
+        ([("tidemill.deliver-at", b"9" * 30)], "tidemill.deliver-at='999"),
+        ([("tidemill.deliver-at", b"\xff")], "tidemill.deliver-at='\\ufffd': expected"),
+        ([delay(1), deliver_at(1)], "exclude each other"),
+        ([delay(401 * DAY_MS)], "tidemill.delay-ms=34646400000: more than"),
+        ([deliver_at(10_000 * 365 * DAY_MS)], "more than"),
+        ([delay(1_000), message_id(b"x" * 256)], "tidemill.message-id="),
+        ([delay(1_000), message_id(b"")], "tidemill.message-id="),
+        ([("tidemill.schedule", b"* * * * *")], "needs a tidemill.message-id"),
+        ([("tidemill.schedule", b"soon"), message_id(b"m")], "tidemill.schedule='soon'"),
+        ([("tidemill.schedule", b"\xff"), message_id(b"m")], "tidemill.schedule="),
+        ([("tidemill.schedule", b"* * * * *"), message_id(b"m"), delay(5)], "no other time"),
+        ([("tidemill.half", b"group")], "tidemill.half is not offered"),
+        ([("tidemill.only-group", b"g")], "tidemill.only-group is not offered"),
+        ([("tidemill.command", b"stop"), ("tidemill.target", b"1")], "tidemill.command='stop'"),
+        ([("tidemill.command", b"cancel")], "tidemill.target=null"),
+        ([*cancel(b"1"), delay(1)], "cancel has no time"),
+        ([("tidemill.command", b"move"), ("tidemill.target", b"1")], "needs tidemill.deliver-at"),
+        (cancel(b"99"), "tidemill.target=99: nothing is held"),
+        (cancel(b"nobody"), "tidemill.target='nobody': nothing is held"),
+    ],
+)
+def test_bad_requests_are_refused_with_header_and_value(leading, headers, why):
+    refusal = refused(leading, (b"good", [delay(5)]), (b"bad", headers), (b"plain", []))
+    assert isinstance(refusal, InvalidRecords)
+    assert refusal.code is ErrorCode.INVALID_RECORD
+    ((place, text),) = refusal.record_errors
+    assert place == 1
+    assert why in text
+
+
+def test_other_headers_of_our_names_are_data(leading):
+    leading.send((b"forwarded", [("tidemill.ticket", b"5"), ("tidemill.due", b"9")]))
+    assert leading.values() == [b"forwarded"]
+
+
+def test_a_topic_without_delay_refuses_it(leading):
+    limit(leading, is_enabled=False)
+    refusal = refused(leading, (b"later", [delay(10)]))
+    assert "tidemill.delay.enable" in refusal.detail
+    leading.send((b"plain", []))
+
+
+def test_a_full_partition_refuses_more(leading):
+    limit(leading, pending_max=2)
+    leading.send((b"a", [delay(1_000)]), (b"b", [delay(1_000)]))
+    refusal = refused(leading, (b"c", [delay(1_000)]))
+    assert refusal.code is ErrorCode.POLICY_VIOLATION
+    assert "tidemill.delay.max.pending" in refusal.detail
+    leading.send((b"", cancel(b"0")))
+    leading.send((b"c", [delay(1_000)]))
+
+
+def test_a_partition_that_holds_too_many_bytes_refuses_more(leading):
+    limit(leading, pending_bytes_max=3_000)
+    leading.send((b"a" * 2_000, [delay(1_000)]))
+    refusal = refused(leading, (b"b" * 2_000, [delay(1_000)]))
+    assert refusal.code is ErrorCode.POLICY_VIOLATION
+    assert "tidemill.delay.max.pending.bytes" in refusal.detail
+
+
+def test_a_batch_too_long_to_open_on_every_replica_is_refused(leading):
+    records = [(b"", [delay(1)] if n == 0 else []) for n in range(HELD_BATCH_RECORDS_MAX + 1)]
+    assert refused(leading, *records).code is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_a_batch_of_very_many_schedules_is_refused(leading):
+    line = ("tidemill.schedule", b"0 0 1 1 *")
+    records = [(b"", [line, message_id(b"%d" % n)]) for n in range(BATCH_SCHEDULES_MAX + 1)]
+    assert refused(leading, *records).code is ErrorCode.INVALID_RECORD
+
+
+def test_a_record_that_a_release_could_not_hold_is_refused(leading):
+    leading.partition.set_settings(replace(leading.partition.settings, segment_bytes=2_000))
+    refusal = refused(leading, (b"x" * 1_800, [delay(10)]))
+    assert refusal.code is ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def test_what_is_cancelled_never_comes(leading):
+    async def scenario():
+        leading.send((b"a", [delay(10)]), (b"b", [delay(10), message_id(b"m")]))
+        leading.send((b"", cancel(b"0")))
+        leading.send((b"", cancel(b"m")))
+        await leading.pass_time(60)
+        assert leading.values() == []
+
+    run(scenario())
+
+
+def test_the_same_cancel_again_succeeds(leading):
+    leading.send((b"a", [delay(10_000)]))
+    leading.send((b"", cancel(b"0")))
+    leading.send((b"", cancel(b"0")))
+    refusal = refused(leading, (b"", move(b"0", delay(1))))
+    assert "cancelled already" in refusal.detail
+
+
+def test_what_was_delivered_cannot_be_cancelled_or_moved(leading):
+    async def scenario():
+        leading.send((b"a", [delay(10)]))
+        await leading.pass_time(1)
+        assert "delivered already" in refused(leading, (b"", cancel(b"0"))).detail
+        assert "delivered already" in refused(leading, (b"", move(b"0", delay(5)))).detail
+
+    run(scenario())
+
+
+def test_commands_need_acks_all_and_no_transaction(leading):
+    leading.send((b"a", [delay(10_000)]))
+    refusal = refused(leading, (b"", cancel(b"0")), acks=1)
+    assert refusal.code is ErrorCode.INVALID_REQUIRED_ACKS
+    identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
+    assert "transaction" in refused(leading, (b"", cancel(b"0")), **identity).detail
+    line = ("tidemill.schedule", b"0 0 1 1 *")
+    held = (b"", [line, message_id(b"m")])
+    assert "transaction" in refused(leading, held, **identity).detail
+
+
+def test_a_move_beyond_the_limit_is_refused(leading):
+    leading.send((b"a", [delay(10_000)]))
+    assert "more than" in refused(leading, (b"", move(b"0", delay(500 * DAY_MS)))).detail
+
+
+def test_after_a_cancel_in_the_same_batch_nothing_is_moved(leading):
+    leading.send((b"a", [delay(10_000)]))
+    refusal = refused(leading, (b"", cancel(b"0")), (b"", move(b"0", delay(5))))
+    assert isinstance(refusal, InvalidRecords)
+    assert [place for place, _ in refusal.record_errors] == [1]
+
+
+# --- schedules -----------------------------------------------------------------------------------
+
+
+def test_each_tick_comes_once_and_of_missed_ones_one(leading):
+    async def scenario():
+        leading.send((b"tick", [("tidemill.schedule", b"* * * * *"), message_id(b"m")]))
+        await leading.work()
+        assert leading.values() == []
+        await leading.pass_time(60)
+        assert leading.values() == [b"tick"]
+        await leading.pass_time(60)
+        assert leading.values() == [b"tick"] * 2
+        await leading.pass_time(600)
+        assert leading.values() == [b"tick"] * 3
+        await leading.pass_time(59)
+        assert leading.values() == [b"tick"] * 4
+        leading.send((b"", cancel(b"m")))
+        await leading.pass_time(600)
+        assert leading.values() == [b"tick"] * 4
+
+    run(scenario())
+
+
+def test_a_schedule_goes_on_under_the_next_leader(leading):
+    async def scenario():
+        leading.send((b"tick", [("tidemill.schedule", b"* * * * *"), message_id(b"m")]))
+        await leading.work()
+        await leading.pass_time(60)
+        again = Replica(leading.clock, leading.partition.log).lead(epoch=1)
+        await again.work()
+        assert again.values() == [b"tick"]
+        await again.pass_time(60)
+        assert again.values() == [b"tick"] * 2
+
+    run(scenario())

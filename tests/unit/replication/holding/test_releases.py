@@ -1,0 +1,327 @@
+"""Held records are delivered when due, once, by whoever leads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.coroutines import run
+from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message_id, move
+from tests.support.partitions import OWN, SECOND, Lease
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.testing.manual_clock import ManualClock
+from tidemill.wire.marks import is_ours, is_veiled
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def leading(clock):
+    return Replica(clock).lead()
+
+
+def test_a_delayed_record_is_seen_when_its_time_has_passed_and_not_before(leading):
+    async def scenario():
+        leading.send((b"later", [delay(1_000)]), (b"now", []))
+        await leading.pass_time(0.999)
+        assert leading.values() == [b"now"]
+        await leading.pass_time(0.001)
+        assert leading.values() == [b"now", b"later"]
+        await leading.pass_time(10)
+        assert leading.values() == [b"now", b"later"]
+
+    run(scenario())
+
+
+def test_a_reader_passes_what_is_held(leading):
+    leading.send((b"a", []), (b"held", [delay(1_000)]))
+    leading.send((b"held", [delay(1_000)]))
+    leading.send((b"b", []))
+    assert [(one.value, one.offset) for one in leading.seen()] == [(b"a", 0), (b"b", 3)]
+    assert leading.seen(1)[0].offset == 3
+
+
+def test_times_of_the_records_beside_a_held_one_stay(leading, clock):
+    sent_ms = clock.wall_ms() - 5_000
+    leading.send((b"a", []), (b"held", [delay(1_000)]), timestamp=sent_ms)
+    assert [one.timestamp for one in leading.seen()] == [sent_ms]
+
+
+def test_a_release_says_what_it_was(leading, clock):
+    async def scenario():
+        sent_ms = clock.wall_ms()
+        leading.send((b"x", []))
+        forwarded = [("tidemill.ticket", b"77"), ("mine", b"1"), delay(500), message_id(b"m")]
+        leading.send((b"later", forwarded))
+        await leading.pass_time(2)
+        released = leading.seen()[-1]
+        assert released.timestamp == sent_ms + 2_000
+        assert sorted(released.headers) == [
+            ("mine", b"1"),
+            ("tidemill.due", b"%d" % (sent_ms + 500)),
+            ("tidemill.message-id", b"m"),
+            ("tidemill.sent-at", b"%d" % sent_ms),
+            ("tidemill.ticket", b"1"),
+        ]
+        assert is_ours(leading.stored()[-1])
+        assert not is_veiled(leading.stored()[-1])
+
+    run(scenario())
+
+
+def test_releases_come_by_due_time_and_then_by_ticket_in_one_batch(leading):
+    async def scenario():
+        leading.send((b"third", [delay(3)]), (b"first", [delay(1)]), (b"second", [delay(1)]))
+        await leading.pass_time(1)
+        assert leading.values() == [b"first", b"second", b"third"]
+        assert leading.stored()[-1].record_count == 3
+
+    run(scenario())
+
+
+def test_a_batch_that_is_due_already_stays_as_it_was_sent(leading, clock):
+    leading.send((b"past", [deliver_at(clock.wall_ms() - 1)]), (b"at once", [delay(0)]))
+    assert leading.values() == [b"past", b"at once"]
+    assert not is_veiled(leading.stored()[0])
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_held_records_of_any_codec_are_released(leading, codec):
+    async def scenario():
+        records = [(b"%05d" % n * 20, [delay(10)] if n % 2 else []) for n in range(400)]
+        leading.send(*records, codec=codec)
+        assert leading.values() == [value for value, headers in records if not headers]
+        await leading.pass_time(1)
+        assert leading.values()[200:] == [value for value, headers in records if headers]
+
+    run(scenario())
+
+
+# --- clocks --------------------------------------------------------------------------------------
+
+
+def test_I31_a_wall_clock_that_jumps_shortens_no_delay(leading, clock):
+    async def scenario():
+        leading.send((b"later", [delay(60_000)]))
+        clock.jump_wall(3_600_000)
+        await leading.pass_time(59)
+        assert leading.values() == []
+        await leading.pass_time(1)
+        assert leading.values() == [b"later"]
+
+    run(scenario())
+
+
+def test_a_changed_in_sync_set_does_not_start_steady_time_again(leading, clock):
+    async def scenario():
+        leading.send((b"later", [delay(60_000)]))
+        for _ in range(80):  # too little at a time to be doubted
+            clock.jump_wall(50_000)
+            await leading.pass_time(0.5)
+            leading.lead(isr=(OWN,))
+        assert leading.values() == []
+
+    run(scenario())
+
+
+def test_I31_a_wall_clock_set_back_makes_late_and_loses_nothing(leading, clock):
+    async def scenario():
+        leading.send((b"at", [deliver_at(clock.wall_ms() + 10_000)]))
+        clock.jump_wall(-3_600_000)
+        await leading.pass_time(20)
+        assert leading.values() == []
+        await leading.pass_time(3_600)
+        assert leading.values() == [b"at"]
+
+    run(scenario())
+
+
+def test_I31_a_wall_clock_that_is_suddenly_ahead_is_believed_after_ten_minutes(leading, clock):
+    async def scenario():
+        leading.send((b"at", [deliver_at(clock.wall_ms() + 3_600_000)]))
+        clock.jump_wall(3_600_000)
+        await leading.work()
+        for _ in range(9):
+            await leading.pass_time(60)
+            assert leading.values() == []
+        await leading.pass_time(60)
+        await leading.pass_time(1)
+        assert leading.values() == [b"at"]
+        assert leading.host.clock_steps == 1
+
+    run(scenario())
+
+
+# --- who may release -----------------------------------------------------------------------------
+
+
+def test_nothing_is_released_without_a_lease(clock):
+    async def scenario():
+        lease = Lease()
+        leading = Replica(clock, lease=lease).lead()
+        leading.send((b"later", [delay(1)]))
+        lease.may_act = False
+        await leading.pass_time(1)
+        assert leading.values() == []
+        lease.may_act = True
+        await leading.work()
+        assert leading.values() == [b"later"]
+
+    run(scenario())
+
+
+def test_nothing_is_released_while_acks_all_is_refused(clock):
+    async def scenario():
+        leading = Replica(clock, in_sync_min=2).lead(isr=(OWN, SECOND))
+        leading.send((b"later", [delay(1)]))
+        leading.lead(isr=(OWN,), epoch=1)
+        await leading.pass_time(1)
+        assert leading.values() == []
+
+    run(scenario())
+
+
+def test_a_follower_knows_what_is_held_and_releases_it_when_it_leads(clock):
+    async def scenario():
+        first, second = Replica(clock).lead(), Replica(clock)
+        second.follow(epoch=0)
+        first.send((b"soon", [delay(10)]), (b"late", [delay(60_000)]), (b"plain", []))
+        await first.pass_time(1)
+        second.copy_from(first)
+        await second.work()
+        assert second.values() == [b"plain", b"soon"]
+        second.lead(epoch=1)
+        await second.pass_time(60)
+        assert second.values() == [b"plain", b"soon", b"late"]
+
+    run(scenario())
+
+
+def test_I32_a_release_that_was_not_copied_is_made_by_the_next_leader_once(clock):
+    async def scenario():
+        first, second = Replica(clock).lead(), Replica(clock)
+        second.follow(epoch=0)
+        first.send((b"later", [delay(1_000)]))
+        second.copy_from(first)
+        await second.work()
+        await first.pass_time(1)
+        assert first.values() == [b"later"]
+        second.lead(epoch=1)
+        await second.work()
+        assert second.values() == [b"later"]
+        first.follow(epoch=1)
+        cut = first.partition.as_follower.plan_truncation(0, 1)
+        assert cut is not None
+        assert first.partition.as_follower.begin_cut(cut)
+        assert first.values() == []
+        first.copy_from(second)
+        await first.work()
+        first.lead(epoch=2)
+        await first.pass_time(60)
+        assert first.values() == [b"later"]
+
+    run(scenario())
+
+
+def test_I32_a_hold_whose_release_was_cut_is_open_again(clock):
+    async def scenario():
+        first = Replica(clock).lead()
+        first.send((b"later", [delay(1_000)]))
+        await first.pass_time(1)
+        first.follow(epoch=1)
+        first.partition.log.truncate_to(1)
+        first.holds.was_cut()
+        await first.work()
+        assert first.holds.book.pending == 1
+        first.lead(epoch=2)
+        await first.work()
+        assert first.values() == [b"later"]
+
+    run(scenario())
+
+
+def test_a_start_reads_what_is_held_from_the_log(leading, clock):
+    async def scenario():
+        leading.send((b"plain", []))
+        leading.send((b"gone", [delay(1_000)]), (b"later", [delay(50_000)]))
+        await leading.pass_time(2)
+        again = Replica(clock, leading.partition.log)
+        assert not again.holds.is_whole
+        again.lead(epoch=1)
+        with pytest.raises(KafkaError) as refused:
+            again.send((b"early", [delay(5)]))
+        assert refused.value.code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+        await again.work()
+        assert again.values() == [b"plain", b"gone"]
+        await again.pass_time(48)
+        assert again.values() == [b"plain", b"gone", b"later"]
+
+    run(scenario())
+
+
+# --- transactions --------------------------------------------------------------------------------
+
+
+def end_transaction(leading, *, is_commit):
+    leading.partition.append_marker(
+        7, 0, is_commit=is_commit, coordinator_epoch=1, now_ms=leading.clock.wall_ms()
+    )
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_held_record_of_a_transaction_waits_for_its_end(leading, is_commit):
+    async def scenario():
+        identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        leading.send((b"later", [delay(1_000)]), transactional=True, **identity)
+        await leading.pass_time(5)
+        assert leading.values() == []
+        end_transaction(leading, is_commit=is_commit)
+        await leading.work()
+        assert leading.values() == ([b"later"] if is_commit else [])
+        assert not leading.holds.book.pending
+
+    run(scenario())
+
+
+def test_a_retry_of_an_idempotent_producer_holds_nothing_twice(leading):
+    async def scenario():
+        identity = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        first = leading.send((b"later", [delay(1_000)]), **identity)
+        await leading.pass_time(0.5)
+        again = leading.send((b"later", [delay(1_000)]), **identity)
+        assert again.duplicate
+        assert again.base_offset == first.base_offset
+        await leading.pass_time(5)
+        assert leading.values() == [b"later"]
+
+    run(scenario())
+
+
+# --- commands against releases -------------------------------------------------------------------
+
+
+def test_what_is_cancelled_while_it_is_read_is_not_released(leading):
+    async def scenario():
+        leading.send((b"a", [delay(10)]), (b"b", [delay(10)]))
+        leading.disk.before = lambda: leading.send((b"", cancel(b"0")))
+        await leading.pass_time(1)
+        assert leading.values() == [b"b"]
+
+    run(scenario())
+
+
+def test_what_is_moved_comes_at_its_new_time_once(leading):
+    async def scenario():
+        leading.send((b"a", [delay(10_000), message_id(b"m")]))
+        leading.send((b"", move(b"m", delay(20_000))))
+        await leading.pass_time(19)
+        assert leading.values() == []
+        leading.send((b"", move(b"0", delay(500))))
+        await leading.pass_time(0.6)
+        assert leading.values() == [b"a"]
+        await leading.pass_time(60)
+        assert leading.values() == [b"a"]
+
+    run(scenario())
