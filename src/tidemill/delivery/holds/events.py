@@ -203,7 +203,7 @@ def _hold(
         axis,
         offset,
         size_bytes,
-        headers.get(MESSAGE_ID),
+        headers.get(MESSAGE_ID) or None,
         None if schedule is None else schedule.decode("utf-8", "replace"),
     )
 

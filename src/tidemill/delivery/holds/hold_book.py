@@ -19,13 +19,11 @@ forgets, and the caller folds again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from heapq import merge
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never, final
 
-from tidemill.core.limits import HOLD_ENDINGS_MAX
+from tidemill.core.limits import HOLD_ENDINGS_MAX, HOLD_TABLE_MAX
 from tidemill.delivery.holds.copy_pins import CopyPins
-from tidemill.delivery.holds.due_queue import DueQueue
 from tidemill.delivery.holds.events import (
     Carried,
     Closed,
@@ -37,7 +35,9 @@ from tidemill.delivery.holds.events import (
     TransactionEnded,
 )
 from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.delivery.holds.hold_headers import Target
+from tidemill.delivery.holds.hold_shelves import HoldShelves, Spill
 from tidemill.delivery.holds.undecided_holds import UndecidedHolds
 
 __all__ = ["HoldBook"]
@@ -47,7 +47,10 @@ __all__ = ["HoldBook"]
 class HoldBook:
     """The open holds of one partition, and those that wait for the end of their transaction."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, serial: int = 0, table_max: int = HOLD_TABLE_MAX) -> None:
+        self._table_max = table_max
+        self._next_serial = serial
+        """Of the shelves: runs that are being written when the log is cut belong to nobody."""
         self.next_offset = 0
         """Everything below is folded in."""
         self.pending_bytes = 0
@@ -58,13 +61,8 @@ class HoldBook:
 
     def _clear(self) -> None:
         self.pending_bytes = 0
-        self._open: dict[int, Hold] = {}
+        self._open = HoldShelves(serial=self._next_serial, table_max=self._table_max)
         self._undecided = UndecidedHolds()
-        self._copies: OrderedDict[int, int] = OrderedDict()
-        """Offset of each newest copy, rising, and its ticket; also of undecided holds."""
-        self._queues = {axis: DueQueue() for axis in Axis}
-        self._ids: dict[bytes, set[int]] = {}
-        """Open tickets by message id."""
         self._endings: OrderedDict[Target, Ending] = OrderedDict()
         """The last ones, by ticket and by id: for answers alone, the fold does not look."""
 
@@ -81,16 +79,16 @@ class HoldBook:
             case Stamped(stamp_ms):
                 self.newest_stamp_ms = max(self.newest_stamp_ms, stamp_ms)
             case Opened(hold, producer_id):
-                self._add_copy(hold)
+                self.pending_bytes += hold.size_bytes
                 if producer_id is None:
                     self._replace_schedule(hold, end_offset)
-                    self._open_hold(hold)
+                    self._open.put(hold)
                 else:
                     self._undecided.add(producer_id, hold)
             case Carried(hold):
                 self._end(hold.ticket, end_offset)
-                self._add_copy(hold)
-                self._open_hold(hold)
+                self.pending_bytes += hold.size_bytes
+                self._open.put(hold)
             case Moved(target, due_ms, axis):
                 self._move(target, due_ms, axis)
             case Closed(target, ending):
@@ -100,37 +98,33 @@ class HoldBook:
             case _:
                 assert_never(event)
 
-    def _open_hold(self, hold: Hold) -> None:
-        self._open[hold.ticket] = hold
-        self._queues[hold.axis].put(hold.ticket, hold.due_ms)
-        if hold.message_id is not None:
-            self._ids.setdefault(hold.message_id, set()).add(hold.ticket)
-
     def _replace_schedule(self, hold: Hold, end_offset: int) -> None:
         """A new schedule takes the place of the one with the same id."""
         if hold.schedule is None or hold.message_id is None:
             return
-        for ticket in sorted(self._ids.get(hold.message_id, ())):
-            if self._open[ticket].schedule is not None:
-                self._close(ticket, Ending.CANCELLED, end_offset)
+        for older in self._open.find_id(hold.message_id):
+            if older.schedule is not None:
+                self._close(older.ticket, Ending.CANCELLED, end_offset)
 
     def _move(self, target: Target, due_ms: int, axis: Axis) -> None:
         hold = self._find_target(target)
         if hold is None:
             return
         moved = hold._replace(due_ms=due_ms, axis=axis)
-        if hold.ticket not in self._open:
+        if self._open.take(hold.ticket) is None:
             self._undecided.replace(moved)
-            return
-        self._queues[hold.axis].drop(hold.ticket)
-        self._queues[axis].put(hold.ticket, due_ms)
-        self._open[hold.ticket] = moved
+        else:
+            self._open.put(moved)
 
     def _close(self, target: Target, ending: Ending, end_offset: int) -> None:
-        hold = self._find_target(target)
+        if isinstance(target, bytes):
+            named = self.find_id(target)
+            if named is None:
+                return
+            target = named.ticket
+        hold = self._end(target, end_offset)
         if hold is None:
             return
-        self._end(hold.ticket, end_offset)
         self._remember(hold.ticket, ending)
         if hold.message_id is not None:
             self._remember(hold.message_id, ending)
@@ -138,45 +132,26 @@ class HoldBook:
     def _decide(self, producer_id: int, *, is_commit: bool, end_offset: int) -> None:
         for hold in self._undecided.take_all(producer_id):
             if is_commit:
-                self._open_hold(hold)
+                self._open.put(hold)
             else:
                 self._end_copy(hold, end_offset)
 
-    # --- the tables ------------------------------------------------------------------------------
-
-    def _add_copy(self, hold: Hold) -> None:
-        self._copies[hold.offset] = hold.ticket
-        self.pending_bytes += hold.size_bytes
-
-    def _end(self, ticket: int, end_offset: int) -> None:
+    def _end(self, ticket: int, end_offset: int) -> Hold | None:
         """Take a ticket out, open or undecided."""
-        hold = self._open.pop(ticket, None)
-        if hold is not None:
-            self._queues[hold.axis].drop(ticket)
-            self._forget_id(hold)
-        else:
-            hold = self._undecided.take(ticket)
+        hold = self._open.take(ticket) or self._undecided.take(ticket)
         if hold is not None:
             self._end_copy(hold, end_offset)
+        return hold
 
     def _end_copy(self, hold: Hold, end_offset: int) -> None:
         """A copy is no longer the newest of a pending hold; it stays until that is durable."""
-        del self._copies[hold.offset]
         self.pending_bytes -= hold.size_bytes
         self._pins.pin(hold.offset, end_offset=end_offset)
-
-    def _forget_id(self, hold: Hold) -> None:
-        if hold.message_id is None:
-            return
-        tickets = self._ids[hold.message_id]
-        tickets.remove(hold.ticket)
-        if not tickets:
-            del self._ids[hold.message_id]
 
     def _find_target(self, target: Target) -> Hold | None:
         if isinstance(target, bytes):
             return self.find_id(target)
-        return self._open.get(target) or self._undecided.find(target)
+        return self._open.find(target) or self._undecided.find(target)
 
     def _remember(self, target: Target, ending: Ending) -> None:
         self._endings[target] = ending
@@ -189,7 +164,7 @@ class HoldBook:
     @property
     def pending(self) -> int:
         """How many records are held, open and undecided ones."""
-        return len(self._copies)
+        return len(self._open) + len(self._undecided)
 
     def due(
         self, *, wall_ms: int, steady_ms: int, count_max: int, bytes_max: int
@@ -198,43 +173,37 @@ class HoldBook:
 
         They stay open: the release that is appended closes them.
         """
-        entries = merge(
-            self._queues[Axis.WALL].until(wall_ms, count_max),
-            self._queues[Axis.STEADY].until(steady_ms, count_max),
-        )
         found: list[Hold] = []
         size_bytes = 0
-        for _, ticket in entries:
-            hold = self._open[ticket]
+        for hold in self._open.due({Axis.WALL: wall_ms, Axis.STEADY: steady_ms}, count_max):
             size_bytes += hold.size_bytes
-            if found and (len(found) == count_max or size_bytes > bytes_max):
+            if found and size_bytes > bytes_max:
                 break
             found.append(hold)
         return found
 
     def next_due(self, axis: Axis) -> int | None:
         """The earliest due time of an axis."""
-        return self._queues[axis].first_due()
+        return self._open.first_due(axis)
 
     def find(self, ticket: int) -> Hold | None:
         """The open hold of a ticket."""
-        return self._open.get(ticket)
+        return self._open.find(ticket)
 
     def find_id(self, message_id: bytes) -> Hold | None:
         """The open hold with this id; of several the one with the highest copy."""
-        holds = [self._open[ticket] for ticket in self._ids.get(message_id, ())]
-        return max(holds, key=lambda hold: hold.offset, default=None)
+        return max(self._open.find_id(message_id), key=lambda hold: hold.offset, default=None)
 
     def ending_of(self, target: Target) -> Ending | None:
         """How the hold that a command names has ended, if that was not long ago."""
         return self._endings.get(target)
 
-    def held(self) -> Iterator[Hold]:
-        """The open holds, by the offset of their newest copy."""
-        for ticket in self._copies.values():
-            hold = self._open.get(ticket)
-            if hold is not None:
-                yield hold
+    def held(self, start: int = 0) -> Iterator[Hold]:
+        """The open holds whose newest copy is at `start` or behind, by the offset of that copy.
+
+        Read it before the next fold; who reads in parts goes on behind the last copy.
+        """
+        return self._open.held(start)
 
     # --- what must stay, and what a cut takes back ------------------------------------------------
 
@@ -244,11 +213,8 @@ class HoldBook:
 
     def floor(self) -> int | None:
         """The oldest copy that must stay: of a pending hold, or of one whose end may be cut."""
-        pinned = self._pins.lowest()
-        if not self._copies:
-            return pinned
-        oldest = next(iter(self._copies))
-        return oldest if pinned is None else min(oldest, pinned)
+        copies = self._open.oldest_copy(), self._undecided.oldest_copy(), self._pins.lowest()
+        return min([copy for copy in copies if copy is not None], default=None)
 
     def replay_from(self, offset: int) -> int:
         """From which offset the log has to be folded again after a cut at `offset`."""
@@ -260,7 +226,49 @@ class HoldBook:
     def cut(self, offset: int) -> None:
         """The log was cut at `offset`: forget all. Ask `replay_from` before; fold from there."""
         start = self.replay_from(offset)
+        self._next_serial = self._open.next_serial
         self._clear()
         self._pins.clear()
         self.newest_stamp_ms = 0
         self.next_offset = start
+
+    # --- runs: what a large book keeps in files --------------------------------------------------
+
+    def try_freeze(self) -> Spill | None:
+        """The holds to write as a run, if there are enough of them in memory."""
+        return self._open.try_freeze()
+
+    def adopt(self, serial: int, data: memoryview) -> bool:
+        """The run of a spill is in `data` now, a mapped file; False: nobody needs it any more."""
+        return self._open.adopt(serial, data)
+
+    def runs(self) -> list[int]:
+        """The serials of the runs in use: the files of all others may go."""
+        return self._open.runs()
+
+    def capture(self) -> HoldCapture:
+        """All that it knows, for a snapshot."""
+        holds, runs = self._open.captured()
+        return HoldCapture(
+            self.next_offset,
+            self.newest_stamp_ms,
+            self._pins.durable_offset,
+            self.pending_bytes,
+            holds,
+            runs,
+            list(self._undecided),
+            self._pins.captured(),
+        )
+
+    def restore(self, captured: HoldCapture, runs: Mapping[int, memoryview]) -> None:
+        """Make an empty book what it was when it was captured; `runs` are the files it had then.
+
+        ValueError if one of them is not what was captured; the book is worth nothing then.
+        """
+        self.next_offset = captured.next_offset
+        self.newest_stamp_ms = captured.newest_stamp_ms
+        self.pending_bytes = captured.pending_bytes
+        self._open.restore(captured.holds, [(one, runs[one.serial]) for one in captured.runs])
+        for producer_id, hold in captured.undecided:
+            self._undecided.add(producer_id, hold)
+        self._pins.restore(captured.pins, captured.durable_offset)

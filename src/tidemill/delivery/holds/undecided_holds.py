@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import final
 
@@ -15,7 +16,7 @@ class UndecidedHolds:
     """By ticket, and by the producer whose marker decides."""
 
     def __init__(self) -> None:
-        self._holds: dict[int, Hold] = {}
+        self._holds: OrderedDict[int, Hold] = OrderedDict()
         self._producers: dict[int, int] = {}
         self._tickets: dict[int, dict[int, None]] = {}
         """Of each producer, in the order of the log."""
@@ -35,6 +36,10 @@ class UndecidedHolds:
 
     def find(self, ticket: int) -> Hold | None:
         return self._holds.get(ticket)
+
+    def oldest_copy(self) -> int | None:
+        """Holds come in the order of the log, and none is carried before it is decided."""
+        return next((hold.offset for hold in self._holds.values()), None)
 
     def replace(self, hold: Hold) -> None:
         """The same ticket with another due time."""

@@ -1,0 +1,260 @@
+"""The open holds of a partition, on shelves: one table that grows, and runs of what it once had.
+
+Theory of operation. A hold lies on exactly one shelf. A table that is full is *frozen*: a new one
+takes its place, and somebody writes the frozen one as a run in a thread (`try_freeze`,
+`Spill.encode`) and hands in the mapped file (`adopt`). Until then it is searched in memory, and if
+nobody writes it, it stays there. A run only loses holds. One that has few left gives them to the
+table and goes, so that the number of runs follows from what is held: ten million holds are some six
+hundred runs, of which a byte per hold is in memory and the rest in mapped files.
+
+A hold that is moved or carried is taken from its shelf and put into the table. Schedules stay in
+tables: they are few, and each tick moves them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush, merge
+from itertools import islice
+from typing import NamedTuple, Protocol, final
+
+from tidemill.core.limits import HOLD_TABLE_MAX, HOLD_TABLES_FROZEN_MAX
+from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold_capture import RunCapture
+from tidemill.delivery.holds.hold_run import HoldRun, encode_run
+from tidemill.delivery.holds.hold_table import HoldTable
+from tidemill.delivery.holds.ticket_routes import TicketRoutes
+
+__all__ = ["HoldShelf", "HoldShelves", "Spill"]
+
+_SPARSE_PART = 32
+"""A run with fewer than this part of its holds left gives them to the table."""
+_STALE_HEADS_MIN = 64
+
+
+class HoldShelf(Protocol):
+    """Open holds, each found in four ways."""
+
+    def __len__(self) -> int: ...
+
+    def find(self, ticket: int) -> Hold | None: ...
+
+    def find_id(self, message_id: bytes) -> list[Hold]:
+        """All with this id."""
+        ...
+
+    def take(self, ticket: int) -> Hold | None:
+        """Remove a hold."""
+        ...
+
+    def first_due(self, axis: Axis) -> tuple[int, int] | None:
+        """The earliest due time, and the lowest ticket that has it."""
+        ...
+
+    def due(self, axis: Axis, now_ms: int, count_max: int) -> Iterator[Hold]:
+        """What is due at `now_ms`, by due time and ticket."""
+        ...
+
+    def oldest_copy(self) -> int | None: ...
+
+    def held(self, start: int) -> Iterator[Hold]:
+        """Those whose copy is at `start` or behind, by copy."""
+        ...
+
+
+class Spill(NamedTuple):
+    """A frozen table that waits to be written."""
+
+    serial: int
+    holds: list[Hold]
+
+    def encode(self) -> bytes:
+        """The run; takes milliseconds, and may run in a thread."""
+        return encode_run(self.holds)
+
+
+@final
+class HoldShelves:
+    """All open holds. `serial` is that of the first table: shelves are numbered on from there."""
+
+    def __init__(self, *, serial: int = 0, table_max: int = HOLD_TABLE_MAX) -> None:
+        self._table_max = table_max
+        self._table = HoldTable()
+        self._serial = serial
+        """Of the table that grows, the highest."""
+        self._shelves: dict[int, HoldShelf] = {serial: self._table}
+        self._routes = TicketRoutes()
+        self._count = 0
+        self._heads: dict[Axis, list[tuple[int, int, int]]] = {axis: [] for axis in Axis}
+        """(due, ticket, serial) of each shelf's first hold, and of some that no longer are."""
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def next_serial(self) -> int:
+        return self._serial + 1
+
+    # --- single holds ----------------------------------------------------------------------------
+
+    def put(self, hold: Hold) -> None:
+        """Add a hold whose ticket is on no shelf."""
+        self._table.put(hold)
+        self._count += 1
+        self._note_head(self._serial, hold.axis)
+
+    def take(self, ticket: int) -> Hold | None:
+        """Remove a hold."""
+        for serial in self._shelves_of(ticket):
+            hold = self._shelves[serial].take(ticket)
+            if hold is not None:
+                self._count -= 1
+                self._note_head(serial, hold.axis)
+                self._maybe_drop(serial)
+                return hold
+        return None
+
+    def find(self, ticket: int) -> Hold | None:
+        for serial in self._shelves_of(ticket):
+            hold = self._shelves[serial].find(ticket)
+            if hold is not None:
+                return hold
+        return None
+
+    def find_id(self, message_id: bytes) -> list[Hold]:
+        """All with this id."""
+        return [hold for shelf in self._shelves.values() for hold in shelf.find_id(message_id)]
+
+    def _shelves_of(self, ticket: int) -> Iterator[int]:
+        yield self._serial
+        yield from self._routes.shelves_of(ticket)
+
+    # --- many holds ------------------------------------------------------------------------------
+
+    def due(self, now_ms: dict[Axis, int], count_max: int) -> Iterator[Hold]:
+        """The first `count_max` that are due, each on its axis, by due time and ticket.
+
+        Read it before anything is put or taken.
+        """
+        streams: list[Iterator[Hold]] = []
+        for axis, now in now_ms.items():
+            for shelf in self._shelves.values():
+                first = shelf.first_due(axis)
+                if first is not None and first[0] <= now:
+                    streams.append(shelf.due(axis, now, count_max))
+        return islice(merge(*streams, key=lambda hold: (hold.due_ms, hold.ticket)), count_max)
+
+    def first_due(self, axis: Axis) -> int | None:
+        """The earliest due time of an axis."""
+        heads = self._heads[axis]
+        while heads:
+            due_ms, ticket, serial = heads[0]
+            shelf = self._shelves.get(serial)
+            if shelf is not None and shelf.first_due(axis) == (due_ms, ticket):
+                return due_ms
+            heappop(heads)
+        return None
+
+    def oldest_copy(self) -> int | None:
+        copies = [shelf.oldest_copy() for shelf in self._shelves.values()]
+        return min([copy for copy in copies if copy is not None], default=None)
+
+    def held(self, start: int = 0) -> Iterator[Hold]:
+        """Those whose copy is at `start` or behind, by copy."""
+        streams = [shelf.held(start) for shelf in self._shelves.values()]
+        return merge(*streams, key=lambda hold: hold.offset)
+
+    def _note_head(self, serial: int, axis: Axis) -> None:
+        """Keep `_heads` complete: the shelf's first hold may be another one now."""
+        first = self._shelves[serial].first_due(axis)
+        heads = self._heads[axis]
+        if first is not None and (not heads or heads[0] != (*first, serial)):
+            heappush(heads, (*first, serial))
+        if len(heads) > 2 * len(self._shelves) + _STALE_HEADS_MIN:
+            self._rebuild_heads(axis)
+
+    def _rebuild_heads(self, axis: Axis) -> None:
+        firsts = [(shelf.first_due(axis), serial) for serial, shelf in self._shelves.items()]
+        heads = [(*first, serial) for first, serial in firsts if first is not None]
+        heapify(heads)
+        self._heads[axis] = heads
+
+    # --- tables and runs -------------------------------------------------------------------------
+
+    def try_freeze(self) -> Spill | None:
+        """Begin a new table if this one is full; the caller writes the old one and adopts it."""
+        frozen = sum(isinstance(shelf, HoldTable) for shelf in self._shelves.values()) - 1
+        if len(self._table) < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
+            return None
+        old, serial = self._table, self._serial
+        self._begin_table()
+        for hold in old.schedules():
+            old.take(hold.ticket)
+            self._table.put(hold)
+        holds = old.freeze()
+        self._routes.add(serial, [hold.ticket for hold in holds])
+        for axis in Axis:
+            self._rebuild_heads(axis)
+        return Spill(serial, holds)
+
+    def _begin_table(self) -> None:
+        self._serial += 1
+        self._table = HoldTable()
+        self._shelves[self._serial] = self._table
+
+    def adopt(self, serial: int, data: memoryview) -> bool:
+        """Put the run of a frozen table in its place; False: it is not needed any more."""
+        table = self._shelves.get(serial)
+        if not isinstance(table, HoldTable) or serial == self._serial:
+            return False
+        run = HoldRun(data)
+        for ticket in table.taken:
+            run.take(ticket)
+        self._shelves[serial] = run
+        self._maybe_drop(serial)
+        return serial in self._shelves
+
+    def captured(self) -> tuple[list[Hold], list[RunCapture]]:
+        """The holds in memory, and what became of those in runs."""
+        holds: list[Hold] = []
+        runs: list[RunCapture] = []
+        for serial, shelf in self._shelves.items():
+            if isinstance(shelf, HoldRun):
+                tickets = self._routes.range_of(serial)
+                runs.append(RunCapture(serial, tickets, shelf.taken_rows()))
+            else:
+                holds += shelf.held(0)
+        return holds, runs
+
+    def restore(self, holds: Iterable[Hold], runs: Iterable[tuple[RunCapture, memoryview]]) -> None:
+        """Fill empty shelves with what was captured; ValueError if a buffer is not its run."""
+        for captured, data in runs:
+            run = HoldRun(data, captured.taken)
+            self._shelves[captured.serial] = run
+            self._routes.restore(captured.serial, captured.tickets)
+            self._count += len(run)
+        for hold in holds:
+            self._table.put(hold)
+            self._count += 1
+        for axis in Axis:
+            self._rebuild_heads(axis)
+
+    def runs(self) -> list[int]:
+        """The serials of the runs that are in use."""
+        return [serial for serial, shelf in self._shelves.items() if isinstance(shelf, HoldRun)]
+
+    def _maybe_drop(self, serial: int) -> None:
+        """Drop a shelf that is empty, or a run that has so little that the table may have it."""
+        shelf = self._shelves[serial]
+        if serial == self._serial:
+            return
+        left: Iterable[Hold] = ()
+        if isinstance(shelf, HoldRun) and len(shelf) * _SPARSE_PART < shelf.count:
+            left = list(shelf.held(0))
+        elif len(shelf):
+            return
+        del self._shelves[serial]
+        self._routes.drop(serial)
+        for hold in left:
+            self._table.put(hold)
+            self._note_head(self._serial, hold.axis)
