@@ -21,7 +21,7 @@ from struct import Struct, error
 from typing import NamedTuple, final
 
 from tidemill.delivery.holds.hold import Axis, Hold
-from tidemill.delivery.holds.ticket_routes import TicketRange
+from tidemill.delivery.holds.tickets.ticket_routes import TicketRange
 
 __all__ = ["HoldCapture", "RunCapture"]
 

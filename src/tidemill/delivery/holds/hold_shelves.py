@@ -23,7 +23,7 @@ from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_capture import RunCapture
 from tidemill.delivery.holds.hold_run import HoldRun, encode_run
 from tidemill.delivery.holds.hold_table import HoldTable
-from tidemill.delivery.holds.ticket_routes import TicketRoutes
+from tidemill.delivery.holds.tickets.ticket_routes import TicketRoutes
 
 __all__ = ["HoldShelf", "HoldShelves", "Spill"]
 
