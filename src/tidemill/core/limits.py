@@ -313,7 +313,7 @@ RELEASE_BYTES_MAX = MIB
 """The same in bytes, unless a single record is larger."""
 RELEASE_OVERHEAD_BYTES = 256
 """What a release adds to a record, at most: batch header and the headers that say what it was."""
-HOLD_REPLAY_BYTES = MIB
+HOLD_REPLAY_BYTES = 256 * KIB
 """What a replay of holds reads of the log at a time."""
 HOLD_TABLE_MAX = 16_384
 """Holds of a partition in memory, some 10 MB; then they are written as a sorted run."""
