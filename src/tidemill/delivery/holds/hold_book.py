@@ -23,11 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never, final
 
 from tidemill.core.limits import HOLD_ENDINGS_MAX, HOLD_TABLE_MAX
-from tidemill.delivery.holds.copy_pins import CopyPins
 from tidemill.delivery.holds.events import (
     Carried,
     Closed,
-    Ending,
+    HoldEnding,
     HoldEvent,
     Moved,
     Opened,
@@ -38,6 +37,7 @@ from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.holds.hold_shelves import HoldShelves, Spill
+from tidemill.delivery.holds.tickets.copy_pins import CopyPins
 from tidemill.delivery.holds.undecided_holds import UndecidedHolds
 
 __all__ = ["HoldBook"]
@@ -63,7 +63,7 @@ class HoldBook:
         self.pending_bytes = 0
         self._open = HoldShelves(serial=self._next_serial, table_max=self._table_max)
         self._undecided = UndecidedHolds()
-        self._endings: OrderedDict[Target, Ending] = OrderedDict()
+        self._endings: OrderedDict[Target, HoldEnding] = OrderedDict()
         """The last ones, by ticket and by id: for answers alone, the fold does not look."""
 
     # --- what the log says -----------------------------------------------------------------------
@@ -104,7 +104,7 @@ class HoldBook:
             return
         for older in self._open.find_id(hold.message_id):
             if older.schedule is not None:
-                self._close(older.ticket, Ending.CANCELLED, end_offset)
+                self._close(older.ticket, HoldEnding.CANCELLED, end_offset)
 
     def _move(self, target: Target, due_ms: int, axis: Axis) -> None:
         hold = self._find_target(target)
@@ -116,7 +116,7 @@ class HoldBook:
         else:
             self._open.put(moved)
 
-    def _close(self, target: Target, ending: Ending, end_offset: int) -> None:
+    def _close(self, target: Target, ending: HoldEnding, end_offset: int) -> None:
         if isinstance(target, bytes):
             named = self.find_id(target)
             if named is None:
@@ -153,7 +153,7 @@ class HoldBook:
             return self.find_id(target)
         return self._open.find(target) or self._undecided.find(target)
 
-    def _remember(self, target: Target, ending: Ending) -> None:
+    def _remember(self, target: Target, ending: HoldEnding) -> None:
         self._endings[target] = ending
         self._endings.move_to_end(target)
         if len(self._endings) > HOLD_ENDINGS_MAX:
@@ -194,7 +194,7 @@ class HoldBook:
         """The open hold with this id; of several the one with the highest copy."""
         return max(self._open.find_id(message_id), key=lambda hold: hold.offset, default=None)
 
-    def ending_of(self, target: Target) -> Ending | None:
+    def ending_of(self, target: Target) -> HoldEnding | None:
         """How the hold that a command names has ended, if that was not long ago."""
         return self._endings.get(target)
 

@@ -23,7 +23,7 @@ from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_capture import RunCapture
 from tidemill.delivery.holds.hold_run import HoldRun, encode_run
 from tidemill.delivery.holds.hold_table import HoldTable
-from tidemill.delivery.holds.ticket_routes import TicketRoutes
+from tidemill.delivery.holds.tickets.ticket_routes import TicketRoutes
 
 __all__ = ["HoldShelf", "HoldShelves", "Spill"]
 
@@ -221,7 +221,7 @@ class HoldShelves:
         for serial, shelf in self._shelves.items():
             if isinstance(shelf, HoldRun):
                 tickets = self._routes.range_of(serial)
-                runs.append(RunCapture(serial, tickets, shelf.taken_rows()))
+                runs.append(RunCapture(serial, shelf.checksum, tickets, shelf.taken_rows()))
             else:
                 holds += shelf.held(0)
         return holds, runs
@@ -229,7 +229,7 @@ class HoldShelves:
     def restore(self, holds: Iterable[Hold], runs: Iterable[tuple[RunCapture, memoryview]]) -> None:
         """Fill empty shelves with what was captured; ValueError if a buffer is not its run."""
         for captured, data in runs:
-            run = HoldRun(data, captured.taken)
+            run = HoldRun(data, captured)
             self._shelves[captured.serial] = run
             self._routes.restore(captured.serial, captured.tickets)
             self._count += len(run)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import final
 
 from tidemill.delivery.holds.hold import Axis, Hold
-from tidemill.delivery.holds.ticket_queue import TicketQueue
+from tidemill.delivery.holds.tickets.ticket_queue import TicketQueue
 
 __all__ = ["HoldTable"]
 

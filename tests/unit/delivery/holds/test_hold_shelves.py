@@ -153,5 +153,3 @@ def test_a_buffer_that_is_no_run_is_refused(cut):
         HoldRun(memoryview(data[:cut]))
     with pytest.raises(ValueError, match="byte order"):
         HoldRun(memoryview(data[:12] + b"?" + data[13:]))
-    with pytest.raises(ValueError, match="rows are known"):
-        HoldRun(memoryview(data), bytes(2))
