@@ -8,12 +8,15 @@ from time import monotonic, time
 
 import confluent_kafka
 import pytest
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from tests.support.clients import DEADLINE_S, create_topic, end_offset
 from tidemill.testing.broker_process import BrokerProcess
+from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
+Brokers = BrokerProcess | ClusterProcess
 HeaderList = list[tuple[str, bytes]]
 
 
@@ -28,7 +31,7 @@ def delay(ms: int) -> HeaderList:
 class Sender:
     """A librdkafka producer; `send` returns the offset that was answered."""
 
-    def __init__(self, broker: BrokerProcess, **config: object) -> None:
+    def __init__(self, broker: Brokers, **config: object) -> None:
         settings: dict[str, object] = {
             "bootstrap.servers": broker.bootstrap,
             "linger.ms": 0,
@@ -63,9 +66,7 @@ class Sender:
 
 
 @contextmanager
-def reading(
-    broker: BrokerProcess, topic: str, **config: object
-) -> Iterator[confluent_kafka.Consumer]:
+def reading(broker: Brokers, topic: str, **config: object) -> Iterator[confluent_kafka.Consumer]:
     settings: dict[str, object] = {
         "bootstrap.servers": broker.bootstrap,
         "group.id": f"of {topic}",
@@ -95,7 +96,7 @@ def read(
     return found
 
 
-def read_to_end(broker: BrokerProcess, topic: str, **config: object) -> list[bytes]:
+def read_to_end(broker: Brokers, topic: str, **config: object) -> list[bytes]:
     """Everything that a consumer is shown now; its position reaches the end."""
     values: list[bytes] = []
     end = end_offset(broker.bootstrap, topic)
@@ -123,7 +124,6 @@ def test_a_delayed_record_comes_once_and_not_before_it_is_due(shared_broker, top
     sent_ms = now_ms()
     ticket = sender.send(topic, b"later", [*delay(1500), ("mine", b"kept")])
     assert sender.send(topic, b"now") == ticket + 1
-    assert read_to_end(shared_broker, topic) == [b"now"]
     with reading(shared_broker, topic) as consumer:
         (first, _), (second, came_ms) = read(consumer, 2)
     assert (first.value(), second.value()) == (b"now", b"later")
@@ -161,3 +161,157 @@ def test_a_delay_outlives_kills_and_is_delivered_once(new_broker, topic):
     broker.kill()
     broker.start()
     assert read_to_end(broker, topic) == [*plain, b"soon", *late]
+
+
+def test_a_long_batch_is_taken_in_and_released_in_order(shared_broker, topic):
+    create_topic(shared_broker.bootstrap, topic)
+    sender = Sender(shared_broker, **{"linger.ms": 200, "compression.type": "zstd"})
+    due_ms = now_ms() + 2_000
+    at = [("tidemill.deliver-at", b"%d" % due_ms)]
+    values = [b"%05d" % n * 20 for n in range(3_000)]
+    sender.send_all(topic, [(value, at) for value in values])
+    with reading(shared_broker, topic) as consumer:
+        found = read(consumer, len(values))
+    assert [one.value() for one, _ in found] == values
+    assert all(came_ms >= due_ms for _, came_ms in found)
+    assert read_to_end(shared_broker, topic) == values
+
+
+def test_a_cancelled_record_never_comes_and_a_moved_one_at_its_new_time(shared_broker, topic):
+    create_topic(shared_broker.bootstrap, topic)
+    sender = Sender(shared_broker)
+    name = ("tidemill.message-id", b"mine")
+    ticket = sender.send(topic, b"cancelled", delay(1_500))
+    sender.send(topic, b"moved", [*delay(3_600_000), name])
+    sender.send(topic, b"", [("tidemill.command", b"cancel"), ("tidemill.target", b"%d" % ticket)])
+    moved_ms = now_ms()
+    sender.send(
+        topic, b"", [("tidemill.command", b"move"), ("tidemill.target", b"mine"), *delay(2_000)]
+    )
+    with reading(shared_broker, topic) as consumer:
+        ((message, came_ms),) = read(consumer, 1)
+    assert message.value() == b"moved"
+    assert came_ms - moved_ms >= 2_000
+    assert read_to_end(shared_broker, topic) == [b"moved"]
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        sender.send(topic, b"", [("tidemill.command", b"cancel"), ("tidemill.target", b"mine")])
+    assert refused.value.args[0].code() == confluent_kafka.KafkaError.INVALID_RECORD
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("tidemill.delay-ms", b"soon")],
+        [("tidemill.delay-ms", b"1"), ("tidemill.deliver-at", b"1")],
+        [("tidemill.half", b"g")],
+        [("tidemill.command", b"cancel"), ("tidemill.target", b"nobody")],
+    ],
+)
+def test_what_cannot_be_done_is_refused_and_never_ignored(shared_broker, topic, headers):
+    create_topic(shared_broker.bootstrap, topic)
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        Sender(shared_broker).send(topic, b"x", headers)
+    assert refused.value.args[0].code() == confluent_kafka.KafkaError.INVALID_RECORD
+    assert end_offset(shared_broker.bootstrap, topic) == 0
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_a_transaction_decides_what_is_held_in_it(shared_broker, topic, is_commit):
+    create_topic(shared_broker.bootstrap, topic)
+    sender = Sender(shared_broker, **{"transactional.id": topic, "linger.ms": 50})
+    producer = sender.producer
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    sender.send_all(topic, [(b"now", []), (b"later", delay(1)), (b"held", delay(600_000))])
+    if is_commit:
+        producer.commit_transaction(DEADLINE_S)
+    else:
+        producer.abort_transaction(DEADLINE_S)
+    sender = Sender(shared_broker)
+    sender.send(topic, b"plain")
+    sender.send(topic, b"last", delay(500))
+    expected = [b"now", b"plain", b"later", b"last"] if is_commit else [b"plain", b"last"]
+    with reading(shared_broker, topic) as consumer:
+        found = [one.value() for one, _ in read(consumer, len(expected))]
+    assert sorted(found) == sorted(expected)
+    assert sorted(read_to_end(shared_broker, topic)) == sorted(expected)
+
+
+def test_searches_by_time_find_what_consumers_see(shared_broker, topic):
+    create_topic(shared_broker.bootstrap, topic)
+    sender = Sender(shared_broker, **{"linger.ms": 100})
+    start_ms = now_ms() - 100_000
+    done: list[object] = []
+    for n in range(6):
+        sender.producer.produce(
+            topic,
+            b"%d" % n,
+            partition=0,
+            timestamp=start_ms + n * 1_000,
+            headers=delay(600_000) if n in (2, 5) else [],
+            on_delivery=lambda error, _: done.append(error),
+        )
+    sender.producer.flush(DEADLINE_S)
+    assert done == [None] * 6
+    with reading(shared_broker, topic) as consumer:
+
+        def offset_at(time_ms: int) -> int:
+            asked = confluent_kafka.TopicPartition(topic, 0, time_ms)
+            return int(consumer.offsets_for_times([asked], DEADLINE_S)[0].offset)
+
+        assert [offset_at(start_ms + n * 1_000) for n in range(5)] == [0, 1, 3, 3, 4]
+        assert offset_at(start_ms + 5_000) == confluent_kafka.OFFSET_END
+    admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
+    asked = {confluent_kafka.TopicPartition(topic, 0): OffsetSpec.max_timestamp()}
+    (latest,) = admin.list_offsets(asked).values()
+    assert latest.result(DEADLINE_S).offset == 4
+
+
+def test_records_are_not_deleted_while_one_of_them_is_held(shared_broker, topic):
+    create_topic(shared_broker.bootstrap, topic)
+    sender = Sender(shared_broker)
+    sender.send(topic, b"plain")
+    sender.send(topic, b"held", delay(600_000))
+    admin = AdminClient({"bootstrap.servers": shared_broker.bootstrap})
+
+    def delete_before(offset: int) -> int:
+        asked = confluent_kafka.TopicPartition(topic, 0, offset)
+        (deleted,) = admin.delete_records([asked]).values()
+        return int(deleted.result(DEADLINE_S).low_watermark)
+
+    assert delete_before(1) == 1
+    with pytest.raises(confluent_kafka.KafkaException) as refused:
+        delete_before(2)
+    assert refused.value.args[0].code() == confluent_kafka.KafkaError.POLICY_VIOLATION
+
+
+def test_the_leader_dies_and_the_next_one_delivers_once(tmp_path, topic):
+    cluster = ClusterProcess(tmp_path / "data", brokers=3).start()
+    try:
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        wait_for_brokers(admin, 3)
+        (made,) = admin.create_topics([NewTopic(topic, 1, 3)]).values()
+        made.result(DEADLINE_S)
+        sender = Sender(cluster)
+        due_ms = now_ms() + 8_000
+        at = [("tidemill.deliver-at", b"%d" % due_ms)]
+        sender.send_all(topic, [(b"%d" % n, at if n % 2 else []) for n in range(10)])
+        sender.send(topic, b"first", delay(1))
+        expected = [*(b"%d" % n for n in range(0, 10, 2)), b"first"]
+        with reading(cluster, topic) as consumer:
+            assert [one.value() for one, _ in read(consumer, 6)] == expected
+            leader = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions[0].leader
+            cluster.kill_broker(leader)
+            found = read(consumer, 5)
+            assert [one.value() for one, _ in found] == [b"%d" % n for n in range(1, 10, 2)]
+            assert all(came_ms >= due_ms for _, came_ms in found)
+        expected += [b"%d" % n for n in range(1, 10, 2)]
+        assert read_to_end(cluster, topic) == expected
+    finally:
+        cluster.stop()
+
+
+def wait_for_brokers(admin: AdminClient, count: int) -> None:
+    deadline = monotonic() + DEADLINE_S
+    while len(admin.list_topics(timeout=DEADLINE_S).brokers) < count:
+        assert monotonic() < deadline

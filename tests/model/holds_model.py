@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 from typing import NamedTuple
 
 from tidemill.delivery.holds.events import HoldEvent, events_of
@@ -31,7 +32,7 @@ from tidemill.wire.marks import veil
 from tidemill.wire.records import Header, Record, build_batch
 from tidemill.wire.transaction_marker import TransactionMarker, build_marker
 
-__all__ = ["Broken", "Budget", "HoldRules", "explore", "real_events"]
+__all__ = ["Broken", "Budget", "HoldRules", "explore", "real_events", "wander"]
 
 DELAY_MS = 1
 PRODUCER_ID = 7
@@ -155,6 +156,7 @@ class HoldRules:
     """The book of a new leader."""
 
 
+@cache
 def _truth(log: Log) -> dict[int, tuple[int, int]]:
     """Open tickets, each with its newest copy and due time: by definition, without a state."""
     found: dict[int, tuple[int, int]] = {}
@@ -183,11 +185,21 @@ def _common(one: Log, other: Log) -> int:
     return count
 
 
+class LeaderView(NamedTuple):
+    """What the leader's book says."""
+
+    oldest: Hold | None
+    due: Hold | None
+    floor: int
+    """The end of the log if nothing must stay."""
+
+
 class Model:
     """The steps that are possible in a state."""
 
     def __init__(self, rules: HoldRules) -> None:
         self._rules = rules
+        self._views: dict[tuple[Log, int, int, int], LeaderView] = {}
         self._known: dict[tuple[Log, int, int], dict[int, tuple[int, int]]] = {}
 
     def steps(self, state: State) -> Iterator[tuple[str, State]]:
@@ -210,11 +222,19 @@ class Model:
 
     # --- the leader ------------------------------------------------------------------------------
 
-    def _book(self, state: State) -> HoldBook:
-        led = state.replicas[state.leader]
-        book = self._rules.takeover(led.log, led.start, state.now_ms, self._rules)
-        book.settle(_durable(state))
-        return book
+    def _view(self, state: State) -> LeaderView:
+        led, durable = state.replicas[state.leader], _durable(state)
+        key = led.log, led.start, state.now_ms, durable
+        view = self._views.get(key)
+        if view is None:
+            book = self._rules.takeover(led.log, led.start, state.now_ms, self._rules)
+            book.settle(durable)
+            due = book.due(wall_ms=0, steady_ms=state.now_ms, count_max=1, bytes_max=BYTES_MAX)
+            held = next(book.held(), None)
+            floor = self._rules.floor(book)
+            floor = len(led.log) if floor is None else floor
+            view = self._views[key] = LeaderView(held, due[0] if due else None, floor)
+        return view
 
     def _append(self, state: State, batch: Batch, budget: Budget | None = None) -> State:
         led = state.replicas[state.leader]
@@ -233,24 +253,21 @@ class Model:
         yield f"a client sends {holds[0]}", self._append(state, batch, left)
 
     def _release(self, state: State) -> Iterator[tuple[str, State]]:
-        due = self._book(state).due(
-            wall_ms=0, steady_ms=state.now_ms, count_max=1, bytes_max=BYTES_MAX
-        )
-        for hold in due:
-            batch = Batch("release", state.epoch, hold.ticket, state.now_ms)
-            yield f"{hold.ticket} is released", self._append(state, batch)
+        due = self._view(state).due
+        if due is not None:
+            batch = Batch("release", state.epoch, due.ticket, state.now_ms)
+            yield f"{due.ticket} is released", self._append(state, batch)
 
     def _command(self, state: State) -> Iterator[tuple[str, State]]:
-        book, budget = self._book(state), state.budget
-        held = list(book.held())
-        if held and budget.cancels:
-            batch = Batch("cancel", state.epoch, held[0].ticket)
+        held, budget = self._view(state).oldest, state.budget
+        if held is not None and budget.cancels:
+            batch = Batch("cancel", state.epoch, held.ticket)
             left = budget._replace(cancels=budget.cancels - 1)
-            yield f"{held[0].ticket} is cancelled", self._append(state, batch, left)
-        if held and budget.carries:
-            batch = Batch("carried", state.epoch, held[0].ticket, held[0].due_ms)
+            yield f"{held.ticket} is cancelled", self._append(state, batch, left)
+        if held is not None and budget.carries:
+            batch = Batch("carried", state.epoch, held.ticket, held.due_ms)
             left = budget._replace(carries=budget.carries - 1)
-            yield f"{held[0].ticket} is carried", self._append(state, batch, left)
+            yield f"{held.ticket} is carried", self._append(state, batch, left)
         log = state.replicas[state.leader].log
         for offset, batch in enumerate(log):
             if batch.kind == "begun" and _decision(log[offset:]) is None:
@@ -261,8 +278,7 @@ class Model:
         """All that is committed is too old: the log start moves there, files go if they may."""
         led = state.replicas[state.leader]
         log_start = max(state.log_start, _mark(state))
-        floor = self._rules.floor(self._book(state))
-        start = max(led.start, log_start if floor is None else min(log_start, floor))
+        start = max(led.start, min(log_start, self._view(state).floor))
         if (start, log_start) != (led.start, state.log_start):
             after = _with(state, state.leader, led._replace(start=start))
             yield f"files below {start} go", after._replace(log_start=log_start)
@@ -274,8 +290,7 @@ class Model:
             return
         led, own = state.replicas[state.leader], state.replicas[one]
         common = _common(own.log, led.log)
-        floor = self._rules.floor(self._book(state))
-        floor = len(led.log) if floor is None else floor
+        floor = self._view(state).floor
         begin = max(led.start, self._rules.newcomer_starts(floor, state.log_start))
         if common < len(own.log):
             yield f"{one} cuts to {common}", self._with_cut(state, one, common)
@@ -400,10 +415,13 @@ def _acknowledged(state: State) -> State:
     return state._replace(acked=state.replicas[state.leader].log[:durable])
 
 
+def _first(budget: Budget) -> State:
+    return State(0, 0, (0, 1), (Replica((), 0, 0),) * 2, 0, 0, (), budget)
+
+
 def explore(rules: HoldRules, budget: Budget, *, states_max: int) -> int:
     """Visit every state, breadth first; how many there are. Raises Broken."""
-    model = Model(rules)
-    first = State(0, 0, (0, 1), (Replica((), 0, 0),) * 2, 0, 0, (), budget)
+    model, first = Model(rules), _first(budget)
     came_from: dict[State, tuple[State, str] | None] = {first: None}
     frontier = [first]
     while frontier:
@@ -421,6 +439,27 @@ def explore(rules: HoldRules, budget: Budget, *, states_max: int) -> int:
         frontier = following
         assert len(came_from) <= states_max, "the exploration does not end"
     return len(came_from)
+
+
+def wander(rules: HoldRules, budget: Budget, *, walks: int, steps_max: int) -> int:
+    """Take random steps where the states are too many to visit; how many were seen."""
+    model, rng = Model(rules), Random(1)
+    seen: set[State] = set()
+    for _ in range(walks):
+        state = _first(budget)
+        names: list[str] = []
+        for _ in range(steps_max):
+            steps = list(model.steps(state))
+            if not steps:
+                break
+            name, state = rng.choice(steps)
+            state = _acknowledged(state)
+            names.append(name)
+            seen.add(state)
+            fault = model.fault(state)
+            if fault is not None:
+                raise Broken("; ".join([*names, fault]))
+    return len(seen)
 
 
 def _path(came_from: dict[State, tuple[State, str] | None], state: State) -> list[str]:

@@ -147,5 +147,5 @@ class Replica:
     def stored(self) -> list[Any]:
         """The headers of all batches, as stored."""
         log = self.partition.log
-        found = log.read(0, max_bytes=1 << 30, end_offset=log.log_end_offset)
+        found = log.read(log.log_start_offset, max_bytes=1 << 30, end_offset=log.log_end_offset)
         return [read_header(chunk) for chunk in found.chunks]

@@ -77,6 +77,7 @@ class DataPlane:
         yield "stray logs", self.stray_logs.run()
         yield "releaser", self.releaser.run()
         yield "replays of holds", self.releaser.run_replays()
+        yield "carries of holds", self.releaser.run_carries()
 
 
 def make_data_directory(disk: Disk, path: str) -> None:

@@ -12,6 +12,7 @@ ctypedef unsigned long long u64
 cdef i64 _CODEC
 cdef i64 _TRANSACTIONAL
 cdef i64 _CONTROL
+cdef i64 _MARKS
 cdef i64 _HAS_HORIZON
 cdef Py_ssize_t _CHUNK_RECORDS
 cdef u64 _SIGN_32

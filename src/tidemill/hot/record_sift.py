@@ -49,6 +49,7 @@ FULL = 2  # the table has no room for the record at the returned offset
 # Attribute bits and bounds of a batch of magic 2; the header has 61 bytes.
 _CODEC = 0x07
 _TRANSACTIONAL = 0x10
+_MARKS = 0x6000  # veiled, ours: copied whole
 _CONTROL = 0x20
 _HAS_HORIZON = 0x40
 _CHUNK_RECORDS = 512
@@ -106,7 +107,7 @@ def note_batches(
         if checksum(view[position + 21 : position + size]) != _unsigned(buf, position + 17, 4):
             raise ValueError(f"checksum mismatch in the batch of offset {base_offset}")
         attributes = _unsigned(buf, position + 21, 2)
-        if attributes & (_CODEC | _CONTROL | _TRANSACTIONAL):
+        if attributes & (_CODEC | _CONTROL | _TRANSACTIONAL | _MARKS):
             return position, next_offset, 1
         full_at = note_records(
             keys,
@@ -187,7 +188,7 @@ def sift_batches(
         count = _int32(buf, position + 57)
         stays = True
         if base_offset < sift.clean_end:
-            if attributes & (_CODEC | _CONTROL | _TRANSACTIONAL):
+            if attributes & (_CODEC | _CONTROL | _TRANSACTIONAL | _MARKS):
                 return position, out_at, 1
             has_horizon = attributes & _HAS_HORIZON != 0
             is_expired = has_horizon and _int64(buf, position + 27) <= sift.now_ms

@@ -321,6 +321,11 @@ class ReplicaManager:
         for partition in self._partitions.values():
             partition.go_offline()
 
+    @property
+    def hold_clock_steps(self) -> int:
+        """How often the wall clock was suddenly ahead."""
+        return 0 if self._hold_host is None else self._hold_host.clock_steps
+
     def high_watermarks(self) -> dict[TopicPartition, int]:
         """For the checkpoint."""
         return {partition.name: partition.high_watermark for partition in self}

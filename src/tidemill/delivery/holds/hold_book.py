@@ -19,15 +19,14 @@ forgets, and the caller folds again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never, final
 
 from tidemill.core.limits import HOLD_ENDINGS_MAX, HOLD_TABLE_MAX
-from tidemill.delivery.holds.copy_pins import CopyPins
 from tidemill.delivery.holds.events import (
     Carried,
     Closed,
-    Ending,
+    HoldEnding,
     HoldEvent,
     Moved,
     Opened,
@@ -35,8 +34,10 @@ from tidemill.delivery.holds.events import (
     TransactionEnded,
 )
 from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.holds.hold_shelves import HoldShelves, Spill
+from tidemill.delivery.holds.tickets.copy_pins import CopyPins
 from tidemill.delivery.holds.undecided_holds import UndecidedHolds
 
 __all__ = ["HoldBook"]
@@ -46,9 +47,9 @@ __all__ = ["HoldBook"]
 class HoldBook:
     """The open holds of one partition, and those that wait for the end of their transaction."""
 
-    def __init__(self, *, table_max: int = HOLD_TABLE_MAX) -> None:
+    def __init__(self, *, serial: int = 0, table_max: int = HOLD_TABLE_MAX) -> None:
         self._table_max = table_max
-        self._next_serial = 0
+        self._next_serial = serial
         """Of the shelves: runs that are being written when the log is cut belong to nobody."""
         self.next_offset = 0
         """Everything below is folded in."""
@@ -62,7 +63,7 @@ class HoldBook:
         self.pending_bytes = 0
         self._open = HoldShelves(serial=self._next_serial, table_max=self._table_max)
         self._undecided = UndecidedHolds()
-        self._endings: OrderedDict[Target, Ending] = OrderedDict()
+        self._endings: OrderedDict[Target, HoldEnding] = OrderedDict()
         """The last ones, by ticket and by id: for answers alone, the fold does not look."""
 
     # --- what the log says -----------------------------------------------------------------------
@@ -103,7 +104,7 @@ class HoldBook:
             return
         for older in self._open.find_id(hold.message_id):
             if older.schedule is not None:
-                self._close(older.ticket, Ending.CANCELLED, end_offset)
+                self._close(older.ticket, HoldEnding.CANCELLED, end_offset)
 
     def _move(self, target: Target, due_ms: int, axis: Axis) -> None:
         hold = self._find_target(target)
@@ -115,11 +116,15 @@ class HoldBook:
         else:
             self._open.put(moved)
 
-    def _close(self, target: Target, ending: Ending, end_offset: int) -> None:
-        hold = self._find_target(target)
+    def _close(self, target: Target, ending: HoldEnding, end_offset: int) -> None:
+        if isinstance(target, bytes):
+            named = self.find_id(target)
+            if named is None:
+                return
+            target = named.ticket
+        hold = self._end(target, end_offset)
         if hold is None:
             return
-        self._end(hold.ticket, end_offset)
         self._remember(hold.ticket, ending)
         if hold.message_id is not None:
             self._remember(hold.message_id, ending)
@@ -131,11 +136,12 @@ class HoldBook:
             else:
                 self._end_copy(hold, end_offset)
 
-    def _end(self, ticket: int, end_offset: int) -> None:
+    def _end(self, ticket: int, end_offset: int) -> Hold | None:
         """Take a ticket out, open or undecided."""
         hold = self._open.take(ticket) or self._undecided.take(ticket)
         if hold is not None:
             self._end_copy(hold, end_offset)
+        return hold
 
     def _end_copy(self, hold: Hold, end_offset: int) -> None:
         """A copy is no longer the newest of a pending hold; it stays until that is durable."""
@@ -147,7 +153,7 @@ class HoldBook:
             return self.find_id(target)
         return self._open.find(target) or self._undecided.find(target)
 
-    def _remember(self, target: Target, ending: Ending) -> None:
+    def _remember(self, target: Target, ending: HoldEnding) -> None:
         self._endings[target] = ending
         self._endings.move_to_end(target)
         if len(self._endings) > HOLD_ENDINGS_MAX:
@@ -188,7 +194,7 @@ class HoldBook:
         """The open hold with this id; of several the one with the highest copy."""
         return max(self._open.find_id(message_id), key=lambda hold: hold.offset, default=None)
 
-    def ending_of(self, target: Target) -> Ending | None:
+    def ending_of(self, target: Target) -> HoldEnding | None:
         """How the hold that a command names has ended, if that was not long ago."""
         return self._endings.get(target)
 
@@ -239,3 +245,30 @@ class HoldBook:
     def runs(self) -> list[int]:
         """The serials of the runs in use: the files of all others may go."""
         return self._open.runs()
+
+    def capture(self) -> HoldCapture:
+        """All that it knows, for a snapshot."""
+        holds, runs = self._open.captured()
+        return HoldCapture(
+            self.next_offset,
+            self.newest_stamp_ms,
+            self._pins.durable_offset,
+            self.pending_bytes,
+            holds,
+            runs,
+            list(self._undecided),
+            self._pins.captured(),
+        )
+
+    def restore(self, captured: HoldCapture, runs: Mapping[int, memoryview]) -> None:
+        """Make an empty book what it was when it was captured; `runs` are the files it had then.
+
+        ValueError if one of them is not what was captured; the book is worth nothing then.
+        """
+        self.next_offset = captured.next_offset
+        self.newest_stamp_ms = captured.newest_stamp_ms
+        self.pending_bytes = captured.pending_bytes
+        self._open.restore(captured.holds, [(one, runs[one.serial]) for one in captured.runs])
+        for producer_id, hold in captured.undecided:
+            self._undecided.add(producer_id, hold)
+        self._pins.restore(captured.pins, captured.durable_offset)

@@ -20,9 +20,10 @@ from typing import NamedTuple, Protocol, final
 
 from tidemill.core.limits import HOLD_TABLE_MAX, HOLD_TABLES_FROZEN_MAX
 from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold_capture import RunCapture
 from tidemill.delivery.holds.hold_run import HoldRun, encode_run
 from tidemill.delivery.holds.hold_table import HoldTable
-from tidemill.delivery.holds.ticket_routes import TicketRoutes
+from tidemill.delivery.holds.tickets.ticket_routes import TicketRoutes
 
 __all__ = ["HoldShelf", "HoldShelves", "Spill"]
 
@@ -187,10 +188,9 @@ class HoldShelves:
             return None
         old, serial = self._table, self._serial
         self._begin_table()
-        for hold in list(old.held(0)):
-            if hold.schedule is not None:
-                old.take(hold.ticket)
-                self._table.put(hold)
+        for hold in old.schedules():
+            old.take(hold.ticket)
+            self._table.put(hold)
         holds = old.freeze()
         self._routes.add(serial, [hold.ticket for hold in holds])
         for axis in Axis:
@@ -213,6 +213,31 @@ class HoldShelves:
         self._shelves[serial] = run
         self._maybe_drop(serial)
         return serial in self._shelves
+
+    def captured(self) -> tuple[list[Hold], list[RunCapture]]:
+        """The holds in memory, and what became of those in runs."""
+        holds: list[Hold] = []
+        runs: list[RunCapture] = []
+        for serial, shelf in self._shelves.items():
+            if isinstance(shelf, HoldRun):
+                tickets = self._routes.range_of(serial)
+                runs.append(RunCapture(serial, tickets, shelf.taken_rows()))
+            else:
+                holds += shelf.held(0)
+        return holds, runs
+
+    def restore(self, holds: Iterable[Hold], runs: Iterable[tuple[RunCapture, memoryview]]) -> None:
+        """Fill empty shelves with what was captured; ValueError if a buffer is not its run."""
+        for captured, data in runs:
+            run = HoldRun(data, captured.taken)
+            self._shelves[captured.serial] = run
+            self._routes.restore(captured.serial, captured.tickets)
+            self._count += len(run)
+        for hold in holds:
+            self._table.put(hold)
+            self._count += 1
+        for axis in Axis:
+            self._rebuild_heads(axis)
 
     def runs(self) -> list[int]:
         """The serials of the runs that are in use."""

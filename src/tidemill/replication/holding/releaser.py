@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import takewhile
 from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
+from tidemill.core.limits import RELEASE_BYTES_MAX, RELEASE_RECORDS_MAX
+from tidemill.core.logs import RateLimit, shown
 from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.core.loop.timers import LoopTimers, Timer
 from tidemill.core.telemetry import Telemetry
@@ -41,6 +44,10 @@ RETRY_S = 0.5
 WAIT_S_MAX = 5.0
 """The wall clock may be set while a timer runs."""
 READS_PER_SLICE = 32
+CARRY_INTERVAL_S = 30.0
+LIVE_SHARE_MIN = 4
+"""Files that retention would drop stay while a quarter of them or more is held: carrying that for
+ever would cost more than the files."""
 
 
 @final
@@ -63,6 +70,7 @@ class Releaser:
         self._telemetry = telemetry
         self._armed: dict[PartitionHolds, Timer] = {}
         """One timer per partition that holds something and is led here."""
+        self._fault_log = RateLimit()
         self._woken = asyncio.Event()
         self._replay_woken = asyncio.Event()
         host.wake = self._wake
@@ -96,7 +104,7 @@ class Releaser:
         try:
             await replay(holds, self._disk)
         except (KafkaError, StorageFault) as error:
-            log.warning("%s: its holds cannot be read: %s", holds.partition.name, error)
+            self._note(holds, error)
             self._timers.add_after(RETRY_S, partial(self._host.replay, holds))
 
     # --- releases --------------------------------------------------------------------------------
@@ -137,8 +145,11 @@ class Releaser:
 
     def _note(self, holds: PartitionHolds, error: KafkaError | StorageFault) -> None:
         expected = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_ENOUGH_REPLICAS)
-        if not isinstance(error, KafkaError) or error.code not in expected:
-            log.warning("%s: nothing can be released: %s", holds.partition.name, error)
+        if isinstance(error, KafkaError) and error.code in expected:
+            return
+        name = f"{holds.partition.name.topic}-{holds.partition.name.partition}"
+        if self._fault_log.allows(name, self._clock.monotonic()):
+            log.error("%s: what is held cannot be read or written: %s", name, shown(error))
 
     def _arm(self, holds: PartitionHolds, wait_ms: int | None) -> None:
         if wait_ms is not None:
@@ -160,6 +171,41 @@ class Releaser:
         )
         if self._append(holds, due, await self._disk.run(build), now_ms):
             self._count_released(holds, due)
+
+    # --- carries ---------------------------------------------------------------------------------
+
+    async def run_carries(self) -> None:
+        """Carry holds out of the way of retention, forever."""
+        while True:
+            await asyncio.sleep(CARRY_INTERVAL_S)
+            await self.carry_expired()
+
+    async def carry_expired(self) -> None:
+        """Look at every partition that is led here once."""
+        for holds in list(self._host.partitions):
+            try:
+                await self._carry_expired(holds)
+            except (KafkaError, StorageFault) as error:
+                self._note(holds, error)
+
+    async def _carry_expired(self, holds: PartitionHolds) -> None:
+        """Carry what lies in files that are to go, if that is little of them."""
+        partition = holds.partition
+        if not partition.is_leader or not holds.is_whole or not holds.book.pending:
+            return
+        find = partial(
+            partition.log.expired,
+            now_ms=self._clock.wall_ms(),
+            end_offset=partition.high_watermark,
+        )
+        end_offset, size_bytes = await self._disk.run(find)
+        old = list(takewhile(lambda hold: hold.offset < end_offset, holds.book.held()))
+        if sum(hold.size_bytes for hold in old) * LIVE_SHARE_MIN >= size_bytes:
+            return
+        for some in _in_batches(old):
+            partition.check_writable(ACKS_ALL)
+            await self._carry(holds, some)
+            await next_turn()
 
     async def _carry(self, holds: PartitionHolds, some: Sequence[Hold]) -> None:
         """Write copies of these holds to the end of the log, those of new schedules with a tick."""
@@ -218,3 +264,17 @@ class Releaser:
         now = {axis: holds.now_ms(axis) for axis in Axis}
         for hold in due:
             telemetry.hold_lateness.observe(max(0, now[hold.axis] - hold.due_ms) / 1000)
+
+
+def _in_batches(holds: Sequence[Hold]) -> Iterator[list[Hold]]:
+    """Split holds into as many as fit one batch each; a batch has at least one."""
+    some: list[Hold] = []
+    size_bytes = 0
+    for hold in holds:
+        size_bytes += hold.size_bytes
+        if some and (len(some) == RELEASE_RECORDS_MAX or size_bytes > RELEASE_BYTES_MAX):
+            yield some
+            some, size_bytes = [], hold.size_bytes
+        some.append(hold)
+    if some:
+        yield some

@@ -12,6 +12,7 @@ from typing import final
 
 from tidemill.core.errors import ErrorCode
 from tidemill.core.telemetry import Histogram
+from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.server.connection.listener_resources import ListenerResources
 from tidemill.server.metrics.group_metrics import Lag, count_groups, count_rebalances, measure_lag
 from tidemill.storage.files.disk_work import DiskLoad, DiskWork
@@ -98,6 +99,12 @@ def _log_bytes(scrape: Scrape) -> float:
     return sum(partition.log.size_bytes for partition in scrape.services.replicas)
 
 
+def _led_holds(scrape: Scrape) -> Iterator[PartitionHolds]:
+    for partition in scrape.services.replicas:
+        if partition.is_leader and partition.holds is not None:
+            yield partition.holds
+
+
 METRICS: tuple[Metric, ...] = (
     Metric("tidemill_requests_total", "counter", "Requests answered, by API.", _api_requests),
     Metric(
@@ -107,6 +114,42 @@ METRICS: tuple[Metric, ...] = (
         _api_latency,
     ),
     Metric("tidemill_errors_total", "counter", "Error codes in answers, by code.", _errors),
+    Metric(
+        "tidemill_holds",
+        "gauge",
+        "Records that are held until they are due, in partitions led here.",
+        _one(lambda s: sum(holds.book.pending for holds in _led_holds(s))),
+    ),
+    Metric(
+        "tidemill_hold_bytes",
+        "gauge",
+        "Their size, uncompressed.",
+        _one(lambda s: sum(holds.book.pending_bytes for holds in _led_holds(s))),
+    ),
+    Metric(
+        "tidemill_holds_released_total",
+        "counter",
+        "Held records that were delivered.",
+        _one(lambda s: s.services.telemetry.holds_released),
+    ),
+    Metric(
+        "tidemill_holds_carried_total",
+        "counter",
+        "Copies of held records that were written so that old files can go.",
+        _one(lambda s: s.services.telemetry.holds_carried),
+    ),
+    Metric(
+        "tidemill_hold_lateness_seconds",
+        "histogram",
+        "From the time when a held record was due to its delivery.",
+        lambda s: _buckets(s.services.telemetry.hold_lateness),
+    ),
+    Metric(
+        "tidemill_hold_clock_steps_total",
+        "counter",
+        "Times that the wall clock was suddenly ahead, and not believed at once.",
+        _one(lambda s: s.services.replicas.hold_clock_steps),
+    ),
     Metric(
         "tidemill_bytes_in_total",
         "counter",

@@ -20,6 +20,7 @@ from tidemill.storage.compaction.transactions_left import FindAborted, Transacti
 from tidemill.storage.files.disk import DiskFile
 from tidemill.storage.log.segment import Segment
 from tidemill.wire.batch import BatchHeader, CorruptBatch, read_header, records_section
+from tidemill.wire.marks import is_marked
 
 __all__ = ["KeyCollector"]
 
@@ -102,7 +103,7 @@ class KeyCollector:
 
     def _note_one(self, view: memoryview, header: BatchHeader) -> int:
         assert self._outcomes is not None
-        if header.is_control or self._outcomes.is_aborted(header):
+        if header.is_control or is_marked(header) or self._outcomes.is_aborted(header):
             return -1
         section = records_section(view, header)
         return note_records(

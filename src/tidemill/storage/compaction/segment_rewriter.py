@@ -34,6 +34,7 @@ from tidemill.wire.batch import (
     rebuild,
     records_section,
 )
+from tidemill.wire.marks import is_marked
 from tidemill.wire.transaction_marker import read_marker, with_horizon
 
 __all__ = ["SegmentRewriter"]
@@ -163,6 +164,9 @@ class SegmentRewriter:
         assert self._outcomes is not None
         if header.is_control:
             return self._marker(view, header)
+        if is_marked(header):  # its records are held, or say which ones are not any more
+            self._left.note(header)
+            return view
         if self._outcomes.is_aborted(header) and header.record_count:
             self.has_changed = True
             self._sift.records_dropped += header.record_count

@@ -5,6 +5,8 @@ NNNNNNNNNNNNNNNNNNNN.index       offset -> position, sparse; may be lost
 NNNNNNNNNNNNNNNNNNNN.timeindex   time -> entry of the offset index; may be lost
 NNNNNNNNNNNNNNNNNNNN.txnindex    aborted transactions with their marker in the segment; may be lost
 NNNNNNNNNNNNNNNNNNNN.snapshot    the producers' state after all records below offset N
+NNNNNNNNNNNNNNNNNNNN.holds       the held records after all below offset N; may be lost
+NNNNNNNNNNNNNNNNNNNN.holdrun     sorted held records, run number N (`hold_files`); may be lost
 leader-epochs                    which epoch began at which offset
 clean-point                      compaction has seen everything below this offset; may be lost
 N-M.swap                         replaces the segments from N up to M (`segment_swap`)
@@ -20,6 +22,8 @@ __all__ = [
     "CLEANED_SUFFIX",
     "CLEAN_POINT_NAME",
     "DELETED_SUFFIX",
+    "HOLD_RUN_SUFFIX",
+    "HOLD_SNAPSHOT_SUFFIX",
     "INDEX_SUFFIX",
     "LEADER_EPOCHS_NAME",
     "LOG_SUFFIX",
@@ -38,6 +42,8 @@ INDEX_SUFFIX = ".index"
 TIME_INDEX_SUFFIX = ".timeindex"
 ABORTED_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+HOLD_SNAPSHOT_SUFFIX = ".holds"
+HOLD_RUN_SUFFIX = ".holdrun"
 DELETED_SUFFIX = ".deleted"
 TEMPORARY_SUFFIX = ".tmp"
 CLEANED_SUFFIX = ".cleaned"

@@ -227,6 +227,13 @@ class PartitionLog(Protocol):
         """Drop whole segments that age, size or log start allow; the number dropped. Blocks."""
         ...
 
+    def expired(self, *, now_ms: int, end_offset: int) -> tuple[int, int]:
+        """Up to where retention would drop what is below `end_offset`, and how many bytes that is.
+
+        It only reads, but may wait for the disk: call it through `Disk.run`.
+        """
+        ...
+
     def take_flush_point(self) -> FlushPoint | None:
         """What must be synced to make everything appended so far durable; None if it is."""
         ...

@@ -182,7 +182,19 @@ class MemoryPartitionLog:
             self.epochs.truncate_from_start(offset)
             self._drop_first(self._index_of(offset))
 
+    def expired(self, *, now_ms: int, end_offset: int) -> tuple[int, int]:
+        count = self._expired_count(now_ms, end_offset)
+        gone = self._batches[:count]
+        end = gone[-1][0].next_offset if gone else self.log_start_offset
+        return end, sum(len(batch) for _, batch, _ in gone)
+
     def apply_retention(self, *, now_ms: int, high_watermark: int) -> int:
+        count = self._expired_count(now_ms, high_watermark)
+        if count:
+            self.advance_start(self._batches[count - 1][0].next_offset)
+        return count
+
+    def _expired_count(self, now_ms: int, end_offset: int) -> int:
         count, left_bytes = 0, self.size_bytes
         for header, batch, appended_ms in self._batches:
             left_bytes -= len(batch)
@@ -190,11 +202,9 @@ class MemoryPartitionLog:
             by_size = 0 <= self.config.retention_bytes <= left_bytes
             by_time = 0 <= self.config.retention_ms < now_ms - newest_ms
             may_go = self.config.deletes and (by_size or by_time)
-            if header.next_offset > high_watermark or not may_go:
+            if header.next_offset > end_offset or not may_go:
                 break
             count += 1
-        if count:
-            self.advance_start(self._batches[count - 1][0].next_offset)
         return count
 
     def take_flush_point(self) -> FlushPoint | None:

@@ -418,6 +418,21 @@ class FilePartitionLog:
             swap=swap,
         )
 
+    def expired(self, *, now_ms: int, end_offset: int) -> tuple[int, int]:
+        segments = self.segments.snapshot()
+        found = choose(
+            segments,
+            self.config,
+            self.look_at_ages(now_ms, SEGMENTS_PER_DROP),
+            now_ms=now_ms,
+            log_start_offset=self.log_start_offset,
+            end_offset=end_offset,
+            size_bytes=self.size_bytes,
+            segments_max=SEGMENTS_PER_DROP,
+        )
+        end = found[-1].next_offset if found else self.log_start_offset
+        return end, sum(segment.size_bytes for segment in found)
+
     def end_drop(self, drop: SegmentDrop, now_ms: int) -> int:
         """`drop` ran, perhaps not to its end; the number of segments that are gone."""
         self._deleted += drop.obsolete

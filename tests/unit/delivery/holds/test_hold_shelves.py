@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.unit.delivery.holds.any_log import ID, any_log
+from tests.unit.delivery.holds.any_log import any_log
+from tests.unit.delivery.holds.book_answers import answers
 from tests.unit.delivery.holds.hold_log import HoldLog, at, cancel, cron, move, released
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_book import HoldBook
@@ -14,22 +15,6 @@ from tidemill.delivery.holds.hold_run import HoldRun, encode_run
 from tidemill.delivery.holds.hold_shelves import Spill
 
 EVER = 1 << 62
-
-
-def _answers(book: HoldBook, log: HoldLog) -> list[object]:
-    """All that a book can be asked."""
-    tickets = range(log.end + 1)
-    due = book.due(wall_ms=EVER, steady_ms=EVER, count_max=99, bytes_max=EVER)
-    some = book.due(wall_ms=2, steady_ms=0, count_max=2, bytes_max=EVER)
-    return [
-        [book.find(ticket) for ticket in tickets],
-        [list(book.held(start)) for start in tickets],
-        list(due),
-        list(some),
-        book.find_id(ID),
-        [book.next_due(axis) for axis in Axis],
-        (book.floor(), book.pending, book.pending_bytes),
-    ]
 
 
 @pytest.mark.slow
@@ -46,7 +31,7 @@ def test_it_does_not_matter_when_holds_are_spilled_or_whether_they_are(log, tabl
         while waiting and data.draw(st.booleans()):
             spill = waiting.pop(data.draw(st.integers(0, len(waiting) - 1)))
             spilling.adopt(spill.serial, memoryview(spill.encode()))
-        assert _answers(spilling, log) == _answers(plain, log)
+        assert answers(spilling, log) == answers(plain, log)
 
 
 def _spilled(book: HoldBook) -> int:

@@ -87,6 +87,9 @@ def _advance_start(context: DataContext, name: str, wanted: DeleteRecordsPartiti
     offset = high_watermark if wanted.offset == TO_HIGH_WATERMARK else wanted.offset
     if not 0 <= offset <= high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    floor = None if partition.holds is None else partition.holds.floor()
+    if floor is not None and offset > floor:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"a record is held at offset {floor}")
     partition.log.advance_start(offset)
     return partition.log.log_start_offset
 

@@ -11,6 +11,7 @@ kept: what remains rises in both offsets, and its first copy is the lowest.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import final
 
 __all__ = ["CopyPins"]
@@ -41,6 +42,15 @@ class CopyPins:
 
     def lowest(self) -> int | None:
         return self._pins[0][1] if self._pins else None
+
+    def captured(self) -> list[tuple[int, int]]:
+        """(offset of the end, offset of the copy), rising."""
+        return list(self._pins)
+
+    def restore(self, pins: Iterable[tuple[int, int]], durable_offset: int) -> None:
+        """What was captured, in place of what there is."""
+        self._pins = deque(pins)
+        self.settle(durable_offset)
 
     def clear(self) -> None:
         """Forget the pins: the log is folded again."""

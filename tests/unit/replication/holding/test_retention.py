@@ -1,0 +1,132 @@
+"""Retention takes nothing that is held; what stands in its way is carried to the end of the log."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.coroutines import run
+from tests.support.hold_stage import Replica, cancel, delay, deliver_at
+from tests.support.partitions import OWN, SECOND, fetched
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.memory_log import MemoryPartitionLog
+from tidemill.testing.manual_clock import ManualClock
+from tidemill.wire.marks import is_ours, is_veiled
+
+CONFIG = LogConfig(retention_ms=60_000)
+
+
+@pytest.fixture
+def leading():
+    return Replica(ManualClock(), MemoryPartitionLog(CONFIG)).lead()
+
+
+def retain(replica: Replica) -> int:
+    """Apply retention once; where the log starts then."""
+    log = replica.partition.log
+    log.apply_retention(
+        now_ms=replica.clock.wall_ms(), high_watermark=replica.partition.droppable_offset()
+    )
+    return log.log_start_offset
+
+
+def test_what_is_held_stays_and_so_does_all_behind_it(leading):
+    async def scenario():
+        leading.send((b"plain", []))
+        leading.send((b"held", [delay(600_000)]))
+        leading.send((b"plain", []))
+        leading.clock.advance(120)
+        assert retain(leading) == 1
+        leading.send((b"", cancel(b"1")))
+        assert retain(leading) == 3
+
+    run(scenario())
+
+
+def test_a_start_drops_nothing_before_it_has_read_what_is_held(leading):
+    async def scenario():
+        leading.send((b"plain", []))
+        leading.send((b"held", [delay(600_000)]))
+        leading.clock.advance(120)
+        again = Replica(leading.clock, leading.partition.log).lead(epoch=1)
+        again.partition.maybe_advance_marks()
+        assert retain(again) == 1
+        await again.work()
+        assert retain(again) == 1
+
+    run(scenario())
+
+
+def test_a_hold_stays_until_its_release_is_durable_everywhere(leading):
+    async def scenario():
+        second = Replica(leading.clock)
+        leading.lead(isr=(OWN, SECOND), epoch=1)
+        second.follow(epoch=1)
+        leading.send((b"held", [delay(1_000)]))
+        second.copy_from(leading)
+        fetched(SECOND, leading.partition, 1)
+        await leading.pass_time(120)
+        assert leading.values() == [b"held"]
+        assert leading.partition.droppable_offset() == 0
+        second.copy_from(leading)
+        fetched(SECOND, leading.partition, 2, flushed=1)
+        assert leading.partition.droppable_offset() == 0
+        fetched(SECOND, leading.partition, 2)
+        assert leading.partition.droppable_offset() == 2
+
+    run(scenario())
+
+
+def test_a_few_holds_are_carried_out_of_old_files_and_delivered_once(leading):
+    async def scenario():
+        due_ms = leading.clock.wall_ms() + 600_000
+        leading.send((b"x" * 5_000, []))
+        leading.send((b"a", [deliver_at(due_ms)]), (b"b", [delay(600_000)]), (b"y" * 5_000, []))
+        leading.clock.advance(120)
+        await leading.releaser.carry_expired()
+        carried = leading.stored()[-1]
+        assert is_ours(carried)
+        assert is_veiled(carried)
+        assert leading.holds.book.pending == 2
+        assert retain(leading) == 4
+        assert leading.seen(4) == []
+        await leading.pass_time(479)
+        assert leading.seen(4) == []
+        await leading.pass_time(1)
+        released = leading.seen(4)
+        assert [one.value for one in released] == [b"a", b"b"]
+        assert [dict(one.headers)["tidemill.ticket"] for one in released] == [b"1", b"2"]
+        assert dict(released[0].headers)["tidemill.due"] == b"%d" % due_ms
+        await leading.pass_time(600)
+        assert len(leading.seen(4)) == 2
+
+    run(scenario())
+
+
+def test_files_of_which_much_is_held_stay(leading):
+    async def scenario():
+        leading.send((b"a" * 1_000, [delay(600_000)]))
+        leading.clock.advance(120)
+        await leading.releaser.carry_expired()
+        assert len(leading.stored()) == 1
+        assert retain(leading) == 0
+
+    run(scenario())
+
+
+def test_a_carried_hold_is_known_to_a_new_replica_that_begins_behind_the_first_copy(leading):
+    async def scenario():
+        leading.send((b"x" * 5_000, []))
+        leading.send((b"a", [delay(600_000)]))
+        leading.clock.advance(120)
+        await leading.releaser.carry_expired()
+        start = retain(leading)
+        assert start == 2
+        second = Replica(leading.clock, MemoryPartitionLog(CONFIG, base_offset=start))
+        second.follow(epoch=0)
+        second.copy_from(leading)
+        await second.work()
+        second.lead(epoch=1)
+        await second.pass_time(480)
+        assert [one.value for one in second.seen(start)] == [b"a"]
+
+    run(scenario())
