@@ -19,7 +19,8 @@ async def replay(holds: PartitionHolds, disk: Disk) -> None:
     StorageFault.
     """
     cuts, log = holds.cuts, holds.partition.log
-    book, offset = holds.spills.new_book(), holds.replay_offset
+    book = await holds.spills.open_book(disk)
+    offset = max(holds.replay_offset, book.next_offset)
     while holds.cuts == cuts and not log.is_closed:
         end = log.log_end_offset
         if offset >= end:

@@ -93,7 +93,7 @@ class PartitionHolds:
         self.partition = partition
         self.host = host
         log = partition.log
-        self.spills = HoldSpills(log.directory)
+        self.spills = HoldSpills(log)
         self.book = self.spills.new_book()
         self.is_whole = log.producers.first_veiled_offset < 0
         """The book holds everything that the log says."""
