@@ -107,10 +107,10 @@ def test_every_client_sends_commands(shared_broker, topic, how):
     bootstrap = shared_broker.bootstrap
     create_topic(bootstrap, topic)
     for name in ("ann-1", "bob-1"):
-        held = Message(name.encode(), headers=tuple(tidemill.Delay("1h", id=name)))
+        held = Message(name.encode(), b"key", tuple(tidemill.Delay("1h", id=name)))
         how.produce(bootstrap, topic, [held])
-    how.produce(bootstrap, topic, [Message(None, headers=tuple(tidemill.Cancel("ann-1")))])
-    how.produce(bootstrap, topic, [Message(None, headers=tuple(tidemill.Move("bob-1", "0s")))])
+    for command in (tidemill.Cancel("ann-1"), tidemill.Move("bob-1", "0s")):
+        how.produce(bootstrap, topic, [Message(None, b"key", tuple(command))])
     [record] = how.consume(bootstrap, topic, 1)
     assert record.value == b"bob-1"
 

@@ -18,7 +18,7 @@ from tests.model.holds_model import (
 )
 from tidemill.delivery.holds.events import (
     Closed,
-    Ending,
+    HoldEnding,
     HoldEvent,
     Opened,
     TransactionEnded,
@@ -55,7 +55,7 @@ def test_I31_I32_I45_three_holds_two_cuts_a_carry_and_a_new_replica_at_random():
 def _clients_ticket_counts(offset: int, batch: Batch, now_ms: int) -> list[HoldEvent]:
     events = real_events(offset, batch, now_ms)
     if batch.kind == "forwarded":
-        return [*events, Closed(batch.ticket, Ending.RELEASED)]
+        return [*events, Closed(batch.ticket, HoldEnding.RELEASED)]
     return events
 
 

@@ -14,6 +14,7 @@ from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.replication.holding.releaser import Releaser
 from tidemill.replication.partition import ACKS_ALL, Appended, Partition
+from tidemill.storage.files.disk import Disk
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire.batch import iter_headers, read_header
 from tidemill.wire.records import Header, Record, build_batch, iter_records
@@ -44,8 +45,12 @@ def move(target: bytes, to: Header) -> list[Header]:
 class InlineDisk:
     """Runs in place what a thread would run; `before` happens first."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk | None = None) -> None:
+        self._disk = disk
         self.before: Callable[[], None] = lambda: None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._disk, name)
 
     async def run(self, work: Callable[[], Any], *_: object) -> Any:
         happens, self.before = self.before, lambda: None
@@ -56,10 +61,17 @@ class InlineDisk:
 class Replica:
     """One broker's replica, with a releaser of its own."""
 
-    def __init__(self, clock: ManualClock, log: object | None = None, **options: object) -> None:
+    def __init__(
+        self,
+        clock: ManualClock,
+        log: object | None = None,
+        *,
+        disk: Disk | None = None,
+        **options: object,
+    ) -> None:
         self.clock = clock
         self.host = HoldHost(clock)
-        self.disk = InlineDisk()
+        self.disk = InlineDisk(disk)
         self.telemetry = Telemetry()
         self.partition: Partition = partition(log, hold_host=self.host, **options)  # type: ignore[arg-type]
         self.releaser = Releaser(

@@ -57,7 +57,7 @@ class Upkeep:
         )
 
     def find(self, topic, index):
-        return SimpleNamespace(compactable_offset=lambda: 1 << 40, high_watermark=1 << 40)
+        return SimpleNamespace(compactable_offset=lambda: 1 << 40, droppable_offset=lambda: 1 << 40)
 
     def dirty(self, key_count):
         put(self.log, *((b"k%d" % number, b"v") for number in range(key_count)))

@@ -27,7 +27,7 @@ from tools.folder_map import heads_of_folders
 from tools.requirement_table import NUMBERS, meanings
 
 ARCHITECTURE = ROOT / "ARCHITECTURE.md"
-FAMILY_SIZES = {"F": 137, "T": 62, "S": 56, "I": 40, "R": 18}
+FAMILY_SIZES = {"F": 137, "T": 62, "S": 56, "I": 45, "R": 18}
 
 
 def _texts(suffix: str = "", *, under: str = ""):

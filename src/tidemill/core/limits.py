@@ -325,12 +325,14 @@ RELEASE_BYTES_MAX = MIB
 """The same in bytes, unless a single record is larger."""
 RELEASE_OVERHEAD_BYTES = 256
 """What a release adds to a record, at most: batch header and the headers that say what it was."""
-HOLD_REPLAY_BYTES = MIB
+HOLD_REPLAY_BYTES = 256 * KIB
 """What a replay of holds reads of the log at a time."""
 HOLD_TABLE_MAX = 16_384
 """Holds of a partition in memory, some 10 MB; then they are written as a sorted run."""
 HOLD_TABLES_FROZEN_MAX = 2
 """Tables of a partition that wait to be written; until then the table grows."""
+HOLD_RUNS_PER_SNAPSHOT = 16
+"""Runs that are written between two snapshots: what a replay reads more than once is bounded."""
 HOLD_ENDINGS_MAX = 4_096
 """Ended holds per partition whose ending is remembered: a command that comes again succeeds."""
 

@@ -49,3 +49,33 @@ def test_what_does_not_fit_is_refused(flavour):
         hot.pick(section, 0, len(section), 0, 3, bytearray(b"\1\1\1"), bytearray(5), 0)
     with pytest.raises(ValueError, match="record"):
         hot.pick(section, 0, len(section) - 1, 0, 3, bytearray(b"\1\1\1"), bytearray(100), 0)
+
+
+HIDING = ("command", "delay-ms", "deliver-at", "half", "only-group", "schedule")
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("name", HIDING)
+def test_a_record_with_a_header_that_hides_it_is_not_seen(flavour, name):
+    hot = load(flavour, "record_pick")
+    records = [
+        Record(b"a", timestamp=100),
+        Record(b"b", timestamp=400, headers=[("x", None), (f"tidemill.{name}", b"1")]),
+        Record(b"c", timestamp=300, headers=[("tidemill.tags", b"x"), (name, b"1")]),
+        Record(b"d", timestamp=200, headers=[(f"tidemill.{name}s", b"1")]),
+    ]
+    section = bytes(build_batch(records))[HEADER_BYTES:]
+    verdicts = bytearray(4)
+    assert hot.judge(section, 0, len(section), 0, 4, 0, verdicts) == (len(section), 3, 3, 300)
+    assert list(verdicts) == [1, 0, 1, 1]
+    assert hot.judge(section, 0, len(section), 0, 4, 3, verdicts)[1:3] == (1, 3)
+    assert list(verdicts) == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_records_without_verdicts_are_not_judged(flavour):
+    hot = load(flavour, "record_pick")
+    section = section_of(2)
+    for first, count in ((0, 3), (1, 2), (0, 0), (-1, 1)):
+        with pytest.raises(ValueError, match="record"):
+            hot.judge(section, 0, len(section), first, count, 0, bytearray(2))

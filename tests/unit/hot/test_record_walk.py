@@ -183,3 +183,21 @@ def test_S24_bounds_beyond_64_bits_from_the_base_do_not_wrap(flavour, base, low,
 def test_inconsistent_headers_are_refused(flavour, headers):
     with pytest.raises(ValueError, match="header"):
         load(flavour, "record_walk").read_headers(headers, 0, len(headers), 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [
+        (b"tidemill.delay-ms", 1),
+        (b"tidemill.", 1),
+        (b"tidemill", 0),
+        (b"tidemill-x", 0),
+        (b"tidemilk.x", 0),
+        (b"Tidemill.x", 0),
+        (b"x.tidemill.", 0),
+        (b"", 0),
+    ],
+)
+def test_headers_of_our_names_are_counted(flavour, name, count):
+    own = record(body(0), vi(2) + field(b"h") + field(b"v") + field(name) + field(b"tidemill.v"))
+    assert walk(flavour, own + record(body(1)), 2)[3] == count

@@ -47,7 +47,7 @@ async def one_retention_pass(
     high_watermark: int = 0,
     log_changes: asyncio.Lock | None = None,
 ) -> None:
-    partition = SimpleNamespace(high_watermark=high_watermark)
+    partition = SimpleNamespace(droppable_offset=lambda: high_watermark)
     housekeeping = Housekeeping(
         disk,
         directory,

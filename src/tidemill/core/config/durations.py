@@ -23,7 +23,7 @@ def parse_duration_ms(text: str) -> int:
 
 def short_duration(length_ms: int) -> str:
     """A length of time by its two largest units, the rest left out: `1h30m`, `12s`."""
-    parts = []
+    parts: list[str] = []
     for unit, unit_ms in reversed(UNIT_MS.items()):
         count, length_ms = divmod(length_ms, unit_ms)
         if count or parts:

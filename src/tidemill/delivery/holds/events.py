@@ -57,7 +57,7 @@ from tidemill.wire.transaction_marker import read_marker
 __all__ = [
     "Carried",
     "Closed",
-    "Ending",
+    "HoldEnding",
     "HoldEvent",
     "Moved",
     "Opened",
@@ -74,7 +74,7 @@ _CHUNK_RECORDS = 256
 """Records that exist as Python objects at the same time while a batch is read."""
 
 
-class Ending(Enum):
+class HoldEnding(Enum):
     """How a hold ended."""
 
     RELEASED = "released"
@@ -102,7 +102,7 @@ class Carried(NamedTuple):
 
 class Closed(NamedTuple):
     target: Target
-    ending: Ending
+    ending: HoldEnding
 
 
 class Moved(NamedTuple):
@@ -170,7 +170,7 @@ def _command(header: BatchHeader, headers: Headers) -> HoldEvent | None:
     if target is None or header.is_transactional:
         return None  # intake refuses both
     if headers[COMMAND] == CANCEL:
-        return Closed(target, Ending.CANCELLED)
+        return Closed(target, HoldEnding.CANCELLED)
     if headers[COMMAND] == MOVE and is_held(headers):
         return Moved(target, *read_due(headers, stamp_of(header)))
     return None
@@ -190,7 +190,7 @@ def _event_of_ours(
     next_ms = read_number(headers.get(NEXT))
     if next_ms is not None:
         return Moved(ticket, next_ms, Axis.WALL)
-    return Closed(ticket, Ending.RELEASED)
+    return Closed(ticket, HoldEnding.RELEASED)
 
 
 def _hold(

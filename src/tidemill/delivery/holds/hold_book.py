@@ -23,11 +23,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import assert_never, final
 
 from tidemill.core.limits import HOLD_ENDINGS_MAX, HOLD_TABLE_MAX
-from tidemill.delivery.holds.copy_pins import CopyPins
 from tidemill.delivery.holds.events import (
     Carried,
     Closed,
-    Ending,
+    HoldEnding,
     HoldEvent,
     Moved,
     Opened,
@@ -38,6 +37,7 @@ from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.holds.hold_shelves import HoldShelves, Spill
+from tidemill.delivery.holds.tickets.copy_pins import CopyPins
 from tidemill.delivery.holds.undecided_holds import UndecidedHolds
 
 __all__ = ["HoldBook"]
@@ -63,7 +63,7 @@ class HoldBook:
         self.pending_bytes = 0
         self._open = HoldShelves(serial=self._next_serial, table_max=self._table_max)
         self._undecided = UndecidedHolds()
-        self._endings: OrderedDict[Target, Ending] = OrderedDict()
+        self._endings: OrderedDict[Target, HoldEnding] = OrderedDict()
         """The last ones, by ticket and by id: for answers alone, the fold does not look."""
 
     # --- what the log says -----------------------------------------------------------------------
@@ -104,7 +104,7 @@ class HoldBook:
             return
         for older in self._open.find_id(hold.message_id):
             if older.schedule is not None:
-                self._close(older.ticket, Ending.CANCELLED, end_offset)
+                self._close(older.ticket, HoldEnding.CANCELLED, end_offset)
 
     def _move(self, target: Target, due_ms: int, axis: Axis) -> None:
         hold = self._find_target(target)
@@ -116,11 +116,15 @@ class HoldBook:
         else:
             self._open.put(moved)
 
-    def _close(self, target: Target, ending: Ending, end_offset: int) -> None:
-        hold = self._find_target(target)
+    def _close(self, target: Target, ending: HoldEnding, end_offset: int) -> None:
+        if isinstance(target, bytes):
+            named = self.find_id(target)
+            if named is None:
+                return
+            target = named.ticket
+        hold = self._end(target, end_offset)
         if hold is None:
             return
-        self._end(hold.ticket, end_offset)
         self._remember(hold.ticket, ending)
         if hold.message_id is not None:
             self._remember(hold.message_id, ending)
@@ -132,11 +136,12 @@ class HoldBook:
             else:
                 self._end_copy(hold, end_offset)
 
-    def _end(self, ticket: int, end_offset: int) -> None:
+    def _end(self, ticket: int, end_offset: int) -> Hold | None:
         """Take a ticket out, open or undecided."""
         hold = self._open.take(ticket) or self._undecided.take(ticket)
         if hold is not None:
             self._end_copy(hold, end_offset)
+        return hold
 
     def _end_copy(self, hold: Hold, end_offset: int) -> None:
         """A copy is no longer the newest of a pending hold; it stays until that is durable."""
@@ -148,7 +153,7 @@ class HoldBook:
             return self.find_id(target)
         return self._open.find(target) or self._undecided.find(target)
 
-    def _remember(self, target: Target, ending: Ending) -> None:
+    def _remember(self, target: Target, ending: HoldEnding) -> None:
         self._endings[target] = ending
         self._endings.move_to_end(target)
         if len(self._endings) > HOLD_ENDINGS_MAX:
@@ -189,7 +194,7 @@ class HoldBook:
         """The open hold with this id; of several the one with the highest copy."""
         return max(self._open.find_id(message_id), key=lambda hold: hold.offset, default=None)
 
-    def ending_of(self, target: Target) -> Ending | None:
+    def ending_of(self, target: Target) -> HoldEnding | None:
         """How the hold that a command names has ended, if that was not long ago."""
         return self._endings.get(target)
 
@@ -232,6 +237,10 @@ class HoldBook:
     def try_freeze(self) -> Spill | None:
         """The holds to write as a run, if there are enough of them in memory."""
         return self._open.try_freeze()
+
+    def give_back(self, spill: Spill) -> None:
+        """The run of a spill could not be written; `try_freeze` offers it again."""
+        self._open.give_back(spill)
 
     def adopt(self, serial: int, data: memoryview) -> bool:
         """The run of a spill is in `data` now, a mapped file; False: nobody needs it any more."""

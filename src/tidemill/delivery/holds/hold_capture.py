@@ -2,8 +2,8 @@
 
     head      next offset, newest stamp, durable offset, bytes held     i64 each
     tables    count u32, then the open holds in memory
-    runs      count u32, then of each: serial i64, its ranges of tickets 4 x i64, bytes u32,
-              and which rows are taken, compressed
+    runs      count u32, then of each: serial i64, checksum u32, its ranges of tickets 4 x i64,
+              bytes u32, and which rows are taken, compressed
     undecided count u32, then of each: producer id i64, hold
     pins      count u32, then of each: offset of the end i64, offset of the copy i64
     hold      ticket i64, due i64, axis u8, offset i64, size u32, bytes of id u16 and of
@@ -21,13 +21,13 @@ from struct import Struct, error
 from typing import NamedTuple, final
 
 from tidemill.delivery.holds.hold import Axis, Hold
-from tidemill.delivery.holds.ticket_routes import TicketRange
+from tidemill.delivery.holds.tickets.ticket_routes import TicketRange
 
 __all__ = ["HoldCapture", "RunCapture"]
 
 _HEAD = Struct(">qqqq")
 _COUNT = Struct(">I")
-_RUN = Struct(">qqqqqI")
+_RUN = Struct(">qIqqqqI")
 _PRODUCER = Struct(">q")
 _PIN = Struct(">qq")
 _HOLD = Struct(">qqBqIHH")
@@ -39,6 +39,7 @@ class RunCapture(NamedTuple):
     """A run in use: its file is named by the serial."""
 
     serial: int
+    checksum: int
     tickets: TicketRange
     taken: bytes
 
@@ -100,7 +101,7 @@ def _encode_hold(hold: Hold) -> bytes:
 
 def _encode_run(run: RunCapture) -> bytes:
     taken = zlib.compress(run.taken, 1)
-    return _RUN.pack(run.serial, *run.tickets, len(taken)) + taken
+    return _RUN.pack(run.serial, run.checksum, *run.tickets, len(taken)) + taken
 
 
 @final
@@ -126,10 +127,10 @@ class _Reader:
         return Hold(ticket, due_ms, Axis(axis), offset, size_bytes, message_id, schedule)
 
     def run(self) -> RunCapture:
-        serial, *tickets, size_bytes = self.numbers(_RUN)
+        serial, checksum, *tickets, size_bytes = self.numbers(_RUN)
         packed = zlib.decompressobj()
         taken = packed.decompress(self._bytes(size_bytes), _TAKEN_BYTES_MAX)
-        return RunCapture(serial, TicketRange(*tickets), taken)
+        return RunCapture(serial, checksum, TicketRange(*tickets), taken)
 
     def undecided(self) -> tuple[int, Hold]:
         return self.numbers(_PRODUCER)[0], self.hold()

@@ -23,8 +23,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import final
+from zlib import crc32
 
 from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold_capture import RunCapture
 
 __all__ = ["HoldRun", "encode_run"]
 
@@ -73,16 +75,21 @@ class HoldRun:
     Raises ValueError for a buffer that is none; its checksum was verified.
     """
 
-    def __init__(self, data: memoryview, taken: bytes | None = None) -> None:
+    def __init__(self, data: memoryview, captured: RunCapture | None = None) -> None:
         if len(data) < _HEAD.size:
             raise ValueError("the run is cut")
         count, wall_count, id_count, order = _HEAD.unpack_from(data)
         if order != _ORDER:
             raise ValueError("the run was written by a machine with another byte order")
         self._columns = _Columns(data, count, id_count)
-        if taken is not None and len(taken) != count:
-            raise ValueError(f"{len(taken)} rows are known of a run of {count}")
-        self._taken = bytearray(count) if taken is None else bytearray(taken)
+        self.checksum = crc32(data)
+        """Tells runs apart that have the same serial: a log that was cut numbers them anew."""
+        if captured is not None and (captured.checksum, len(captured.taken)) != (
+            self.checksum,
+            count,
+        ):
+            raise ValueError("this is another run than the one that was captured")
+        self._taken = bytearray(count) if captured is None else bytearray(captured.taken)
         self._open_count = self._taken.count(_OPEN)
         self._next = {Axis.WALL: 0, Axis.STEADY: wall_count}
         """The row before which all are taken."""

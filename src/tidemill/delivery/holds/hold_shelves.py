@@ -23,7 +23,7 @@ from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_capture import RunCapture
 from tidemill.delivery.holds.hold_run import HoldRun, encode_run
 from tidemill.delivery.holds.hold_table import HoldTable
-from tidemill.delivery.holds.ticket_routes import TicketRoutes
+from tidemill.delivery.holds.tickets.ticket_routes import TicketRoutes
 
 __all__ = ["HoldShelf", "HoldShelves", "Spill"]
 
@@ -87,6 +87,8 @@ class HoldShelves:
         self._count = 0
         self._heads: dict[Axis, list[tuple[int, int, int]]] = {axis: [] for axis in Axis}
         """(due, ticket, serial) of each shelf's first hold, and of some that no longer are."""
+        self._unwritten: list[Spill] = []
+        """Those that could not be written; no more than tables are frozen."""
 
     def __len__(self) -> int:
         return self._count
@@ -182,16 +184,20 @@ class HoldShelves:
     # --- tables and runs -------------------------------------------------------------------------
 
     def try_freeze(self) -> Spill | None:
-        """Begin a new table if this one is full; the caller writes the old one and adopts it."""
+        """Begin a new table if this one is full; the caller writes the old one and adopts it.
+
+        What could not be written before comes first.
+        """
+        if self._unwritten:
+            return self._unwritten.pop(0)
         frozen = sum(isinstance(shelf, HoldTable) for shelf in self._shelves.values()) - 1
         if len(self._table) < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
             return None
         old, serial = self._table, self._serial
         self._begin_table()
-        for hold in list(old.held(0)):
-            if hold.schedule is not None:
-                old.take(hold.ticket)
-                self._table.put(hold)
+        for hold in old.schedules():
+            old.take(hold.ticket)
+            self._table.put(hold)
         holds = old.freeze()
         self._routes.add(serial, [hold.ticket for hold in holds])
         for axis in Axis:
@@ -202,6 +208,11 @@ class HoldShelves:
         self._serial += 1
         self._table = HoldTable()
         self._shelves[self._serial] = self._table
+
+    def give_back(self, spill: Spill) -> None:
+        """The run could not be written: the table is searched in memory, until the next attempt."""
+        if spill.serial in self._shelves:
+            self._unwritten.append(spill)
 
     def adopt(self, serial: int, data: memoryview) -> bool:
         """Put the run of a frozen table in its place; False: it is not needed any more."""
@@ -222,7 +233,7 @@ class HoldShelves:
         for serial, shelf in self._shelves.items():
             if isinstance(shelf, HoldRun):
                 tickets = self._routes.range_of(serial)
-                runs.append(RunCapture(serial, tickets, shelf.taken_rows()))
+                runs.append(RunCapture(serial, shelf.checksum, tickets, shelf.taken_rows()))
             else:
                 holds += shelf.held(0)
         return holds, runs
@@ -230,7 +241,7 @@ class HoldShelves:
     def restore(self, holds: Iterable[Hold], runs: Iterable[tuple[RunCapture, memoryview]]) -> None:
         """Fill empty shelves with what was captured; ValueError if a buffer is not its run."""
         for captured, data in runs:
-            run = HoldRun(data, captured.taken)
+            run = HoldRun(data, captured)
             self._shelves[captured.serial] = run
             self._routes.restore(captured.serial, captured.tickets)
             self._count += len(run)

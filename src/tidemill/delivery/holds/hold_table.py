@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import final
 
 from tidemill.delivery.holds.hold import Axis, Hold
-from tidemill.delivery.holds.ticket_queue import TicketQueue
+from tidemill.delivery.holds.tickets.ticket_queue import TicketQueue
 
 __all__ = ["HoldTable"]
 
@@ -20,6 +20,7 @@ class HoldTable:
         self._dues = {axis: TicketQueue() for axis in Axis}
         self._copies = TicketQueue()
         self._ids: dict[bytes, set[int]] = {}
+        self._schedules: dict[int, None] = {}
         self._is_frozen = False
         self.taken: list[int] = []
         """The tickets that were taken since the table was frozen."""
@@ -35,6 +36,8 @@ class HoldTable:
         self._copies.put(hold.ticket, hold.offset)
         if hold.message_id is not None:
             self._ids.setdefault(hold.message_id, set()).add(hold.ticket)
+        if hold.schedule is not None:
+            self._schedules[hold.ticket] = None
 
     def take(self, ticket: int) -> Hold | None:
         """Remove a hold."""
@@ -48,9 +51,14 @@ class HoldTable:
             tickets.remove(ticket)
             if not tickets:
                 del self._ids[hold.message_id]
+        if hold.schedule is not None:
+            del self._schedules[ticket]
         if self._is_frozen:
             self.taken.append(ticket)
         return hold
+
+    def schedules(self) -> list[Hold]:
+        return [self._holds[ticket] for ticket in self._schedules]
 
     def freeze(self) -> list[Hold]:
         """Its holds, to be written by a thread; what is taken from now on is noted."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, final
 
 from tidemill.core.clock import Clock
+from tidemill.delivery.holds.hold_book import HoldBook
+from tidemill.delivery.holds.hold_shelves import Spill
 from tidemill.replication.holding.hold_clocks import BelievedWall, SteadyTime
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ class HoldHost:
         """Something may be due there, or due at another time than before."""
         self.to_replay: dict[PartitionHolds, None] = {}
         """Their books are behind their logs."""
+        self.to_write: deque[tuple[PartitionHolds, HoldBook, Spill]] = deque()
+        """Parts of large books: at most two of each."""
         self.wake: Callable[[], None] = lambda: None
 
     def wall_ms(self) -> int:
@@ -55,6 +60,10 @@ class HoldHost:
 
     def replay(self, holds: PartitionHolds) -> None:
         self.to_replay[holds] = None
+        self.wake()
+
+    def write_spill(self, holds: PartitionHolds, book: HoldBook, spill: Spill) -> None:
+        self.to_write.append((holds, book, spill))
         self.wake()
 
     def forget(self, holds: PartitionHolds) -> None:

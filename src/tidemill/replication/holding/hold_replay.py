@@ -5,7 +5,6 @@ from __future__ import annotations
 from tidemill.core.limits import HOLD_REPLAY_BYTES
 from tidemill.core.loop.pacing import next_turn
 from tidemill.delivery.holds.events import concerns_holds, events_of
-from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.storage.files.disk import Disk
 from tidemill.wire.batch import iter_headers
@@ -20,7 +19,8 @@ async def replay(holds: PartitionHolds, disk: Disk) -> None:
     StorageFault.
     """
     cuts, log = holds.cuts, holds.partition.log
-    book, offset = HoldBook(), holds.replay_offset
+    book = await holds.spills.open_book(disk)
+    offset = max(holds.replay_offset, book.next_offset)
     while holds.cuts == cuts and not log.is_closed:
         end = log.log_end_offset
         if offset >= end:
@@ -34,4 +34,7 @@ async def replay(holds: PartitionHolds, disk: Disk) -> None:
                 if concerns_holds(header):
                     book.fold(events_of(view[position:], header), offset=header.next_offset)
                 offset = header.next_offset
+            spill = holds.spills.try_take(book)
+            if spill is not None:
+                await holds.spills.write(disk, book, spill)
             await next_turn()

@@ -25,6 +25,7 @@ from tidemill.delivery.intake import Requests
 from tidemill.replication.holding.hold_clocks import SteadyTime
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.hold_policy import HoldPolicy
+from tidemill.replication.holding.hold_spills import HoldSpills
 from tidemill.replication.holding.request_checks import are_all_due, check_commands, check_held
 from tidemill.storage.log.interface import PartitionLog
 from tidemill.wire.batch import BatchHeader
@@ -86,13 +87,14 @@ class HeldPartition(Protocol):
 class PartitionHolds:
     """The book of one partition, and what its role makes of it."""
 
-    __slots__ = ("_steady", "book", "cuts", "host", "is_whole", "partition")
+    __slots__ = ("_steady", "book", "cuts", "host", "is_whole", "partition", "spills")
 
     def __init__(self, partition: HeldPartition, host: HoldHost) -> None:
         self.partition = partition
         self.host = host
-        self.book = HoldBook()
         log = partition.log
+        self.spills = HoldSpills(log)
+        self.book = self.spills.new_book()
         self.is_whole = log.producers.first_veiled_offset < 0
         """The book holds everything that the log says."""
         self.cuts = 0
@@ -113,7 +115,7 @@ class PartitionHolds:
     def was_cut(self) -> None:
         """The log lost its end, or all."""
         self.cuts += 1
-        self.book = HoldBook()
+        self.book = self.spills.new_book()
         self.is_whole = self.partition.log.producers.first_veiled_offset < 0
         if not self.is_whole:
             self.host.replay(self)
@@ -138,6 +140,9 @@ class PartitionHolds:
             return
         before = self._next_dues()
         self.book.fold(events_of(batch, header), offset=header.next_offset)
+        spill = self.spills.try_take(self.book)
+        if spill is not None:
+            self.host.write_spill(self, self.book, spill)
         if self.partition.is_leader and self._next_dues() != before:
             self.host.look_at(self)
 

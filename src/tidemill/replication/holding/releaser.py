@@ -26,6 +26,8 @@ from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.core.loop.timers import LoopTimers, Timer
 from tidemill.core.telemetry import Telemetry
 from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold_book import HoldBook
+from tidemill.delivery.holds.hold_shelves import Spill
 from tidemill.replication.holding.held_batches import make_carried, make_release
 from tidemill.replication.holding.hold_host import HoldHost
 from tidemill.replication.holding.hold_replay import replay
@@ -78,7 +80,7 @@ class Releaser:
     def _wake(self) -> None:
         if self._host.to_look_at:
             self._woken.set()
-        if self._host.to_replay:
+        if self._host.to_replay or self._host.to_write:
             self._replay_woken.set()
 
     # --- replays ---------------------------------------------------------------------------------
@@ -91,12 +93,22 @@ class Releaser:
             await self.replay_wanted()
 
     async def replay_wanted(self) -> None:
-        """Rebuild all books that are behind now."""
+        """Rebuild all books that are behind now, and write what is too large for memory."""
+        while self._host.to_write:
+            await self._write(*self._host.to_write.popleft())
         while self._host.to_replay:
             holds = next(iter(self._host.to_replay))
             del self._host.to_replay[holds]
             await self._replay(holds)
             await next_turn()
+
+    async def _write(self, holds: PartitionHolds, book: HoldBook, spill: Spill) -> None:
+        if book is not holds.book or holds.partition.log.is_closed:
+            return
+        try:
+            await holds.spills.write(self._disk, book, spill)
+        except (KafkaError, StorageFault) as error:
+            self._note(holds, error)
 
     async def _replay(self, holds: PartitionHolds) -> None:
         if holds.is_whole or holds.partition.offline or holds.partition.log.is_closed:

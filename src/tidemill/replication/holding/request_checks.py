@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.delivery.holds.events import Ending
+from tidemill.delivery.holds.events import HoldEnding
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.intake import Command, HeldRecord, Requests, refused_records
@@ -74,11 +74,11 @@ def _try_find_fault(command: Command, book: HoldBook, cancelled: set[Target]) ->
     if found is not None and not (command.move is not None and target in cancelled):
         return None
     match book.ending_of(target):
-        case Ending.RELEASED:
+        case HoldEnding.RELEASED:
             return "delivered already"
-        case Ending.CANCELLED if command.move is None:
+        case HoldEnding.CANCELLED if command.move is None:
             return None
-        case Ending.CANCELLED:
+        case HoldEnding.CANCELLED:
             return "cancelled already"
     return "cancelled already" if target in cancelled else "nothing is held under it"
 

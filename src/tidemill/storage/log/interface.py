@@ -117,6 +117,11 @@ class PartitionLog(Protocol):
     """One partition's batches. The file and the memory implementation share one contract test."""
 
     @property
+    def directory(self) -> str:
+        """Where its files are; empty if it has none."""
+        ...
+
+    @property
     def log_start_offset(self) -> int: ...
 
     @property

@@ -42,6 +42,7 @@ class MemoryPartitionLog:
 
     def __init__(self, config: LogConfig, *, base_offset: int = 0) -> None:
         self.config = config
+        self.directory = ""
         self.log_start_offset = base_offset
         self.log_end_offset = base_offset
         self._batches: list[_Stored] = []

@@ -87,7 +87,10 @@ class HoldFiles:
     def _payload(self, path: str, kind: bytes, data: bytes) -> memoryview:
         """What is in a file whose content is `data`: mapped, so that it takes no memory."""
         payload = decode_checked(data, kind=kind, version=_VERSION, name=path)
-        view = self._disk.open(path).try_resident_view(0, len(data))
+        file = self._disk.open(path)
+        view = file.try_resident_view(0, len(data))
+        if view is None:  # a small file is mapped when it is found to have stopped growing
+            view = file.try_resident_view(0, len(data))
         if view is None:
             return payload
         # The bytes were verified; the map shows the same ones, since the file never changes.
@@ -104,7 +107,7 @@ class HoldFiles:
         self._disk.write_file_atomically(path, encode_checked(_SNAPSHOT_KIND, _VERSION, payload))
         self._snapshots[offset] = list(runs)
         for old in sorted(self._snapshots)[:-_KEPT]:
-            self._drop_snapshot(old)
+            self.drop_snapshot(old)
 
     def iter_newest(self, end_offset: int) -> Iterator[StoredHolds]:
         """The snapshots that can be read whole, newest first; those behind the end are removed."""
@@ -113,13 +116,13 @@ class HoldFiles:
             try:
                 yield self._read_snapshot(offset)
             except StorageFault:
-                self._drop_snapshot(offset)
+                self.drop_snapshot(offset)
 
     def drop_after(self, end_offset: int) -> None:
         """The log ends at `end_offset`: later snapshots describe batches that are not there."""
         cut = [offset for offset in self._snapshots if offset > end_offset]
         for offset in cut:
-            self._drop_snapshot(offset)
+            self.drop_snapshot(offset)
         if cut:
             self._disk.sync_directory(self._directory)  # none may come back with a crash
 
@@ -133,7 +136,8 @@ class HoldFiles:
         runs = {number: self._read_run(number) for number in numbers}
         return StoredHolds(offset, payload[_HEAD.size + _NUMBER.size * len(numbers) :], runs)
 
-    def _drop_snapshot(self, offset: int) -> None:
+    def drop_snapshot(self, offset: int) -> None:
+        """It is damaged, too old, or of another log."""
         self._disk.unlink(offset_path(self._directory, offset, HOLD_SNAPSHOT_SUFFIX))
         del self._snapshots[offset]
 

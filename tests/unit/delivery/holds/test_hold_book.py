@@ -14,7 +14,7 @@ from tests.unit.delivery.holds.hold_log import (
     open_tickets,
     released,
 )
-from tidemill.delivery.holds.events import Ending
+from tidemill.delivery.holds.events import HoldEnding
 from tidemill.delivery.holds.hold import Axis
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.wire import compression
@@ -83,7 +83,7 @@ def test_a_release_closes_its_tickets_and_a_second_one_nothing():
     book = log.book()
     assert open_tickets(book) == [1]
     assert book.find(0) is None
-    assert book.ending_of(0) is Ending.RELEASED
+    assert book.ending_of(0) is HoldEnding.RELEASED
     assert book.next_due(Axis.WALL) == 20
     assert book.pending == 1
 
@@ -103,8 +103,8 @@ def test_of_cancel_and_release_the_first_in_the_log_wins():
     log.client(cancel(1))
     book = log.book()
     assert open_tickets(book) == []
-    assert book.ending_of(0) is Ending.CANCELLED
-    assert book.ending_of(1) is Ending.RELEASED
+    assert book.ending_of(0) is HoldEnding.CANCELLED
+    assert book.ending_of(1) is HoldEnding.RELEASED
 
 
 def test_headers_that_a_client_made_never_count():
@@ -126,7 +126,7 @@ def test_a_command_names_an_id_and_means_the_newest_open_one():
     found = book.find_id(b"a")
     assert found is not None
     assert found.ticket == 0
-    assert book.ending_of(b"a") is Ending.CANCELLED
+    assert book.ending_of(b"a") is HoldEnding.CANCELLED
     log.client(cancel(b"id:42"))
     assert open_tickets(log.book()) == [0]
 
@@ -220,7 +220,7 @@ def test_a_schedule_takes_the_place_of_the_one_with_its_id_and_of_nothing_else()
     log.client(cron(b"daily", b"0 10 * * *"))
     book = log.book()
     assert open_tickets(book) == [1, 2, 3]
-    assert book.ending_of(0) is Ending.CANCELLED
+    assert book.ending_of(0) is HoldEnding.CANCELLED
 
 
 def test_a_transaction_opens_its_holds_at_the_commit_marker():

@@ -75,12 +75,13 @@ def test_a_capture_that_is_cut_anywhere_is_refused():
         HoldCapture.decode(memoryview(encoded + b"x"))
 
 
-def test_a_run_of_another_size_is_refused():
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_run_that_is_not_the_captured_one_is_refused(count):
     captured, runs = _captured()
-    other = Spilling(1)
+    other = Spilling(count)
     log = HoldLog()
-    log.client(at(10))
+    log.client(*[at(10)] * count)
     other.fold(log, 0, log.end)
     (serial,) = runs
-    with pytest.raises(ValueError, match="rows are known"):
+    with pytest.raises(ValueError, match="another run"):
         HoldBook().restore(captured, {serial: next(iter(other.runs.values()))})

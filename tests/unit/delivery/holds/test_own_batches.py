@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.unit.delivery.holds.hold_log import STAMP_MS, HoldLog, at, copy, cron, open_tickets
-from tidemill.delivery.holds.events import Carried, Closed, Ending, Moved, events_of
+from tidemill.delivery.holds.events import Carried, Closed, HoldEnding, Moved, events_of
 from tidemill.delivery.holds.held_records import read_held
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.own_batches import HeldCopy, carried_batch, release_batch
@@ -37,7 +37,7 @@ def test_a_released_record_keeps_key_value_and_the_other_headers_in_their_order(
         (names.TICKET, b"3"),
         (names.DUE, b"44"),
     ]
-    assert events_of(data, header) == [Closed(3, Ending.RELEASED)]
+    assert events_of(data, header) == [Closed(3, HoldEnding.RELEASED)]
 
 
 def test_a_forwarded_record_loses_the_answers_that_it_came_with():
@@ -47,7 +47,7 @@ def test_a_forwarded_record_loses_the_answers_that_it_came_with():
     (out,) = iter_records(data)
     assert [name for name, _ in out.headers] == [names.SENT_AT, names.TICKET, names.DUE]
     assert dict(out.headers)[names.SENT_AT] == b"%d" % SENT_MS
-    assert events_of(data, read_header(data)) == [Closed(3, Ending.RELEASED)]
+    assert events_of(data, read_header(data)) == [Closed(3, HoldEnding.RELEASED)]
 
 
 def test_a_tick_moves_its_schedule_to_the_next_one():

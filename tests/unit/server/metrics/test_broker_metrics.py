@@ -33,6 +33,8 @@ def parse(page):
 
 
 class NoLogs:
+    hold_clock_steps = 0
+
     def __iter__(self):
         return iter(())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mmap import mmap
+
 import pytest
 
 from tidemill.core.errors import StorageFault
@@ -52,7 +54,7 @@ def test_a_run_of_a_real_disk_is_a_view_of_its_file(tmp_path):
     files = HoldFiles(disk, str(tmp_path), [])
     run = files.write_run(0, b"x" * 10_000)
     assert bytes(run) == b"x" * 10_000
-    assert run.readonly
+    assert isinstance(run.obj, mmap)
     files.drop_unused([])
     assert disk.list_names(str(tmp_path)) == []
     assert bytes(run) == b"x" * 10_000, "a view outlives the name of its file"

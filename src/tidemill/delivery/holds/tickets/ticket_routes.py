@@ -9,7 +9,7 @@ there, and of those each shelf has one range.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple, final
 
 __all__ = ["TicketRange", "TicketRoutes"]
@@ -36,21 +36,15 @@ class TicketRoutes:
         self._ranges: dict[int, TicketRange] = {}
         self._own_high = -1
 
-    def add(self, serial: int, tickets: Iterable[int]) -> None:
+    def add(self, serial: int, tickets: Collection[int]) -> None:
         """A shelf with these tickets."""
-        own: list[int] = []
-        foreign: list[int] = []
-        for ticket in tickets:
-            (own if ticket > self._own_high else foreign).append(ticket)
-        self.restore(
-            serial,
-            TicketRange(
-                min(own, default=-1),
-                max(own, default=-1),
-                min(foreign, default=-1),
-                max(foreign, default=-1),
-            ),
-        )
+        foreign = [ticket for ticket in tickets if ticket <= self._own_high]
+        own_low, own_high = -1, -1
+        if len(foreign) < len(tickets):
+            own_low = min([ticket for ticket in tickets if ticket > self._own_high])
+            own_high = max(tickets)
+        foreign_low, foreign_high = min(foreign, default=-1), max(foreign, default=-1)
+        self.restore(serial, TicketRange(own_low, own_high, foreign_low, foreign_high))
 
     def restore(self, serial: int, tickets: TicketRange) -> None:
         """A shelf whose ranges are known; shelves come in the order in which they were added."""

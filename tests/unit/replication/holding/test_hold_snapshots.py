@@ -1,0 +1,126 @@
+"""A snapshot spares a replay, and is used only if it is of the log that there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.batches import append, batch, flush
+from tests.support.coroutines import run
+from tests.support.hold_stage import Replica, cancel, delay
+from tidemill.replication.holding import partition_holds
+from tidemill.replication.holding.hold_spills import HoldSpills
+from tidemill.storage.files.disk import OsDisk
+from tidemill.storage.files.file_cache import FileCache
+from tidemill.storage.log.interface import LogConfig
+from tidemill.storage.log.partition_log import FilePartitionLog
+from tidemill.testing.manual_clock import ManualClock
+
+
+@pytest.fixture(autouse=True)
+def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = partial(HoldSpills, table_max=4, runs_max=2)
+    monkeypatch.setattr(partition_holds, "HoldSpills", small)
+
+
+@pytest.fixture
+def disk() -> Iterator[OsDisk]:
+    made = OsDisk()
+    yield made
+    made.close()
+
+
+def _log(disk: OsDisk, directory: Path) -> FilePartitionLog:
+    return FilePartitionLog.create(disk, FileCache(disk), str(directory), LogConfig())
+
+
+async def _fill(replica: Replica, count: int) -> None:
+    """Holds, each flushed: a snapshot waits for that."""
+    for number in range(count):
+        replica.send((b"%d" % number, [delay(60_000 + number)]))
+        flush(replica.partition.log)
+        await replica.work()
+
+
+def _snapshots(directory: Path) -> list[int]:
+    return sorted(int(path.stem) for path in directory.glob("*.holds"))
+
+
+async def _again(before: Replica, log: FilePartitionLog, disk: OsDisk) -> Replica:
+    """The next process on the same files."""
+    again = Replica(before.clock, log, disk=disk).lead(epoch=1)
+    await again.work()
+    return again
+
+
+def test_a_replay_begins_behind_the_newest_snapshot(disk, tmp_path, monkeypatch):
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        (*_, newest) = _snapshots(tmp_path / "t-0")
+        leading.send((b"", cancel(b"2")))
+        reads: list[int] = []
+        read = FilePartitionLog.read
+
+        def noted(self, offset, **options):
+            reads.append(offset)
+            return read(self, offset, **options)
+
+        monkeypatch.setattr(FilePartitionLog, "read", noted)
+        again = await _again(leading, log, disk)
+        assert min(reads) == newest - 1, "the batch before the snapshot is looked at, no other"
+        assert list(again.holds.book.held()) == list(leading.holds.book.held())
+        assert again.holds.book.pending == 29
+
+    run(scenario())
+
+
+def test_everything_comes_once_from_a_book_that_was_restored(disk, tmp_path):
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        again = await _again(leading, log, disk)
+        end = log.log_end_offset
+        await again.pass_time(61)
+        assert again.holds.book.pending == 0
+        assert log.log_end_offset - end == 30
+        await again.pass_time(61)
+        assert log.log_end_offset - end == 30
+
+    run(scenario())
+
+
+def test_a_snapshot_of_batches_that_were_cut_is_not_used_even_if_others_took_their_place(
+    disk, tmp_path
+):
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        assert _snapshots(tmp_path / "t-0")
+        log.truncate_to(3)
+        append(log, *[batch(offset, epoch=1) for offset in range(3, 40)])
+        again = await _again(leading, log, disk)
+        assert [hold.ticket for hold in again.holds.book.held()] == [0, 1, 2]
+        assert _snapshots(tmp_path / "t-0") == []
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("pattern", ["*.holds", "*.holdrun"])
+def test_damaged_files_cost_a_longer_replay_and_nothing_else(disk, tmp_path, pattern):
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        for path in (tmp_path / "t-0").glob(pattern):
+            path.write_bytes(path.read_bytes()[:-1])
+        again = await _again(leading, log, disk)
+        assert [hold.ticket for hold in again.holds.book.held()] == list(range(30))
+
+    run(scenario())
