@@ -367,6 +367,7 @@ class Partition:
                 return Appended(
                     original.base_offset, original.last_offset + 1, original.max_timestamp, True
                 )
+        self._check_fits(header)
         if requests is not None:
             self.find_holds().take_in(requests, batch, header, acks=acks)
         return self._append_prepared(batch, header, acks=acks, now_ms=now_ms)
@@ -385,10 +386,18 @@ class Partition:
                 "an own batch with a producer is transactional and has no sequence",
             )
             self.log.producers.check_unsequenced(header)
+        self._check_fits(header)
         return self._append_prepared(view, header, acks=ACKS_ALL, now_ms=now_ms)
 
+    def _check_fits(self, header: BatchHeader) -> None:
+        if header.size_bytes > self.settings.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
+
     def append_ours(self, batch: bytearray, *, now_ms: int) -> Appended:
-        """Append a marked batch, of records that were taken in before; otherwise like `append`."""
+        """Append a marked batch, of records that were taken in before; otherwise like `append`.
+
+        It fits whatever the limits of the topic are by now: a hold must not be stuck.
+        """
         self.check_writable(ACKS_ALL)
         view = memoryview(batch)
         return self._append_prepared(view, read_header(view), acks=ACKS_ALL, now_ms=now_ms)
@@ -432,8 +441,6 @@ class Partition:
         self, batch: memoryview, header: BatchHeader, *, acks: int, now_ms: int
     ) -> Appended:
         size_bytes = header.size_bytes
-        if size_bytes > self.settings.segment_bytes:
-            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE, "larger than a segment")
         log = self.log
         base_offset = log.log_end_offset
         assign_offsets(batch, base_offset, self.leader_epoch)

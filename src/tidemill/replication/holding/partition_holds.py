@@ -139,7 +139,13 @@ class PartitionHolds:
         if not self.is_whole or not concerns_holds(header):
             return
         before = self._next_dues()
-        self.book.fold(events_of(batch, header), offset=header.next_offset)
+        try:
+            self.book.fold(events_of(batch, header), offset=header.next_offset)
+        except KafkaError:
+            # The batch is in the log, whatever its records are: the replay says what is wrong.
+            self.was_cut()
+            return
+        self._settle()
         spill = self.spills.try_take(self.book)
         if spill is not None:
             self.host.write_spill(self, self.book, spill)
@@ -188,14 +194,21 @@ class PartitionHolds:
 
     def due(self) -> list[Hold]:
         """What is to be released now, in order."""
+        count_max, bytes_max = self.batch_bounds()
         return list(
             self.book.due(
                 wall_ms=self.host.wall_ms(),
                 steady_ms=self.steady_ms(),
-                count_max=RELEASE_RECORDS_MAX,
-                bytes_max=RELEASE_BYTES_MAX,
+                count_max=count_max,
+                bytes_max=bytes_max,
             )
         )
+
+    def batch_bounds(self) -> tuple[int, int]:
+        """Records and bytes of a batch of ours: with the headers that it adds it fits a segment."""
+        segment_bytes = self.partition.settings.segment_bytes
+        count_max = min(RELEASE_RECORDS_MAX, segment_bytes // (2 * RELEASE_OVERHEAD_BYTES))
+        return max(1, count_max), min(RELEASE_BYTES_MAX, segment_bytes // 2)
 
     def ms_until_due(self) -> int | None:
         """How long until something is due; None if nothing is held."""
@@ -213,9 +226,13 @@ class PartitionHolds:
         """Retention drops nothing from here on: the oldest copy that is or may again be held."""
         if not self.is_whole:
             return self.replay_offset
+        self._settle()
+        return self.book.floor()
+
+    def _settle(self) -> None:
+        """Ends that no cut can take back need no copy any more."""
         partition = self.partition
         durable = partition.durable_offset
         if not partition.is_leader:
             durable = min(partition.high_watermark, partition.log.flushed_offset)
         self.book.settle(durable)
-        return self.book.floor()

@@ -20,7 +20,6 @@ from typing import final
 
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError, StorageFault
-from tidemill.core.limits import RELEASE_BYTES_MAX, RELEASE_RECORDS_MAX
 from tidemill.core.logs import RateLimit, shown
 from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.core.loop.timers import LoopTimers, Timer
@@ -214,7 +213,7 @@ class Releaser:
         old = list(takewhile(lambda hold: hold.offset < end_offset, holds.book.held()))
         if sum(hold.size_bytes for hold in old) * LIVE_SHARE_MIN >= size_bytes:
             return
-        for some in _in_batches(old):
+        for some in _in_batches(old, *holds.batch_bounds()):
             partition.check_writable(ACKS_ALL)
             await self._carry(holds, some)
             await next_turn()
@@ -278,13 +277,13 @@ class Releaser:
             telemetry.hold_lateness.observe(max(0, now[hold.axis] - hold.due_ms) / 1000)
 
 
-def _in_batches(holds: Sequence[Hold]) -> Iterator[list[Hold]]:
+def _in_batches(holds: Sequence[Hold], count_max: int, bytes_max: int) -> Iterator[list[Hold]]:
     """Split holds into as many as fit one batch each; a batch has at least one."""
     some: list[Hold] = []
     size_bytes = 0
     for hold in holds:
         size_bytes += hold.size_bytes
-        if some and (len(some) == RELEASE_RECORDS_MAX or size_bytes > RELEASE_BYTES_MAX):
+        if some and (len(some) == count_max or size_bytes > bytes_max):
             yield some
             some, size_bytes = [], hold.size_bytes
         some.append(hold)

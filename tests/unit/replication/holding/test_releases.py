@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.coroutines import run
@@ -95,6 +97,22 @@ def test_held_records_of_any_codec_are_released(leading, codec):
         assert leading.values() == [value for value, headers in records if not headers]
         await leading.pass_time(1)
         assert leading.values()[200:] == [value for value, headers in records if headers]
+
+    run(scenario())
+
+
+def test_a_release_fits_a_segment_and_one_record_always_goes(leading):
+    async def scenario():
+        small = replace(leading.partition.settings, segment_bytes=2_048)
+        leading.partition.set_settings(small)
+        for n in range(40):
+            leading.send((b"%d" % n, [delay(10)]))
+        leading.send((b"x" * 1_000, [delay(20)]))
+        leading.partition.set_settings(replace(small, segment_bytes=1_024))
+        await leading.pass_time(1)
+        assert len(leading.values()) == 41
+        sizes = [header.size_bytes for header in leading.stored()[41:]]
+        assert max(sizes[:-1]) <= 1_024 < sizes[-1]
 
     run(scenario())
 
