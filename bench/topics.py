@@ -79,17 +79,18 @@ def leader_of(address: Address, name: str, partition: int) -> int:
 
 @final
 class Led(NamedTuple):
-    """A partition: who leads it, and who is the first of its replicas."""
+    """A partition: who leads it, who is the first of its replicas, and how many are in sync."""
 
     leader: int
     preferred: int
+    in_sync: int = 0
 
 
 def all_led(address: Address, prefix: str) -> list[Led]:
     """Every partition of the topics whose names begin so, as one broker sees it."""
     topics = _admin(address).list_topics(timeout=TIMEOUT_S).topics
     return [
-        Led(one.leader, one.replicas[0])
+        Led(one.leader, one.replicas[0], len(one.isrs))
         for name, topic in topics.items()
         if name.startswith(prefix)
         for one in topic.partitions.values()

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from bench.judgement import alternate
 from bench.lab import Sizes
+from bench.processes import MeasurementFailed
 
 SIZES = Sizes(
     rounds=1,
@@ -31,6 +32,7 @@ class FakeLab:
     def __init__(self, **samples):
         self._samples = samples
         self.asked = []
+        self.nothing_to_consume = False
 
     @property
     def has_kafka(self):
@@ -45,6 +47,8 @@ class FakeLab:
 
     def qbench(self, broker, topic, mode, *arguments):
         self.asked.append((mode, *arguments))
+        if mode == "consume" and self.nothing_to_consume:
+            raise MeasurementFailed("nothing to consume")
         return dict(self._samples[broker.name])
 
     def compare(self, ours, theirs):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.cluster_scale_rows import are_led, are_led_as_preferred
+from bench.cluster_scale_rows import are_in_sync, are_led, are_led_as_preferred
 from bench.rows import ROWS
 from bench.topics import Led
 
@@ -18,6 +18,11 @@ def test_an_election_has_ended_when_every_leader_is_the_preferred_one():
     assert are_led_as_preferred([Led(0, 0), Led(2, 2)], 2)
     assert not are_led_as_preferred([Led(0, 0), Led(1, 2)], 2)
     assert not are_led_as_preferred([Led(0, 0)], 2)
+
+
+def test_an_election_begins_when_every_replica_is_in_sync():
+    assert are_in_sync([Led(0, 0, 3), Led(1, 2, 3)], 2)
+    assert not are_in_sync([Led(0, 0, 3), Led(1, 2, 2)], 2)
 
 
 def test_the_rows_about_several_brokers_are_there():
