@@ -238,6 +238,10 @@ class HoldBook:
         """The holds to write as a run, if there are enough of them in memory."""
         return self._open.try_freeze()
 
+    def give_back(self, spill: Spill) -> None:
+        """The run of a spill could not be written; `try_freeze` offers it again."""
+        self._open.give_back(spill)
+
     def adopt(self, serial: int, data: memoryview) -> bool:
         """The run of a spill is in `data` now, a mapped file; False: nobody needs it any more."""
         return self._open.adopt(serial, data)

@@ -87,6 +87,8 @@ class HoldShelves:
         self._count = 0
         self._heads: dict[Axis, list[tuple[int, int, int]]] = {axis: [] for axis in Axis}
         """(due, ticket, serial) of each shelf's first hold, and of some that no longer are."""
+        self._unwritten: list[Spill] = []
+        """Those that could not be written; no more than tables are frozen."""
 
     def __len__(self) -> int:
         return self._count
@@ -182,7 +184,12 @@ class HoldShelves:
     # --- tables and runs -------------------------------------------------------------------------
 
     def try_freeze(self) -> Spill | None:
-        """Begin a new table if this one is full; the caller writes the old one and adopts it."""
+        """Begin a new table if this one is full; the caller writes the old one and adopts it.
+
+        What could not be written before comes first.
+        """
+        if self._unwritten:
+            return self._unwritten.pop(0)
         frozen = sum(isinstance(shelf, HoldTable) for shelf in self._shelves.values()) - 1
         if len(self._table) < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
             return None
@@ -201,6 +208,11 @@ class HoldShelves:
         self._serial += 1
         self._table = HoldTable()
         self._shelves[self._serial] = self._table
+
+    def give_back(self, spill: Spill) -> None:
+        """The run could not be written: the table is searched in memory, until the next attempt."""
+        if spill.serial in self._shelves:
+            self._unwritten.append(spill)
 
     def adopt(self, serial: int, data: memoryview) -> bool:
         """Put the run of a frozen table in its place; False: it is not needed any more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import final
 
+from tidemill.core.errors import StorageFault
 from tidemill.core.limits import HOLD_RUNS_PER_SNAPSHOT, HOLD_TABLE_MAX
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_shelves import Spill
@@ -73,9 +74,13 @@ class HoldSpills:
     async def write(self, disk: Disk, book: HoldBook, spill: Spill) -> None:
         """Write a table and let the book use the file. Raises StorageFault, KafkaError (busy).
 
-        Then the table stays in memory.
+        Then the table stays in memory until the next attempt.
         """
-        data = await disk.run(partial(self._write, disk, spill), DiskWork.BACKGROUND)
+        try:
+            data = await disk.run(partial(self._write, disk, spill), DiskWork.BACKGROUND)
+        except StorageFault:
+            book.give_back(spill)
+            raise
         book.adopt(spill.serial, data)
         files = self._opened(disk)
         drop = partial(files.drop_unused, [*book.runs(), *self._snapshots.needed_runs()])

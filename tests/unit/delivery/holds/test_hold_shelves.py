@@ -94,6 +94,21 @@ def test_a_run_that_came_too_late_is_not_adopted():
     assert not book.adopt(spill.serial, memoryview(spill.encode()))
 
 
+def test_a_run_that_could_not_be_written_is_offered_again():
+    log, book = HoldLog(), HoldBook(table_max=2)
+    log.client(at(10), at(20))
+    _fold(book, log)
+    spill = book.try_freeze()
+    assert spill is not None
+    book.give_back(spill)
+    log.ours(released(0))
+    _fold(book, log)
+    assert book.try_freeze() == spill
+    assert book.adopt(spill.serial, memoryview(spill.encode()))
+    assert [hold.ticket for hold in book.held()] == [1]
+    assert book.try_freeze() is None
+
+
 def test_a_run_with_little_left_gives_it_back_to_the_table():
     log, book = HoldLog(), HoldBook(table_max=40)
     log.client(*[at(due) for due in range(40)])
