@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidemill.broker import Broker
-    from tidemill.client.producing.delay_headers import Cancel, Delay, DeliverAt, Move, Schedule
+    from tidemill.client.holding.delay_headers import Cancel, Delay, DeliverAt, Move, Schedule
     from tidemill.core.config.broker_config import BrokerConfig, broker_config
     from tidemill.core.errors import KafkaError, TidemillError, UserError
 
@@ -56,7 +56,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_DELAYS = "tidemill.client.producing.delay_headers"
+_DELAYS = "tidemill.client.holding.delay_headers"
 _HOMES = {
     "Broker": "tidemill.broker",
     "BrokerConfig": "tidemill.core.config.broker_config",

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
-from tidemill.cli.due_time import parse_length, parse_time
-from tidemill.cli.hold_table import HoldSummary, hold_facts, print_hold, print_holds
+from tidemill.cli.holding.due_time import parse_length, parse_time
+from tidemill.cli.holding.hold_table import HoldSummary, hold_facts, print_hold, print_holds
 from tidemill.cli.record_format import content_facts
 from tidemill.cli.session import bootstrap_option, json_option, run_client
 from tidemill.cli.text import escape, print_json
-from tidemill.client.admin.hold_admin import HeldTopic, HoldAdmin, HoldTarget, ListedHold
+from tidemill.client.holding.hold_admin import HeldTopic, HoldAdmin, HoldTarget, ListedHold
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.core.clock import SystemClock
 from tidemill.core.errors import UserError

@@ -8,7 +8,7 @@ from typing import final
 
 import click
 
-from tidemill.cli.due_time import parse_delay
+from tidemill.cli.holding.due_time import parse_delay
 from tidemill.cli.lines import read_lines
 from tidemill.cli.session import bootstrap_option, run_client
 from tidemill.cli.text import escape

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import click
 
-from tidemill.client.producing.delay_headers import Delay, DelayHeaders, DeliverAt, Schedule
+from tidemill.client.holding.delay_headers import Delay, DelayHeaders, DeliverAt, Schedule
 from tidemill.core.config.durations import parse_duration_ms
 from tidemill.core.errors import UserError
 

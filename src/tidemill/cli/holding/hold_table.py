@@ -11,7 +11,7 @@ import click
 
 from tidemill.cli.record_format import bytes_fact
 from tidemill.cli.text import escape, escape_bytes, print_table
-from tidemill.client.admin.hold_admin import ListedHold
+from tidemill.client.holding.hold_admin import ListedHold
 from tidemill.core.config.durations import UNIT_MS, parse_duration_ms, short_duration
 
 __all__ = ["HoldSummary", "hold_facts", "print_hold", "print_holds"]

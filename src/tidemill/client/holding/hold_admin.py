@@ -13,13 +13,13 @@ from typing import final
 
 from tidemill.client.admin.view_admin import ViewAdmin
 from tidemill.client.consuming.consumer import Consumer
+from tidemill.client.holding.delay_headers import Cancel, DelayHeaders, Move
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     list_offsets,
 )
-from tidemill.client.producing.delay_headers import Cancel, DelayHeaders, Move
 from tidemill.client.producing.producer import Producer
 from tidemill.core.clock import Clock
 from tidemill.core.errors import UserError

@@ -1,0 +1,1 @@
+"""Held records: the headers that ask for them, and what an administrator does with them."""
