@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from time import monotonic
 
+import confluent_kafka
 import pytest
 
 import tidemill
@@ -16,6 +20,7 @@ from tests.support.clients import (
     Message,
     Sending,
     create_topic,
+    wait_until_decided,
 )
 from tidemill.testing.broker_process import BrokerProcess
 
@@ -113,6 +118,32 @@ def test_every_client_sends_commands(shared_broker, topic, how):
         how.produce(bootstrap, topic, [Message(None, b"key", tuple(command))])
     [record] = how.consume(bootstrap, topic, 1)
     assert record.value == b"bob-1"
+
+
+def test_listing_what_is_held_does_not_wait_for_an_open_transaction(shared_broker, topic):
+    bootstrap = shared_broker.bootstrap
+    create_topic(bootstrap, topic)
+    create_topic(bootstrap, f"{topic}.held", -1, tidemill_view_of=topic, tidemill_view_held="true")
+    Confluent().produce(bootstrap, topic, [Message(b"held", headers=HOUR)])
+    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic})
+    producer.init_transactions(DEADLINE_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"undecided", headers=list(HOUR))
+    producer.flush(DEADLINE_S)
+    assert listed(bootstrap, topic) == 1
+    producer.commit_transaction(DEADLINE_S)
+    wait_until_decided(bootstrap, topic)
+    assert listed(bootstrap, topic) == 2
+
+
+def listed(bootstrap: str, topic: str) -> int:
+    """How many records `tidemill delay list` finds."""
+    command = [sys.executable, "-m", "tidemill.cli.main", "delay", "list", topic, "--json"]
+    out = subprocess.run(
+        [*command, "--bootstrap", bootstrap], capture_output=True, timeout=DEADLINE_S, check=True
+    ).stdout
+    held: int = json.loads(out)["held"]
+    return held
 
 
 def test_F109_a_schedule_ticks_until_it_is_cancelled(shared_broker, topic):

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import final
 
 from tidemill.client.admin.view_admin import ViewAdmin
-from tidemill.client.consuming.consumer import Consumer
+from tidemill.client.consuming.consumer import READ_COMMITTED, Consumer
 from tidemill.client.holding.delay_headers import Cancel, DelayHeaders, Move
 from tidemill.client.network.cluster_client import ClusterClient
 from tidemill.client.network.offset_lookup import (
@@ -102,8 +102,11 @@ class HoldAdmin:
         wanted = sorted(info.partitions) if partition is None else [partition]
         names = [TopicPartition(topic.view, index) for index in wanted]
         starts = await list_offsets(self._cluster, dict.fromkeys(names, EARLIEST_TIMESTAMP))
-        ends = await list_offsets(self._cluster, dict.fromkeys(names, LATEST_TIMESTAMP))
-        consumer = Consumer(self._cluster, max_wait_ms=_WAIT_MS)
+        # The view ends before the oldest open transaction, as for a reader of committed records.
+        ends = await list_offsets(
+            self._cluster, dict.fromkeys(names, LATEST_TIMESTAMP), isolation_level=READ_COMMITTED
+        )
+        consumer = Consumer(self._cluster, max_wait_ms=_WAIT_MS, isolation_level=READ_COMMITTED)
         consumer.read_between(
             {one: (max(starts[one].offset, from_ticket), ends[one].offset) for one in names}
         )
