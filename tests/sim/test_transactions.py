@@ -3,7 +3,7 @@
 Checked in every run: I18 accepted once, I19 replaced instances are refused, I20 all or nothing, I21
 nothing aborted is read, I22 what comes late changes no other transaction, I23 the last stable
 offset never goes back and reaches the end, aborted indexes agree with the markers, I24 offsets are
-committed exactly with the records. Reads are those of readers, not of producers, so I25 is empty.
+committed exactly with the records.
 """
 
 from __future__ import annotations
