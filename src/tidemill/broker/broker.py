@@ -92,6 +92,7 @@ class Broker:
         self._timers = LoopTimers(self._seams.clock)
         self._listener = Listener(self._seams.net)
         self._internal_listener = Listener(self._seams.net)
+        self._route_listener = Listener(self._seams.net) if config.route_endpoint else None
         self.cluster = Cluster(
             coord or open_store(config, self._seams.clock),
             config,
@@ -138,6 +139,8 @@ class Broker:
         internal = await self._internal_listener.bind(
             config.internal_endpoint, option="tidemill.internal.listen"
         )
+        if self._route_listener is not None and config.route_endpoint is not None:
+            await self._route_listener.bind(config.route_endpoint, option="tidemill.route.listen")
         directory = await open_logs(
             config,
             self._seams,
@@ -198,6 +201,7 @@ class Broker:
         return Serving(
             self._listener,
             self._internal_listener,
+            self._route_listener,
             services,
             self._data.directory,
             descriptors=self._descriptors,

@@ -1,7 +1,8 @@
 """What clients and other brokers reach: the listeners with the handlers, and the page for metrics.
 
-Both listeners serve the same APIs. A handler that is for brokers alone asks its peer by which of
-them it came (`is_internal`).
+The listeners for clients and for brokers serve the same APIs. A handler that is for brokers alone
+asks its peer by which of them it came (`is_internal`). The one for clients that reach a single
+address passes requests on (`server/routing`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidemill.broker.seams import Seams
 from tidemill.client.network.controller_link import ControllerLink
 from tidemill.core.byte_rate import ByteRate
 from tidemill.core.config.broker_config import BrokerConfig, DescriptorPlan
-from tidemill.core.limits import INTERNAL_DRAIN_DEADLINE_S
+from tidemill.core.limits import INTERNAL_DRAIN_DEADLINE_S, UPSTREAM_CONNECTIONS_MAX
 from tidemill.core.loop.lifecycle import Supervisor
 from tidemill.core.loop.timers import LoopTimers
 from tidemill.core.telemetry import Telemetry
@@ -37,6 +38,7 @@ from tidemill.server.metrics.http_page import HttpPage
 from tidemill.server.request.authorizer import AllowAll
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.server.request.services import Services
+from tidemill.server.routing.router import Router
 from tidemill.storage.directory.log_directory import LogDirectory
 
 __all__ = ["Serving", "build_services"]
@@ -94,6 +96,7 @@ class Serving:
         self,
         listener: Listener,
         internal_listener: Listener,
+        route_listener: Listener | None,
         services: Services,
         directory: LogDirectory,
         *,
@@ -106,13 +109,18 @@ class Serving:
         self._directory = directory
         self.listener = listener
         self.internal_listener = internal_listener
+        self._route_listener = route_listener
         dispatcher = Dispatcher(HANDLERS)
+        routes_max = 0
+        if route_listener is not None:
+            routes_max = min(UPSTREAM_CONNECTIONS_MAX, descriptors.connections // 2)
+        self._routes_max = routes_max
         deadlines = ClientDeadlines(idle_s=config.connections_max_idle_ms / 1000)
         self.resources = ListenerResources(
             services,
             dispatcher,
             services.supervisor,
-            connections_max=descriptors.connections,
+            connections_max=descriptors.connections - routes_max,
             deadlines=deadlines,
             failed=failed,
         )
@@ -131,11 +139,15 @@ class Serving:
     def loops(self) -> Loops:
         yield "listener", self.listener.run()
         yield "internal listener", self.internal_listener.run()
+        if self._route_listener is not None:
+            yield "route listener", self._route_listener.run()
 
     async def start(self, *, is_healthy: Callable[[], bool]) -> None:
         """Accept connections, and serve the page if one is configured."""
         await self.internal_listener.serve(self.internal_resources)
         await self.listener.serve(self.resources)
+        if self._route_listener is not None:
+            await self._serve_routes(self._route_listener)
         endpoint = self._config.metrics_endpoint
         if endpoint is None:
             return
@@ -148,6 +160,16 @@ class Serving:
             },
         )
         log.info("metrics on http://%s/metrics", await self._page.start(endpoint))
+
+    async def _serve_routes(self, listener: Listener) -> None:
+        router = Router(
+            self._services,
+            advertised=self._config.route_advertised_endpoint,
+            connections_max=self._routes_max,
+        )
+        dispatcher = Dispatcher(router.routed(HANDLERS))
+        await listener.serve(self.resources.routed(dispatcher, router.end))
+        log.info("routes on %s", listener.address)
 
     @property
     def is_ready(self) -> bool:
@@ -162,6 +184,8 @@ class Serving:
         """
         if self._page is not None:
             self._page.stop()
+        if self._route_listener is not None:
+            await self._route_listener.stop()
         await self.listener.stop()
         self._services.controller.close()
         await self.internal_listener.stop(INTERNAL_DRAIN_DEADLINE_S)

@@ -41,6 +41,10 @@ LOOKED_AT_PARTITIONS_PER_TURN = 256
 """Partitions of woken fetches that are read in one turn of the loop: about 10 ms."""
 DRAIN_DEADLINE_S = 8.0
 """From SIGTERM to the last answer; the whole shutdown stays within ten seconds."""
+UPSTREAM_CONNECTIONS_MAX = 4_096
+"""From the ROUTE listener to the owners of what its clients ask for."""
+ROUTED_BYTES_MAX = 64 * MIB
+"""Requests and answers of routed clients that are on their way through this broker."""
 INTERNAL_CONNECTIONS_MAX = 256
 """Connections of other brokers; so many descriptors are kept for them if there are enough (S12)."""
 INTERNAL_REQUEST_BYTES_MAX = 8 * MIB

@@ -29,7 +29,14 @@ __all__ = [
 BROKERS_MAX = 16
 """Each is a process of its own; beyond the cores of one machine more of them gain nothing."""
 REPLICAS_DEFAULT_MAX = 3
-_ADDRESS_KEYS = ("listeners", "advertised.listeners", "metrics.listen", "tidemill.internal.listen")
+_ADDRESS_KEYS = (
+    "listeners",
+    "advertised.listeners",
+    "metrics.listen",
+    "tidemill.internal.listen",
+    "tidemill.route.listen",
+    "tidemill.route.advertised",
+)
 
 
 @final
@@ -147,6 +154,8 @@ def _addresses(config: BrokerConfig, broker_id: int) -> Iterator[str]:
         config.advertised_listeners,
         config.metrics_listen,
         config.internal_listen,
+        config.route_listen,
+        config.route_advertised,
     )
     for key, text in zip(_ADDRESS_KEYS, texts, strict=True):
         if text:

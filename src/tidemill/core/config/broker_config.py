@@ -95,6 +95,19 @@ class BrokerConfig:
         "free port at the host of `listeners`, or at the loopback address if that is every "
         "address of the machine: brokers that share an embedded store are on one host.",
     )
+    route_listen: str = option(
+        "",
+        key="tidemill.route.listen",
+        doc="HOST:PORT for clients that can reach this address only: the broker names itself for "
+        "everything there and passes requests on to the brokers that own what they name. Port 0 "
+        "takes a free port. Empty: no such listener.",
+    )
+    route_advertised: str = option(
+        "",
+        key="tidemill.route.advertised",
+        doc="HOST:PORT that clients of `tidemill.route.listen` are told to connect to, such as a "
+        "load balancer's. Empty: the address that the client connected to.",
+    )
     metrics_listen: str = option(
         "",
         key="metrics.listen",
@@ -397,6 +410,18 @@ class BrokerConfig:
         return Endpoint(_LOOPBACK.get(host, "127.0.0.1") if self.listens_everywhere else host, 0)
 
     @property
+    def route_endpoint(self) -> Endpoint | None:
+        """Where to accept clients that are routed, if at all."""
+        key = "tidemill.route.listen"
+        return parse_endpoint(self.route_listen, key=key) if self.route_listen else None
+
+    @property
+    def route_advertised_endpoint(self) -> Endpoint | None:
+        """What routed clients are told; None: what they have connected to."""
+        key = "tidemill.route.advertised"
+        return parse_endpoint(self.route_advertised, key=key) if self.route_advertised else None
+
+    @property
     def store_path(self) -> str:
         """The file of the embedded coordination store."""
         return self.store_file or f"{self.data_dir}/{_COORD_FILE}"
@@ -457,6 +482,8 @@ class BrokerConfig:
         parse_endpoint(self.listeners, key="listeners")
         if self.metrics_listen:
             parse_endpoint(self.metrics_listen, key="metrics.listen")
+        if self.route_endpoint is None and self.route_advertised_endpoint is not None:
+            raise UserError("tidemill.route.advertised needs tidemill.route.listen")
         if self.internal_listen and self.internal_endpoint.host in _ANY_ADDRESS:
             raise UserError(
                 f"tidemill.internal.listen={self.internal_listen}: other brokers cannot connect to "

@@ -498,6 +498,7 @@ class Connection(asyncio.BufferedProtocol):
         self._answers.drop()
         if self._resources.is_internal:
             self._resources.services.replica_sessions.end(self)
+        self._resources.ended(self)
         if self._mute_timer is not None:
             self._mute_timer.cancel()
             self._mute_timer = None

@@ -41,8 +41,13 @@ class Listener:
             )
         except OSError as error:
             raise UserError(f"cannot listen on {endpoint}: {_reason(error, option)}") from error
-        host, port = self._server.address
-        return Endpoint(host, port)
+        return self.address
+
+    @property
+    def address(self) -> Endpoint:
+        """The bound one."""
+        assert self._server is not None
+        return Endpoint(*self._server.address)
 
     async def serve(self, resources: ListenerResources) -> None:
         """Start to accept connections."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from typing import final
 
@@ -26,10 +27,15 @@ from tidemill.server.connection.connection_log import ConnectionLog
 from tidemill.server.connection.receive_buffer import Scratch, divide_request_memory
 from tidemill.server.limits.loop_slices import LoopSlices
 from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.server.request.context import Peer
 from tidemill.server.request.dispatch import Dispatcher
 from tidemill.server.request.services import Services
 
 __all__ = ["ClientDeadlines", "ListenerResources"]
+
+
+def _nothing(_peer: Peer) -> None:
+    """Nobody wants to hear of ended connections."""
 
 
 @final
@@ -66,6 +72,8 @@ class ListenerResources:
         self.deadlines = deadlines
         self.failed = failed
         self.is_internal = clients is not None
+        self.ended: Callable[[Peer], None] = _nothing
+        """Hears of every connection that ends."""
         self.slow_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
         self.scratch: Scratch
         self.loop_slices: LoopSlices
@@ -92,6 +100,13 @@ class ListenerResources:
             connections_max=connections_max,
             is_internal=self.is_internal,
         )
+
+    def routed(self, dispatcher: Dispatcher, ended: Callable[[Peer], None]) -> ListenerResources:
+        """Those of the ROUTE listener: the same limits and pools, but other handlers."""
+        beside = copy(self)
+        beside.dispatcher = dispatcher
+        beside.ended = ended
+        return beside
 
     @property
     def write_stall_s(self) -> float:

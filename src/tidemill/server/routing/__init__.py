@@ -1,0 +1,1 @@
+"""The listener for clients that reach one address only: requests go on to their owners."""

@@ -1,0 +1,76 @@
+"""What the router keeps of one client: its connections to owners, and fetches that wait there."""
+
+from __future__ import annotations
+
+from typing import final
+
+from tidemill.core.config.endpoint import Endpoint
+from tidemill.core.limits import ROUTED_BYTES_MAX
+from tidemill.metadata.image.metadata_image import BrokerImage
+from tidemill.server.limits.memory_pool import MemoryPool
+from tidemill.server.request.context import ANY_ADDRESS
+from tidemill.server.request.services import Services
+from tidemill.server.routing.routed_fetch import WaitingFetches
+from tidemill.server.routing.upstream import Upstream, UpstreamBudget
+
+__all__ = ["RoutedClient", "RoutedResources"]
+
+
+@final
+class RoutedResources:
+    """What all routed clients share."""
+
+    def __init__(self, services: Services, *, connections_max: int) -> None:
+        self.services = services
+        self.budget = UpstreamBudget(connections_max)
+        self.memory = MemoryPool(ROUTED_BYTES_MAX, lends=True)
+        """For requests on their way to owners, and for their answers until they go on."""
+
+
+@final
+class RoutedClient:
+    """One connection of a client, as the router knows it."""
+
+    def __init__(self, resources: RoutedResources, client_id: str) -> None:
+        self._resources = resources
+        self._client_id = client_id
+        self._upstreams: dict[int, Upstream] = {}
+        """By broker; bounded by the brokers of the cluster."""
+        self.fetches = WaitingFetches(
+            resources.memory, resources.services.clock, self._new_upstream
+        )
+
+    def upstream(self, broker_id: int) -> Upstream:
+        """The connection to an owner for everything but fetches, which wait there."""
+        found = self._upstreams.get(broker_id)
+        if found is None:
+            found = self._upstreams[broker_id] = self._new_upstream(broker_id)
+        return found
+
+    def close(self) -> None:
+        for one in self._upstreams.values():
+            one.close()
+        self.fetches.close()
+
+    def _new_upstream(self, broker_id: int) -> Upstream:
+        resources = self._resources
+        services = resources.services
+
+        def find() -> Endpoint | None:
+            broker = services.cluster.image.brokers.get(broker_id)
+            return None if broker is None else _client_endpoint(broker)
+
+        return Upstream(
+            services.net,
+            services.supervisor,
+            resources.budget,
+            find,
+            client_id=self._client_id,
+        )
+
+
+def _client_endpoint(broker: BrokerImage) -> Endpoint:
+    """Where clients reach a broker; one that listens everywhere is this one, or on this host."""
+    if broker.host in ANY_ADDRESS:
+        return Endpoint("127.0.0.1", broker.port)
+    return Endpoint(broker.host, broker.port)
