@@ -23,8 +23,12 @@ LEADER, FOLLOWER = 1, 2
 
 
 def _repair(cluster: ClusterProcess, *arguments: str) -> str:
+    return _run(cluster, "repair", *arguments)
+
+
+def _run(cluster: ClusterProcess, *arguments: str) -> str:
     ran = subprocess.run(
-        [*TIDEMILL, "cluster", "repair", *arguments, "--bootstrap", cluster.bootstrap],
+        [*TIDEMILL, "cluster", *arguments, "--bootstrap", cluster.bootstrap],
         capture_output=True,
         text=True,
         timeout=2 * DEADLINE_S,
@@ -34,14 +38,16 @@ def _repair(cluster: ClusterProcess, *arguments: str) -> str:
 
 
 def _wait_led(cluster: ClusterProcess, topic: str) -> None:
-    """Until all brokers are there, broker 1 leads, and both replicas are in sync."""
+    """Until all brokers are there, both replicas are in sync, and broker 1 leads."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     deadline = monotonic() + DEADLINE_S
     while True:
         seen = admin.list_topics(topic, timeout=DEADLINE_S)
         partitions = seen.topics[topic].partitions
-        if partitions and partitions[0].leader == LEADER and len(seen.brokers) == 3:
-            return
+        if partitions and len(partitions[0].isrs) == 2 and len(seen.brokers) == 3:
+            if partitions[0].leader == LEADER:
+                return
+            _run(cluster, "elect", "preferred")
         assert monotonic() < deadline, f"{topic} is led by {partitions}"
 
 
@@ -73,7 +79,10 @@ def torn(tmp_path: Path, topic: str) -> Iterator[ClusterProcess]:
     cluster.start()
     _wait_led(cluster, topic)
     _produce(cluster, topic, range(50, 100))
-    assert cluster.stop() == 0
+    assert cluster.stop() == 0  # both know from now on that 100 were committed
+    cluster.start()
+    _wait_led(cluster, topic)
+    cluster.kill()  # nobody hands over
     shutil.rmtree(own)
     shutil.move(tmp_path / "copy", own)
     yield cluster.start()

@@ -106,7 +106,9 @@ def test_F37_a_group_commits_and_goes_on_by_the_route(cluster, route, topic, pro
     (only,) = Confluent().read(consumer, 1)
     consumer.close()
     assert only.value == b"next"
-    listed = AdminClient({"bootstrap.servers": route}).list_consumer_groups().result(DEADLINE_S)
+    admin = AdminClient({"bootstrap.servers": route})
+    listed = admin.list_consumer_groups().result(DEADLINE_S)
+    assert listed.errors == []
     assert f"{topic}-group" in {one.group_id for one in listed.valid}
 
 

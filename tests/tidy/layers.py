@@ -38,7 +38,11 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 EXCEPTIONS: dict[str, set[str]] = {
     "cli/commands/up.py": {"broker"},  # starts the broker in this process
-    "cli/commands/cluster_migrate.py": {"broker", "metadata", "storage"},  # no broker runs then
+    "cli/cluster_commands/cluster_migrate.py": {
+        "broker",
+        "metadata",
+        "storage",
+    },  # no broker runs then
     "cli/commands/log.py": {"storage"},  # reads segment files without a broker
     "cli/commands/pipeline.py": {"spark"},  # runs pipelines, which are Spark's
     "cli/demo/own_broker.py": {"testing"},  # starts its broker as a test does
@@ -126,6 +130,9 @@ PURE = (
     "spark/source/planning.py",
     "spark/stream/lasting_signs.py",
     "spark/stream/time_admission.py",
+    "server/routing/divided_requests.py",
+    "server/routing/owners.py",
+    "server/routing/single_address.py",
 )
 """ARCHITECTURE.md has the same list, under "Layers and rings"."""
 IMPURE_BETWEEN_PURE = ("hot/disk_worker.py",)

@@ -7,10 +7,10 @@ import sys
 
 import click
 
+from tidemill.cli.cluster_commands.cluster_migrate import migrate
+from tidemill.cli.cluster_commands.cluster_moves import drain, reassign_command, rebalance
+from tidemill.cli.cluster_commands.cluster_repair import repair
 from tidemill.cli.cluster_table import cluster_facts, print_cluster
-from tidemill.cli.commands.cluster_migrate import migrate
-from tidemill.cli.commands.cluster_moves import drain, reassign_command, rebalance
-from tidemill.cli.commands.cluster_repair import repair
 from tidemill.cli.failures import explain
 from tidemill.cli.partition_names import parse_partition
 from tidemill.cli.session import bootstrap_option, json_option, run_client

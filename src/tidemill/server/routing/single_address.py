@@ -57,8 +57,9 @@ def _lead_all(topics: Any, own_id: int) -> None:  # noqa: ANN401 - two APIs have
 
 
 def _coordinate_all(answer: FindCoordinatorResponse, own_id: int, address: Endpoint) -> None:
-    both: list[FindCoordinatorResponse | Coordinator] = [answer, *answer.coordinators]
-    for found in both:
+    # Versions that name several keys have no place for the fields of a single one.
+    named: list[FindCoordinatorResponse | Coordinator] = [*(answer.coordinators or [answer])]
+    for found in named:
         if not found.error_code and found.node_id >= 0:
             found.node_id, found.host, found.port = own_id, address.host, address.port
 

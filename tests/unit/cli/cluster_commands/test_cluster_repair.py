@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from tidemill.cli.commands import cluster_repair
-from tidemill.cli.commands.cluster_repair import repair
+from tidemill.cli.cluster_commands import cluster_repair
+from tidemill.cli.cluster_commands.cluster_repair import repair
 from tidemill.client.admin.repair_admin import LogConflict
 from tidemill.core.errors import UserError
 from tidemill.core.ids import TopicPartition

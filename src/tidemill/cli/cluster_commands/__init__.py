@@ -1,0 +1,1 @@
+"""The parts of `tidemill cluster` that are commands of their own: moves, repair, migration."""
