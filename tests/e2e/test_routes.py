@@ -134,7 +134,12 @@ def test_F37_kafka_python_reads_in_a_group_by_the_route(cluster, route, topic):
     create(cluster, topic)
     KafkaPython().produce(route, topic, [Message(b"%d" % n, partition=n % 3) for n in range(30)])
     consumer = kafka.KafkaConsumer(
-        topic, bootstrap_servers=route, group_id=f"{topic}-g", auto_offset_reset="earliest"
+        topic,
+        bootstrap_servers=route,
+        group_id=f"{topic}-g",
+        auto_offset_reset="earliest",
+        # It may share out a topic that it knows nothing of yet, by whichever address.
+        metadata_max_age_ms=500,
     )
     try:
         assert len(KafkaPython().read(consumer, 30)) == 30

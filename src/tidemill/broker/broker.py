@@ -45,7 +45,7 @@ from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.server.connection.listener import Listener
 from tidemill.storage.directory.log_directory import LogDirectory
 from tidemill.storage.directory.store_note import check_store, note_store
-from tidemill.storage.files.disk import Disk, OsDisk
+from tidemill.storage.files.disk import Disk, DiskFile, OsDisk
 
 __all__ = ["Broker"]
 
@@ -69,8 +69,12 @@ class Broker:
         rng: Rng | None = None,
         coord: Coord | None = None,
         descriptors_max: int | None = None,
+        directory_lock: DiskFile | None = None,
     ) -> None:
-        """`descriptors_max` is what the process may open; None (in tests) sets no limit."""
+        """`descriptors_max` is what the process may open; None (in tests) sets no limit.
+
+        `directory_lock`: that of the data directory, if this process has it (`standby.py`).
+        """
         if not __debug__:
             raise UserError("tidemill does not run under python -O: its assertions guard your data")
         self._descriptors = (
@@ -80,6 +84,7 @@ class Broker:
         )
         self.config = config
         self.telemetry = Telemetry()
+        self._directory_lock = directory_lock
         self.failed = False
         self._failure_listener: Callable[[], None] = lambda: None
         self._seams = Seams(
@@ -147,6 +152,7 @@ class Broker:
             cluster_id=await self._identify(),
             # The map of a file holds a second descriptor.
             open_files_max=self._descriptors.files // 2,
+            lock=self._directory_lock,
         )
         self._data = self._build_data_plane(directory)
         self._serving = self._build_serving()

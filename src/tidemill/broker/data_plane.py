@@ -27,7 +27,7 @@ from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.log_cutter import LogCutter
 from tidemill.replication.replica_manager import ReplicaManager
 from tidemill.storage.directory.log_directory import LogDirectory
-from tidemill.storage.files.disk import Disk
+from tidemill.storage.files.disk import Disk, DiskFile
 from tidemill.storage.journal.round_journal import JournalLimits
 from tidemill.storage.state.producer_bound import ProducerLimits
 from tidemill.upkeep.cleaner import Cleaner
@@ -84,9 +84,17 @@ def make_data_directory(disk: Disk, path: str) -> None:
 
 
 async def open_logs(
-    config: BrokerConfig, seams: Seams, *, cluster_id: str, open_files_max: int
+    config: BrokerConfig,
+    seams: Seams,
+    *,
+    cluster_id: str,
+    open_files_max: int,
+    lock: DiskFile | None = None,
 ) -> LogDirectory:
-    """Lock, check and recover the logs; in a thread, because recovery may read gigabytes."""
+    """Lock, check and recover the logs; in a thread, because recovery may read gigabytes.
+
+    `lock`: that of the directory, if this process has it already.
+    """
     now_ms = seams.clock.wall_ms()
     directory = await seams.disk.run(
         lambda: LogDirectory.open(
@@ -102,6 +110,7 @@ async def open_logs(
                 entries_max=config.producer_ids_max,
             ),
             journal=JournalLimits.of_bytes(config.flush_journal_bytes),
+            lock=lock,
         )
     )
     report = directory.report

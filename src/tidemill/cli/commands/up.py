@@ -72,6 +72,12 @@ LET_IN_POLL_S = 0.01
     "--internal", metavar="HOST:PORT", help="Address that other brokers use; with --zookeeper."
 )
 @click.option("--rack", metavar="RACK", help="Rack of the broker; with --zookeeper.")
+@click.option(
+    "--standby",
+    is_flag=True,
+    help="Wait until the broker that uses --data-dir, on storage that both hosts reach, is gone; "
+    "then take its place.",
+)
 @click.option("--supervisor", "parent_pid", metavar="PID", type=int, hidden=True)
 def up(
     data_dir: str | None,
@@ -85,6 +91,7 @@ def up(
     broker_id: int | None,
     internal: str | None,
     rack: str | None,
+    standby: bool,
     parent_pid: int | None,
 ) -> None:
     """Start brokers that speak the Kafka protocol; one, unless you ask for more.
@@ -96,14 +103,14 @@ def up(
     """
     if parent_pid is not None:
         end_with_parent(parent_pid)
-    if not 1 <= brokers <= BROKERS_MAX:
-        raise UserError(f"--brokers {brokers}: one command runs 1 to {BROKERS_MAX} brokers")
-    if zookeeper is not None and (brokers > 1 or racks):
-        raise UserError("--zookeeper: one command runs one broker; leave --brokers and --racks out")
-    if zookeeper is not None and broker_id is None:
-        raise UserError("--zookeeper: say with --broker-id N which broker this is")
-    if brokers > 1 and (broker_id, internal, rack) != (None, None, None):
-        raise UserError("--broker-id, --internal and --rack are of one broker; see --racks")
+    _check_together(
+        brokers=brokers,
+        zookeeper=zookeeper,
+        racks=racks,
+        broker_id=broker_id,
+        is_one=(broker_id, internal, rack) != (None, None, None),
+        standby=standby,
+    )
     file_text = read_config_file(config_file)
     named = {
         "data.dir": data_dir,
@@ -124,7 +131,8 @@ def up(
     if brokers > 1 and config.zookeeper.connect:
         raise UserError("zookeeper.connect: one command runs one broker; leave --brokers out")
     if brokers == 1:
-        _run_one(config, warning="" if parent_pid is not None else left_out(config, 1))
+        warning = "" if parent_pid is not None else left_out(config, 1)
+        _run_one(config, warning=warning, standby=standby)
         return
     given = {*parse_lines(file_text), *parse_assignments(settings), *values}
     flags = [flag for setting in settings for flag in ("--set", setting)]
@@ -137,6 +145,28 @@ def up(
         f"{topics.in_sync_min} in sync"
     )
     _run_several(plans, facts, warning=left_out(config, brokers))
+
+
+def _check_together(
+    *,
+    brokers: int,
+    zookeeper: str | None,
+    racks: str | None,
+    broker_id: int | None,
+    is_one: bool,
+    standby: bool,
+) -> None:
+    """UserError if options do not fit together; `is_one`: some of them are of a single broker."""
+    if not 1 <= brokers <= BROKERS_MAX:
+        raise UserError(f"--brokers {brokers}: one command runs 1 to {BROKERS_MAX} brokers")
+    if zookeeper is not None and (brokers > 1 or racks):
+        raise UserError("--zookeeper: one command runs one broker; leave --brokers and --racks out")
+    if zookeeper is not None and broker_id is None:
+        raise UserError("--zookeeper: say with --broker-id N which broker this is")
+    if brokers > 1 and is_one:
+        raise UserError("--broker-id, --internal and --rack are of one broker; see --racks")
+    if standby and brokers > 1:
+        raise UserError("--standby: one broker takes the place of one; leave --brokers out")
 
 
 def _run_several(plans: Sequence[BrokerPlan], facts: str, *, warning: str) -> None:
@@ -156,7 +186,7 @@ def _run_several(plans: Sequence[BrokerPlan], facts: str, *, warning: str) -> No
         raise SystemExit(exit_code)
 
 
-def _run_one(config: BrokerConfig, *, warning: str) -> None:
+def _run_one(config: BrokerConfig, *, warning: str, standby: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
@@ -164,9 +194,12 @@ def _run_one(config: BrokerConfig, *, warning: str) -> None:
         log.warning("%s", warning)
     tune_process()
     from tidemill.broker import Broker
+    from tidemill.broker.standby import take_directory
 
-    broker = Broker(config, descriptors_max=raise_descriptor_limit())
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        lock = runner.run(take_directory(config)) if standby else None
+        descriptors = raise_descriptor_limit()
+        broker = Broker(config, descriptors_max=descriptors, directory_lock=lock)
         failed = runner.run(_serve(broker))
     if failed:
         raise SystemExit(1)

@@ -148,16 +148,18 @@ class LogDirectory:
         files_max: int = OPEN_FILES_MAX,
         producers: ProducerLimits = DEFAULT_PRODUCERS,
         journal: JournalLimits = DEFAULT_JOURNAL,
+        lock: DiskFile | None = None,
     ) -> LogDirectory:
         """Lock the directory, check whose it is, and load every log in it.
 
+        `lock`: its lock, if this process has it already; it is given up if the open fails.
         Raises UserError if the directory belongs to another broker, StorageFault if its disk fails.
         Call it through `Disk.run`: after an unclean end it reads every log's unflushed tail.
         """
         if not disk.exists(path):
             disk.make_directories(path)
             disk.sync_directory(path.rpartition("/")[0] or ".")
-        lock = _lock(disk, path)
+        lock = lock or _lock(disk, path)
         directory = cls(disk, path, rng=rng, lock=lock, files_max=files_max, producers=producers)
         try:
             directory.meta = claim_directory(
