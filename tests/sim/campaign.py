@@ -62,6 +62,8 @@ class Campaign:
     events: int = 0
     acked: int = 0
     simulated_s: float = 0.0
+    near_bytes: int = 0
+    """Read from followers, since each broker was last started."""
     faults: list[str] = field(default_factory=list)
 
 
@@ -97,9 +99,11 @@ def run_campaign(
     workers: int = 3,
     kinds: Sequence[str] = (),
     pace: Pace | None = None,
+    reads_near: bool = False,
 ) -> Campaign:
     """Run clients during faults; then repair everything and check that nothing is missing.
 
+    `reads_near`: clients also read from whichever broker they are next to.
     Without `kinds` the seed draws some, and the pace; a run of named kinds has the usual pace.
     Raises what was found: AssertionError, SimulationFailed, or an error of a client.
     """
@@ -116,6 +120,8 @@ def run_campaign(
         campaign.faults = trouble.done
         clients = [Worker(world, number, history, PARTITIONS) for number in range(workers)]
         stale = [StaleClient(world, i, history, PARTITIONS) for i in ids] if reads_stale else []
+        if reads_near:
+            stale += [StaleClient(world, i, history, PARTITIONS, rack="near") for i in ids]
         working = asyncio.Event()
 
         async def work() -> None:
@@ -125,6 +131,8 @@ def run_campaign(
 
         await asyncio.gather(work(), *(one.run(working.is_set) for one in stale))
         await _check(world, history, ids)
+        lives = (world.broker(broker_id) for broker_id in ids)
+        campaign.near_bytes = sum(one.telemetry.follower_read_bytes for one in lives)
         for broker_id in ids:
             await world.stop_broker(broker_id)
 

@@ -48,11 +48,15 @@ class StaleClient:
         broker_id: int,
         history: History,
         partitions: Sequence[TopicPartition],
+        *,
+        rack: str = "",
     ) -> None:
+        """One that names a `rack` is served by followers, too (KIP-392)."""
         self._world = world
         self._broker_id = broker_id
         self._history = history
         self._partitions = partitions
+        self._rack = rack
         self._rng = SeededRng(world.rng.below(1 << 62))
 
     async def run(self, is_over: Callable[[], bool]) -> None:
@@ -106,6 +110,7 @@ class StaleClient:
         request = FetchRequest(
             max_wait_ms=FETCH_WAIT_MS,
             min_bytes=1,
+            rack_id=self._rack,
             topics=[FetchTopic(topic_id=image.topic_id, partitions=[wanted])],
         )
         response = await connection.request(request, FetchResponse, timeout_s=TIMEOUT_S)

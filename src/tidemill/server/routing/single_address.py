@@ -58,7 +58,8 @@ def _lead_all(topics: Any, own_id: int) -> None:  # noqa: ANN401 - two APIs have
 
 def _coordinate_all(answer: FindCoordinatorResponse, own_id: int, address: Endpoint) -> None:
     # Versions that name several keys have no place for the fields of a single one.
-    named: list[FindCoordinatorResponse | Coordinator] = [*(answer.coordinators or [answer])]
+    single = [] if answer.coordinators else [answer]
+    named: list[FindCoordinatorResponse | Coordinator] = [*single, *answer.coordinators]
     for found in named:
         if not found.error_code and found.node_id >= 0:
             found.node_id, found.host, found.port = own_id, address.host, address.port

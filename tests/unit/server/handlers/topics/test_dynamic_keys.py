@@ -17,7 +17,7 @@ from tests.unit.server.group_requests import (
     heartbeat,
     settled_heartbeat,
 )
-from tests.unit.server.one_broker import NOW_MS, value_of
+from tests.unit.server.one_broker import NODE_ID, NOW_MS, value_of
 from tests.unit.server.transaction_requests import Producer, coordinate_transactions
 from tidemill.coordinators.runtime.shard import Now
 from tidemill.core.byte_rate import ByteRate
@@ -261,6 +261,25 @@ def _(broker, change):
     assert admitted(broker, "aaab") == [True, True, False, True]
     change(1)
     assert admitted(broker, "aa") == [True, False]
+
+
+@changes("replica.selector.class")
+def _(broker, change):
+    broker.join_broker(2, rack="near")
+    topic = broker.make_topic("t", -1, assignments={0: [NODE_ID, 2]})
+    broker.partition("t").follower_fetched(2, fetch_offset=0, flushed_offset=0, now=0.0)
+    wanted = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    request = FetchRequest(
+        rack_id="near",
+        topics=[FetchTopic(topic="t", topic_id=topic.topic_id, partitions=[wanted])],
+    )
+
+    def sent_to():
+        return broker.call(request, 12).responses[0].partitions[0].preferred_read_replica
+
+    assert sent_to() == -1
+    change("rack")
+    assert sent_to() == 2
 
 
 @changes("fetch.max.bytes")
