@@ -81,7 +81,7 @@ def commands_of(guide: Path) -> list[tuple[str, str]]:
 
 def test_F131_the_guide_from_one_broker_to_three_can_be_followed(shell):
     commands = commands_of(GUIDE)
-    assert len(commands) == 22
+    assert len(commands) == 25
     for line, printed in commands:
         out = shell.run(line)
         assert not printed or out == f"{printed}\n", line
