@@ -9,7 +9,7 @@ from time import monotonic
 from urllib.request import urlopen
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
 from tests.e2e.load import Load, Tail
 from tests.support.clients import DEADLINE_S, KafkaPython, kafka
@@ -113,9 +113,12 @@ def test_F65_kafka_python_reads_from_the_near_follower_and_goes_on_when_it_dies(
 
 def test_T38_a_broker_tells_its_rack_and_its_selector(cluster, topic):
     create(cluster, topic)
-    admin = kafka.KafkaAdminClient(bootstrap_servers=cluster.addresses[1])
-    try:
-        racks = {one["broker_id"]: one["rack"] for one in admin.describe_cluster()["brokers"]}
-    finally:
-        admin.close()
-    assert racks == dict(enumerate(RACKS))
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    seen = admin.describe_cluster().result(DEADLINE_S)
+    assert {one.id: one.rack for one in seen.nodes} == dict(enumerate(RACKS))
+    (described,) = admin.describe_configs(
+        [ConfigResource(ConfigResource.Type.BROKER, "1")]
+    ).values()
+    keys = described.result(DEADLINE_S)
+    assert keys["broker.rack"].value == RACKS[1]
+    assert keys["replica.selector.class"].value == "rack"

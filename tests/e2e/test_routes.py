@@ -25,7 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterProcess
         data, "tidemill.route.listen=127.0.0.1:0", "group.initial.rebalance.delay.ms=0"
     )
     yield made.start()
-    made.stop()
+    assert made.stop() == 0
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_F37_a_client_sees_one_broker_that_leads_everything(cluster, route, topi
 
 
 @pytest.mark.parametrize("client", [Confluent(), KafkaPython()], ids=lambda one: one.name)
-def test_F37_what_is_produced_by_the_route_is_read_by_it(cluster, route, topic, client):
+def test_F37_F87_what_is_produced_by_the_route_is_read_by_it(cluster, route, topic, client):
     create(cluster, topic)
     values = [b"%d" % number for number in range(300)]
     messages = [Message(value, partition=n % 3) for n, value in enumerate(values)]

@@ -45,6 +45,8 @@ UPSTREAM_CONNECTIONS_MAX = 4_096
 """From the ROUTE listener to the owners of what its clients ask for."""
 ROUTED_BYTES_MAX = 64 * MIB
 """Requests and answers of routed clients that are on their way through this broker."""
+ROUTED_PARTITIONS_MAX = 10_000
+"""In one request of a routed client: dividing them takes some tens of milliseconds."""
 INTERNAL_CONNECTIONS_MAX = 256
 """Connections of other brokers; so many descriptors are kept for them if there are enough (S12)."""
 INTERNAL_REQUEST_BYTES_MAX = 8 * MIB

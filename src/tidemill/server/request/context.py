@@ -71,7 +71,7 @@ class Peer(Protocol):
 class RequestContext(Generic[S_co]):
     """One request: its sender, its version, and the services that its room may use."""
 
-    __slots__ = ("client_id", "peer", "services", "throttle_ms", "version")
+    __slots__ = ("client_id", "peer", "services", "size_bytes", "throttle_ms", "version")
 
     def __init__(self, services: S_co, peer: Peer, version: int, client_id: str) -> None:
         self.services = services
@@ -79,6 +79,8 @@ class RequestContext(Generic[S_co]):
         self.version = version
         self.client_id = client_id
         self.throttle_ms = 0
+        self.size_bytes = 0
+        """Of the request on the wire; known when its handler runs."""
 
     @property
     def image(self) -> MetadataImage:

@@ -53,6 +53,7 @@ class BoundHandler:
             reader = Reader(frame, pos=body_offset)
             request = self._request_class.read(reader, context.version)
             reader.finish(self.handler.tail_bytes_max)
+        context.size_bytes = len(frame)
         try:
             if self._by_controller and not context.services.cluster.is_controller:
                 return self._pass_on(context, request)

@@ -35,6 +35,8 @@ from tidemill.wire.generated.fetch import (
 
 __all__ = ["WaitingFetches"]
 
+MAX_WAIT_MS_MAX = 60_000
+"""The longest wait that a client gets, as on the listener for clients."""
 LEAST_WAIT_S = 0.01
 """A shorter wait is not worth a request."""
 ANSWER_S_MAX = 30.0
@@ -146,7 +148,7 @@ class WaitingFetches:
             bytes_max = max(1, min(request.max_bytes, budget) // len(divided))
             for leader, part in divided.items():
                 self._ask(leader, self._prepared(part, bytes_max, len(divided)), version)
-            await self._wait(request.max_wait_ms / 1000, version)
+            await self._wait(min(request.max_wait_ms, MAX_WAIT_MS_MAX) / 1000, version)
             return self._answer(request, divided)
 
     def _prepared(self, part: FetchRequest, bytes_max: int, leaders: int) -> FetchRequest:
@@ -158,7 +160,7 @@ class WaitingFetches:
             forgotten_topics_data=[],
             rack_id="",
             max_bytes=bytes_max,
-            max_wait_ms=part.max_wait_ms if is_known else 0,
+            max_wait_ms=min(part.max_wait_ms, MAX_WAIT_MS_MAX) if is_known else 0,
             # Together the leaders may have enough; each of them cannot know that.
             min_bytes=part.min_bytes if leaders == 1 else min(1, part.min_bytes),
         )

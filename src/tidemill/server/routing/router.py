@@ -26,6 +26,7 @@ from typing import Any, final
 from tidemill.client.network.errors import ClientError
 from tidemill.core.config.endpoint import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import ROUTED_PARTITIONS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.context import Peer, RequestContext
 from tidemill.server.request.handler import Answer, Handler
@@ -33,6 +34,7 @@ from tidemill.server.request.services import Services
 from tidemill.server.routing.divided_requests import (
     BY_LEADER,
     BY_NAMES,
+    PartitionsShape,
     divided_by_leader,
     divided_by_name,
     joined,
@@ -79,7 +81,11 @@ FIRST_WITH_LISTS = {ApiKey.OFFSET_FETCH: 8, ApiKey.ADD_PARTITIONS_TO_TXN: 4}
 """Versions before these name one group or transactional id."""
 ANSWER_S_MAX = 60.0
 """For an owner's answer, beyond the time that the request itself allows."""
+OWN_WAIT_S_MAX = 1_800.0
+"""As long as a member of a group may be away."""
 THROTTLE_MS_WHEN_FULL = 1_000
+DECODED_GROWTH = 16
+"""A decoded request takes at most so many times its bytes; records stay bytes."""
 NO_ACKS = 0
 
 
@@ -182,28 +188,11 @@ class Router:
         shape = BY_LEADER[handler.api_key]
         if getattr(request, "replica_id", -1) >= 0:
             return handler.handle(context, request)  # refused: brokers have their own listener
-        size_bytes = 0
-        if isinstance(request, ProduceRequest):
-            size_bytes = self._keep_records(context, request)
+        _check_size(request, shape)
         parts = divided_by_leader(request, shape, self._owners.leader)
         if not parts:
             return handler.handle(context, request)
-        join = partial(joined, shape=shape)
-        return self._send(handler, context, parts, join, size_bytes=size_bytes)
-
-    def _keep_records(self, context: _Context, request: ProduceRequest) -> int:
-        """Copy the records, which are valid in this turn only; their size, which is taken.
-
-        KafkaError if there is no memory for them now; the client is told to wait.
-        """
-        entries = [one for topic in request.topic_data for one in topic.partition_data]
-        size_bytes = sum(len(one.records or b"") for one in entries)
-        if not self._resources.memory.try_take(size_bytes, context.peer):
-            context.throttle_ms = THROTTLE_MS_WHEN_FULL
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "too much is on its way to owners")
-        for one in entries:
-            one.records = None if one.records is None else bytes(one.records)
-        return size_bytes
+        return self._send(handler, context, parts, partial(joined, shape=shape))
 
     def _send(
         self,
@@ -211,13 +200,18 @@ class Router:
         context: _Context,
         parts: dict[int, Message],
         join: _Join,
-        *,
-        size_bytes: int = 0,
     ) -> Answer:
-        """Send the parts, in the order of the client's requests; the joined answer comes later."""
+        """Send the parts, in the order of the client's requests; the joined answer comes later.
+
+        KafkaError if there is no memory for them now; the client is told to wait.
+        """
+        size_bytes = self._take_memory(handler, context)
         client = self._client(context)
         _, response_type = load(handler.api_key)
         is_answered = not _wants_no_answer(parts)
+        for part in parts.values():
+            if isinstance(part, ProduceRequest):
+                _keep_records(part)
         asked = [
             (
                 part,
@@ -234,6 +228,15 @@ class Router:
         work = self._join(handler, context, asked, join, answer, size_bytes, is_answered)
         self._services.supervisor.spawn("routed request", work)
         return answer if is_answered else None
+
+    def _take_memory(self, handler: Handler, context: _Context) -> int:
+        """Count a request until it is answered: others of the same client start meanwhile."""
+        growth = 1 if handler.api_key is ApiKey.PRODUCE else DECODED_GROWTH
+        size_bytes = growth * context.size_bytes
+        if not self._resources.memory.try_take(size_bytes, context.peer):
+            context.throttle_ms = THROTTLE_MS_WHEN_FULL
+            raise _refusal(handler)
+        return size_bytes
 
     async def _join(
         self,
@@ -254,8 +257,7 @@ class Router:
                 answers.append(handler.refuse(part, _refusal(handler)))
             except ClientError:
                 is_unknown = True
-        if size_bytes:
-            self._resources.memory.give(size_bytes, context.peer)
+        self._resources.memory.give(size_bytes, context.peer)
         if not is_answered:
             return
         if is_unknown:
@@ -272,6 +274,7 @@ class Router:
             return handler.handle(context, request)  # refused: brokers have their own listener
         if request.session_id and request.session_epoch > 0:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        _check_size(request, BY_LEADER[ApiKey.FETCH])
         parts = divided_by_leader(request, BY_LEADER[ApiKey.FETCH], self._owners.leader)
         if not parts:
             return handler.handle(context, request)
@@ -306,6 +309,22 @@ def _only(answers: list[Message]) -> Message:
     return answer
 
 
+def _check_size(request: Message, shape: PartitionsShape) -> None:
+    """KafkaError if the request names too many partitions to be divided at once (S11)."""
+    topics = getattr(request, shape.topics)
+    count = sum(len(getattr(topic, shape.partitions)) for topic in topics)
+    if len(topics) + count > ROUTED_PARTITIONS_MAX:
+        detail = f"a routed request names at most {ROUTED_PARTITIONS_MAX} partitions"
+        raise KafkaError(ErrorCode.INVALID_REQUEST, detail)
+
+
+def _keep_records(request: ProduceRequest) -> None:
+    """Copy the records: they are valid in this turn only."""
+    for topic in request.topic_data:
+        for one in topic.partition_data:
+            one.records = None if one.records is None else bytes(one.records)
+
+
 def _wants_no_answer(parts: dict[int, Message]) -> bool:
     return any(isinstance(one, ProduceRequest) and one.acks == NO_ACKS for one in parts.values())
 
@@ -313,7 +332,7 @@ def _wants_no_answer(parts: dict[int, Message]) -> bool:
 def _own_wait_s(request: Message) -> float:
     """How long the owner may take by what the request says: it waits for others."""
     waits = ("timeout_ms", "rebalance_timeout_ms", "session_timeout_ms")
-    return max(getattr(request, name, 0) for name in waits) / 1000
+    return min(max(getattr(request, name, 0) for name in waits) / 1000, OWN_WAIT_S_MAX)
 
 
 def _refusal(handler: Handler) -> KafkaError:

@@ -1,0 +1,198 @@
+"""The handlers of the ROUTE listener: whom they ask, and what they do with each outcome."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.unit.server.one_broker import NODE_ID, OneBroker, Peer, value_of
+from tidemill.client.network.errors import ConnectionLost
+from tidemill.core.config.endpoint import Endpoint
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import ROUTED_BYTES_MAX, ROUTED_PARTITIONS_MAX
+from tidemill.core.loop.deferred import Deferred
+from tidemill.server.handlers import HANDLERS
+from tidemill.server.request.context import RequestContext
+from tidemill.server.routing import routed_client
+from tidemill.server.routing.router import Router
+from tidemill.wire.api_keys import ApiKey
+from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
+from tidemill.wire.generated.fetch import FetchRequest
+from tidemill.wire.generated.heartbeat import HeartbeatRequest
+from tidemill.wire.generated.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    ListOffsetsTopicResponse,
+)
+from tidemill.wire.generated.metadata import MetadataRequest
+
+OTHER = 2
+ROUTE = Endpoint("route.example", 9)
+
+
+class Owner:
+    """A connection to an owner; `answer` makes the outcome of each request."""
+
+    def __init__(self, find):
+        self.endpoint = find()
+        self.is_closed = False
+
+    def ask(self, request, response_type, *, version, timeout_s):
+        ASKED.append((self.endpoint.host, request, response_type))
+        future = asyncio.get_running_loop().create_future()
+        outcome = ANSWERS.pop(0)
+        if isinstance(outcome, asyncio.Future):
+            return outcome
+        if isinstance(outcome, Exception):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+        return future
+
+    def close(self):
+        self.is_closed = True
+        CLOSED.append(self.endpoint.host)
+
+
+ASKED, ANSWERS, CLOSED = [], [], []
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    """Broker 1 routes; broker 2 leads the second partition of `t`."""
+    for some in (ASKED, ANSWERS, CLOSED):
+        some.clear()
+    monkeypatch.setattr(
+        routed_client, "Upstream", lambda _net, _sup, _budget, find, client_id: Owner(find)
+    )
+    made = OneBroker()
+    made.join_broker(OTHER)
+    made.make_topic("t", -1, assignments={0: [NODE_ID], 1: [OTHER]})
+    made.router = Router(made.services, advertised=ROUTE, connections_max=10)
+    made.routed = {one.api_key: one for one in made.router.routed(HANDLERS)}
+    made.peer = Peer()
+    yield made
+    made.close()
+
+
+def call(broker, key, request, version, size_bytes=100):
+    """The answer; None if the client's connection is closed."""
+    context = RequestContext(broker.services, broker.peer, version, "test")
+    context.size_bytes = size_bytes
+
+    async def start():
+        answer = broker.routed[key].handle(context, request)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return answer
+
+    answer = broker.run(start())
+    return value_of(answer) if isinstance(answer, Deferred) else answer
+
+
+def wanted(*indexes):
+    partitions = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in indexes]
+    return ListOffsetsRequest(
+        replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=partitions)]
+    )
+
+
+def offset(index, at):
+    told = ListOffsetsPartitionResponse(partition_index=index, offset=at)
+    return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[told])])
+
+
+def found(answer):
+    (topic,) = answer.topics
+    return [(one.partition_index, one.error_code, one.offset) for one in topic.partitions]
+
+
+def test_F37_each_leader_is_asked_for_its_partitions_and_one_answer_leaves(broker):
+    ANSWERS.extend([offset(0, 5), offset(1, 7)])
+    answer = call(broker, ApiKey.LIST_OFFSETS, wanted(0, 1), 7)
+    assert [host for host, _, _ in ASKED] == ["broker.example", "other.example"]
+    assert found(answer) == [(0, 0, 5), (1, 0, 7)]
+
+
+def test_F37_what_could_not_be_sent_is_refused_and_the_rest_is_answered(broker):
+    ANSWERS.extend([offset(0, 5), KafkaError(ErrorCode.BROKER_NOT_AVAILABLE)])
+    answer = call(broker, ApiKey.LIST_OFFSETS, wanted(0, 1), 7)
+    assert found(answer) == [(0, 0, 5), (1, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)]
+
+
+def test_R14_an_unknown_outcome_closes_the_clients_connection(broker):
+    ANSWERS.extend([offset(0, 5), ConnectionLost("gone")])
+    assert call(broker, ApiKey.LIST_OFFSETS, wanted(0, 1), 7) is None
+
+
+def test_F37_metadata_names_the_route_for_everything(broker):
+    answer = call(broker, ApiKey.METADATA, MetadataRequest(topics=None), 12)
+    assert [(one.node_id, one.host, one.port) for one in answer.brokers] == [(NODE_ID, *ROUTE)]
+    (topic,) = answer.topics
+    assert [(one.leader_id, one.replica_nodes) for one in topic.partitions] == [
+        (NODE_ID, [NODE_ID]),
+        (NODE_ID, [NODE_ID]),
+    ]
+    described = call(broker, ApiKey.DESCRIBE_CLUSTER, DescribeClusterRequest(), 1)
+    assert [one.broker_id for one in described.brokers] == [NODE_ID]
+
+
+def test_F37_a_group_without_a_coordinator_is_refused(broker):
+    with pytest.raises(KafkaError) as caught:
+        call(broker, ApiKey.HEARTBEAT, HeartbeatRequest(group_id="g"), 4)
+    assert caught.value.code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_S40_a_request_that_finds_no_memory_is_refused_and_its_client_waits(broker):
+    request = wanted(0)
+
+    async def crowd():
+        never = asyncio.get_running_loop().create_future()
+        ANSWERS.extend([never, never])
+        handle = broker.routed[ApiKey.LIST_OFFSETS].handle
+        # The first is over the limit: one client may be, so that a large request gets through.
+        first, second = (RequestContext(broker.services, Peer(), 7, "test") for _ in range(2))
+        first.size_bytes, second.size_bytes = ROUTED_BYTES_MAX, 1
+        answer = handle(first, request)
+        with pytest.raises(KafkaError) as caught:
+            handle(second, request)
+        await broker.supervisor.stop()
+        return answer, caught.value.code, second.throttle_ms
+
+    answer, code, throttle_ms = broker.run(crowd())
+    assert not answer.resolved
+    assert code is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert throttle_ms > 0
+
+
+def test_S11_a_request_for_too_many_partitions_is_refused(broker):
+    with pytest.raises(KafkaError) as caught:
+        call(broker, ApiKey.LIST_OFFSETS, wanted(*range(ROUTED_PARTITIONS_MAX + 1)), 7)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+    assert ASKED == []
+
+
+def test_S31_a_fetch_of_a_replica_is_not_passed_on(broker):
+    broker.peer.is_internal = False
+    with pytest.raises(KafkaError) as caught:
+        call(broker, ApiKey.FETCH, FetchRequest(replica_id=OTHER), 12)
+    assert caught.value.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    assert ASKED == []
+
+
+def test_T35_sessions_are_declined(broker):
+    with pytest.raises(KafkaError) as caught:
+        call(broker, ApiKey.FETCH, FetchRequest(session_id=3, session_epoch=1), 12)
+    assert caught.value.code is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_connections_to_owners_end_with_the_clients_own(broker):
+    ANSWERS.extend([offset(0, 5), offset(1, 7)])
+    call(broker, ApiKey.LIST_OFFSETS, wanted(0, 1), 7)
+    broker.router.end(broker.peer)
+    assert sorted(CLOSED) == ["broker.example", "other.example"]
+    broker.router.end(broker.peer)
