@@ -16,6 +16,7 @@ ELIGIBLE = {"isr": (0, 1), "elr": (2,), "least_in_sync": 3}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)  # the largest has 80,000 states
 @pytest.mark.parametrize(
     ("budget", "sets"),
     [
