@@ -191,7 +191,7 @@ class HoldShelves:
         if self._unwritten:
             return self._unwritten.pop(0)
         frozen = sum(isinstance(shelf, HoldTable) for shelf in self._shelves.values()) - 1
-        if len(self._table) < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
+        if self._table.movable < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
             return None
         old, serial = self._table, self._serial
         self._begin_table()
@@ -240,7 +240,8 @@ class HoldShelves:
 
     def restore(self, holds: Iterable[Hold], runs: Iterable[tuple[RunCapture, memoryview]]) -> None:
         """Fill empty shelves with what was captured; ValueError if a buffer is not its run."""
-        for captured, data in runs:
+        # In the order in which they were written: routes are found by bisection.
+        for captured, data in sorted(runs, key=lambda run: run[0].serial):
             run = HoldRun(data, captured)
             self._shelves[captured.serial] = run
             self._routes.restore(captured.serial, captured.tickets)
