@@ -10,8 +10,11 @@ from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message_id, move
 from tests.support.partitions import OWN, SECOND, Lease
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.hot.record_encode import encode
 from tidemill.testing.manual_clock import ManualClock
+from tidemill.wire.batch import HEADER_BYTES, write_header
 from tidemill.wire.marks import is_ours, is_veiled
+from tidemill.wire.produced_batch import BatchPolicy
 
 
 @pytest.fixture
@@ -49,6 +52,19 @@ def test_times_of_the_records_beside_a_held_one_stay(leading, clock):
     sent_ms = clock.wall_ms() - 5_000
     leading.send((b"a", []), (b"held", [delay(1_000)]), timestamp=sent_ms)
     assert [one.timestamp for one in leading.seen()] == [sent_ms]
+
+
+def test_beside_a_held_record_any_time_is_shown_where_the_append_time_counts(leading, clock):
+    policy = BatchPolicy(timestamp_type="append")
+    leading.partition.set_settings(replace(leading.partition.settings, policy=policy))
+    delta = -(1 << 63)  # nobody checks it, as it does not count
+    held = [(b"tidemill.delay-ms", b"1000")]
+    records = encode([(0, delta, None, b"held", held), (1, delta, None, b"now", [])])
+    batch = bytearray(HEADER_BYTES) + records
+    write_header(batch, last_offset_delta=1, base_timestamp=0, max_timestamp=0, record_count=2)
+    leading.partition.append(memoryview(batch), acks=1, now_ms=clock.wall_ms())
+    seen = [(one.value, one.timestamp) for one in leading.seen()]
+    assert seen == [(b"now", clock.wall_ms())]
 
 
 def test_a_release_says_what_it_was(leading, clock):
