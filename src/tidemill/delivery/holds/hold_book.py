@@ -205,6 +205,10 @@ class HoldBook:
         """
         return self._open.held(start)
 
+    def bytes_below(self, offset: int) -> Iterator[int]:
+        """Bytes of the open holds whose copy is below `offset`: numbers to add, in short steps."""
+        return self._open.bytes_below(offset)
+
     # --- what must stay, and what a cut takes back ------------------------------------------------
 
     def settle(self, durable_offset: int) -> None:

@@ -160,6 +160,11 @@ class HoldRun:
             if not self._taken[row]:
                 yield self._hold(row)
 
+    def bytes_below(self, offset: int) -> int:
+        columns, taken = self._columns, self._taken
+        end = bisect_left(columns.by_offset, offset, key=columns.offset.__getitem__)
+        return sum([columns.size[row] for row in columns.by_offset[:end] if not taken[row]])
+
     def _row(self, ticket: int) -> int | None:
         """The row of an open ticket."""
         order, tickets = self._columns.by_ticket, self._columns.ticket

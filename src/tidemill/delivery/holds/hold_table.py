@@ -91,3 +91,6 @@ class HoldTable:
         """Those whose copy is at `start` or behind, by copy."""
         found = [hold for hold in self._holds.values() if hold.offset >= start]
         yield from sorted(found, key=lambda hold: hold.offset)
+
+    def bytes_below(self, offset: int) -> int:
+        return sum([hold.size_bytes for hold in self._holds.values() if hold.offset < offset])

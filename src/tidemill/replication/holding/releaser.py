@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import final
 
 from tidemill.core.clock import Clock
@@ -46,6 +46,8 @@ WAIT_S_MAX = 5.0
 """The wall clock may be set while a timer runs."""
 READS_PER_SLICE = 32
 CARRY_INTERVAL_S = 30.0
+CARRIED_PER_LOOK = 4_096
+"""Holds that are looked up at a time: a partition may have millions."""
 LIVE_SHARE_MIN = 4
 """Files that retention would drop stay while a quarter of them or more is held: carrying that for
 ever would cost more than the files."""
@@ -210,13 +212,15 @@ class Releaser:
             end_offset=partition.high_watermark,
         )
         end_offset, size_bytes = await self._disk.run(find)
-        old = list(takewhile(lambda hold: hold.offset < end_offset, holds.book.held()))
-        if sum(hold.size_bytes for hold in old) * LIVE_SHARE_MIN >= size_bytes:
+        if await _is_much_held(holds, end_offset, size_bytes):
             return
-        for some in _in_batches(old, *holds.batch_bounds()):
-            partition.check_writable(ACKS_ALL)
-            await self._carry(holds, some)
-            await next_turn()
+        start = 0
+        while old := _held_between(holds, start, end_offset):
+            start = old[-1].offset + 1
+            for some in _in_batches(old, *holds.batch_bounds()):
+                partition.check_writable(ACKS_ALL)
+                await self._carry(holds, some)
+                await next_turn()
 
     async def _carry(self, holds: PartitionHolds, some: Sequence[Hold]) -> None:
         """Write copies of these holds to the end of the log, those of new schedules with a tick."""
@@ -275,6 +279,23 @@ class Releaser:
         now = {axis: holds.now_ms(axis) for axis in Axis}
         for hold in due:
             telemetry.hold_lateness.observe(max(0, now[hold.axis] - hold.due_ms) / 1000)
+
+
+async def _is_much_held(holds: PartitionHolds, end_offset: int, size_bytes: int) -> bool:
+    """Whether the files below `end_offset`, of this size, are worth keeping for what is held."""
+    held_bytes = 0
+    for some in holds.book.bytes_below(end_offset):
+        held_bytes += some
+        if held_bytes * LIVE_SHARE_MIN >= size_bytes:
+            return True
+        await next_turn()
+    return False
+
+
+def _held_between(holds: PartitionHolds, start: int, end_offset: int) -> list[Hold]:
+    """The first holds whose copies lie in this range."""
+    below = takewhile(lambda hold: hold.offset < end_offset, holds.book.held(start))
+    return list(islice(below, CARRIED_PER_LOOK))
 
 
 def _in_batches(holds: Sequence[Hold], count_max: int, bytes_max: int) -> Iterator[list[Hold]]:
