@@ -318,6 +318,8 @@ LOOP_OWN_HEADERS_MAX = 16
 """Headers of our names in a batch that is read on the loop; with more it is read in a thread."""
 BATCH_SCHEDULES_MAX = 100
 """Schedules of one batch: the next tick of each is searched, which takes milliseconds."""
+ID_LOOKUPS_MAX = 50_000
+"""Searches for the ids that the commands of a batch name, each in one run: about 100 ms."""
 MESSAGE_ID_BYTES_MAX = 255
 RELEASE_RECORDS_MAX = 512
 """Holds that are delivered in one batch."""

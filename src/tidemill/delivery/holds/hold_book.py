@@ -33,7 +33,7 @@ from tidemill.delivery.holds.events import (
     Stamped,
     TransactionEnded,
 )
-from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold import DUE_TO_BE_PLANNED, Axis, Hold
 from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.holds.hold_shelves import HoldShelves, Spill
@@ -110,7 +110,7 @@ class HoldBook:
         hold = self._find_target(target)
         if hold is None:
             return
-        moved = hold._replace(due_ms=due_ms, axis=axis)
+        moved = hold._replace(due_ms=max(due_ms, DUE_TO_BE_PLANNED + 1), axis=axis)
         if self._open.take(hold.ticket) is None:
             self._undecided.replace(moved)
         else:
@@ -193,6 +193,11 @@ class HoldBook:
     def find_id(self, message_id: bytes) -> Hold | None:
         """The open hold with this id; of several the one with the highest copy."""
         return max(self._open.find_id(message_id), key=lambda hold: hold.offset, default=None)
+
+    @property
+    def shelf_count(self) -> int:
+        """In how many places `find_id` searches."""
+        return self._open.shelf_count
 
     def ending_of(self, target: Target) -> HoldEnding | None:
         """How the hold that a command names has ended, if that was not long ago."""

@@ -101,6 +101,10 @@ class HoldShelves:
     def next_serial(self) -> int:
         return self._serial + 1
 
+    @property
+    def shelf_count(self) -> int:
+        return len(self._shelves)
+
     # --- single holds ----------------------------------------------------------------------------
 
     def put(self, hold: Hold) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import ID_LOOKUPS_MAX
 from tidemill.delivery.holds.events import HoldEnding
+from tidemill.delivery.holds.hold import Hold
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.intake import Command, HeldRecord, Requests, refused_records
@@ -55,32 +57,43 @@ def check_commands(
         raise refused_records([(one.place, why) for one in requests.commands])
     moves = [one.move for one in requests.commands if one.move is not None]
     _check_times(moves, policy, wall_ms)
-    cancelled: set[Target] = set()
+    _check_lookups(requests.commands, book)
+    cancelled: set[int] = set()
     errors = []
     for command in requests.commands:
-        fault = _try_find_fault(command, book, cancelled)
+        target = command.target
+        found = book.find(target) if isinstance(target, int) else book.find_id(target)
+        fault = _try_find_fault(command, found, book, cancelled)
         if fault is not None:
-            errors.append((command.place, f"tidemill.target={_shown(command.target)}: {fault}"))
-        elif command.move is None:
-            cancelled.add(command.target)
+            errors.append((command.place, f"tidemill.target={_shown(target)}: {fault}"))
+        elif command.move is None and found is not None:
+            cancelled.add(found.ticket)
     if errors:
         raise refused_records(errors)
 
 
-def _try_find_fault(command: Command, book: HoldBook, cancelled: set[Target]) -> str | None:
-    """Why a command cannot be carried out."""
-    target = command.target
-    found = book.find(target) if isinstance(target, int) else book.find_id(target)
-    if found is not None and not (command.move is not None and target in cancelled):
-        return None
-    match book.ending_of(target):
+def _check_lookups(commands: Sequence[Command], book: HoldBook) -> None:
+    """An id is searched in every run of a large book, here and by each replica, on the loop."""
+    ids = sum(isinstance(one.target, bytes) for one in commands)
+    ids_max = ID_LOOKUPS_MAX // book.shelf_count
+    if ids > ids_max:
+        detail = f"a batch has at most {ids_max} commands by id where so much is held"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
+
+
+def _try_find_fault(
+    command: Command, found: Hold | None, book: HoldBook, cancelled: set[int]
+) -> str | None:
+    """Why a command cannot be carried out; some tickets are cancelled earlier in its batch."""
+    if found is not None:
+        is_late = command.move is not None and found.ticket in cancelled
+        return "cancelled already" if is_late else None
+    match book.ending_of(command.target):
         case HoldEnding.RELEASED:
             return "delivered already"
-        case HoldEnding.CANCELLED if command.move is None:
-            return None
         case HoldEnding.CANCELLED:
-            return "cancelled already"
-    return "cancelled already" if target in cancelled else "nothing is held under it"
+            return None if command.move is None else "cancelled already"
+    return "nothing is held under it"
 
 
 def _check_times(held: Sequence[HeldRecord], policy: HoldPolicy, wall_ms: int) -> None:

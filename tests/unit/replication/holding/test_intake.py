@@ -10,6 +10,7 @@ from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message_id, move
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import BATCH_SCHEDULES_MAX, HELD_BATCH_RECORDS_MAX
+from tidemill.replication.holding import request_checks
 from tidemill.replication.holding.hold_policy import HoldPolicy
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire.produced_batch import InvalidRecords
@@ -171,11 +172,29 @@ def test_a_move_beyond_the_limit_is_refused(leading):
     assert "more than" in refused(leading, (b"", move(b"0", delay(500 * DAY_MS)))).detail
 
 
+def test_a_batch_of_more_ids_than_can_be_searched_at_once_is_refused(leading, monkeypatch):
+    monkeypatch.setattr(request_checks, "ID_LOOKUPS_MAX", 2)
+    named = [(b"", [delay(10_000), message_id(name)]) for name in (b"a", b"b", b"c")]
+    leading.send(*named)
+    refusal = refused(leading, *[(b"", cancel(name)) for name in (b"a", b"b", b"c")])
+    assert refusal.code is ErrorCode.MESSAGE_TOO_LARGE
+    leading.send((b"", cancel(b"a")), (b"", cancel(b"b")), (b"", cancel(b"2")))
+    assert leading.holds.book.pending == 0
+
+
 def test_after_a_cancel_in_the_same_batch_nothing_is_moved(leading):
     leading.send((b"a", [delay(10_000)]))
     refusal = refused(leading, (b"", cancel(b"0")), (b"", move(b"0", delay(5))))
     assert isinstance(refusal, InvalidRecords)
     assert [place for place, _ in refusal.record_errors] == [1]
+
+
+def test_after_a_cancel_by_its_id_nothing_is_moved_by_its_ticket(leading):
+    leading.send((b"a", [delay(10_000), message_id(b"m")]))
+    refusal = refused(leading, (b"", cancel(b"m")), (b"", move(b"0", delay(5))))
+    assert "cancelled already" in refusal.detail
+    refusal = refused(leading, (b"", cancel(b"0")), (b"", move(b"m", delay(5))))
+    assert "cancelled already" in refusal.detail
 
 
 # --- schedules -----------------------------------------------------------------------------------
@@ -211,5 +230,19 @@ def test_a_schedule_goes_on_under_the_next_leader(leading):
         assert again.values() == [b"tick"]
         await again.pass_time(60)
         assert again.values() == [b"tick"] * 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("to", [delay(5_000), deliver_at(0)])
+def test_a_schedule_that_is_moved_before_it_was_planned_ticks_then_and_goes_on(leading, to):
+    async def scenario():
+        leading.send((b"tick", [("tidemill.schedule", b"* * * * *"), message_id(b"m")]))
+        leading.send((b"", move(b"m", to)))
+        await leading.work()
+        await leading.pass_time(5)
+        assert leading.values() == [b"tick"]
+        await leading.pass_time(55)
+        assert leading.values() == [b"tick"] * 2
 
     run(scenario())
