@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import HOLD_REPLAY_BYTES
 from tidemill.core.loop.pacing import next_turn
 from tidemill.delivery.holds.events import concerns_holds, events_of
@@ -28,6 +29,8 @@ async def replay(holds: PartitionHolds, disk: Disk) -> None:
             return
         found = log.read(offset, max_bytes=HOLD_REPLAY_BYTES, end_offset=end)
         chunks = found.chunks if found.load is None else await disk.run(found.load)
+        if not chunks:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch at offset {offset}")
         for chunk in chunks:
             view = memoryview(chunk)
             for position, header in iter_headers(view):

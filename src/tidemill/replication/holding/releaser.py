@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice, takewhile
@@ -33,7 +34,7 @@ from tidemill.replication.holding.hold_replay import replay
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.storage.files.disk import Buffer, Disk
 from tidemill.wire import compression
-from tidemill.wire.batch import read_header
+from tidemill.wire.batch import BatchHeader, read_header
 
 __all__ = ["Releaser"]
 
@@ -45,6 +46,8 @@ RETRY_S = 0.5
 WAIT_S_MAX = 5.0
 """The wall clock may be set while a timer runs."""
 READS_PER_SLICE = 32
+LOADED_BYTES_MAX = 16 * 1024 * 1024
+"""A release has little of each batch that it is read from, and may need hundreds of them."""
 CARRY_INTERVAL_S = 30.0
 CARRIED_PER_LOOK = 4_096
 """Holds that are looked up at a time: a partition may have millions."""
@@ -178,6 +181,7 @@ class Releaser:
             await self._carry(holds, to_plan)
             return
         stored, codec = await self._read(holds, due)
+        due = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
         build = partial(
             make_release, stored, now_ms=now_ms, wall_ms=self._host.wall_ms(), codec=codec
@@ -223,8 +227,12 @@ class Releaser:
                 await next_turn()
 
     async def _carry(self, holds: PartitionHolds, some: Sequence[Hold]) -> None:
-        """Write copies of these holds to the end of the log, those of new schedules with a tick."""
+        """Write copies of these holds to the end of the log, those of new schedules with a tick.
+
+        Of the first ones, if not all can be read: the others come when somebody looks again.
+        """
         stored, codec = await self._read(holds, some)
+        some = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
         build = partial(
             make_carried,
@@ -252,26 +260,38 @@ class Releaser:
     async def _read(
         self, holds: PartitionHolds, some: Sequence[Hold]
     ) -> tuple[list[tuple[Hold, Buffer]], int]:
-        """Each hold, in the same order, with the batch that it lies in; and the codec to use."""
-        partition = holds.partition
+        """Each hold, in the same order, with the batch that it lies in; and the codec to use.
+
+        Only the first ones, if they lie in so many batches that memory must be spared.
+        """
         pacer = Pacer(READS_PER_SLICE)
-        batches: dict[int, Buffer] = {}
-        chunk: Buffer = b""
-        end_offset, codec = -1, compression.NONE
-        for hold in sorted(some, key=lambda one: one.offset):
-            if hold.offset >= end_offset:
+        batches: list[tuple[BatchHeader, Buffer]] = []
+        stored: list[tuple[Hold, Buffer]] = []
+        loaded_bytes = 0
+        for hold in some:
+            at = bisect_right(batches, hold.offset, key=lambda one: one[0].base_offset) - 1
+            if at < 0 or hold.offset >= batches[at][0].next_offset:
+                if loaded_bytes >= LOADED_BYTES_MAX:
+                    break
                 await pacer.step()
-                found = partition.log.read(
-                    hold.offset, max_bytes=1, end_offset=partition.log.log_end_offset
-                )
-                chunks = found.chunks if found.load is None else await self._disk.run(found.load)
-                chunk = chunks[0]
-                header = read_header(chunk)
-                end_offset, codec = header.next_offset, header.codec
-            batches[hold.offset] = chunk
-        if partition.settings.policy.compression != "producer":
-            codec = compression.CODEC_IDS[partition.settings.policy.compression]
-        return [(hold, batches[hold.offset]) for hold in some], codec
+                batch, is_loaded = await self._read_batch(holds, hold.offset)
+                loaded_bytes += len(batch) * is_loaded
+                at += 1
+                batches.insert(at, (read_header(batch), batch))
+            stored.append((hold, batches[at][1]))
+        policy = holds.partition.settings.policy
+        if policy.compression != "producer":
+            return stored, compression.CODEC_IDS[policy.compression]
+        return stored, read_header(stored[-1][1]).codec
+
+    async def _read_batch(self, holds: PartitionHolds, offset: int) -> tuple[Buffer, bool]:
+        """The batch with this offset, and whether it was loaded into memory."""
+        log = holds.partition.log
+        found = log.read(offset, max_bytes=1, end_offset=log.log_end_offset)
+        chunks = found.chunks if found.load is None else await self._disk.run(found.load)
+        if not chunks:  # the log was cut while batches before it were read
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no batch at offset {offset}")
+        return chunks[0], found.load is not None
 
     def _count_released(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:
         telemetry = self._telemetry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,8 @@ from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message
 from tests.support.partitions import OWN, SECOND, Lease
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.hot.record_encode import encode
+from tidemill.replication.holding import releaser
+from tidemill.storage.log.interface import LogSlice
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire.batch import HEADER_BYTES, write_header
 from tidemill.wire.marks import is_ours, is_veiled
@@ -334,6 +337,54 @@ def test_a_retry_of_an_idempotent_producer_holds_nothing_twice(leading):
 
 
 # --- commands against releases -------------------------------------------------------------------
+
+
+def test_batches_of_which_little_is_due_are_not_all_loaded_at_once(leading, monkeypatch):
+    monkeypatch.setattr(releaser, "LOADED_BYTES_MAX", 150)
+    log = leading.partition.log
+    read, loads = log.read, []
+
+    def read_cold(*args, **options):
+        found = read(*args, **options)
+        loads.append(args[0])
+        return LogSlice((), found.size_bytes, lambda: found.chunks)
+
+    async def scenario():
+        for due in (4, 2, 3, 1):
+            leading.send((b"%d" % due, [delay(due)]), (b"", []))
+        monkeypatch.setattr(log, "read", read_cold)
+        await leading.pass_time(1)
+        monkeypatch.setattr(log, "read", read)
+        assert [one.value for one in leading.seen(8)] == [b"1", b"2", b"3", b"4"]
+        assert loads == [6, 2, 4, 0]
+        assert [one.record_count for one in leading.stored()[4:]] == [2, 2]
+
+    run(scenario())
+
+
+def test_a_log_that_is_cut_while_a_release_is_read_ends_nothing_but_the_release(
+    leading, monkeypatch
+):
+    monkeypatch.setattr(releaser, "READS_PER_SLICE", 1)
+
+    async def cut():
+        leading.follow(epoch=1)
+        leading.partition.log.truncate_to(1)
+        leading.holds.was_cut()
+
+    async def scenario():
+        leading.send((b"a", [delay(1)]))
+        leading.send((b"b", [delay(1)]))
+        leading.clock.advance(1)
+        leading.host.look_at(leading.holds)
+        await asyncio.gather(leading.releaser.release_due(), cut())
+        assert leading.partition.log.log_end_offset == 1
+        await leading.work()
+        leading.lead(epoch=2)
+        await leading.work()
+        assert leading.values() == [b"a"]
+
+    run(scenario())
 
 
 def test_what_is_cancelled_while_it_is_read_is_not_released(leading):
