@@ -335,6 +335,10 @@ HOLD_TABLES_FROZEN_MAX = 2
 """Tables of a partition that wait to be written; until then the table grows."""
 HOLD_RUNS_PER_SNAPSHOT = 16
 """Runs that are written between two snapshots: what a replay reads more than once is bounded."""
+HOLD_SCHEDULES_MAX = 10_000
+"""Schedules of a partition: they stay in memory."""
+HOLDS_UNDECIDED_MAX = 100_000
+"""Held records of open transactions in a partition: they stay in memory, some 50 MB."""
 HOLD_ENDINGS_MAX = 4_096
 """Ended holds per partition whose ending is remembered: a command that comes again succeeds."""
 

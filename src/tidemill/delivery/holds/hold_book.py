@@ -166,6 +166,15 @@ class HoldBook:
         """How many records are held, open and undecided ones."""
         return len(self._open) + len(self._undecided)
 
+    @property
+    def undecided(self) -> int:
+        """How many wait for the end of their transaction."""
+        return len(self._undecided)
+
+    @property
+    def schedule_count(self) -> int:
+        return self._open.schedule_count
+
     def due(
         self, *, wall_ms: int, steady_ms: int, count_max: int, bytes_max: int
     ) -> Sequence[Hold]:

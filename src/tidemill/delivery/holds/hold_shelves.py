@@ -105,6 +105,11 @@ class HoldShelves:
     def shelf_count(self) -> int:
         return len(self._shelves)
 
+    @property
+    def schedule_count(self) -> int:
+        """All of them are in the table that grows."""
+        return self._table.schedule_count
+
     # --- single holds ----------------------------------------------------------------------------
 
     def put(self, hold: Hold) -> None:
@@ -207,7 +212,8 @@ class HoldShelves:
         if self._unwritten:
             return self._unwritten.pop(0)
         frozen = sum(isinstance(shelf, HoldTable) for shelf in self._shelves.values()) - 1
-        if self._table.movable < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
+        plain = len(self._table) - self.schedule_count
+        if plain < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
             return None
         old, serial = self._table, self._serial
         self._begin_table()

@@ -29,9 +29,8 @@ class HoldTable:
         return len(self._holds)
 
     @property
-    def movable(self) -> int:
-        """How many a run may have: those that are no schedules."""
-        return len(self._holds) - len(self._schedules)
+    def schedule_count(self) -> int:
+        return len(self._schedules)
 
     def put(self, hold: Hold) -> None:
         """Add an open hold whose ticket is not here."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import ID_LOOKUPS_MAX
+from tidemill.core.limits import HOLD_SCHEDULES_MAX, HOLDS_UNDECIDED_MAX, ID_LOOKUPS_MAX
 from tidemill.delivery.holds.events import HoldEnding
 from tidemill.delivery.holds.hold import Hold
 from tidemill.delivery.holds.hold_book import HoldBook
@@ -40,12 +40,26 @@ def check_held(
         errors = [(one.place, why) for one in requests.held if one.schedule is not None]
         if errors:
             raise refused_records(errors)
-    if book.pending + len(requests.held) > policy.pending_max:
-        detail = f"the partition holds {book.pending} records (tidemill.delay.max.pending)"
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
+    full = _try_find_full(requests, header, book, policy)
+    if full is not None:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"the partition holds {full}")
+
+
+def _try_find_full(
+    requests: Requests, header: BatchHeader, book: HoldBook, policy: HoldPolicy
+) -> str | None:
+    """Of what the partition holds as much as it may, and the limit."""
+    count = len(requests.held)
+    schedules = sum(one.schedule is not None for one in requests.held)
+    if book.pending + count > policy.pending_max:
+        return f"{book.pending} records (tidemill.delay.max.pending)"
     if book.pending_bytes + requests.section_bytes > policy.pending_bytes_max:
-        detail = f"the partition holds {book.pending_bytes} bytes"
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{detail} (tidemill.delay.max.pending.bytes)")
+        return f"{book.pending_bytes} bytes (tidemill.delay.max.pending.bytes)"
+    if schedules and book.schedule_count + schedules > HOLD_SCHEDULES_MAX:
+        return f"{book.schedule_count} schedules, at most {HOLD_SCHEDULES_MAX}"
+    if header.is_transactional and book.undecided + count > HOLDS_UNDECIDED_MAX:
+        return f"{book.undecided} records of open transactions, at most {HOLDS_UNDECIDED_MAX}"
+    return None
 
 
 def check_commands(

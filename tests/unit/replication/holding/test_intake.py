@@ -107,6 +107,30 @@ def test_a_partition_that_holds_too_many_bytes_refuses_more(leading):
     assert "tidemill.delay.max.pending.bytes" in refusal.detail
 
 
+def test_a_partition_with_as_many_schedules_as_memory_has_room_for_refuses_more(
+    leading, monkeypatch
+):
+    monkeypatch.setattr(request_checks, "HOLD_SCHEDULES_MAX", 2)
+    line = ("tidemill.schedule", b"0 0 1 1 *")
+    leading.send((b"", [line, message_id(b"a")]), (b"", [line, message_id(b"b")]))
+    refusal = refused(leading, (b"", [line, message_id(b"c")]))
+    assert refusal.code is ErrorCode.POLICY_VIOLATION
+    leading.send((b"", [delay(1_000)]))
+    leading.send((b"", cancel(b"a")))
+    leading.send((b"", [line, message_id(b"c")]))
+
+
+def test_open_transactions_hold_no_more_than_memory_has_room_for(leading, monkeypatch):
+    monkeypatch.setattr(request_checks, "HOLDS_UNDECIDED_MAX", 1)
+    identity = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    leading.send((b"a", [delay(1_000)]), base_sequence=0, **identity)
+    refusal = refused(leading, (b"b", [delay(1_000)]), base_sequence=1, **identity)
+    assert refusal.code is ErrorCode.POLICY_VIOLATION
+    leading.send((b"c", [delay(1_000)]))
+    leading.partition.append_marker(7, 0, is_commit=True, coordinator_epoch=0, now_ms=0)
+    leading.send((b"b", [delay(1_000)]), base_sequence=1, **identity)
+
+
 def test_a_batch_too_long_to_open_on_every_replica_is_refused(leading):
     records = [(b"", [delay(1)] if n == 0 else []) for n in range(HELD_BATCH_RECORDS_MAX + 1)]
     assert refused(leading, *records).code is ErrorCode.MESSAGE_TOO_LARGE
