@@ -329,6 +329,10 @@ RELEASE_OVERHEAD_BYTES = 256
 """What a release adds to a record, at most: batch header and the headers that say what it was."""
 HOLD_REPLAY_BYTES = 256 * KIB
 """What a replay of holds reads of the log at a time."""
+LOOP_FOLDED_RECORDS_MAX = HELD_BATCH_RECORDS_MAX
+"""Records that a follower opens in one turn of the loop; of more the replay takes care."""
+REPLAYED_RECORDS_PER_SLICE = 1_000
+"""Records that a replay opens in one turn, unless one batch has more: about ten milliseconds."""
 HOLD_TABLE_MAX = 16_384
 """Holds of a partition in memory, some 10 MB; then they are written as a sorted run."""
 HOLD_TABLES_FROZEN_MAX = 2

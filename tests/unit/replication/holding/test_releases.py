@@ -12,7 +12,7 @@ from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message
 from tests.support.partitions import OWN, SECOND, Lease
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.hot.record_encode import encode
-from tidemill.replication.holding import releaser
+from tidemill.replication.holding import partition_holds, releaser
 from tidemill.storage.log.interface import LogSlice
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire.batch import HEADER_BYTES, write_header
@@ -232,6 +232,37 @@ def test_a_follower_knows_what_is_held_and_releases_it_when_it_leads(clock):
         second.lead(epoch=1)
         await second.pass_time(60)
         assert second.values() == [b"plain", b"soon", b"late"]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_follower_that_is_sent_very_much_at_once_folds_it_later(clock, monkeypatch, is_cut):
+    monkeypatch.setattr(partition_holds, "LOOP_FOLDED_RECORDS_MAX", 2)
+
+    async def scenario():
+        first, second = Replica(clock).lead(), Replica(clock)
+        second.follow(epoch=0)
+        first.send((b"0", [delay(1_000)]))
+        second.copy_from(first)
+        await second.work()
+        for value in (b"1", b"2", b"3"):
+            first.send((value, [delay(1_000)]))
+        first.send((b"", cancel(b"0")))
+        second.copy_from(first)
+        assert not second.holds.is_whole
+        assert second.holds.book.pending == 1
+        assert second.partition.droppable_offset() == 0
+        if is_cut:
+            second.partition.log.truncate_to(3)
+            second.holds.was_cut()
+        await second.work()
+        assert second.holds.is_whole
+        second.lead(epoch=1)
+        await second.pass_time(1)
+        expected = [b"0", b"1", b"2"] if is_cut else [b"1", b"2", b"3"]
+        assert second.values() == expected
+        assert second.holds.book.pending == 0
 
     run(scenario())
 
