@@ -339,6 +339,8 @@ HOLD_TABLES_FROZEN_MAX = 2
 """Tables of a partition that wait to be written; until then the table grows."""
 HOLD_RUNS_PER_SNAPSHOT = 16
 """Runs that are written between two snapshots: what a replay reads more than once is bounded."""
+HOLD_SNAPSHOT_LOG_BYTES = 64 * MIB
+"""After so much more log a snapshot is made also of a small book: a start reads what came later."""
 HOLD_SCHEDULES_MAX = 10_000
 """Schedules of a partition: they stay in memory."""
 HOLDS_UNDECIDED_MAX = 100_000

@@ -84,7 +84,7 @@ class Releaser:
     def _wake(self) -> None:
         if self._host.to_look_at:
             self._woken.set()
-        if self._host.to_replay or self._host.to_write:
+        if self._host.to_replay or self._host.to_write or self._host.to_keep:
             self._replay_woken.set()
 
     # --- replays ---------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class Releaser:
             await self.replay_wanted()
 
     async def replay_wanted(self) -> None:
-        """Rebuild all books that are behind now, and write what is too large for memory."""
+        """Rebuild all books that are behind now, and write files of those that need any."""
         while self._host.to_write:
             await self._write(*self._host.to_write.popleft())
         while self._host.to_replay:
@@ -105,12 +105,24 @@ class Releaser:
             del self._host.to_replay[holds]
             await self._replay(holds)
             await next_turn()
+        while self._host.to_keep:
+            holds, _ = self._host.to_keep.popitem()
+            await self._keep_snapshot(holds)
+            await next_turn()
 
     async def _write(self, holds: PartitionHolds, book: HoldBook, spill: Spill) -> None:
         if book is not holds.book or holds.partition.log.is_closed:
             return
         try:
             await holds.spills.write(self._disk, book, spill)
+        except (KafkaError, StorageFault) as error:
+            self._note(holds, error)
+
+    async def _keep_snapshot(self, holds: PartitionHolds) -> None:
+        try:
+            has_files = await holds.spills.open_files(self._disk)
+            if has_files and holds.is_whole and not holds.partition.log.is_closed:
+                await holds.spills.look(self._disk, holds.book)
         except (KafkaError, StorageFault) as error:
             self._note(holds, error)
 
@@ -192,9 +204,10 @@ class Releaser:
     # --- carries ---------------------------------------------------------------------------------
 
     async def run_carries(self) -> None:
-        """Carry holds out of the way of retention, forever."""
+        """Carry holds out of the way of retention and keep snapshots, forever."""
         while True:
             await asyncio.sleep(CARRY_INTERVAL_S)
+            self._host.keep_all()
             await self.carry_expired()
 
     async def carry_expired(self) -> None:
