@@ -318,6 +318,8 @@ LOOP_OWN_HEADERS_MAX = 16
 """Headers of our names in a batch that is read on the loop; with more it is read in a thread."""
 BATCH_SCHEDULES_MAX = 100
 """Schedules of one batch: the next tick of each is searched, which takes milliseconds."""
+ID_LOOKUPS_MAX = 50_000
+"""Searches for the ids that the commands of a batch name, each in one run: about 100 ms."""
 MESSAGE_ID_BYTES_MAX = 255
 RELEASE_RECORDS_MAX = 512
 """Holds that are delivered in one batch."""
@@ -327,12 +329,22 @@ RELEASE_OVERHEAD_BYTES = 256
 """What a release adds to a record, at most: batch header and the headers that say what it was."""
 HOLD_REPLAY_BYTES = 256 * KIB
 """What a replay of holds reads of the log at a time."""
+LOOP_FOLDED_RECORDS_MAX = HELD_BATCH_RECORDS_MAX
+"""Records that a follower opens in one turn of the loop; of more the replay takes care."""
+REPLAYED_RECORDS_PER_SLICE = 1_000
+"""Records that a replay opens in one turn, unless one batch has more: about ten milliseconds."""
 HOLD_TABLE_MAX = 16_384
 """Holds of a partition in memory, some 10 MB; then they are written as a sorted run."""
 HOLD_TABLES_FROZEN_MAX = 2
 """Tables of a partition that wait to be written; until then the table grows."""
 HOLD_RUNS_PER_SNAPSHOT = 16
 """Runs that are written between two snapshots: what a replay reads more than once is bounded."""
+HOLD_SNAPSHOT_LOG_BYTES = 64 * MIB
+"""After so much more log a snapshot is made also of a small book: a start reads what came later."""
+HOLD_SCHEDULES_MAX = 10_000
+"""Schedules of a partition: they stay in memory."""
+HOLDS_UNDECIDED_MAX = 100_000
+"""Held records of open transactions in a partition: they stay in memory, some 50 MB."""
 HOLD_ENDINGS_MAX = 4_096
 """Ended holds per partition whose ending is remembered: a command that comes again succeeds."""
 

@@ -717,8 +717,7 @@ class Partition:
             if self._hold_host is not None:
                 self.find_holds()  # reads the log, and with it these batches
             return
-        for position, header in found:
-            holds.appended(batches[position:], header)
+        holds.appended_many(batches, found)
 
     def droppable_offset(self) -> int:
         """Retention may drop what is below: it is committed, and nothing of it is held."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from tidemill.wire.batch import ATTRIBUTES_AT, BatchHeader, write_checksum
+from tidemill.wire.batch import ATTRIBUTES_AT, LOG_APPEND_TIME, BatchHeader, write_checksum
 
 __all__ = [
     "MARKS",
@@ -89,6 +89,11 @@ def record_base(header: BatchHeader, highest_delta: int) -> int:
     """What the timestamp deltas of the records add to; `highest_delta` is the highest of them.
 
     The stamp replaced the base of a veiled batch, but not the max timestamp, which validation made
-    agree with the records. (With append time every record has the max timestamp, and no base.)
+    agree with the records. With append time every record has the max timestamp, whatever its delta
+    is: nobody has checked that one, so it must not be counted with.
     """
-    return header.max_timestamp - highest_delta if is_veiled(header) else header.base_timestamp
+    if not is_veiled(header):
+        return header.base_timestamp
+    if header.attributes & LOG_APPEND_TIME:
+        return header.max_timestamp
+    return header.max_timestamp - highest_delta

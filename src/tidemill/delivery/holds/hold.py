@@ -5,10 +5,13 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-__all__ = ["DUE_NEVER", "Axis", "Hold"]
+__all__ = ["DUE_NEVER", "DUE_TO_BE_PLANNED", "Axis", "Hold"]
 
 DUE_NEVER = (1 << 63) - 1
 """The due time of a hold whose request cannot be read: listed, cancelled, never delivered early."""
+
+DUE_TO_BE_PLANNED = 0
+"""The due time of a schedule that has none yet: at once, to be planned."""
 
 
 class Axis(IntEnum):
@@ -41,5 +44,6 @@ class Hold(NamedTuple):
 
         The client's record has a cron line and no time. Replicas may have different tables of time
         zones, so only the leader reads it, and carries the hold with the due time that it found.
+        One that was moved before has a time: after that tick it is planned like any other.
         """
-        return self.schedule is not None and self.offset == self.ticket
+        return self.schedule is not None and self.due_ms == DUE_TO_BE_PLANNED

@@ -33,7 +33,7 @@ from tidemill.delivery.holds.events import (
     Stamped,
     TransactionEnded,
 )
-from tidemill.delivery.holds.hold import Axis, Hold
+from tidemill.delivery.holds.hold import DUE_TO_BE_PLANNED, Axis, Hold
 from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.holds.hold_shelves import HoldShelves, Spill
@@ -110,7 +110,7 @@ class HoldBook:
         hold = self._find_target(target)
         if hold is None:
             return
-        moved = hold._replace(due_ms=due_ms, axis=axis)
+        moved = hold._replace(due_ms=max(due_ms, DUE_TO_BE_PLANNED + 1), axis=axis)
         if self._open.take(hold.ticket) is None:
             self._undecided.replace(moved)
         else:
@@ -166,6 +166,15 @@ class HoldBook:
         """How many records are held, open and undecided ones."""
         return len(self._open) + len(self._undecided)
 
+    @property
+    def undecided(self) -> int:
+        """How many wait for the end of their transaction."""
+        return len(self._undecided)
+
+    @property
+    def schedule_count(self) -> int:
+        return self._open.schedule_count
+
     def due(
         self, *, wall_ms: int, steady_ms: int, count_max: int, bytes_max: int
     ) -> Sequence[Hold]:
@@ -194,6 +203,11 @@ class HoldBook:
         """The open hold with this id; of several the one with the highest copy."""
         return max(self._open.find_id(message_id), key=lambda hold: hold.offset, default=None)
 
+    @property
+    def shelf_count(self) -> int:
+        """In how many places `find_id` searches."""
+        return self._open.shelf_count
+
     def ending_of(self, target: Target) -> HoldEnding | None:
         """How the hold that a command names has ended, if that was not long ago."""
         return self._endings.get(target)
@@ -204,6 +218,10 @@ class HoldBook:
         Read it before the next fold; who reads in parts goes on behind the last copy.
         """
         return self._open.held(start)
+
+    def bytes_below(self, offset: int) -> Iterator[int]:
+        """Bytes of the open holds whose copy is below `offset`: numbers to add, in short steps."""
+        return self._open.bytes_below(offset)
 
     # --- what must stay, and what a cut takes back ------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tidemill.delivery.holds.hold import DUE_NEVER, Axis
+from tidemill.delivery.holds.hold import DUE_NEVER, DUE_TO_BE_PLANNED, Axis
 from tidemill.wire import header_names as names
 
 __all__ = [
@@ -80,7 +80,7 @@ def read_due(headers: Headers, stamp_ms: int) -> tuple[int, Axis]:
     whenever it reads. A schedule is due at once, to be planned (`Hold.needs_plan`).
     """
     if SCHEDULE in headers:
-        return stamp_ms, Axis.WALL
+        return DUE_TO_BE_PLANNED, Axis.WALL
     if DELIVER_AT in headers:
         due_ms = read_number(headers[DELIVER_AT])
         return DUE_NEVER if due_ms is None else due_ms, Axis.WALL

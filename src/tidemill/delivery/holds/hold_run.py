@@ -7,7 +7,8 @@
     size       u32[count]         of the record
     by_offset  u32[count]         the rows in the order of their copies
     by_ticket  u32[count]         the rows in the order of their tickets
-    by_id      u32[id count]      the rows with a message id, in the order of the ids
+    by_id      u32[id count]      the rows with a message id, in the order of the hashes of the ids
+    id_hash    u32[id count]      these hashes (CRC-32)
     id_end     u32[count]         where a row's id ends among the ids; only if there are any
     ids                           of all rows, one after the other
 
@@ -53,7 +54,9 @@ def encode_run(holds: Sequence[Hold]) -> bytes:
     ids: list[bytes] = []
     if with_id:
         ids = [hold.message_id or b"" for hold in rows]
-        columns.append(array("I", sorted(with_id, key=lambda row: ids[row])))
+        hashed = sorted([(crc32(ids[row]), row) for row in with_id])
+        columns.append(array("I", [row for _, row in hashed]))
+        columns.append(array("I", [id_hash for id_hash, _ in hashed]))
         columns.append(_ends(ids))
     head = _HEAD.pack(len(rows), wall_count, len(with_id), _ORDER)
     return b"".join([head, *[column.tobytes() for column in columns], *ids])
@@ -122,12 +125,13 @@ class HoldRun:
         return None if row is None else self._hold(row)
 
     def find_id(self, message_id: bytes) -> list[Hold]:
-        columns = self._columns
-        at = bisect_left(columns.by_id, message_id, key=columns.id_of)
+        columns, wanted = self._columns, crc32(message_id)
+        at = bisect_left(columns.id_hash, wanted)
         found: list[Hold] = []
-        while at < len(columns.by_id) and columns.id_of(columns.by_id[at]) == message_id:
-            if not self._taken[columns.by_id[at]]:
-                found.append(self._hold(columns.by_id[at]))
+        while at < len(columns.id_hash) and columns.id_hash[at] == wanted:
+            row = columns.by_id[at]
+            if not self._taken[row] and columns.id_of(row) == message_id:
+                found.append(self._hold(row))
             at += 1
         return found
 
@@ -159,6 +163,11 @@ class HoldRun:
         for row in order[first:]:
             if not self._taken[row]:
                 yield self._hold(row)
+
+    def bytes_below(self, offset: int) -> int:
+        columns, taken = self._columns, self._taken
+        end = bisect_left(columns.by_offset, offset, key=columns.offset.__getitem__)
+        return sum([columns.size[row] for row in columns.by_offset[:end] if not taken[row]])
 
     def _row(self, ticket: int) -> int | None:
         """The row of an open ticket."""
@@ -195,6 +204,7 @@ class _Columns:
         self.by_offset = self._column("I", count)
         self.by_ticket = self._column("I", count)
         self.by_id = self._column("I", id_count)
+        self.id_hash = self._column("I", id_count)
         self._id_end = self._column("I", count if id_count else 0)
         self._ids = data[self._at :]
         ids_bytes = self._id_end[count - 1] if id_count else 0

@@ -61,6 +61,10 @@ class HoldShelf(Protocol):
         """Those whose copy is at `start` or behind, by copy."""
         ...
 
+    def bytes_below(self, offset: int) -> int:
+        """Of the records whose copy is below `offset`."""
+        ...
+
 
 class Spill(NamedTuple):
     """A frozen table that waits to be written."""
@@ -96,6 +100,15 @@ class HoldShelves:
     @property
     def next_serial(self) -> int:
         return self._serial + 1
+
+    @property
+    def shelf_count(self) -> int:
+        return len(self._shelves)
+
+    @property
+    def schedule_count(self) -> int:
+        """All of them are in the table that grows."""
+        return self._table.schedule_count
 
     # --- single holds ----------------------------------------------------------------------------
 
@@ -166,6 +179,14 @@ class HoldShelves:
         streams = [shelf.held(start) for shelf in self._shelves.values()]
         return merge(*streams, key=lambda hold: hold.offset)
 
+    def bytes_below(self, offset: int) -> Iterator[int]:
+        """Of the records whose copy is below `offset`, shelf by shelf: about a millisecond each.
+
+        It may be read on after changes: then it is about right.
+        """
+        for shelf in list(self._shelves.values()):
+            yield shelf.bytes_below(offset)
+
     def _note_head(self, serial: int, axis: Axis) -> None:
         """Keep `_heads` complete: the shelf's first hold may be another one now."""
         first = self._shelves[serial].first_due(axis)
@@ -191,7 +212,8 @@ class HoldShelves:
         if self._unwritten:
             return self._unwritten.pop(0)
         frozen = sum(isinstance(shelf, HoldTable) for shelf in self._shelves.values()) - 1
-        if len(self._table) < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
+        plain = len(self._table) - self.schedule_count
+        if plain < self._table_max or frozen >= HOLD_TABLES_FROZEN_MAX:
             return None
         old, serial = self._table, self._serial
         self._begin_table()
@@ -240,7 +262,8 @@ class HoldShelves:
 
     def restore(self, holds: Iterable[Hold], runs: Iterable[tuple[RunCapture, memoryview]]) -> None:
         """Fill empty shelves with what was captured; ValueError if a buffer is not its run."""
-        for captured, data in runs:
+        # In the order in which they were written: routes are found by bisection.
+        for captured, data in sorted(runs, key=lambda run: run[0].serial):
             run = HoldRun(data, captured)
             self._shelves[captured.serial] = run
             self._routes.restore(captured.serial, captured.tickets)

@@ -28,6 +28,10 @@ class HoldTable:
     def __len__(self) -> int:
         return len(self._holds)
 
+    @property
+    def schedule_count(self) -> int:
+        return len(self._schedules)
+
     def put(self, hold: Hold) -> None:
         """Add an open hold whose ticket is not here."""
         assert hold.ticket not in self._holds
@@ -86,3 +90,6 @@ class HoldTable:
         """Those whose copy is at `start` or behind, by copy."""
         found = [hold for hold in self._holds.values() if hold.offset >= start]
         yield from sorted(found, key=lambda hold: hold.offset)
+
+    def bytes_below(self, offset: int) -> int:
+        return sum([hold.size_bytes for hold in self._holds.values() if hold.offset < offset])

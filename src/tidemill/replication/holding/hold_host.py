@@ -32,6 +32,8 @@ class HoldHost:
         """Their books are behind their logs."""
         self.to_write: deque[tuple[PartitionHolds, HoldBook, Spill]] = deque()
         """Parts of large books: at most two of each."""
+        self.to_keep: dict[PartitionHolds, None] = {}
+        """A snapshot of their books may be due."""
         self.wake: Callable[[], None] = lambda: None
 
     def wall_ms(self) -> int:
@@ -66,7 +68,12 @@ class HoldHost:
         self.to_write.append((holds, book, spill))
         self.wake()
 
+    def keep_all(self) -> None:
+        """See whether snapshots are due."""
+        self.to_keep.update(self.partitions)
+        self.wake()
+
     def forget(self, holds: PartitionHolds) -> None:
         """The partition is no longer here."""
-        for table in (self.partitions, self.to_look_at, self.to_replay):
+        for table in (self.partitions, self.to_look_at, self.to_replay, self.to_keep):
             table.pop(holds, None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tidemill.core.limits import HOLD_REPLAY_BYTES
-from tidemill.core.loop.pacing import next_turn
+from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import HOLD_REPLAY_BYTES, REPLAYED_RECORDS_PER_SLICE
+from tidemill.core.loop.pacing import Pacer, next_turn
 from tidemill.delivery.holds.events import concerns_holds, events_of
+from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.storage.files.disk import Disk
 from tidemill.wire.batch import iter_headers
@@ -13,14 +15,15 @@ __all__ = ["replay"]
 
 
 async def replay(holds: PartitionHolds, disk: Disk) -> None:
-    """Fold everything from the first veiled batch to the end of the log, and adopt the book.
+    """Fold what the book lacks, up to the end of the log, and adopt the book.
 
-    The log may grow meanwhile; if it is cut, somebody asks for another replay. Raises KafkaError,
-    StorageFault.
+    That is everything from the first veiled batch or a snapshot on, or only what a follower was
+    sent at once. The log may grow meanwhile; if it is cut, somebody asks for another replay. Raises
+    KafkaError, StorageFault.
     """
     cuts, log = holds.cuts, holds.partition.log
-    book = await holds.spills.open_book(disk)
-    offset = max(holds.replay_offset, book.next_offset)
+    book, offset = holds.try_resume() or await _opened(holds, disk)
+    pacer = Pacer(REPLAYED_RECORDS_PER_SLICE)
     while holds.cuts == cuts and not log.is_closed:
         end = log.log_end_offset
         if offset >= end:
@@ -28,13 +31,22 @@ async def replay(holds: PartitionHolds, disk: Disk) -> None:
             return
         found = log.read(offset, max_bytes=HOLD_REPLAY_BYTES, end_offset=end)
         chunks = found.chunks if found.load is None else await disk.run(found.load)
+        if not chunks:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no batch at offset {offset}")
         for chunk in chunks:
             view = memoryview(chunk)
             for position, header in iter_headers(view):
                 if concerns_holds(header):
+                    await pacer.step(header.record_count)
                     book.fold(events_of(view[position:], header), offset=header.next_offset)
+                    spill = holds.spills.try_take(book)
+                    if spill is not None:
+                        await holds.spills.write(disk, book, spill)
                 offset = header.next_offset
-            spill = holds.spills.try_take(book)
-            if spill is not None:
-                await holds.spills.write(disk, book, spill)
             await next_turn()
+
+
+async def _opened(holds: PartitionHolds, disk: Disk) -> tuple[HoldBook, int]:
+    """The book to begin with, and from where the log is to be folded into it."""
+    book = await holds.spills.open_book(disk)
+    return book, max(holds.replay_offset, book.next_offset)

@@ -1,8 +1,10 @@
 """Snapshots of large books: a start or a cut replays what lies behind the newest one, not all.
 
-A snapshot is captured after some runs were written, and stored once all that it describes is
-durable. It names the batch before its offset, as the log had it in the turn of the capture: a log
-that was cut and written again has another batch there, and the snapshot is not used.
+A snapshot is captured after some runs were written, or when the log has grown much: a small book
+of a long log would take long to find again, and nothing is released meanwhile. It is stored once
+all that it describes is durable. It names the batch before its offset, as the log had it in the
+turn of the capture: a log that was cut and written again has another batch there, and the snapshot
+is not used.
 
 Whatever is wrong with a snapshot, the answer is a longer replay.
 """
@@ -13,7 +15,7 @@ from functools import partial
 from struct import Struct
 from typing import NamedTuple, final
 
-from tidemill.core.limits import HOLD_RUNS_PER_SNAPSHOT
+from tidemill.core.limits import HOLD_RUNS_PER_SNAPSHOT, HOLD_SNAPSHOT_LOG_BYTES
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_capture import HoldCapture
 from tidemill.storage.files.disk import Disk
@@ -46,18 +48,36 @@ class HoldSnapshots:
         self._waiting: _Waiting | None = None
         self._runs = 0
         """Written since the last capture."""
+        self._log_bytes = 0
+        """What the log had at the last capture."""
 
     async def wrote_run(self, disk: Disk, files: HoldFiles, book: HoldBook) -> None:
         """A run of this book was written, which is that of the log. Raises StorageFault."""
         self._runs += 1
+        await self._keep(disk, files, book, is_wanted=self._runs >= self._runs_max)
+
+    async def look(self, disk: Disk, files: HoldFiles, book: HoldBook) -> bool:
+        """To be called now and then, with the whole book of the log; whether a snapshot was stored.
+
+        Retention makes a log smaller: that is another size too. Raises StorageFault.
+        """
+        is_wanted = abs(self._log.size_bytes - self._log_bytes) >= HOLD_SNAPSHOT_LOG_BYTES
+        if is_wanted and self._waiting is None:
+            book.fold((), offset=self._log.log_end_offset)
+        return await self._keep(disk, files, book, is_wanted=is_wanted)
+
+    async def _keep(self, disk: Disk, files: HoldFiles, book: HoldBook, *, is_wanted: bool) -> bool:
+        """Capture the book, or store what was captured, if it is durable by now."""
         waiting = self._waiting
         if waiting is not None and waiting.book is not book:
             waiting = self._waiting = None
-        if waiting is None and self._runs >= self._runs_max:
+        if waiting is None and is_wanted:
             self._capture(book)
         elif waiting is not None and waiting.captured.next_offset <= self._log.flushed_offset:
             self._waiting = None
             await disk.run(partial(_store, files, waiting), DiskWork.BACKGROUND)
+            return True
+        return False
 
     def _capture(self, book: HoldBook) -> None:
         found = self._batch_before(book.next_offset)
@@ -65,6 +85,7 @@ class HoldSnapshots:
             return  # the end of the log is in memory, almost always
         mark = _mark_of(found.chunks[0])
         self._waiting, self._runs = _Waiting(book, book.capture(), mark), 0
+        self._log_bytes = self._log.size_bytes
 
     def needed_runs(self) -> list[int]:
         """The runs of a snapshot that is not stored yet."""

@@ -83,10 +83,27 @@ class HoldSpills:
             raise
         book.adopt(spill.serial, data)
         files = self._opened(disk)
-        drop = partial(files.drop_unused, [*book.runs(), *self._snapshots.needed_runs()])
-        await disk.run(drop, DiskWork.BACKGROUND)
+        await self._drop_unused(disk, files, book)
         if book is self._newest:
             await self._snapshots.wrote_run(disk, files, book)
+
+    async def open_files(self, disk: Disk) -> bool:
+        """Find out what files there are; False: nothing is kept in files."""
+        if self._directory and self._files is None:
+            await disk.run(partial(self._opened, disk), DiskWork.BACKGROUND)
+        return self._files is not None
+
+    async def look(self, disk: Disk, book: HoldBook) -> None:
+        """Keep a snapshot of this book, which is whole, if it is time. Raises StorageFault."""
+        files = self._files
+        if files is None or book is not self._newest:
+            return
+        if await self._snapshots.look(disk, files, book):
+            await self._drop_unused(disk, files, book)
+
+    async def _drop_unused(self, disk: Disk, files: HoldFiles, book: HoldBook) -> None:
+        drop = partial(files.drop_unused, [*book.runs(), *self._snapshots.needed_runs()])
+        await disk.run(drop, DiskWork.BACKGROUND)
 
     def _write(self, disk: Disk, spill: Spill) -> memoryview:
         return self._opened(disk).write_run(spill.serial, spill.encode())

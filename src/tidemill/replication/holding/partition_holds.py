@@ -1,7 +1,8 @@
 """The holds of one partition on this broker: what is taken in, folded, released and kept.
 
 Leader and followers fold each batch as they append it, so a new leader knows what is held. A book
-that is behind its log, after a start or a cut, is *not whole*: a replay rebuilds it (`replaying`).
+that is behind its log, after a start or a cut, or because too much came at once, is *not whole*: a
+replay brings it to the end (`hold_replay`).
 Until then nothing is taken in or released, and retention drops nothing that may be held.
 
 All methods run on the event loop and none suspends.
@@ -9,11 +10,13 @@ All methods run on the event loop and none suspends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, final
 
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.ids import TopicPartition
 from tidemill.core.limits import (
+    LOOP_FOLDED_RECORDS_MAX,
     RELEASE_BYTES_MAX,
     RELEASE_OVERHEAD_BYTES,
     RELEASE_RECORDS_MAX,
@@ -87,7 +90,16 @@ class HeldPartition(Protocol):
 class PartitionHolds:
     """The book of one partition, and what its role makes of it."""
 
-    __slots__ = ("_steady", "book", "cuts", "host", "is_whole", "partition", "spills")
+    __slots__ = (
+        "_resumes_at",
+        "_steady",
+        "book",
+        "cuts",
+        "host",
+        "is_whole",
+        "partition",
+        "spills",
+    )
 
     def __init__(self, partition: HeldPartition, host: HoldHost) -> None:
         self.partition = partition
@@ -99,6 +111,8 @@ class PartitionHolds:
         """The book holds everything that the log says."""
         self.cuts = 0
         """Rises with each cut: a replay that began before it is worth nothing."""
+        self._resumes_at: int | None = None
+        """The book, though behind, holds everything below: a replay may go on from here."""
         self._steady: SteadyTime | None = None
         host.partitions[self] = None
         if not self.is_whole:
@@ -115,6 +129,7 @@ class PartitionHolds:
     def was_cut(self) -> None:
         """The log lost its end, or all."""
         self.cuts += 1
+        self._resumes_at = None
         self.book = self.spills.new_book()
         self.is_whole = self.partition.log.producers.first_veiled_offset < 0
         if not self.is_whole:
@@ -125,6 +140,11 @@ class PartitionHolds:
         self.book = book
         self.is_whole = True
         self.host.look_at(self)
+
+    def try_resume(self) -> tuple[HoldBook, int] | None:
+        """The book as it is and what it lacks, once: a replay that fails begins from the log."""
+        resumes_at, self._resumes_at = self._resumes_at, None
+        return None if resumes_at is None else (self.book, resumes_at)
 
     @property
     def replay_offset(self) -> int:
@@ -151,6 +171,20 @@ class PartitionHolds:
             self.host.write_spill(self, self.book, spill)
         if self.partition.is_leader and self._next_dues() != before:
             self.host.look_at(self)
+
+    def appended_many(self, batches: memoryview, found: Sequence[tuple[int, BatchHeader]]) -> None:
+        """The leader's batches, by their positions. Very many are left to the replay.
+
+        A follower that catches up is sent megabytes at once, which may be packed.
+        """
+        concerned = [header.record_count for _, header in found if concerns_holds(header)]
+        if self.is_whole and sum(concerned) > LOOP_FOLDED_RECORDS_MAX:
+            self.is_whole = False
+            self._resumes_at = found[0][1].base_offset
+            self.host.replay(self)
+            return
+        for position, header in found:
+            self.appended(batches[position:], header)
 
     def _next_dues(self) -> tuple[int | None, int | None]:
         return self.book.next_due(Axis.WALL), self.book.next_due(Axis.STEADY)

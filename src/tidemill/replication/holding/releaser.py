@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import final
 
 from tidemill.core.clock import Clock
@@ -33,7 +34,7 @@ from tidemill.replication.holding.hold_replay import replay
 from tidemill.replication.holding.partition_holds import PartitionHolds
 from tidemill.storage.files.disk import Buffer, Disk
 from tidemill.wire import compression
-from tidemill.wire.batch import read_header
+from tidemill.wire.batch import BatchHeader, read_header
 
 __all__ = ["Releaser"]
 
@@ -45,7 +46,11 @@ RETRY_S = 0.5
 WAIT_S_MAX = 5.0
 """The wall clock may be set while a timer runs."""
 READS_PER_SLICE = 32
+LOADED_BYTES_MAX = 16 * 1024 * 1024
+"""A release has little of each batch that it is read from, and may need hundreds of them."""
 CARRY_INTERVAL_S = 30.0
+CARRIED_PER_LOOK = 4_096
+"""Holds that are looked up at a time: a partition may have millions."""
 LIVE_SHARE_MIN = 4
 """Files that retention would drop stay while a quarter of them or more is held: carrying that for
 ever would cost more than the files."""
@@ -79,7 +84,7 @@ class Releaser:
     def _wake(self) -> None:
         if self._host.to_look_at:
             self._woken.set()
-        if self._host.to_replay or self._host.to_write:
+        if self._host.to_replay or self._host.to_write or self._host.to_keep:
             self._replay_woken.set()
 
     # --- replays ---------------------------------------------------------------------------------
@@ -92,7 +97,7 @@ class Releaser:
             await self.replay_wanted()
 
     async def replay_wanted(self) -> None:
-        """Rebuild all books that are behind now, and write what is too large for memory."""
+        """Rebuild all books that are behind now, and write files of those that need any."""
         while self._host.to_write:
             await self._write(*self._host.to_write.popleft())
         while self._host.to_replay:
@@ -100,12 +105,24 @@ class Releaser:
             del self._host.to_replay[holds]
             await self._replay(holds)
             await next_turn()
+        while self._host.to_keep:
+            holds, _ = self._host.to_keep.popitem()
+            await self._keep_snapshot(holds)
+            await next_turn()
 
     async def _write(self, holds: PartitionHolds, book: HoldBook, spill: Spill) -> None:
         if book is not holds.book or holds.partition.log.is_closed:
             return
         try:
             await holds.spills.write(self._disk, book, spill)
+        except (KafkaError, StorageFault) as error:
+            self._note(holds, error)
+
+    async def _keep_snapshot(self, holds: PartitionHolds) -> None:
+        try:
+            has_files = await holds.spills.open_files(self._disk)
+            if has_files and holds.is_whole and not holds.partition.log.is_closed:
+                await holds.spills.look(self._disk, holds.book)
         except (KafkaError, StorageFault) as error:
             self._note(holds, error)
 
@@ -176,6 +193,7 @@ class Releaser:
             await self._carry(holds, to_plan)
             return
         stored, codec = await self._read(holds, due)
+        due = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
         build = partial(
             make_release, stored, now_ms=now_ms, wall_ms=self._host.wall_ms(), codec=codec
@@ -186,9 +204,10 @@ class Releaser:
     # --- carries ---------------------------------------------------------------------------------
 
     async def run_carries(self) -> None:
-        """Carry holds out of the way of retention, forever."""
+        """Carry holds out of the way of retention and keep snapshots, forever."""
         while True:
             await asyncio.sleep(CARRY_INTERVAL_S)
+            self._host.keep_all()
             await self.carry_expired()
 
     async def carry_expired(self) -> None:
@@ -210,17 +229,23 @@ class Releaser:
             end_offset=partition.high_watermark,
         )
         end_offset, size_bytes = await self._disk.run(find)
-        old = list(takewhile(lambda hold: hold.offset < end_offset, holds.book.held()))
-        if sum(hold.size_bytes for hold in old) * LIVE_SHARE_MIN >= size_bytes:
+        if await _is_much_held(holds, end_offset, size_bytes):
             return
-        for some in _in_batches(old, *holds.batch_bounds()):
-            partition.check_writable(ACKS_ALL)
-            await self._carry(holds, some)
-            await next_turn()
+        start = 0
+        while old := _held_between(holds, start, end_offset):
+            start = old[-1].offset + 1
+            for some in _in_batches(old, *holds.batch_bounds()):
+                partition.check_writable(ACKS_ALL)
+                await self._carry(holds, some)
+                await next_turn()
 
     async def _carry(self, holds: PartitionHolds, some: Sequence[Hold]) -> None:
-        """Write copies of these holds to the end of the log, those of new schedules with a tick."""
+        """Write copies of these holds to the end of the log, those of new schedules with a tick.
+
+        Of the first ones, if not all can be read: the others come when somebody looks again.
+        """
         stored, codec = await self._read(holds, some)
+        some = [hold for hold, _ in stored]
         now_ms = self._clock.wall_ms()
         build = partial(
             make_carried,
@@ -248,26 +273,38 @@ class Releaser:
     async def _read(
         self, holds: PartitionHolds, some: Sequence[Hold]
     ) -> tuple[list[tuple[Hold, Buffer]], int]:
-        """Each hold, in the same order, with the batch that it lies in; and the codec to use."""
-        partition = holds.partition
+        """Each hold, in the same order, with the batch that it lies in; and the codec to use.
+
+        Only the first ones, if they lie in so many batches that memory must be spared.
+        """
         pacer = Pacer(READS_PER_SLICE)
-        batches: dict[int, Buffer] = {}
-        chunk: Buffer = b""
-        end_offset, codec = -1, compression.NONE
-        for hold in sorted(some, key=lambda one: one.offset):
-            if hold.offset >= end_offset:
+        batches: list[tuple[BatchHeader, Buffer]] = []
+        stored: list[tuple[Hold, Buffer]] = []
+        loaded_bytes = 0
+        for hold in some:
+            at = bisect_right(batches, hold.offset, key=lambda one: one[0].base_offset) - 1
+            if at < 0 or hold.offset >= batches[at][0].next_offset:
+                if loaded_bytes >= LOADED_BYTES_MAX:
+                    break
                 await pacer.step()
-                found = partition.log.read(
-                    hold.offset, max_bytes=1, end_offset=partition.log.log_end_offset
-                )
-                chunks = found.chunks if found.load is None else await self._disk.run(found.load)
-                chunk = chunks[0]
-                header = read_header(chunk)
-                end_offset, codec = header.next_offset, header.codec
-            batches[hold.offset] = chunk
-        if partition.settings.policy.compression != "producer":
-            codec = compression.CODEC_IDS[partition.settings.policy.compression]
-        return [(hold, batches[hold.offset]) for hold in some], codec
+                batch, is_loaded = await self._read_batch(holds, hold.offset)
+                loaded_bytes += len(batch) * is_loaded
+                at += 1
+                batches.insert(at, (read_header(batch), batch))
+            stored.append((hold, batches[at][1]))
+        policy = holds.partition.settings.policy
+        if policy.compression != "producer":
+            return stored, compression.CODEC_IDS[policy.compression]
+        return stored, read_header(stored[-1][1]).codec
+
+    async def _read_batch(self, holds: PartitionHolds, offset: int) -> tuple[Buffer, bool]:
+        """The batch with this offset, and whether it was loaded into memory."""
+        log = holds.partition.log
+        found = log.read(offset, max_bytes=1, end_offset=log.log_end_offset)
+        chunks = found.chunks if found.load is None else await self._disk.run(found.load)
+        if not chunks:  # the log was cut while batches before it were read
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, f"no batch at offset {offset}")
+        return chunks[0], found.load is not None
 
     def _count_released(self, holds: PartitionHolds, due: Sequence[Hold]) -> None:
         telemetry = self._telemetry
@@ -275,6 +312,23 @@ class Releaser:
         now = {axis: holds.now_ms(axis) for axis in Axis}
         for hold in due:
             telemetry.hold_lateness.observe(max(0, now[hold.axis] - hold.due_ms) / 1000)
+
+
+async def _is_much_held(holds: PartitionHolds, end_offset: int, size_bytes: int) -> bool:
+    """Whether the files below `end_offset`, of this size, are worth keeping for what is held."""
+    held_bytes = 0
+    for some in holds.book.bytes_below(end_offset):
+        held_bytes += some
+        if held_bytes * LIVE_SHARE_MIN >= size_bytes:
+            return True
+        await next_turn()
+    return False
+
+
+def _held_between(holds: PartitionHolds, start: int, end_offset: int) -> list[Hold]:
+    """The first holds whose copies lie in this range."""
+    below = takewhile(lambda hold: hold.offset < end_offset, holds.book.held(start))
+    return list(islice(below, CARRIED_PER_LOOK))
 
 
 def _in_batches(holds: Sequence[Hold], count_max: int, bytes_max: int) -> Iterator[list[Hold]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.core.limits import HOLD_SCHEDULES_MAX, HOLDS_UNDECIDED_MAX, ID_LOOKUPS_MAX
 from tidemill.delivery.holds.events import HoldEnding
+from tidemill.delivery.holds.hold import Hold
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.delivery.holds.hold_headers import Target
 from tidemill.delivery.intake import Command, HeldRecord, Requests, refused_records
@@ -38,12 +40,26 @@ def check_held(
         errors = [(one.place, why) for one in requests.held if one.schedule is not None]
         if errors:
             raise refused_records(errors)
-    if book.pending + len(requests.held) > policy.pending_max:
-        detail = f"the partition holds {book.pending} records (tidemill.delay.max.pending)"
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, detail)
+    full = _try_find_full(requests, header, book, policy)
+    if full is not None:
+        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"the partition holds {full}")
+
+
+def _try_find_full(
+    requests: Requests, header: BatchHeader, book: HoldBook, policy: HoldPolicy
+) -> str | None:
+    """Of what the partition holds as much as it may, and the limit."""
+    count = len(requests.held)
+    schedules = sum(one.schedule is not None for one in requests.held)
+    if book.pending + count > policy.pending_max:
+        return f"{book.pending} records (tidemill.delay.max.pending)"
     if book.pending_bytes + requests.section_bytes > policy.pending_bytes_max:
-        detail = f"the partition holds {book.pending_bytes} bytes"
-        raise KafkaError(ErrorCode.POLICY_VIOLATION, f"{detail} (tidemill.delay.max.pending.bytes)")
+        return f"{book.pending_bytes} bytes (tidemill.delay.max.pending.bytes)"
+    if schedules and book.schedule_count + schedules > HOLD_SCHEDULES_MAX:
+        return f"{book.schedule_count} schedules, at most {HOLD_SCHEDULES_MAX}"
+    if header.is_transactional and book.undecided + count > HOLDS_UNDECIDED_MAX:
+        return f"{book.undecided} records of open transactions, at most {HOLDS_UNDECIDED_MAX}"
+    return None
 
 
 def check_commands(
@@ -55,32 +71,43 @@ def check_commands(
         raise refused_records([(one.place, why) for one in requests.commands])
     moves = [one.move for one in requests.commands if one.move is not None]
     _check_times(moves, policy, wall_ms)
-    cancelled: set[Target] = set()
+    _check_lookups(requests.commands, book)
+    cancelled: set[int] = set()
     errors = []
     for command in requests.commands:
-        fault = _try_find_fault(command, book, cancelled)
+        target = command.target
+        found = book.find(target) if isinstance(target, int) else book.find_id(target)
+        fault = _try_find_fault(command, found, book, cancelled)
         if fault is not None:
-            errors.append((command.place, f"tidemill.target={_shown(command.target)}: {fault}"))
-        elif command.move is None:
-            cancelled.add(command.target)
+            errors.append((command.place, f"tidemill.target={_shown(target)}: {fault}"))
+        elif command.move is None and found is not None:
+            cancelled.add(found.ticket)
     if errors:
         raise refused_records(errors)
 
 
-def _try_find_fault(command: Command, book: HoldBook, cancelled: set[Target]) -> str | None:
-    """Why a command cannot be carried out."""
-    target = command.target
-    found = book.find(target) if isinstance(target, int) else book.find_id(target)
-    if found is not None and not (command.move is not None and target in cancelled):
-        return None
-    match book.ending_of(target):
+def _check_lookups(commands: Sequence[Command], book: HoldBook) -> None:
+    """An id is searched in every run of a large book, here and by each replica, on the loop."""
+    ids = sum(isinstance(one.target, bytes) for one in commands)
+    ids_max = ID_LOOKUPS_MAX // book.shelf_count
+    if ids > ids_max:
+        detail = f"a batch has at most {ids_max} commands by id where so much is held"
+        raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, detail)
+
+
+def _try_find_fault(
+    command: Command, found: Hold | None, book: HoldBook, cancelled: set[int]
+) -> str | None:
+    """Why a command cannot be carried out; some tickets are cancelled earlier in its batch."""
+    if found is not None:
+        is_late = command.move is not None and found.ticket in cancelled
+        return "cancelled already" if is_late else None
+    match book.ending_of(command.target):
         case HoldEnding.RELEASED:
             return "delivered already"
-        case HoldEnding.CANCELLED if command.move is None:
-            return None
         case HoldEnding.CANCELLED:
-            return "cancelled already"
-    return "cancelled already" if target in cancelled else "nothing is held under it"
+            return None if command.move is None else "cancelled already"
+    return "nothing is held under it"
 
 
 def _check_times(held: Sequence[HeldRecord], policy: HoldPolicy, wall_ms: int) -> None:

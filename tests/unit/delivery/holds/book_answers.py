@@ -18,6 +18,7 @@ def answers(book: HoldBook, log: HoldLog) -> list[object]:
     return [
         [book.find(ticket) for ticket in tickets],
         [list(book.held(start)) for start in tickets],
+        [sum(book.bytes_below(end)) for end in tickets],
         list(due),
         list(some),
         book.find_id(ID),

@@ -15,7 +15,7 @@ from tests.unit.delivery.holds.hold_log import (
     released,
 )
 from tidemill.delivery.holds.events import HoldEnding
-from tidemill.delivery.holds.hold import Axis
+from tidemill.delivery.holds.hold import DUE_TO_BE_PLANNED, Axis
 from tidemill.delivery.holds.hold_book import HoldBook
 from tidemill.wire import compression
 
@@ -205,7 +205,7 @@ def test_a_schedule_is_planned_by_a_carried_copy_and_moved_by_its_ticks():
     log.client(cron(b"daily"))
     (hold,) = log.book().held()
     assert hold.needs_plan
-    assert (hold.schedule, hold.due_ms) == ("0 9 * * *", STAMP_MS)
+    assert (hold.schedule, hold.due_ms) == ("0 9 * * *", DUE_TO_BE_PLANNED)
     log.carried(copy(0, STAMP_MS + 100, cron(b"daily")))
     (hold,) = log.book().held()
     assert not hold.needs_plan

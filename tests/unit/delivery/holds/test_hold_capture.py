@@ -47,6 +47,20 @@ def test_a_snapshot_and_the_rest_of_the_log_give_the_book_of_the_whole_log(log, 
     assert restored.newest_stamp_ms == spilling.book.newest_stamp_ms
 
 
+def test_a_book_that_is_captured_and_restored_again_and_again_finds_every_ticket():
+    log, spilling = HoldLog(), Spilling(2)
+    folded = 0
+    for _ in range(3):
+        for due_ms in range(4):
+            log.client(at(due_ms), at(due_ms))
+        spilling.fold(log, folded, log.end)
+        folded = log.end
+        encoded = spilling.book.capture().encode()
+        spilling.book = HoldBook(serial=max(spilling.runs) + 1, table_max=2)
+        spilling.book.restore(HoldCapture.decode(memoryview(encoded)), spilling.runs)
+        assert [ticket for ticket in range(log.end) if spilling.book.find(ticket) is None] == []
+
+
 def _captured() -> tuple[HoldCapture, dict[int, memoryview]]:
     log, spilling = HoldLog(), Spilling(2)
     log.client(at(10, b"a"), at(20))

@@ -139,7 +139,7 @@ def test_a_hold_that_is_moved_leaves_its_run():
 
 
 def test_schedules_stay_in_memory():
-    log, book = HoldLog(), HoldBook(table_max=2)
+    log, book = HoldLog(), HoldBook(table_max=1)
     log.client(cron(b"daily"), at(20))
     _fold(book, log)
     _spilled(book)
@@ -147,6 +147,17 @@ def test_schedules_stay_in_memory():
     assert found is not None
     assert found.schedule == "0 9 * * *"
     assert [hold.ticket for hold in book.held()] == [0, 1]
+
+
+def test_a_table_full_of_schedules_is_not_written_again_and_again():
+    log, book = HoldLog(), HoldBook(table_max=2)
+    log.client(*[cron(b"%d" % number) for number in range(9)], at(20))
+    _fold(book, log)
+    assert book.try_freeze() is None
+    log.client(at(30))
+    _fold(book, log)
+    _spilled(book)
+    assert book.try_freeze() is None
 
 
 def test_at_most_two_tables_wait_to_be_written():

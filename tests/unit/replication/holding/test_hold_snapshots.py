@@ -11,7 +11,7 @@ import pytest
 from tests.support.batches import append, batch, flush
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay
-from tidemill.replication.holding import partition_holds
+from tidemill.replication.holding import hold_snapshots, partition_holds
 from tidemill.replication.holding.hold_spills import HoldSpills
 from tidemill.storage.files.disk import OsDisk
 from tidemill.storage.files.file_cache import FileCache
@@ -63,20 +63,51 @@ def test_a_replay_begins_behind_the_newest_snapshot(disk, tmp_path, monkeypatch)
         await _fill(leading, 30)
         (*_, newest) = _snapshots(tmp_path / "t-0")
         leading.send((b"", cancel(b"2")))
-        reads: list[int] = []
-        read = FilePartitionLog.read
-
-        def noted(self, offset, **options):
-            reads.append(offset)
-            return read(self, offset, **options)
-
-        monkeypatch.setattr(FilePartitionLog, "read", noted)
+        reads = _noted_reads(monkeypatch)
         again = await _again(leading, log, disk)
         assert min(reads) == newest - 1, "the batch before the snapshot is looked at, no other"
         assert list(again.holds.book.held()) == list(leading.holds.book.held())
         assert again.holds.book.pending == 29
 
     run(scenario())
+
+
+def test_a_start_does_not_read_a_long_log_for_a_few_holds(disk, tmp_path, monkeypatch):
+    monkeypatch.setattr(hold_snapshots, "HOLD_SNAPSHOT_LOG_BYTES", 1_000)
+
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        leading.send((b"a", [delay(60_000)]))
+        for _ in range(9):
+            leading.send((b"x" * 200, []))
+        flush(log)
+        for _ in range(2):
+            leading.host.keep_all()
+            await leading.work()
+        assert _snapshots(tmp_path / "t-0") == [10]
+        leading.send((b"b", [delay(60_000)]))
+        reads = _noted_reads(monkeypatch)
+        again = await _again(leading, log, disk)
+        assert min(reads) == 9
+        assert again.holds.book.pending == 2
+        await again.pass_time(61)
+        assert [one.value for one in again.seen(10)] == [b"a", b"b"]
+
+    run(scenario())
+
+
+def _noted_reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """From where the log is read, from now on."""
+    reads: list[int] = []
+    read = FilePartitionLog.read
+
+    def noted(self, offset, **options):
+        reads.append(offset)
+        return read(self, offset, **options)
+
+    monkeypatch.setattr(FilePartitionLog, "read", noted)
+    return reads
 
 
 def test_everything_comes_once_from_a_book_that_was_restored(disk, tmp_path):

@@ -10,6 +10,7 @@ from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message_id, move
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.core.limits import BATCH_SCHEDULES_MAX, HELD_BATCH_RECORDS_MAX
+from tidemill.replication.holding import request_checks
 from tidemill.replication.holding.hold_policy import HoldPolicy
 from tidemill.testing.manual_clock import ManualClock
 from tidemill.wire.produced_batch import InvalidRecords
@@ -106,6 +107,30 @@ def test_a_partition_that_holds_too_many_bytes_refuses_more(leading):
     assert "tidemill.delay.max.pending.bytes" in refusal.detail
 
 
+def test_a_partition_with_as_many_schedules_as_memory_has_room_for_refuses_more(
+    leading, monkeypatch
+):
+    monkeypatch.setattr(request_checks, "HOLD_SCHEDULES_MAX", 2)
+    line = ("tidemill.schedule", b"0 0 1 1 *")
+    leading.send((b"", [line, message_id(b"a")]), (b"", [line, message_id(b"b")]))
+    refusal = refused(leading, (b"", [line, message_id(b"c")]))
+    assert refusal.code is ErrorCode.POLICY_VIOLATION
+    leading.send((b"", [delay(1_000)]))
+    leading.send((b"", cancel(b"a")))
+    leading.send((b"", [line, message_id(b"c")]))
+
+
+def test_open_transactions_hold_no_more_than_memory_has_room_for(leading, monkeypatch):
+    monkeypatch.setattr(request_checks, "HOLDS_UNDECIDED_MAX", 1)
+    identity = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
+    leading.send((b"a", [delay(1_000)]), base_sequence=0, **identity)
+    refusal = refused(leading, (b"b", [delay(1_000)]), base_sequence=1, **identity)
+    assert refusal.code is ErrorCode.POLICY_VIOLATION
+    leading.send((b"c", [delay(1_000)]))
+    leading.partition.append_marker(7, 0, is_commit=True, coordinator_epoch=0, now_ms=0)
+    leading.send((b"b", [delay(1_000)]), base_sequence=1, **identity)
+
+
 def test_a_batch_too_long_to_open_on_every_replica_is_refused(leading):
     records = [(b"", [delay(1)] if n == 0 else []) for n in range(HELD_BATCH_RECORDS_MAX + 1)]
     assert refused(leading, *records).code is ErrorCode.MESSAGE_TOO_LARGE
@@ -171,11 +196,29 @@ def test_a_move_beyond_the_limit_is_refused(leading):
     assert "more than" in refused(leading, (b"", move(b"0", delay(500 * DAY_MS)))).detail
 
 
+def test_a_batch_of_more_ids_than_can_be_searched_at_once_is_refused(leading, monkeypatch):
+    monkeypatch.setattr(request_checks, "ID_LOOKUPS_MAX", 2)
+    named = [(b"", [delay(10_000), message_id(name)]) for name in (b"a", b"b", b"c")]
+    leading.send(*named)
+    refusal = refused(leading, *[(b"", cancel(name)) for name in (b"a", b"b", b"c")])
+    assert refusal.code is ErrorCode.MESSAGE_TOO_LARGE
+    leading.send((b"", cancel(b"a")), (b"", cancel(b"b")), (b"", cancel(b"2")))
+    assert leading.holds.book.pending == 0
+
+
 def test_after_a_cancel_in_the_same_batch_nothing_is_moved(leading):
     leading.send((b"a", [delay(10_000)]))
     refusal = refused(leading, (b"", cancel(b"0")), (b"", move(b"0", delay(5))))
     assert isinstance(refusal, InvalidRecords)
     assert [place for place, _ in refusal.record_errors] == [1]
+
+
+def test_after_a_cancel_by_its_id_nothing_is_moved_by_its_ticket(leading):
+    leading.send((b"a", [delay(10_000), message_id(b"m")]))
+    refusal = refused(leading, (b"", cancel(b"m")), (b"", move(b"0", delay(5))))
+    assert "cancelled already" in refusal.detail
+    refusal = refused(leading, (b"", cancel(b"0")), (b"", move(b"m", delay(5))))
+    assert "cancelled already" in refusal.detail
 
 
 # --- schedules -----------------------------------------------------------------------------------
@@ -211,5 +254,19 @@ def test_a_schedule_goes_on_under_the_next_leader(leading):
         assert again.values() == [b"tick"]
         await again.pass_time(60)
         assert again.values() == [b"tick"] * 2
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("to", [delay(5_000), deliver_at(0)])
+def test_a_schedule_that_is_moved_before_it_was_planned_ticks_then_and_goes_on(leading, to):
+    async def scenario():
+        leading.send((b"tick", [("tidemill.schedule", b"* * * * *"), message_id(b"m")]))
+        leading.send((b"", move(b"m", to)))
+        await leading.work()
+        await leading.pass_time(5)
+        assert leading.values() == [b"tick"]
+        await leading.pass_time(55)
+        assert leading.values() == [b"tick"] * 2
 
     run(scenario())

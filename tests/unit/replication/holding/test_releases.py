@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,13 @@ from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at, message_id, move
 from tests.support.partitions import OWN, SECOND, Lease
 from tidemill.core.errors import ErrorCode, KafkaError
+from tidemill.hot.record_encode import encode
+from tidemill.replication.holding import partition_holds, releaser
+from tidemill.storage.log.interface import LogSlice
 from tidemill.testing.manual_clock import ManualClock
+from tidemill.wire.batch import HEADER_BYTES, write_header
 from tidemill.wire.marks import is_ours, is_veiled
+from tidemill.wire.produced_batch import BatchPolicy
 
 
 @pytest.fixture
@@ -49,6 +55,19 @@ def test_times_of_the_records_beside_a_held_one_stay(leading, clock):
     sent_ms = clock.wall_ms() - 5_000
     leading.send((b"a", []), (b"held", [delay(1_000)]), timestamp=sent_ms)
     assert [one.timestamp for one in leading.seen()] == [sent_ms]
+
+
+def test_beside_a_held_record_any_time_is_shown_where_the_append_time_counts(leading, clock):
+    policy = BatchPolicy(timestamp_type="append")
+    leading.partition.set_settings(replace(leading.partition.settings, policy=policy))
+    delta = -(1 << 63)  # nobody checks it, as it does not count
+    held = [(b"tidemill.delay-ms", b"1000")]
+    records = encode([(0, delta, None, b"held", held), (1, delta, None, b"now", [])])
+    batch = bytearray(HEADER_BYTES) + records
+    write_header(batch, last_offset_delta=1, base_timestamp=0, max_timestamp=0, record_count=2)
+    leading.partition.append(memoryview(batch), acks=1, now_ms=clock.wall_ms())
+    seen = [(one.value, one.timestamp) for one in leading.seen()]
+    assert seen == [(b"now", clock.wall_ms())]
 
 
 def test_a_release_says_what_it_was(leading, clock):
@@ -217,6 +236,37 @@ def test_a_follower_knows_what_is_held_and_releases_it_when_it_leads(clock):
     run(scenario())
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_follower_that_is_sent_very_much_at_once_folds_it_later(clock, monkeypatch, is_cut):
+    monkeypatch.setattr(partition_holds, "LOOP_FOLDED_RECORDS_MAX", 2)
+
+    async def scenario():
+        first, second = Replica(clock).lead(), Replica(clock)
+        second.follow(epoch=0)
+        first.send((b"0", [delay(1_000)]))
+        second.copy_from(first)
+        await second.work()
+        for value in (b"1", b"2", b"3"):
+            first.send((value, [delay(1_000)]))
+        first.send((b"", cancel(b"0")))
+        second.copy_from(first)
+        assert not second.holds.is_whole
+        assert second.holds.book.pending == 1
+        assert second.partition.droppable_offset() == 0
+        if is_cut:
+            second.partition.log.truncate_to(3)
+            second.holds.was_cut()
+        await second.work()
+        assert second.holds.is_whole
+        second.lead(epoch=1)
+        await second.pass_time(1)
+        expected = [b"0", b"1", b"2"] if is_cut else [b"1", b"2", b"3"]
+        assert second.values() == expected
+        assert second.holds.book.pending == 0
+
+    run(scenario())
+
+
 def test_I32_a_release_that_was_not_copied_is_made_by_the_next_leader_once(clock):
     async def scenario():
         first, second = Replica(clock).lead(), Replica(clock)
@@ -318,6 +368,54 @@ def test_a_retry_of_an_idempotent_producer_holds_nothing_twice(leading):
 
 
 # --- commands against releases -------------------------------------------------------------------
+
+
+def test_batches_of_which_little_is_due_are_not_all_loaded_at_once(leading, monkeypatch):
+    monkeypatch.setattr(releaser, "LOADED_BYTES_MAX", 150)
+    log = leading.partition.log
+    read, loads = log.read, []
+
+    def read_cold(*args, **options):
+        found = read(*args, **options)
+        loads.append(args[0])
+        return LogSlice((), found.size_bytes, lambda: found.chunks)
+
+    async def scenario():
+        for due in (4, 2, 3, 1):
+            leading.send((b"%d" % due, [delay(due)]), (b"", []))
+        monkeypatch.setattr(log, "read", read_cold)
+        await leading.pass_time(1)
+        monkeypatch.setattr(log, "read", read)
+        assert [one.value for one in leading.seen(8)] == [b"1", b"2", b"3", b"4"]
+        assert loads == [6, 2, 4, 0]
+        assert [one.record_count for one in leading.stored()[4:]] == [2, 2]
+
+    run(scenario())
+
+
+def test_a_log_that_is_cut_while_a_release_is_read_ends_nothing_but_the_release(
+    leading, monkeypatch
+):
+    monkeypatch.setattr(releaser, "READS_PER_SLICE", 1)
+
+    async def cut():
+        leading.follow(epoch=1)
+        leading.partition.log.truncate_to(1)
+        leading.holds.was_cut()
+
+    async def scenario():
+        leading.send((b"a", [delay(1)]))
+        leading.send((b"b", [delay(1)]))
+        leading.clock.advance(1)
+        leading.host.look_at(leading.holds)
+        await asyncio.gather(leading.releaser.release_due(), cut())
+        assert leading.partition.log.log_end_offset == 1
+        await leading.work()
+        leading.lead(epoch=2)
+        await leading.work()
+        assert leading.values() == [b"a"]
+
+    run(scenario())
 
 
 def test_what_is_cancelled_while_it_is_read_is_not_released(leading):

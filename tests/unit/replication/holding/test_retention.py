@@ -7,6 +7,7 @@ import pytest
 from tests.support.coroutines import run
 from tests.support.hold_stage import Replica, cancel, delay, deliver_at
 from tests.support.partitions import OWN, SECOND, fetched
+from tidemill.replication.holding import releaser
 from tidemill.storage.log.interface import LogConfig
 from tidemill.storage.log.memory_log import MemoryPartitionLog
 from tidemill.testing.manual_clock import ManualClock
@@ -98,6 +99,31 @@ def test_a_few_holds_are_carried_out_of_old_files_and_delivered_once(leading):
         assert dict(released[0].headers)["tidemill.due"] == b"%d" % due_ms
         await leading.pass_time(600)
         assert len(leading.seen(4)) == 2
+
+    run(scenario())
+
+
+def test_many_holds_are_carried_in_parts_between_which_the_loop_turns(leading, monkeypatch):
+    monkeypatch.setattr(releaser, "CARRIED_PER_LOOK", 3)
+    looked: list[int] = []
+    held_between = releaser._held_between
+
+    def look(*args):
+        found = held_between(*args)
+        looked.append(len(found))
+        return found
+
+    monkeypatch.setattr(releaser, "_held_between", look)
+
+    async def scenario():
+        leading.send((b"x" * 9_000, []))
+        leading.send(*((b"%d" % number, [delay(600_000)]) for number in range(8)))
+        leading.clock.advance(120)
+        await leading.releaser.carry_expired()
+        assert looked == [3, 3, 2, 0]
+        assert retain(leading) == 9
+        await leading.pass_time(600)
+        assert sorted(one.value for one in leading.seen(9)) == [b"%d" % n for n in range(8)]
 
     run(scenario())
 
