@@ -257,7 +257,7 @@ class Partition:
         return self.is_leader and self.led is not None and bool(self.led.followers)
 
     def review_marks(self, *, now: float) -> None:
-        """Move the marks if a lease is back, or a candidate that they waited for has fallen behind.
+        """Move the marks if we may act again, or a candidate that they wait for has fallen behind.
 
         To be called twice a second, and before `try_propose_isr`.
         """
