@@ -12,7 +12,8 @@
 
 A request that could not be sent is refused, and clients try it again. If it was sent and no answer
 came, nobody knows whether it was done: the client's connection is closed, as if the client had been
-connected to the owner itself (R14).
+connected to the owner itself (R14). Of a Produce for several leaders only that leader's partitions
+time out: otherwise the client would send again what the others have taken.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ DECODED_GROWTH = 16
 TASK_BYTES = 4 * KIB
 """What a request on its way takes beside its bytes. With acks=0 only this bounds their number."""
 NO_ACKS = 0
+_UNKNOWN = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody knows whether it was appended")
 
 
 @final
@@ -247,7 +249,10 @@ class Router:
             except KafkaError:
                 answers.append(handler.refuse(part, _refusal(handler)))
             except ClientError:
-                is_unknown = True
+                if len(asked) > 1 and handler.api_key is ApiKey.PRODUCE:
+                    answers.append(handler.refuse(part, _UNKNOWN))
+                else:
+                    is_unknown = True
         if _wants_no_answer(part for part, _ in asked):
             return
         if is_unknown:

@@ -37,8 +37,11 @@ from tidemill.wire.generated.list_offsets import (
 from tidemill.wire.generated.metadata import MetadataRequest
 from tidemill.wire.generated.produce import (
     PartitionProduceData,
+    PartitionProduceResponse,
     ProduceRequest,
+    ProduceResponse,
     TopicProduceData,
+    TopicProduceResponse,
 )
 
 OTHER = 2
@@ -271,3 +274,23 @@ def test_S40_fetches_count_while_they_wait(broker):
         await broker.supervisor.stop()
 
     broker.run(crowd())
+
+
+def test_R14_an_unknown_outcome_at_one_leader_makes_nobody_send_the_others_records_again(broker):
+    done = PartitionProduceResponse(index=0, base_offset=5)
+    ANSWERS.extend(
+        [
+            ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[done])]),
+            ConnectionLost("gone"),
+        ]
+    )
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[produced(0, 1)])
+    (topic,) = call(broker, ApiKey.PRODUCE, request, 9).responses
+    told = [(one.index, one.error_code, one.base_offset) for one in topic.partition_responses]
+    assert told == [(0, 0, 5), (1, ErrorCode.REQUEST_TIMED_OUT, -1)]
+
+
+def test_R14_an_unknown_outcome_of_a_whole_produce_closes_the_clients_connection(broker):
+    ANSWERS.append(ConnectionLost("gone"))
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[produced(1)])
+    assert call(broker, ApiKey.PRODUCE, request, 9) is None
