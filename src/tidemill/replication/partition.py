@@ -739,9 +739,12 @@ class Partition:
         )
 
     def in_sync_readers(self, offset: int) -> list[int]:
-        """The followers that are in sync, let in, and known to have everything below `offset`."""
+        """The followers that are in sync, let in, and known to have everything below `offset`.
+
+        Nobody while followers only vouch for us: they serve under a lease, and have none either.
+        """
         led = self.led
-        if led is None:
+        if led is None or not self._lease.may_act:
             return []
         return [
             one
