@@ -247,9 +247,7 @@ def test_S40_small_requests_that_nobody_answers_are_bounded(broker):
             ANSWERS.append(never)
             context = RequestContext(broker.services, broker.peer, 9, "test")
             context.size_bytes = 50
-            try:
-                handle(context, request)
-            except KafkaError:
+            if handle(context, request) is not None:  # its connection is closed
                 await broker.supervisor.stop()
                 return count
         await broker.supervisor.stop()
@@ -294,3 +292,13 @@ def test_R14_an_unknown_outcome_of_a_whole_produce_closes_the_clients_connection
     ANSWERS.append(ConnectionLost("gone"))
     request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[produced(1)])
     assert call(broker, ApiKey.PRODUCE, request, 9) is None
+
+
+@pytest.mark.parametrize("count", [1, ROUTED_PARTITIONS_MAX + 1])
+def test_T9_a_produce_that_wants_no_answer_gets_none_when_it_is_refused(broker, count):
+    """An answer that nobody expects would be taken for that of the next request."""
+    request = ProduceRequest(acks=0, timeout_ms=1, topic_data=[produced(*range(count))])
+    broker.router._resources.memory.take(ROUTED_BYTES_MAX)
+    broker.router._resources.memory.try_take(1, "a debtor")
+    assert call(broker, ApiKey.PRODUCE, request, 9) is None
+    assert ASKED == []
