@@ -38,6 +38,7 @@ from tidemill.wire.generated.describe_groups import (
 )
 from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
 from tidemill.wire.generated.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidemill.wire.generated.metadata import MetadataRequest, MetadataResponse
 from tidemill.wire.generated.offset_commit import OffsetCommitRequest, OffsetCommitResponse
 from tidemill.wire.generated.produce import ProduceResponse
 from tidemill.wire.generated.sasl_authenticate import (
@@ -185,6 +186,12 @@ class Server:
             _handler(ApiKey.HEARTBEAT, self._heartbeat, HeartbeatResponse),
             _handler(ApiKey.LIST_GROUPS, self._list_groups, ListGroupsResponse),
             Handler(
+                api_key=ApiKey.METADATA,
+                versions=(0, 13),
+                handle=self._metadata,
+                refuse=lambda request, error: MetadataResponse(),
+            ),
+            Handler(
                 api_key=ApiKey.DESCRIBE_GROUPS,
                 versions=(0, 5),
                 handle=self._describe_groups,
@@ -230,6 +237,11 @@ class Server:
         self._note(context, request)
         await self.step_ends.wait()
         return ListGroupsResponse()
+
+    async def _metadata(self, context, request):
+        self._note(context, request)
+        await asyncio.sleep(0)
+        return MetadataResponse()
 
     def _describe_groups(self, context, request):
         self._note(context, request)
@@ -312,6 +324,9 @@ class Client:
 
     def slow(self):
         return self.frame(ApiKey.LIST_GROUPS, ListGroupsRequest())
+
+    def metadata(self):
+        return self.frame(ApiKey.METADATA, MetadataRequest(), 12)
 
     def quick(self):
         return self.frame(ApiKey.DESCRIBE_GROUPS, DescribeGroupsRequest(groups=["g"]))

@@ -104,6 +104,7 @@ class Broker:
             self._seams.rng,
             clock=self._seams.clock,
         )
+        self.cluster.lease.has_standby = directory_lock is not None
         self._coordinators = Coordinators(
             self._seams,
             self.cluster,

@@ -159,7 +159,7 @@ def build_data_plane(
         catch_up_rate=lambda: cluster.live.current.follower_replication_throttled_rate,
         checkpoint=lambda: housekeeping.write_checkpoint(),
         unclean_epoch=lambda one: None if one.image is None else one.image.unclean_epoch,
-        vouches=cluster.lease.ends_by_clock,
+        vouches=cluster.lease.vouches,
     )
 
     def follow_and_tell(partition: Partition, image: PartitionImage) -> None:

@@ -44,7 +44,9 @@ DRAIN_DEADLINE_S = 8.0
 UPSTREAM_CONNECTIONS_MAX = 4_096
 """From the ROUTE listener to the owners of what its clients ask for."""
 ROUTED_BYTES_MAX = 64 * MIB
-"""Requests and answers of routed clients that are on their way through this broker."""
+"""Requests of routed clients that are on their way to owners, except fetches."""
+ROUTED_FETCH_BYTES_MAX = 128 * MIB
+"""Fetches of routed clients that wait, and what came of them for clients that are not there yet."""
 ROUTED_PARTITIONS_MAX = 10_000
 """In one request of a routed client: dividing them takes some tens of milliseconds."""
 INTERNAL_CONNECTIONS_MAX = 256

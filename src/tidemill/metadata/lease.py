@@ -47,6 +47,8 @@ class Lease:
         """Whether the controller has not let this registration in."""
         self.ends_by_clock = session.ends_by_clock
         """Followers vouch for leaders that the store does not answer; see `Coord`."""
+        self.has_standby = False
+        """Another process may take this broker's place while this one still runs (`standby.py`)."""
 
     @property
     def is_held(self) -> bool:
@@ -60,8 +62,19 @@ class Lease:
 
     @property
     def is_let_in(self) -> bool:
-        """Whether this registration was let in, as far as this broker knows without the store."""
-        return self.registered and not self.fenced
+        """Whether this registration was let in, as far as this broker knows without the store.
+
+        Never certain where a stand-by may have replaced it: nobody who vouches would know.
+        """
+        return self.registered and not self.fenced and not self.has_standby
+
+    @property
+    def vouches(self) -> bool:
+        """Whether our fetches vouch for leaders: if we are elected, it is this process that knows.
+
+        A stand-by that took our place could be elected, and would not be silent for us.
+        """
+        return self.ends_by_clock and not self.has_standby
 
     @property
     def may_act(self) -> bool:

@@ -4,7 +4,7 @@ All led partitions are looked at twice a second, and soon after a follower has c
 want goes to the controller in one request, one at a time (H13). A request without an answer leaves
 every proposal in it unsettled: `in_sync.py` counts it as made until its outcome is known.
 
-Here also marks go on that stood still while this broker had no lease.
+Here also marks go on that stood still while this broker had no lease and no vouches.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class IsrProposals:
     async def look(self) -> None:
         """Propose what all partitions want now, and take in the answers."""
         if not self._lease.may_act:
+            await self._review()  # followers may vouch again, and then fetch nothing new
             return
         sent = await self._collect()
         if not sent:

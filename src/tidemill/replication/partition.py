@@ -257,7 +257,7 @@ class Partition:
         return self.is_leader and self.led is not None and bool(self.led.followers)
 
     def review_marks(self, *, now: float) -> None:
-        """Move the marks if a lease is back, or a candidate that they waited for has fallen behind.
+        """Move the marks if we may act again, or a candidate that they wait for has fallen behind.
 
         To be called twice a second, and before `try_propose_isr`.
         """
@@ -738,9 +738,12 @@ class Partition:
         )
 
     def in_sync_readers(self, offset: int) -> list[int]:
-        """The followers that are in sync, let in, and known to have everything below `offset`."""
+        """The followers that are in sync, let in, and known to have everything below `offset`.
+
+        Nobody while followers only vouch for us: they serve under a lease, and have none either.
+        """
         led = self.led
-        if led is None:
+        if led is None or not self._lease.may_act:
             return []
         return [
             one

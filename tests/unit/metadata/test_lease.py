@@ -39,6 +39,18 @@ def test_a_lease_ends_by_the_clock_alone_and_while_the_machine_sleeps():
     assert not lease.may_act
 
 
+def test_I8_where_a_standby_may_take_over_nobody_vouches_or_is_vouched_for():
+    lease = Lease(Session(), ManualClock())
+    lease.registered, lease.fenced = True, False
+    assert (lease.vouches, lease.is_let_in) == (True, True)
+    lease.has_standby = True
+    assert (lease.vouches, lease.is_let_in) == (False, False)
+
+
+def test_on_one_host_nobody_vouches():
+    assert not Lease(Session(ends_by_clock=False), ManualClock()).vouches
+
+
 def test_a_broker_is_fenced_until_the_controller_has_let_its_registration_in(run):
     async def scenario() -> None:
         small = SmallCluster()

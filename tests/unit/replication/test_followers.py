@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
 from tests.support.memory_peer import simulated
 from tests.support.partitions import OWN, SECOND, Flushes, batch, image, settings
-from tidemill.client.network.errors import WouldBlock
+from tidemill.client.network.errors import ConnectionLost, WouldBlock
 from tidemill.core.byte_rate import NO_BOUND
 from tidemill.core.errors import DiskFull, ErrorCode, KafkaError
 from tidemill.core.ids import TopicId, TopicPartition
 from tidemill.core.limits import MIB
 from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.replication.follower_log import FollowerLog
 from tidemill.replication.following import RefusedCut
 from tidemill.replication.partition import Partition
+from tidemill.replication.pulling import fetch_lane
 from tidemill.replication.pulling.fetch_lane import FetchLane
 from tidemill.replication.pulling.follower import Followers
 from tidemill.replication.pulling.lanes import CATCH_UP, HOT
@@ -541,3 +545,35 @@ async def test_the_lane_of_those_that_keep_up_has_no_rate():
     began = asyncio.get_running_loop().time()
     await bench.fetch(data(0, GOOD))
     assert asyncio.get_running_loop().time() - began < 0.1
+
+
+@simulated
+async def test_a_leader_that_takes_connections_but_answers_nothing_is_doubted_once():
+    bench = Bench(log())
+    opened = []
+
+    class Broken(Connection):
+        def request_nowait(self, *_args: object, **_options: object) -> asyncio.Future:
+            raise ConnectionLost("closed")
+
+        def close(self) -> None:
+            opened.append(self)
+
+    async def open_broken(*_args: object, **_options: object) -> Connection:
+        return Broken()
+
+    lost, doubts = bench.followers.lost_leaders, []
+    leader = BrokerImage(broker_id=SECOND, epoch=1, host="there", port=1)
+    bench.lane._services = replace(bench.lane._services, broker=lambda _broker_id: leader)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(fetch_lane, "BrokerConnection", SimpleNamespace(open=open_broken))
+        for _ in range(20):
+            with pytest.raises(ConnectionLost):
+                await bench.lane._run_connected()
+            doubts.append(lost.is_doubtful(SECOND, bench.clock.monotonic()))
+            bench.clock.advance(0.1)
+    assert len(opened) == 20
+    assert (doubts[0], doubts[-1]) == (True, False)
+    await bench.fetch(data(0))
+    lost.lost(SECOND, bench.clock.monotonic())
+    assert lost.is_doubtful(SECOND, bench.clock.monotonic())

@@ -104,20 +104,26 @@ def test_one_refusal_concerns_its_partition_alone(run):
     assert [one.isr for one in bench.partitions] == [(OWN,), (OWN,), (OWN, SECOND)]
 
 
-def test_without_a_lease_nothing_is_proposed_and_afterwards_the_marks_go_on(run):
+def test_without_a_lease_nothing_is_proposed_until_it_is_back(run):
     bench = Bench()
-    partition = bench.partitions[1]
-    partition.marks_are_held = True
     bench.lease.may_act = False
     bench.catch_up(0)
     run(bench.proposals.look())
     assert bench.controller.requests == []
-    assert partition.marks_are_held
     bench.lease.may_act = True
     bench.controller.answers = [accepted()]
     run(bench.proposals.look())
-    assert not partition.marks_are_held
     assert len(bench.controller.requests) == 1
+
+
+def test_without_a_lease_marks_go_on_where_followers_vouch_again(run):
+    bench = Bench()
+    partition = bench.partitions[1]
+    partition.marks_are_held = True  # the fetch that moves them came before the vouch
+    bench.lease.may_act = False
+    assert partition.may_act
+    run(bench.proposals.look())
+    assert not partition.marks_are_held
 
 
 def test_a_follower_that_catches_up_is_proposed_at_once(run):

@@ -88,6 +88,15 @@ def test_a_leader_without_a_lease_goes_on_while_all_others_vouch():
     bench.led.check_leader()
 
 
+def test_a_leader_without_a_lease_sends_no_reader_to_followers_that_have_none_either():
+    bench = Bench()
+    fetched(SECOND, bench.led, 0)
+    assert bench.led.may_act
+    assert bench.led.in_sync_readers(0) == []
+    bench.lease.may_act = True
+    assert bench.led.in_sync_readers(0) == [SECOND]
+
+
 def test_a_vouch_that_has_run_out_stops_appends_reads_and_marks():
     bench = Bench()
     heard = wait(bench.led, append(bench.led, 3).next_offset)

@@ -153,7 +153,6 @@ class FetchLane:
         connection = await BrokerConnection.open(
             self._services.net, host, port, timeout_s=REQUEST_TIMEOUT_S
         )
-        self._services.lost_leaders.reached(self._leader_id)
         self.round.restart()
         self._connection = connection
         try:
@@ -223,6 +222,7 @@ class FetchLane:
         if response.error_code:
             raise KafkaError(ErrorCode(response.error_code))
         self._answered_at = self._services.clock.boottime()
+        self._services.lost_leaders.reached(self._leader_id)
         answer = self.round.answered(response.session_id)
         taken_bytes = 0
         for topic in response.responses:

@@ -29,6 +29,7 @@ class LostLeaders:
         self._lost_at.setdefault(leader_id, now)
 
     def reached(self, leader_id: int) -> None:
+        """It has answered; that it takes a connection says little."""
         self._lost_at.pop(leader_id, None)
 
     def is_doubtful(self, leader_id: int, now: float) -> bool:

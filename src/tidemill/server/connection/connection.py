@@ -351,8 +351,11 @@ class Connection(asyncio.BufferedProtocol):
         decoded_bytes: int,
     ) -> None:
         """Run a request in several steps; waits until few others run and there is memory (S11)."""
+        resources = self._resources
+        is_metadata = slot.bound.handler.api_key is ApiKey.METADATA
+        running = resources.metadata_requests if is_metadata else resources.slow_requests
         try:
-            async with self._resources.slow_requests:
+            async with running:
                 await self._resources.wait_response_memory()
                 if self._holds & CLOSED:
                     return

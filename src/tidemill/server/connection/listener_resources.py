@@ -75,6 +75,8 @@ class ListenerResources:
         self.ended: Callable[[Peer], None] = _nothing
         """Hears of every connection that ends."""
         self.slow_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
+        self.metadata_requests = asyncio.Semaphore(SLOW_REQUESTS_MAX)
+        """Apart: clients find leaders while others wait for the store or for replicas."""
         self.scratch: Scratch
         self.loop_slices: LoopSlices
         self.connection_log: ConnectionLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from tidemill.core.config.endpoint import Endpoint
-from tidemill.core.limits import ROUTED_BYTES_MAX
+from tidemill.core.limits import ROUTED_BYTES_MAX, ROUTED_FETCH_BYTES_MAX
 from tidemill.metadata.image.metadata_image import BrokerImage
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.request.context import ANY_ADDRESS
@@ -13,7 +13,7 @@ from tidemill.server.request.services import Services
 from tidemill.server.routing.routed_fetch import WaitingFetches
 from tidemill.server.routing.upstream import Upstream, UpstreamBudget
 
-__all__ = ["RoutedClient", "RoutedResources"]
+__all__ = ["ClientMemory", "RoutedClient", "RoutedResources"]
 
 
 @final
@@ -24,7 +24,34 @@ class RoutedResources:
         self.services = services
         self.budget = UpstreamBudget(connections_max)
         self.memory = MemoryPool(ROUTED_BYTES_MAX, lends=True)
-        """For requests on their way to owners, and for their answers until they go on."""
+        """For requests on their way to owners."""
+        self.fetch_memory = MemoryPool(ROUTED_FETCH_BYTES_MAX, lends=True)
+        """Apart, for fetches that wait and for what came of them: a consumer that is busy with its
+        last records leaves the next ones here, and must not keep producers from sending."""
+
+
+@final
+class ClientMemory:
+    """What one client's requests hold of a pool."""
+
+    __slots__ = ("_held_bytes", "_pool")
+
+    def __init__(self, pool: MemoryPool) -> None:
+        self._pool = pool
+        self._held_bytes = 0
+
+    def try_take(self, size_bytes: int) -> bool:
+        """Count a request until `give`. Only the single one of a client may be over the limit."""
+        if self._held_bytes and size_bytes > self._pool.free_bytes:
+            return False
+        if not self._pool.try_take(size_bytes, self):
+            return False
+        self._held_bytes += size_bytes
+        return True
+
+    def give(self, size_bytes: int) -> None:
+        self._held_bytes -= size_bytes
+        self._pool.give(size_bytes, None if self._held_bytes else self)
 
 
 @final
@@ -34,10 +61,12 @@ class RoutedClient:
     def __init__(self, resources: RoutedResources, client_id: str) -> None:
         self._resources = resources
         self._client_id = client_id
+        self.memory = ClientMemory(resources.memory)
+        self.fetch_memory = ClientMemory(resources.fetch_memory)
         self._upstreams: dict[int, Upstream] = {}
         """By broker; bounded by the brokers of the cluster."""
         self.fetches = WaitingFetches(
-            resources.memory, resources.services.clock, self._new_upstream
+            resources.fetch_memory, resources.services.clock, self._new_upstream
         )
 
     def upstream(self, broker_id: int) -> Upstream:

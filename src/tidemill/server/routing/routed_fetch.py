@@ -22,7 +22,7 @@ from uuid import UUID
 from tidemill.client.network.errors import ClientError
 from tidemill.core.clock import Clock
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import KIB
+from tidemill.core.limits import KIB, MIB
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.routing.divided_requests import copied
 from tidemill.server.routing.upstream import Upstream
@@ -33,7 +33,7 @@ from tidemill.wire.generated.fetch import (
     PartitionData,
 )
 
-__all__ = ["WaitingFetches"]
+__all__ = ["ANSWER_BYTES_MAX", "WaitingFetches"]
 
 MAX_WAIT_MS_MAX = 60_000
 """The longest wait that a client gets, as on the listener for clients."""
@@ -41,6 +41,9 @@ LEAST_WAIT_S = 0.01
 """A shorter wait is not worth a request."""
 ANSWER_S_MAX = 30.0
 """Beyond the time that the client waits."""
+ANSWER_BYTES_MAX = 4 * MIB
+"""Of all leaders together, for one fetch. What they send is counted only when it has come, and many
+clients may ask at the same time."""
 LEAST_BYTES = 64 * KIB
 """What a leader may send while there is no memory for routed clients."""
 
@@ -130,8 +133,11 @@ class WaitingFetches:
         """Of the partitions of the last fetch."""
         self._turn = asyncio.Lock()
         """A client that sends several fetches at once is served one after the other."""
+        self._is_closed = False
 
     def close(self) -> None:
+        """The client has gone. Its fetches that wait for their turn ask nobody."""
+        self._is_closed = True
         for broker_id in list(self._parts):
             self._parts.pop(broker_id).forget()
         for upstream in self._upstreams.values():
@@ -142,9 +148,11 @@ class WaitingFetches:
     ) -> FetchResponse:
         """The answer to `request`, of which each leader gets its part."""
         async with self._turn:
+            if self._is_closed:
+                return FetchResponse()
             for gone in [one for one in self._parts if one not in divided]:
                 self._drop(gone)
-            budget = max(self._memory.free_bytes, LEAST_BYTES)
+            budget = max(min(self._memory.free_bytes, ANSWER_BYTES_MAX), LEAST_BYTES)
             bytes_max = max(1, min(request.max_bytes, budget) // len(divided))
             for leader, part in divided.items():
                 self._ask(leader, self._prepared(part, bytes_max, len(divided)), version)
@@ -177,7 +185,14 @@ class WaitingFetches:
             upstream = self._upstreams[leader] = self._connect(leader)
         timeout_s = request.max_wait_ms / 1000 + ANSWER_S_MAX
         answer = upstream.ask(request, FetchResponse, version=version, timeout_s=timeout_s)
-        self._parts[leader] = _Part(request, version, answer, self._memory)
+        part = self._parts[leader] = _Part(request, version, answer, self._memory)
+        answer.add_done_callback(lambda _future: self._came(leader, part))
+
+    def _came(self, leader: int, part: _Part) -> None:
+        """The client may be away for long: without memory for the answer, it has to ask again."""
+        is_kept = self._turn.locked() or not self._memory.is_exhausted
+        if not is_kept and self._parts.get(leader) is part:
+            self._drop(leader)
 
     async def _wait(self, max_wait_s: float, version: int) -> None:
         """Until a leader has news, or the client has waited long enough."""

@@ -12,7 +12,8 @@
 
 A request that could not be sent is refused, and clients try it again. If it was sent and no answer
 came, nobody knows whether it was done: the client's connection is closed, as if the client had been
-connected to the owner itself (R14).
+connected to the owner itself (R14). Of a Produce for several leaders only that leader's partitions
+time out: otherwise the client would send again what the others have taken.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any, final
 from tidemill.client.network.errors import ClientError
 from tidemill.core.config.endpoint import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import ROUTED_PARTITIONS_MAX
+from tidemill.core.limits import KIB, ROUTED_PARTITIONS_MAX
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.request.context import Peer, RequestContext
 from tidemill.server.request.handler import Answer, Handler
@@ -41,7 +42,7 @@ from tidemill.server.routing.divided_requests import (
     joined_names,
 )
 from tidemill.server.routing.owners import Owners
-from tidemill.server.routing.routed_client import RoutedClient, RoutedResources
+from tidemill.server.routing.routed_client import ClientMemory, RoutedClient, RoutedResources
 from tidemill.server.routing.routed_fetch import WaitingFetches
 from tidemill.server.routing.single_address import with_single_address
 from tidemill.wire.api_keys import ApiKey, load
@@ -86,7 +87,10 @@ OWN_WAIT_S_MAX = 1_800.0
 THROTTLE_MS_WHEN_FULL = 1_000
 DECODED_GROWTH = 16
 """A decoded request takes at most so many times its bytes; records stay bytes."""
+TASK_BYTES = 4 * KIB
+"""What a request on its way takes beside its bytes. With acks=0 only this bounds their number."""
 NO_ACKS = 0
+_UNKNOWN = KafkaError(ErrorCode.REQUEST_TIMED_OUT, "nobody knows whether it was appended")
 
 
 @final
@@ -129,6 +133,8 @@ class Router:
             return replace(handler, handle=partial(self._answer_here, handler))
         if key is ApiKey.FETCH:
             return replace(handler, handle=partial(self._fetch, handler), fast=None)
+        if key is ApiKey.PRODUCE:
+            return replace(handler, handle=partial(self._produce, handler), fast=None)
         if key in BY_LEADER:
             return replace(handler, handle=partial(self._divide_by_leader, handler), fast=None)
         if key in BY_NAMES:
@@ -184,6 +190,16 @@ class Router:
         parts = dict.fromkeys(self._owners.everybody(), request)
         return self._send(handler, context, parts, join)
 
+    def _produce(self, handler: Handler, context: _Context, request: ProduceRequest) -> Answer:
+        try:
+            return self._divide_by_leader(handler, context, request)
+        except KafkaError:
+            if request.acks != NO_ACKS:
+                raise
+            closing: Deferred[None] = Deferred()
+            closing.resolve(None)  # a client that expects no answer hears of it in no other way
+            return closing
+
     def _divide_by_leader(self, handler: Handler, context: _Context, request: Message) -> Answer:
         shape = BY_LEADER[handler.api_key]
         if getattr(request, "replica_id", -1) >= 0:
@@ -205,10 +221,10 @@ class Router:
 
         KafkaError if there is no memory for them now; the client is told to wait.
         """
-        size_bytes = self._take_memory(handler, context)
         client = self._client(context)
+        size_bytes = _take_memory(client.memory, handler, context)
         _, response_type = load(handler.api_key)
-        is_answered = not _wants_no_answer(parts)
+        is_answered = not _wants_no_answer(parts.values())
         for part in parts.values():
             if isinstance(part, ProduceRequest):
                 _keep_records(part)
@@ -225,18 +241,9 @@ class Router:
             for owner, part in parts.items()
         ]
         answer: Deferred[Message | None] = Deferred()
-        work = self._join(handler, context, asked, join, answer, size_bytes, is_answered)
-        self._services.supervisor.spawn("routed request", work)
+        work = partial(self._join, handler, context, asked, join, answer)
+        self._services.supervisor.spawn("routed request", _counted(work, client.memory, size_bytes))
         return answer if is_answered else None
-
-    def _take_memory(self, handler: Handler, context: _Context) -> int:
-        """Count a request until it is answered: others of the same client start meanwhile."""
-        growth = 1 if handler.api_key is ApiKey.PRODUCE else DECODED_GROWTH
-        size_bytes = growth * context.size_bytes
-        if not self._resources.memory.try_take(size_bytes, context.peer):
-            context.throttle_ms = THROTTLE_MS_WHEN_FULL
-            raise _refusal(handler)
-        return size_bytes
 
     async def _join(
         self,
@@ -245,8 +252,6 @@ class Router:
         asked: list[tuple[Message, asyncio.Future[Any]]],
         join: _Join,
         answer: Deferred[Message | None],
-        size_bytes: int,
-        is_answered: bool,
     ) -> None:
         answers: list[Message] = []
         is_unknown = False
@@ -256,9 +261,11 @@ class Router:
             except KafkaError:
                 answers.append(handler.refuse(part, _refusal(handler)))
             except ClientError:
-                is_unknown = True
-        self._resources.memory.give(size_bytes, context.peer)
-        if not is_answered:
+                if len(asked) > 1 and handler.api_key is ApiKey.PRODUCE:
+                    answers.append(handler.refuse(part, _UNKNOWN))
+                else:
+                    is_unknown = True
+        if _wants_no_answer(part for part, _ in asked):
             return
         if is_unknown:
             answer.resolve(None)
@@ -278,10 +285,13 @@ class Router:
         parts = divided_by_leader(request, BY_LEADER[ApiKey.FETCH], self._owners.leader)
         if not parts:
             return handler.handle(context, request)
+        client = self._client(context)
+        size_bytes = _take_memory(client.fetch_memory, handler, context)
         answer: Deferred[Message] = Deferred()
-        fetches = self._client(context).fetches
-        work = self._run_fetch(fetches, context, request, parts, answer)
-        self._services.supervisor.spawn("routed fetch", work)
+        work = partial(self._run_fetch, client.fetches, context, request, parts, answer)
+        self._services.supervisor.spawn(
+            "routed fetch", _counted(work, client.fetch_memory, size_bytes)
+        )
         return answer
 
     async def _run_fetch(
@@ -302,6 +312,25 @@ class Router:
             client = RoutedClient(self._resources, context.client_id)
             self._clients[context.peer] = client
         return client
+
+
+def _take_memory(memory: ClientMemory, handler: Handler, context: _Context) -> int:
+    """Count a request until it is answered: others of the same client start meanwhile."""
+    growth = 1 if handler.api_key is ApiKey.PRODUCE else DECODED_GROWTH
+    size_bytes = TASK_BYTES + growth * context.size_bytes
+    if not memory.try_take(size_bytes):
+        context.throttle_ms = THROTTLE_MS_WHEN_FULL
+        raise _refusal(handler)
+    return size_bytes
+
+
+async def _counted(
+    work: Callable[[], Coroutine[Any, Any, None]], memory: ClientMemory, size_bytes: int
+) -> None:
+    try:
+        await work()
+    finally:
+        memory.give(size_bytes)
 
 
 def _only(answers: list[Message]) -> Message:
@@ -325,8 +354,8 @@ def _keep_records(request: ProduceRequest) -> None:
             one.records = None if one.records is None else bytes(one.records)
 
 
-def _wants_no_answer(parts: dict[int, Message]) -> bool:
-    return any(isinstance(one, ProduceRequest) and one.acks == NO_ACKS for one in parts.values())
+def _wants_no_answer(parts: Iterable[Message]) -> bool:
+    return any(isinstance(one, ProduceRequest) and one.acks == NO_ACKS for one in parts)
 
 
 def _own_wait_s(request: Message) -> float:

@@ -124,8 +124,11 @@ class Upstream:
                 try:
                     await self._send(asked)
                 except (KafkaError, ClientError) as error:
-                    if not asked.answer.done():
-                        asked.answer.set_exception(_not_sent(error))
+                    _refuse(asked, error)
+                    if self._connection is None:
+                        # None of them could be sent: each would wait for a connection again.
+                        while self._waiting:
+                            _refuse(self._waiting.popleft(), error)
         finally:
             self._is_sending = False
             if self._is_closed:
@@ -170,10 +173,12 @@ class Upstream:
         return connection
 
 
-def _not_sent(error: KafkaError | ClientError) -> KafkaError:
-    if isinstance(error, KafkaError):
-        return error
-    return KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
+def _refuse(asked: _Asked, error: KafkaError | ClientError) -> None:
+    """Say that it was not sent."""
+    if not isinstance(error, KafkaError):
+        error = KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, str(error))
+    if not asked.answer.done():
+        asked.answer.set_exception(error)
 
 
 def _pass_on(came: asyncio.Future[Any], answer: asyncio.Future[Any]) -> None:

@@ -167,6 +167,21 @@ async def test_S11_the_number_of_requests_in_several_steps_at_once_is_limited():
 
 
 @simulated
+async def test_S11_clients_find_leaders_while_many_requests_wait_for_others():
+    server = Server()
+    for _ in range(SLOW_REQUESTS_MAX):
+        client = server.connect()
+        client.send(client.slow())
+    await settle()
+    client = server.connect()
+    client.send(client.metadata())
+    await settle()
+    assert client.answers() == [1]
+    server.step_ends.set()
+    await settle()
+
+
+@simulated
 async def test_S2_a_request_in_several_steps_is_counted_until_it_has_ended():
     server = Server()
     pool = server.resources.request_memory

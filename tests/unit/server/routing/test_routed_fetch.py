@@ -8,7 +8,7 @@ from tests.support.memory_peer import simulated
 from tidemill.core.errors import ErrorCode, KafkaError
 from tidemill.server.limits.memory_pool import MemoryPool
 from tidemill.server.routing.divided_requests import BY_LEADER, divided_by_leader
-from tidemill.server.routing.routed_fetch import WaitingFetches
+from tidemill.server.routing.routed_fetch import ANSWER_BYTES_MAX, WaitingFetches
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.fetch import (
     FetchableTopicResponse,
@@ -70,12 +70,14 @@ class Bench:
     def leader(self, broker_id: int) -> Leader:
         return self.leaders[broker_id][-1]
 
-    def start(self, *offsets: int, max_wait_ms: int = 500) -> asyncio.Task[FetchResponse]:
+    def start(
+        self, *offsets: int, max_wait_ms: int = 500, max_bytes: int = 1000
+    ) -> asyncio.Task[FetchResponse]:
         wanted = [FetchPartition(partition=n, fetch_offset=at) for n, at in enumerate(offsets)]
         request = FetchRequest(
             max_wait_ms=max_wait_ms,
             min_bytes=1,
-            max_bytes=1000,
+            max_bytes=max_bytes,
             topics=[FetchTopic(topic="t", partitions=wanted)],
         )
         shape = BY_LEADER[ApiKey.FETCH]
@@ -208,3 +210,51 @@ async def test_a_client_that_goes_leaves_nothing_behind():
     assert task.done()
     assert bench.memory.used_bytes == 0
     assert all(one.is_closed for some in bench.leaders.values() for one in some)
+
+
+@simulated
+async def test_a_fetch_that_waits_behind_another_asks_nobody_for_a_client_that_has_gone():
+    bench = Bench()
+    await known(bench)
+    first, second = bench.start(5, 5), bench.start(6, 6)
+    await turns()
+    bench.fetches.close()
+    for leader in (bench.leader(0), bench.leader(1)):
+        leader.answers[-1].set_exception(KafkaError(ErrorCode.BROKER_NOT_AVAILABLE))
+    await turns()
+    assert first.done()
+    assert second.done()
+    assert all(one.is_closed for some in bench.leaders.values() for one in some)
+
+
+@simulated
+async def test_S40_what_comes_for_a_client_that_is_away_is_dropped_while_memory_is_full():
+    bench = Bench()
+    await known(bench)
+    first = bench.start(5, 5)
+    await turns()
+    bench.leader(0).answer(b"a")
+    await turns()
+    assert first.done()
+    bench.memory.take(bench.memory.limit_bytes)
+    bench.leader(1).answer(b"twelve bytes")
+    await turns()
+    assert bench.memory.used_bytes == bench.memory.limit_bytes
+    bench.memory.give(bench.memory.limit_bytes)
+    second = bench.start(5, 5)
+    await turns()
+    bench.leader(1).answer(b"again")
+    await turns()
+    assert read(second)[1] == (0, b"again", 5)
+    bench.fetches.close()
+
+
+@simulated
+async def test_S40_one_fetch_asks_for_no_more_than_its_share_of_the_memory():
+    bench = Bench()
+    bench.memory.limit_bytes = 1 << 30
+    bench.start(0, 0, max_bytes=1 << 30)
+    await turns()
+    asked = sum(bench.leader(n).asked[-1].max_bytes for n in (0, 1))
+    assert asked <= ANSWER_BYTES_MAX
+    bench.fetches.close()

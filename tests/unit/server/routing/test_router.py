@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 
 import pytest
 
@@ -10,7 +11,12 @@ from tests.unit.server.one_broker import NODE_ID, OneBroker, Peer, value_of
 from tidemill.client.network.errors import ConnectionLost
 from tidemill.core.config.endpoint import Endpoint
 from tidemill.core.errors import ErrorCode, KafkaError
-from tidemill.core.limits import ROUTED_BYTES_MAX, ROUTED_PARTITIONS_MAX
+from tidemill.core.limits import (
+    KIB,
+    ROUTED_BYTES_MAX,
+    ROUTED_FETCH_BYTES_MAX,
+    ROUTED_PARTITIONS_MAX,
+)
 from tidemill.core.loop.deferred import Deferred
 from tidemill.server.handlers import HANDLERS
 from tidemill.server.request.context import RequestContext
@@ -18,7 +24,7 @@ from tidemill.server.routing import routed_client
 from tidemill.server.routing.router import Router
 from tidemill.wire.api_keys import ApiKey
 from tidemill.wire.generated.describe_cluster import DescribeClusterRequest
-from tidemill.wire.generated.fetch import FetchRequest
+from tidemill.wire.generated.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidemill.wire.generated.heartbeat import HeartbeatRequest
 from tidemill.wire.generated.list_offsets import (
     ListOffsetsPartition,
@@ -29,6 +35,14 @@ from tidemill.wire.generated.list_offsets import (
     ListOffsetsTopicResponse,
 )
 from tidemill.wire.generated.metadata import MetadataRequest
+from tidemill.wire.generated.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
 
 OTHER = 2
 ROUTE = Endpoint("route.example", 9)
@@ -91,6 +105,8 @@ def call(broker, key, request, version, size_bytes=100):
         return answer
 
     answer = broker.run(start())
+    if isinstance(answer, Coroutine):
+        return broker.run(answer)
     return value_of(answer) if isinstance(answer, Deferred) else answer
 
 
@@ -104,6 +120,11 @@ def wanted(*indexes):
 def offset(index, at):
     told = ListOffsetsPartitionResponse(partition_index=index, offset=at)
     return ListOffsetsResponse(topics=[ListOffsetsTopicResponse(name="t", partitions=[told])])
+
+
+def produced(*indexes):
+    partitions = [PartitionProduceData(index=index, records=b"batch") for index in indexes]
+    return TopicProduceData(name="t", partition_data=partitions)
 
 
 def found(answer):
@@ -196,3 +217,88 @@ def test_connections_to_owners_end_with_the_clients_own(broker):
     broker.router.end(broker.peer)
     assert sorted(CLOSED) == ["broker.example", "other.example"]
     broker.router.end(broker.peer)
+
+
+def test_S40_a_client_over_the_limit_gets_no_second_request_through(broker):
+    request = wanted(0)
+
+    async def crowd():
+        never = asyncio.get_running_loop().create_future()
+        ANSWERS.extend([never, never])
+        handle = broker.routed[ApiKey.LIST_OFFSETS].handle
+        large, next_one = (RequestContext(broker.services, broker.peer, 7, "test") for _ in "12")
+        large.size_bytes = next_one.size_bytes = ROUTED_BYTES_MAX
+        handle(large, request)
+        with pytest.raises(KafkaError):
+            handle(next_one, request)
+        await broker.supervisor.stop()
+
+    broker.run(crowd())
+
+
+def test_S40_small_requests_that_nobody_answers_are_bounded(broker):
+    """With acks=0 no answer is owed, so no bound of outstanding answers holds."""
+    request = ProduceRequest(acks=0, timeout_ms=1, topic_data=[produced(0)])
+
+    async def crowd():
+        never = asyncio.get_running_loop().create_future()
+        handle = broker.routed[ApiKey.PRODUCE].handle
+        for count in range(ROUTED_BYTES_MAX // (4 * KIB) + 1):
+            ANSWERS.append(never)
+            context = RequestContext(broker.services, broker.peer, 9, "test")
+            context.size_bytes = 50
+            if handle(context, request) is not None:  # its connection is closed
+                await broker.supervisor.stop()
+                return count
+        await broker.supervisor.stop()
+        return None
+
+    assert broker.run(crowd()) is not None
+
+
+def test_S40_fetches_count_while_they_wait(broker):
+    partition = FetchPartition(partition=0, fetch_offset=0)
+    request = FetchRequest(topics=[FetchTopic(topic="t", partitions=[partition])])
+
+    async def crowd():
+        never = asyncio.get_running_loop().create_future()
+        ANSWERS.extend([never, never])
+        handle = broker.routed[ApiKey.FETCH].handle
+        first, second = (RequestContext(broker.services, Peer(), 12, "test") for _ in "12")
+        first.size_bytes, second.size_bytes = ROUTED_FETCH_BYTES_MAX, 1
+        handle(first, request)
+        with pytest.raises(KafkaError):
+            handle(second, request)
+        await broker.supervisor.stop()
+
+    broker.run(crowd())
+
+
+def test_R14_an_unknown_outcome_at_one_leader_makes_nobody_send_the_others_records_again(broker):
+    done = PartitionProduceResponse(index=0, base_offset=5)
+    ANSWERS.extend(
+        [
+            ProduceResponse(responses=[TopicProduceResponse(name="t", partition_responses=[done])]),
+            ConnectionLost("gone"),
+        ]
+    )
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[produced(0, 1)])
+    (topic,) = call(broker, ApiKey.PRODUCE, request, 9).responses
+    told = [(one.index, one.error_code, one.base_offset) for one in topic.partition_responses]
+    assert told == [(0, 0, 5), (1, ErrorCode.REQUEST_TIMED_OUT, -1)]
+
+
+def test_R14_an_unknown_outcome_of_a_whole_produce_closes_the_clients_connection(broker):
+    ANSWERS.append(ConnectionLost("gone"))
+    request = ProduceRequest(acks=-1, timeout_ms=1000, topic_data=[produced(1)])
+    assert call(broker, ApiKey.PRODUCE, request, 9) is None
+
+
+@pytest.mark.parametrize("count", [1, ROUTED_PARTITIONS_MAX + 1])
+def test_T9_a_produce_that_wants_no_answer_gets_none_when_it_is_refused(broker, count):
+    """An answer that nobody expects would be taken for that of the next request."""
+    request = ProduceRequest(acks=0, timeout_ms=1, topic_data=[produced(*range(count))])
+    broker.router._resources.memory.take(ROUTED_BYTES_MAX)
+    broker.router._resources.memory.try_take(1, "a debtor")
+    assert call(broker, ApiKey.PRODUCE, request, 9) is None
+    assert ASKED == []

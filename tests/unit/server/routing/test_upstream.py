@@ -1,0 +1,42 @@
+"""A routed client's connection to one owner: what happens to requests that cannot be sent."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.support.memory_peer import simulated
+from tidemill.core.config.endpoint import Endpoint
+from tidemill.core.errors import KafkaError
+from tidemill.core.loop.lifecycle import Supervisor
+from tidemill.server.routing.upstream import CONNECT_S_MAX, Upstream, UpstreamBudget
+from tidemill.wire.generated.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+class Nowhere:
+    """A network that drops what is sent to the owner."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+
+    async def connect(self, _factory, _host, _port):
+        self.attempts += 1
+        await asyncio.Event().wait()
+
+
+def ask(upstream):
+    return upstream.ask(HeartbeatRequest(), HeartbeatResponse, version=4, timeout_s=1.0)
+
+
+@simulated
+async def test_all_that_wait_for_an_owner_that_cannot_be_reached_are_refused_together():
+    net, budget = Nowhere(), UpstreamBudget(10)
+    supervisor = Supervisor(lambda _name, _error: None)
+    upstream = Upstream(net, supervisor, budget, lambda: Endpoint("there", 1), client_id="c")
+    asked = [ask(upstream) for _ in range(1_000)]
+    await asyncio.sleep(1.5 * CONNECT_S_MAX)
+    assert all(isinstance(one.exception(), KafkaError) for one in asked)
+    assert (net.attempts, budget.open) == (1, 0)
+    later = ask(upstream)  # is tried again
+    await asyncio.sleep(1.5 * CONNECT_S_MAX)
+    assert isinstance(later.exception(), KafkaError)
+    assert net.attempts == 2
