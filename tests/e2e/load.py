@@ -143,6 +143,13 @@ class Tail:
                 self._count += 1
 
 
+_NO_LEADER = (
+    confluent_kafka.KafkaError._UNKNOWN_PARTITION,
+    confluent_kafka.KafkaError.NOT_LEADER_FOR_PARTITION,
+)
+"""Nobody leads, or the new leader is silent for a moment."""
+
+
 def _end(consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartition) -> int:
     """The high watermark; librdkafka does not repeat its question while there is no leader."""
     deadline = monotonic() + DEADLINE_S
@@ -150,8 +157,7 @@ def _end(consumer: confluent_kafka.Consumer, place: confluent_kafka.TopicPartiti
         try:
             return int(consumer.get_watermark_offsets(place, DEADLINE_S)[1])
         except confluent_kafka.KafkaException as error:
-            has_no_leader = error.args[0].code() == confluent_kafka.KafkaError._UNKNOWN_PARTITION
-            if not has_no_leader or monotonic() > deadline:
+            if error.args[0].code() not in _NO_LEADER or monotonic() > deadline:
                 raise
 
 

@@ -70,6 +70,7 @@ async def first_append_after_a_torn_tail(world: SimWorld) -> None:
     disk.open(path).pwrite([b"\xff" * 100], disk.size(path))
     await world.restart(0)
     async with staged(world) as stage:
+        await stage.settle()  # a leader that comes back is silent at first
         await stage.produce("torn")
     await world.stop_broker(0)
 
@@ -82,6 +83,7 @@ async def start_after_an_unclean_end(world: SimWorld) -> None:
     world.crash(0)
     await world.restart(0)
     async with staged(world) as stage:
+        await stage.settle()  # a leader that comes back is silent at first
         await stage.produce("wide", range(WIDE))
     await world.stop_broker(0)
 

@@ -23,7 +23,8 @@ def test_encoded_records_walk_and_read_back(flavour, contents):
     walker = load(flavour, "record_walk")
     times = [row[1] for row in rows] or [0]
     keyless = sum(row[2] is None for row in rows)
-    assert walker.walk(section, 0, len(section), len(rows)) == (min(times), max(times), keyless)
+    walked = walker.walk(section, 0, len(section), len(rows))
+    assert walked[:3] == (min(times), max(times), keyless)
     assert walker.rows(section, 0, len(section), 0, len(rows)) == (len(section), rows)
 
 

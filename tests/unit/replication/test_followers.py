@@ -87,6 +87,7 @@ class Cutter:
     def __init__(self) -> None:
         self.may_cut = asyncio.Event()
         self.may_cut.set()
+        self.begun = 0
 
     async def cut(
         self,
@@ -96,6 +97,7 @@ class Cutter:
         is_wanted: Callable[[], bool],
     ) -> None:
         assert is_wanted()
+        self.begun += 1
         await self.may_cut.wait()
         cut = plan()
         if cut is not None:
@@ -417,6 +419,31 @@ async def test_records_that_come_while_a_second_fetch_waits_are_acknowledged_at_
     assert not second.done()
     (acknowledged,) = waiting.connection.asked[-1].topics[0].partitions
     assert (acknowledged.partition, acknowledged.fetch_offset) == (0, 1)
+    await waiting.end()
+
+
+@simulated
+async def test_two_answers_that_ask_for_the_same_cut_make_one():
+    waiting = Waiting(log())
+    bench = waiting.bench
+    await bench.fetch(data(0, GOOD))
+    await waiting.begin()
+    waiting.lane.follow(bench.partitions[0])
+    await turns()
+    bench.cutter.may_cut.clear()
+    for future in list(waiting.connection.waiting):
+        answered = FetchableTopicResponse(topic_id=TOPIC_ID, partitions=[_diverging(0, 0)])
+        future.set_result(FetchResponse(session_id=9, responses=[answered]))
+        waiting.connection.waiting.remove(future)
+        await waiting.step
+        waiting.step = asyncio.ensure_future(
+            waiting.lane._fetch_once(waiting.connection)  # type: ignore[arg-type]
+        )
+        await turns()
+    assert bench.cutter.begun == 1
+    bench.cutter.may_cut.set()
+    await turns()
+    assert bench.partitions[0].log.log_end_offset == 0
     await waiting.end()
 
 

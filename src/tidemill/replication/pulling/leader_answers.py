@@ -86,6 +86,8 @@ class LeaderAnswers:
 
         `is_wanted`: whether we still follow that leader in that epoch. A cut may wait for its turn.
         """
+        if partition in self._cutting:
+            return UNTIL_RELEASED  # two fetches named it, and the first answer asked for the cut
         try:
             rest_s = self._apply(partition, data, is_wanted)
         except (KafkaError, StorageFault) as error:
