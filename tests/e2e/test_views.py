@@ -96,11 +96,26 @@ def drain_confluent(bootstrap: str, topic: str, **options: str) -> Drained:
 
 
 def drain_kafka_python(bootstrap: str, topic: str) -> Drained:
+    shown: set[Place] = set()
+    deadline = monotonic() + DEADLINE_S
+    while monotonic() < deadline:
+        committed = _try_drain_kafka_python(bootstrap, topic, shown)
+        if committed is not None:
+            return shown, committed
+    return shown, {}
+
+
+def _try_drain_kafka_python(
+    bootstrap: str, topic: str, shown: set[Place]
+) -> dict[int, int | None] | None:
+    """What one consumer has committed; None if it got stuck between joining and reading.
+
+    It sometimes does, on plain topics too; a new one goes on.
+    """
     consumer = KafkaPython().consumer(
         bootstrap, group_id=f"{topic}-k", auto_offset_reset="earliest"
     )
-    shown: set[Place] = set()
-    deadline = monotonic() + DEADLINE_S
+    deadline = monotonic() + DEADLINE_S / 4
     try:
         # Who joins before it knows the partitions is assigned none (dpkp/kafka-python#2377).
         assert consumer.partitions_for_topic(topic)
@@ -113,8 +128,8 @@ def drain_kafka_python(bootstrap: str, topic: str) -> Drained:
             if ours and all(consumer.position(one) == ends[one] for one in ours):
                 with suppress(RebalanceInProgressError):  # it joins again when it learns more
                     consumer.commit()
-                    break
-        return shown, {one.partition: consumer.committed(one) for one in consumer.assignment()}
+                    return {one.partition: consumer.committed(one) for one in ours}
+        return None
     finally:
         consumer.close()
 
