@@ -285,7 +285,7 @@ TRANSACTIONS_BATCH_BYTES_MAX = 2 * MIB
 MARKERS_PER_REQUEST_MAX = 2_000
 """Markers that one request to another broker brings; more wait for the next one."""
 VERIFICATIONS_WAITING_MAX = 10_000
-"""Partitions that wait for a remote coordinator's word; more are refused as not available."""
+"""Questions that wait for a remote coordinator's word; more are refused as not available."""
 VERIFIED_PER_REQUEST_MAX = 5_000
 """Partitions that one request to a coordinator asks about; more wait for the next one."""
 
