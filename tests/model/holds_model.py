@@ -22,6 +22,7 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
+from tests.model.exploration import Broken, visit_all
 from tidemill.delivery.holds.events import HoldEvent, events_of
 from tidemill.delivery.holds.hold import Axis, Hold
 from tidemill.delivery.holds.hold_book import HoldBook
@@ -37,10 +38,6 @@ __all__ = ["Broken", "Budget", "HoldRules", "explore", "real_events", "wander"]
 DELAY_MS = 1
 PRODUCER_ID = 7
 BYTES_MAX = 1 << 20
-
-
-class Broken(Exception):
-    """A promise was broken; the steps that lead there."""
 
 
 class Batch(NamedTuple):
@@ -421,24 +418,12 @@ def _first(budget: Budget) -> State:
 
 def explore(rules: HoldRules, budget: Budget, *, states_max: int) -> int:
     """Visit every state, breadth first; how many there are. Raises Broken."""
-    model, first = Model(rules), _first(budget)
-    came_from: dict[State, tuple[State, str] | None] = {first: None}
-    frontier = [first]
-    while frontier:
-        following: list[State] = []
-        for state in frontier:
-            for name, after in model.steps(state):
-                after = _acknowledged(after)
-                if after in came_from:
-                    continue
-                came_from[after] = (state, name)
-                fault = model.fault(after)
-                if fault is not None:
-                    raise Broken("; ".join([*_path(came_from, after), fault]))
-                following.append(after)
-        frontier = following
-        assert len(came_from) <= states_max, "the exploration does not end"
-    return len(came_from)
+    model = Model(rules)
+
+    def steps(state: State) -> Iterator[tuple[str, State]]:
+        return ((name, _acknowledged(after)) for name, after in model.steps(state))
+
+    return visit_all(_first(budget), steps, model.fault, states_max=states_max)
 
 
 def wander(rules: HoldRules, budget: Budget, *, walks: int, steps_max: int) -> int:
@@ -460,11 +445,3 @@ def wander(rules: HoldRules, budget: Budget, *, walks: int, steps_max: int) -> i
             if fault is not None:
                 raise Broken("; ".join([*names, fault]))
     return len(seen)
-
-
-def _path(came_from: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    steps: list[str] = []
-    while (before := came_from[state]) is not None:
-        state, name = before
-        steps.append(name)
-    return steps[::-1]

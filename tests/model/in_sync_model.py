@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.model.exploration import Broken, visit_all
 from tidemill.core.errors import ErrorCode
 from tidemill.replication.in_sync import InSync
 from tidemill.replication.isr import FollowerPosition
@@ -24,10 +25,6 @@ __all__ = ["Broken", "Budget", "Rules", "explore"]
 IDS = (0, 1, 2)
 Log = tuple[int, ...]
 """The epochs of the records: one leader per epoch, so offset and epoch name a record."""
-
-
-class Broken(Exception):
-    """A promise was broken; the steps that lead there."""
 
 
 class Budget(NamedTuple):
@@ -349,28 +346,12 @@ def _first(isr: tuple[int, ...], budget: Budget) -> State:
 
 def explore(rules: Rules, isr: tuple[int, ...], budget: Budget, *, states_max: int) -> int:
     """Visit every state, breadth first; how many there are. Raises Broken."""
-    model, first = Model(rules), _first(isr, budget)
-    came_from: dict[State, tuple[State, str] | None] = {first: None}
-    frontier = [first]
-    while frontier:
-        following: list[State] = []
-        for state in frontier:
-            for name, after in model.steps(state):
-                after = _without_dead_messages(after)
-                if after in came_from:
-                    continue
-                came_from[after] = (state, name)
-                if not _check(after):
-                    raise Broken("; ".join(_path(came_from, after)))
-                following.append(after)
-        frontier = following
-        assert len(came_from) <= states_max, "the exploration does not end"
-    return len(came_from)
+    model = Model(rules)
 
+    def steps(state: State) -> Iterator[tuple[str, State]]:
+        return ((name, _without_dead_messages(after)) for name, after in model.steps(state))
 
-def _path(came_from: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    steps: list[str] = []
-    while (before := came_from[state]) is not None:
-        state, name = before
-        steps.append(name)
-    return steps[::-1]
+    def fault(state: State) -> str | None:
+        return None if _check(state) else "acknowledged records are lost"
+
+    return visit_all(_first(isr, budget), steps, fault, states_max=states_max)

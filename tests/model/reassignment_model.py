@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from tests.model.exploration import Broken, visit_all
 from tidemill.core.errors import KafkaError
 from tidemill.metadata.controller.election import (
     ElectionRules,
@@ -36,10 +37,6 @@ Log = tuple[int, ...]
 """The epochs of the records: one leader per epoch, so offset and epoch name a record."""
 Targets = tuple[tuple[int, ...] | None, ...]
 """Where the replicas shall go; None: back."""
-
-
-class Broken(Exception):
-    """A promise was broken; the steps that lead there."""
 
 
 class Budget(NamedTuple):
@@ -253,27 +250,4 @@ def explore(rules: MoveRules, replicas: tuple[int, ...], budget: Budget, *, stat
     image = new_partition(replicas)
     views = tuple(View(image) for _ in IDS)
     first = State(image, ((), (), ()), views, (), budget)  # type: ignore[arg-type]
-    came_from: dict[State, tuple[State, str] | None] = {first: None}
-    frontier, model = [first], Model(rules)
-    while frontier:
-        following: list[State] = []
-        for state in frontier:
-            for name, after in model.steps(state):
-                if after in came_from:
-                    continue
-                came_from[after] = (state, name)
-                broken = _check(after)
-                if broken:
-                    raise Broken("; ".join([*_path(came_from, after), broken]))
-                following.append(after)
-        frontier = following
-        assert len(came_from) <= states_max, "the exploration does not end"
-    return len(came_from)
-
-
-def _path(came_from: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    steps: list[str] = []
-    while (before := came_from[state]) is not None:
-        state, name = before
-        steps.append(name)
-    return steps[::-1]
+    return visit_all(first, Model(rules).steps, _check, states_max=states_max)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from tests.model.exploration import Broken
 from tests.model.holds_model import (
     Batch,
-    Broken,
     Budget,
     HoldRules,
     Log,

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.model.in_sync_model import Broken, Budget, Rules, explore
+from tests.model.exploration import Broken
+from tests.model.in_sync_model import Budget, Rules, explore
 from tidemill.core.errors import ErrorCode
 from tidemill.replication.in_sync import InSync
 from tidemill.replication.isr import UNKNOWN_OFFSET, FollowerPosition

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.model.reassignment_model import Broken, Budget, MoveRules, explore
+from tests.model.exploration import Broken
+from tests.model.reassignment_model import Budget, MoveRules, explore
 from tidemill.metadata.controller.election import Live
 from tidemill.metadata.controller.reassignment import advanced
 from tidemill.metadata.image.metadata_image import PartitionImage

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.model.vouching_model import Broken, Budget, Rules, explore
+from tests.model.exploration import Broken
+from tests.model.vouching_model import Budget, Rules, explore
 
 STATES_MAX = 150_000
 SMALL = Budget(elections=1, lost_leases=1, breaks=0, restarts=0)

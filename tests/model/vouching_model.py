@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tests.model.exploration import Broken, visit_all
 from tidemill.replication.vouching.silence import Silence
 from tidemill.replication.vouching.vouch import NO_VOUCH, Vouch
 
@@ -27,10 +28,6 @@ OVER_S = -1.2
 NOBODY = -1
 RESTARTED = 1
 """The one that may be restarted, a follower at first: without a leader's memory nobody acts."""
-
-
-class Broken(Exception):
-    """Two brokers act; the steps that lead there."""
 
 
 class Budget(NamedTuple):
@@ -380,28 +377,12 @@ def explore(
     states_max: int,
 ) -> int:
     """Visit every state, breadth first; how many there are. Raises Broken."""
-    model, first = Model(rules, least_in_sync=least_in_sync), _first(rules, isr, elr, budget)
-    came_from: dict[State, tuple[State, str] | None] = {first: None}
-    frontier = [first]
-    while frontier:
-        following: list[State] = []
-        for state in frontier:
-            for name, after in model.steps(state):
-                after = _plain(after)
-                if after in came_from:
-                    continue
-                came_from[after] = (state, name)
-                if len(model.acting(after)) > 1:
-                    raise Broken("; ".join(_path(came_from, after)))
-                following.append(after)
-        frontier = following
-        assert len(came_from) <= states_max, "the exploration does not end"
-    return len(came_from)
+    model = Model(rules, least_in_sync=least_in_sync)
 
+    def steps(state: State) -> Iterator[tuple[str, State]]:
+        return ((name, _plain(after)) for name, after in model.steps(state))
 
-def _path(came_from: dict[State, tuple[State, str] | None], state: State) -> list[str]:
-    steps: list[str] = []
-    while (before := came_from[state]) is not None:
-        state, name = before
-        steps.append(name)
-    return steps[::-1]
+    def fault(state: State) -> str | None:
+        return "two brokers act" if len(model.acting(state)) > 1 else None
+
+    return visit_all(_first(rules, isr, elr, budget), steps, fault, states_max=states_max)
