@@ -279,6 +279,18 @@ def test_I13_a_cut_of_committed_records_is_refused_once_and_the_others_go_on(run
     assert len(caplog.records) == 1
 
 
+def test_the_log_says_which_uncommitted_records_a_follower_drops(run, caplog):
+    bench = Bench(log(), unclean_epoch=-1)
+
+    async def main() -> None:
+        await bench.fetch(data(0, batch(4, epoch=EPOCH), high_watermark=2))
+        await bench.fetch(_diverging(0, 2))
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert any("drops offsets 2 to 3" in record.getMessage() for record in caplog.records)
+
+
 def test_I13_a_refusal_is_known_until_another_epoch_begins(run):
     bench = Bench(log(), unclean_epoch=-1)
 

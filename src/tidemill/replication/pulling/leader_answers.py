@@ -156,6 +156,7 @@ class LeaderAnswers:
             unclean_epoch=self._unclean_epoch(partition),
         )
         if verdict is CutVerdict.FINE:
+            _log_fine_cut(partition, cut.offset)
             return True
         done = verdict is CutVerdict.LOSES
         log.error(
@@ -185,6 +186,17 @@ class LeaderAnswers:
         finally:
             del self._cutting[partition]
         self._released(partition, rest_s)
+
+
+def _log_fine_cut(partition: Partition, offset: int) -> None:
+    last = partition.log.log_end_offset - 1
+    if offset <= last:
+        log.info(
+            "%s: drops offsets %d to %d, which its leader lacks; none is known as committed",
+            partition.name,
+            offset,
+            last,
+        )
 
 
 @final
