@@ -6,7 +6,6 @@ import json
 import os
 import select
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,9 +15,10 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.e2e.commands import printed_by
 from tests.e2e.load import read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message, create_topic
-from tidemill.testing.broker_process import TIDEMILL, BrokerProcess
+from tidemill.testing.broker_process import BrokerProcess
 from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -202,14 +202,7 @@ def test_a_port_in_use_ends_all_with_one_line_that_says_what_to_do(tmp_path, new
 
 
 def _cluster_command(cluster: ClusterProcess, *args: str) -> str:
-    ran = subprocess.run(
-        [*TIDEMILL, "cluster", *args, "--bootstrap", cluster.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=True,
-    )
-    return ran.stdout
+    return printed_by(cluster.bootstrap, "cluster", *args)
 
 
 def test_leaderships_that_moved_with_a_death_are_seen_and_given_back(new_cluster):

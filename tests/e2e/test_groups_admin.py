@@ -13,6 +13,7 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupTopicPartitions, Co
 from confluent_kafka import TopicPartition as ConfluentPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.e2e.commands import run_tidemill
 from tests.e2e.group_members import KINDS
 from tests.e2e.group_watch import DEADLINE_S, GroupWatch
 from tests.support.clients import Confluent, Message, create_topic, kafka
@@ -61,12 +62,7 @@ def idle(group_broker: BrokerProcess, read_topic: str, request: pytest.FixtureRe
 
 
 def tidemill(broker: BrokerProcess, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*TIDEMILL, "group", *args, "--bootstrap", broker.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    return run_tidemill(broker.bootstrap, "group", *args)
 
 
 def facts(broker: BrokerProcess, *args: str) -> Any:

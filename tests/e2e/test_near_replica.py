@@ -11,8 +11,9 @@ from urllib.request import urlopen
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic
 
+from tests.e2e.commands import printed_by
 from tests.e2e.load import Load, Tail
-from tests.support.clients import DEADLINE_S, KafkaPython, kafka
+from tests.support.clients import DEADLINE_S, Confluent, KafkaPython, Message, kafka
 from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -109,6 +110,15 @@ def test_F65_kafka_python_reads_from_the_near_follower_and_goes_on_when_it_dies(
     finally:
         consumer.close()
     assert [one.offset for one in read] == list(range(len(load.acknowledged)))
+
+
+def test_F65_our_own_reader_reads_from_the_near_follower(cluster, topic):
+    _, near, other = create(cluster, topic)
+    Confluent().produce(cluster.bootstrap, topic, [Message(b"%d" % n) for n in range(500)])
+    reading = ("consume", topic, "--rack", RACKS[near], "--count", "500")
+    assert printed_by(cluster.bootstrap, *reading).split() == [str(n) for n in range(500)]
+    assert served_bytes(cluster, near) > 0
+    assert served_bytes(cluster, other) == 0
 
 
 def test_T38_a_broker_tells_its_rack_and_its_selector(cluster, topic):

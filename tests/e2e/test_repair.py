@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -14,12 +13,12 @@ from time import monotonic
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.e2e.commands import printed_by
 from tests.e2e.load import read_logs
 from tests.support.clients import DEADLINE_S, Confluent, Message
 from tidemill.core.ids import TopicPartition
 from tidemill.storage.directory.checkpoint import read_newest
 from tidemill.storage.files.disk import OsDisk
-from tidemill.testing.broker_process import TIDEMILL
 from tidemill.testing.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -28,18 +27,7 @@ LEADER, FOLLOWER = 1, 2
 
 
 def _repair(cluster: ClusterProcess, *arguments: str) -> str:
-    return _run(cluster, "repair", *arguments)
-
-
-def _run(cluster: ClusterProcess, *arguments: str) -> str:
-    ran = subprocess.run(
-        [*TIDEMILL, "cluster", *arguments, "--bootstrap", cluster.bootstrap],
-        capture_output=True,
-        text=True,
-        timeout=2 * DEADLINE_S,
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
+    return printed_by(cluster.bootstrap, "cluster", "repair", *arguments)
 
 
 def _wait_led(cluster: ClusterProcess, topic: str) -> None:
@@ -52,7 +40,7 @@ def _wait_led(cluster: ClusterProcess, topic: str) -> None:
         if partitions and len(partitions[0].isrs) == 2 and len(seen.brokers) == 3:
             if partitions[0].leader == LEADER:
                 return
-            _run(cluster, "elect", "preferred")
+            printed_by(cluster.bootstrap, "cluster", "elect", "preferred")
         assert monotonic() < deadline, f"{topic} is led by {partitions}"
 
 

@@ -49,6 +49,9 @@ _RecordText = Callable[[FetchedRecords, Record], bytes]
 @click.option(
     "--follow/--no-follow", default=True, help="Wait for new records at the end, or stop there."
 )
+@click.option(
+    "--rack", default="", help="Read from replicas in this rack, where the cluster allows it."
+)
 @click.option("--raw", is_flag=True, help="Print values unchanged, control characters included.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per record.")
 @bootstrap_option
@@ -59,6 +62,7 @@ def consume(
     pattern: str,
     count: int | None,
     follow: bool,
+    rack: str,
     raw: bool,
     as_json: bool,
     bootstrap: str,
@@ -68,7 +72,7 @@ def consume(
     printer = _Printer(_record_text(pattern, raw=raw, as_json=as_json), count)
 
     async def work(cluster: ClusterClient) -> None:
-        consumer = Consumer(cluster)
+        consumer = Consumer(cluster, rack=rack)
         await consumer.assign(topic, position, partitions or None)
         ends = None if follow else await _ends(cluster, consumer)
         while not printer.done and not _is_past(consumer, ends):

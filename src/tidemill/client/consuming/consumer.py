@@ -1,6 +1,7 @@
 """Reads the partitions that the caller names, from an offset, a time or an end.
 
-Theory of operation. Each leader has at most one Fetch in flight, for all the partitions it leads. A
+Theory of operation. Each broker has at most one Fetch in flight, for all the partitions that are
+read from it: those it leads and, if we say our rack, those it keeps near us (`read_brokers.py`). A
 poll waits for the first answer, moves the positions past the fetched batches (their headers are
 enough), sends the next Fetch, and only then opens the records: the broker works while we decode.
 
@@ -26,7 +27,9 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from tidemill.client.consuming.fetched_batches import FetchedBatches
+from tidemill.client.consuming.read_brokers import ReadBrokers
 from tidemill.client.consuming.visible_batches import visible_batches
+from tidemill.client.network.broker_connection import BrokerConnection
 from tidemill.client.network.cluster_client import Backoff, ClusterClient
 from tidemill.client.network.errors import ClientError, check, error_code
 from tidemill.client.network.offset_lookup import (
@@ -135,6 +138,7 @@ class Consumer:
         retry_s: float = 30.0,
         isolation_level: int = READ_UNCOMMITTED,
         read_ahead: bool = True,
+        rack: str = "",
     ) -> None:
         self.positions: dict[TopicPartition, int] = {}
         """The next offset to be returned, for every assigned partition."""
@@ -147,10 +151,12 @@ class Consumer:
         self._isolation_level = isolation_level
         self._read_ahead = read_ahead
         """Whether the next Fetch is sent before the records of this one are opened."""
+        self._rack = rack
+        self._brokers = ReadBrokers(cluster.metadata)
         self._ranges: dict[TopicPartition, _Range] = {}
         """Only of partitions that are read up to an offset."""
         self._in_flight: dict[int, asyncio.Future[FetchResponse]] = {}
-        """By leader; at most one Fetch each."""
+        """By broker; at most one Fetch each."""
         self._failing_since: float | None = None
         self._backoff = Backoff()
 
@@ -196,6 +202,7 @@ class Consumer:
         wanted = self._ranges.get(partition)
         if offset is None or (wanted is not None and offset >= wanted.stop):
             self._ranges.pop(partition, None)
+            self._brokers.try_leave(partition)
             del self.positions[partition]
         else:
             self.positions[partition] = offset
@@ -208,7 +215,7 @@ class Consumer:
         """Like `poll`, but returns the batches as fetched."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         try:
-            await self._fetch_from_idle_leaders()
+            await self._fetch_from_idle_brokers()
             slices = await self._next_answers(deadline)
         except (ClientError, KafkaError) as error:
             await self._recover(error)
@@ -216,18 +223,18 @@ class Consumer:
         if slices and self._read_ahead:
             # The next poll meets a fault again; the data that has arrived is returned first.
             with contextlib.suppress(ClientError, KafkaError):
-                await self._fetch_from_idle_leaders()
+                await self._fetch_from_idle_brokers()
         self._failing_since = None
         self._backoff.reset()
         return slices
 
     # --- fetching --------------------------------------------------------------------------------
 
-    async def _fetch_from_idle_leaders(self) -> None:
-        for broker_id, partitions in self._by_leader().items():
+    async def _fetch_from_idle_brokers(self) -> None:
+        for broker_id, partitions in self._by_broker().items():
             if broker_id in self._in_flight:
                 continue
-            connection = await self._cluster.connection(broker_id)
+            connection = await self._connect(broker_id)
             self._in_flight[broker_id] = connection.request_nowait(
                 self._request(partitions),
                 FetchResponse,
@@ -235,14 +242,19 @@ class Consumer:
                 version=min(connection.version_of(ApiKey.FETCH), _VERSION_BY_NAME_MAX),
             )
 
-    def _by_leader(self) -> dict[int, list[TopicPartition]]:
-        leaders: dict[int, list[TopicPartition]] = {}
+    async def _connect(self, broker_id: int) -> BrokerConnection:
+        try:
+            return await self._cluster.connection(broker_id)
+        except ClientError:
+            self._brokers.leave_broker(broker_id)
+            raise
+
+    def _by_broker(self) -> dict[int, list[TopicPartition]]:
+        now = asyncio.get_running_loop().time()
+        found: dict[int, list[TopicPartition]] = {}
         for partition in self.positions:
-            leader = self._cluster.metadata.try_leader(*partition)
-            if leader is None:
-                raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, str(partition))
-            leaders.setdefault(leader.broker_id, []).append(partition)
-        return leaders
+            found.setdefault(self._brokers.broker_of(partition, now), []).append(partition)
+        return found
 
     def _request(self, partitions: list[TopicPartition]) -> FetchRequest:
         topics: dict[str, FetchTopic] = {}
@@ -260,6 +272,7 @@ class Consumer:
             max_bytes=self._fetch_bytes_max,
             isolation_level=self._isolation_level,
             topics=list(topics.values()),
+            rack_id=self._rack,
         )
 
     def _bytes_wanted(self, partition: TopicPartition) -> int:
@@ -277,20 +290,25 @@ class Consumer:
             timeout=max(0.0, deadline - now),
             return_when=asyncio.FIRST_COMPLETED,
         )
-        done = [(leader, future) for leader, future in self._in_flight.items() if future.done()]
-        for leader, _ in done:
-            del self._in_flight[leader]
-        return self._take_all([future for _, future in done])
+        done = {broker: future for broker, future in self._in_flight.items() if future.done()}
+        for broker_id in done:
+            del self._in_flight[broker_id]
+        return self._take_all(done)
 
-    def _take_all(self, answers: list[asyncio.Future[FetchResponse]]) -> list[FetchedBatches]:
+    def _take_all(
+        self, answers: Mapping[int, asyncio.Future[FetchResponse]]
+    ) -> list[FetchedBatches]:
         """The data of all answers. If there is any, a fault is left for the next fetch to meet."""
         slices: list[FetchedBatches] = []
         fault: TidemillError | None = None
-        for answer in answers:
+        for broker_id, answer in answers.items():
             try:
                 for partition, data in self._partitions(answer.result()):
                     slices += self._take(partition, data)
-            except (ClientError, KafkaError) as error:
+            except ClientError as error:
+                self._brokers.leave_broker(broker_id)
+                fault = error
+            except KafkaError as error:
                 fault = error
         if fault is not None and not slices:
             raise fault
@@ -310,6 +328,10 @@ class Consumer:
         code = error_code(data.error_code)
         if code is ErrorCode.NONE:
             return
+        if self._brokers.try_leave(partition):
+            # It may lag, or have moved away. Whether the offset is wrong, the leader knows.
+            why = f"{partition}: a near replica answers {code.name}"
+            raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE, why)
         hint = data.current_leader
         if hint is None or not self._cluster.metadata.apply_leader_hint(
             *partition, hint.leader_id, hint.leader_epoch
@@ -320,6 +342,9 @@ class Consumer:
 
     def _take(self, partition: TopicPartition, data: PartitionData) -> list[FetchedBatches]:
         self._check_partition(partition, data)
+        if data.preferred_read_replica >= 0:
+            now = asyncio.get_running_loop().time()
+            self._brokers.read_near(partition, data.preferred_read_replica, now)
         view = memoryview(data.records or b"")
         position = self.positions[partition]
         batches = [

@@ -59,7 +59,8 @@ SOURCE_OPTIONS: Final = (
     *("includeHeaders", "columns", "pushdown"),
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
     *("partition.metadata.cache.ttl.ms",),
-    *("kafka.isolation.level", "kafka.client.id", "kafka.request.timeout.ms"),
+    *("kafka.isolation.level", "kafka.client.id", "kafka.client.rack"),
+    *("kafka.request.timeout.ms",),
     *("kafka.fetch.max.bytes", "kafka.max.partition.fetch.bytes", "kafka.security.protocol"),
 )
 
@@ -122,6 +123,8 @@ class SourceOptions:
     metadata_ttl_ms: int = 1_000
     isolation_level: int = READ_UNCOMMITTED
     client_id: str = "tidemill-spark"
+    client_rack: str = ""
+    """Executors read from replicas in this rack where the cluster lets them."""
     request_timeout_ms: int = 30_000
     fetch_bytes_max: int = _FETCH_BYTES_MAX
     partition_bytes_max: int = _FETCH_BYTES_MAX
@@ -159,6 +162,7 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         metadata_ttl_ms=max(0, read("partition.metadata.cache.ttl.ms", parse_number, 1_000)),
         isolation_level=read("kafka.isolation.level", _isolation_level, READ_UNCOMMITTED),
         client_id=read("kafka.client.id", parse_word, "tidemill-spark"),
+        client_rack=read("kafka.client.rack", parse_word, ""),
         request_timeout_ms=read("kafka.request.timeout.ms", parse_count, 30_000),
         fetch_bytes_max=read("kafka.fetch.max.bytes", parse_size_bytes, _FETCH_BYTES_MAX),
         partition_bytes_max=read(

@@ -111,6 +111,7 @@ class _RangeReader:
             partition_bytes_max=self._options.partition_bytes_max,
             retry_s=self._options.poll_timeout_ms / 1000,
             isolation_level=self._options.isolation_level,
+            rack=self._options.client_rack,
         )
         consumer.read_between({p: (piece.start, piece.stop) for p, piece in ranges.items()})
         progress_at = self._clock.monotonic()
