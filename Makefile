@@ -132,7 +132,7 @@ check: lint fresh
 # the exit code stays that of the tests.
 test: setup-spark lint
 	@mkdir -p build && rm -f build/tests.xml
-	@status=0; $(BIN)/pytest -q -n $(TEST_JOBS) --dist loadgroup --durations=20 \
+	@status=0; $(BIN)/pytest -q -n $(TEST_JOBS) --durations=20 \
 			--junitxml=build/tests.xml || status=$$?; \
 		$(BIN)/python tools/requirement_table.py build/tests.xml build/requirement_table.md; \
 		exit $$status

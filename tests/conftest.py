@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import coroutines
+from tests.support.schedule import FileSchedule, longest_first
 
 T = TypeVar("T")
 
@@ -34,6 +35,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="some",
         help="at how many points of a batch Spark drivers are killed (`make kills`: at all)",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> FileSchedule:
+    return FileSchedule(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    longest_first(items)
 
 
 @pytest.fixture(scope="session", autouse=True)

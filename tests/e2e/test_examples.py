@@ -16,7 +16,7 @@ from tidemill.testing.broker_process import BrokerProcess
 pytestmark = [pytest.mark.e2e, pytest.mark.interop, pytest.mark.slow]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TIMEOUT_S = 60
+TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from tests.model.exploration import Broken, visit_all
@@ -26,6 +27,8 @@ STEP_S = 0.6
 OVER_S = -1.2
 """A time so long ago has no effect any more."""
 NOBODY = -1
+LINKS_MAX = 100_000
+"""Different links whose changes are kept: most states differ in one of nine."""
 RESTARTED = 1
 """The one that may be restarted, a follower at first: without a leader's memory nobody acts."""
 
@@ -118,30 +121,53 @@ def _older(at: float) -> float:
     return at - STEP_S if at - STEP_S > OVER_S else NO_VOUCH
 
 
+@lru_cache(maxsize=LINKS_MAX)
+def _older_link(link: Link) -> Link:
+    return link._replace(
+        sent_at=_older(link.sent_at),
+        until=_older(link.until),
+        answered_at=_older(link.answered_at),
+    )
+
+
 def _plain(state: State) -> State:
     """The state without what has no effect any more: it would only multiply states."""
-    rows = []
-    for one in IDS:
-        follower, row = state.members[one], []
-        for leader in IDS:
-            link, led = state.links[one][leader], state.members[leader]
-            is_followed = follower.follows == leader and follower.epoch == link.epoch
-            is_served = led.follows == leader and led.epoch == link.epoch
-            if not is_followed:
-                link = link._replace(answered_at=NO_VOUCH)
-                if link.phase in ("asked", "answer"):
-                    link = link._replace(phase="")
-            if led.follows != leader or led.epoch != link.slot_epoch:
-                link = link._replace(slot_epoch=NOBODY, until=NO_VOUCH)
-            if not is_followed and not is_served:
-                link = link._replace(phase="", epoch=NOBODY)
-            if link.phase not in ("answer", "next"):
-                link = link._replace(sent_at=NO_VOUCH)
-            if link.until <= -led.lag_s:
-                link = link._replace(until=NO_VOUCH)
-            row.append(link)
-        rows.append(tuple(row))
-    return state._replace(links=tuple(rows))
+    rows = tuple(
+        tuple(_plain_link(state, one, leader, link) for leader, link in enumerate(row))
+        for one, row in enumerate(state.links)
+    )
+    return state._replace(links=rows)
+
+
+def _plain_link(state: State, one: int, leader: int, link: Link) -> Link:
+    follower, led = state.members[one], state.members[leader]
+    leads = led.follows == leader
+    return _with_effect(
+        link,
+        is_followed=follower.follows == leader and follower.epoch == link.epoch,
+        is_served=leads and led.epoch == link.epoch,
+        is_known=leads and led.epoch == link.slot_epoch,
+        now=-led.lag_s,
+    )
+
+
+@lru_cache(maxsize=LINKS_MAX)
+def _with_effect(
+    link: Link, *, is_followed: bool, is_served: bool, is_known: bool, now: float
+) -> Link:
+    if not is_followed:
+        link = link._replace(answered_at=NO_VOUCH)
+        if link.phase in ("asked", "answer"):
+            link = link._replace(phase="")
+    if not is_known:
+        link = link._replace(slot_epoch=NOBODY, until=NO_VOUCH)
+    if not is_followed and not is_served:
+        link = link._replace(phase="", epoch=NOBODY)
+    if link.phase not in ("answer", "next"):
+        link = link._replace(sent_at=NO_VOUCH)
+    if link.until <= now:
+        link = link._replace(until=NO_VOUCH)
+    return link
 
 
 class Model:
@@ -204,17 +230,7 @@ class Model:
             )
             for one in state.members
         )
-        links = tuple(
-            tuple(
-                link._replace(
-                    sent_at=_older(link.sent_at),
-                    until=_older(link.until),
-                    answered_at=_older(link.answered_at),
-                )
-                for link in row
-            )
-            for row in state.links
-        )
+        links = tuple(tuple(map(_older_link, row)) for row in state.links)
         return state._replace(members=members, links=links)
 
     # --- the controller --------------------------------------------------------------------------

@@ -25,10 +25,9 @@ TIMEOUT_S = 900
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Under xdist all tests run in one worker: a second session costs more than it saves."""
+    """All of them are slow; under xdist one worker runs them (tests/support/schedule.py)."""
     for item in items:
         if HERE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.slow)
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 

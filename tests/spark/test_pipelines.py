@@ -340,7 +340,6 @@ def has_merged(folder: Path) -> bool:
 # --- processes -----------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
 def test_a_killed_pipeline_continues_without_a_gap_merges_and_stops_cleanly_on_sigterm(
     new_broker, topic, tmp_path
 ):
@@ -388,7 +387,6 @@ def test_a_sigterm_while_spark_starts_ends_the_run_and_its_jvm(running, topic, t
     assert pipeline.log.read_text().splitlines()[-1] == "logs: ended"
 
 
-@pytest.mark.timeout(300)
 def test_workers_of_a_cluster_get_the_package_with_the_job(running, topic, tmp_path):
     interpreter = python_without_tidemill(tmp_path)
     probe = [str(interpreter), "-c", "import pyarrow; import tidemill"]
