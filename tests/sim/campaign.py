@@ -20,7 +20,7 @@ from tidemill.core.rng import SeededRng
 from tidemill.testing.sim.connection import Link
 from tidemill.testing.sim.world import DISK_DELAY_S_MAX, SimWorld
 
-__all__ = ["Campaign", "Pace", "run_campaign", "simulate"]
+__all__ = ["Campaign", "Pace", "check_at_rest", "create_topic", "run_campaign", "simulate"]
 
 TOPIC = "orders"
 PARTITIONS = [TopicPartition(TOPIC, index) for index in range(2)]
@@ -67,12 +67,13 @@ class Campaign:
     events: int = 0
     acked: int = 0
     simulated_s: float = 0.0
+    elections: int = 0
     near_bytes: int = 0
     """Read from followers, since each broker was last started."""
     faults: list[str] = field(default_factory=list)
 
 
-async def _create(world: SimWorld, replication: int) -> None:
+async def create_topic(world: SimWorld, replication: int) -> None:
     async with ClusterClient(world.client_net("admin"), world.bootstrap) as cluster:
         await retry_until_ready(
             lambda: Admin(cluster).create_topic(
@@ -84,7 +85,7 @@ async def _create(world: SimWorld, replication: int) -> None:
         )
 
 
-async def _check(world: SimWorld, history: History, ids: range) -> None:
+async def check_at_rest(world: SimWorld, history: History, ids: range) -> None:
     """Check I1, I4, I5 and I8 as clients see them, I10 and I16 in the files."""
     for partition in PARTITIONS:
         await eventually(lambda partition=partition: replicas_agree(world, ids, partition))
@@ -102,12 +103,13 @@ def simulate(
     partitions: Sequence[TopicPartition],
     values: Mapping[str, object],
     pace: Pace,
+    time_limit_s: float = TIME_LIMIT_S,
 ) -> None:
     """Run `main` in a world of its own, watched by a probe; the campaign gets its figures."""
     world = SimWorld(
         campaign.seed,
         values=values,
-        time_limit_s=TIME_LIMIT_S,
+        time_limit_s=time_limit_s,
         link=pace.link,
         disk_delay_s_max=pace.disk * DISK_DELAY_S_MAX,
     )
@@ -120,6 +122,7 @@ def simulate(
         probe.check()  # what was broken first says more than what came of it
     campaign.trace, campaign.events = world.trace.hexdigest(), world.trace.events
     campaign.simulated_s = world.loop.time() - started
+    campaign.elections = probe.elections
 
 
 def run_campaign(
@@ -147,7 +150,7 @@ def run_campaign(
     async def main(world: SimWorld, history: History, probe: Probe) -> None:
         for broker_id in ids:
             await world.start_broker(broker_id)
-        await _create(world, brokers)
+        await create_topic(world, brokers)
         trouble = Faults(world, history, probe, ids, [k for k in kinds if k != STALE_READS])
         campaign.faults = trouble.done
         clients = [Worker(world, number, history, PARTITIONS) for number in range(workers)]
@@ -162,7 +165,7 @@ def run_campaign(
             working.set()
 
         await asyncio.gather(work(), *(one.run(working.is_set) for one in stale))
-        await _check(world, history, ids)
+        await check_at_rest(world, history, ids)
         campaign.acked = sum(map(len, history.acked.values()))
         lives = (world.broker(broker_id) for broker_id in ids)
         campaign.near_bytes = sum(one.telemetry.follower_read_bytes for one in lives)

@@ -70,9 +70,16 @@ class Worker:
     """One client that runs random operations from its seed and records the answers."""
 
     def __init__(
-        self, world: SimWorld, number: int, history: History, partitions: Sequence[TopicPartition]
+        self,
+        world: SimWorld,
+        number: int,
+        history: History,
+        partitions: Sequence[TopicPartition],
+        *,
+        pause_s_max: float = PAUSE_S_MAX,
     ) -> None:
         self._world = world
+        self._pause_s_max = pause_s_max
         self._number = number
         self._history = history
         self._partitions = partitions
@@ -81,8 +88,8 @@ class Worker:
         self._topics: list[str] = []
         self._topics_made = 0
 
-    async def run(self, operations: int) -> None:
-        """Run that many operations, one after the other."""
+    async def run(self, operations: int, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Run that many operations, one after the other, or until it is over."""
         net = self._world.client_net(f"client-{self._number}")
         bootstrap = self._world.bootstrap
         async with (
@@ -93,11 +100,20 @@ class Worker:
             ) as producer,
         ):
             for _ in range(operations):
+                if is_over():
+                    break
                 if self._rng.below(HASTY_ONE_IN) == 0:
                     await self._produce_hastily(net)
                 await self._one(cluster, producer)
                 # Long enough on average that the load lasts as long as the faults do.
-                await asyncio.sleep(PAUSE_S_MAX / 2 ** self._rng.below(9))
+                await asyncio.sleep(self._pause_s_max / 2 ** self._rng.below(9))
+
+    async def delete_topics(self) -> None:
+        """Delete the topics that it has created and not deleted yet."""
+        net, bootstrap = self._world.client_net(f"client-{self._number}"), self._world.bootstrap
+        async with ClusterClient(net, bootstrap) as cluster:
+            while self._topics:
+                await self._delete_topic(cluster)
 
     async def _one(self, cluster: ClusterClient, producer: Producer) -> None:
         choice = self._rng.below(100)
@@ -146,10 +162,11 @@ class Worker:
         partition, life = self._partition(), self._history.life
         consumer = Consumer(cluster, max_wait_ms=50)
         acked = len(self._history.acked[partition])
+        start = self._history.readable_from(partition)
         if self._rng.below(2):  # near the end, where records can still be lost
-            start = max(0, acked - self._rng.below(4))
+            start += max(0, acked - self._rng.below(4))
         else:
-            start = self._rng.below(1 + acked)
+            start += self._rng.below(1 + acked)
         assign = partial(consumer.assign, partition.topic, AtOffset(start), [partition.partition])
         await retry_until_ready(assign)
         try:

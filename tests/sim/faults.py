@@ -68,6 +68,7 @@ ONE_BROKER_KINDS = ("crash", "power_loss_of_all", "restart_cleanly", "suspend", 
 
 STREAMS_MAX = 3
 KINDS_PER_SEED_MAX = 4
+CALM_S_MAX = 1.5
 START_ATTEMPTS_MAX = 100
 RETRY_S = 1.0
 FULL_DISK_ROOM_BYTES = 4_000
@@ -83,13 +84,17 @@ class Faults:
         probe: Probe,
         brokers: Sequence[int],
         kinds: Sequence[str] = (),
+        *,
+        calm_s_max: float = CALM_S_MAX,
     ) -> None:
+        """`calm_s_max` is the longest time between the end of a fault and the next one."""
         self._world = world
         self._history = history
         self._probe = probe
         self._brokers = brokers
         self._rng = SeededRng(world.rng.below(1 << 62))
         self._kinds = kinds or self._draw_kinds()
+        self._calm_s_max = calm_s_max
         self._free = set(brokers)
         self._left = 0
         self._second = SecondTopic(world, len(brokers))
@@ -114,7 +119,7 @@ class Faults:
 
     async def _stream(self) -> None:
         while self._left > 0:
-            await self._pause(1.5)
+            await self._pause(self._calm_s_max)
             free = sorted(self._free)
             if not free or self._left <= 0:
                 continue
@@ -364,6 +369,10 @@ class Faults:
             return
         partition = partitions[self._rng.below(len(partitions))]
         offset = self._rng.below(1 + max(self._history.acked[partition]))
+        await self.delete_records(partition, offset)
+
+    async def delete_records(self, partition: TopicPartition, offset: int) -> None:
+        """Delete all records below `offset`."""
         self._history.deleting(partition, offset)
         net, bootstrap = self._world.client_net("deleter"), self._world.bootstrap
         async with ClusterClient(net, bootstrap) as cluster:

@@ -57,6 +57,11 @@ class Probe:
         self._told.clear()
         self._last.clear()
 
+    @property
+    def elections(self) -> int:
+        """How many leaders it has seen, each in its epoch."""
+        return len(self._leaders)
+
     def told(self, partition: TopicPartition) -> int:
         """The highest mark that any leader has had: nobody reads at or above it."""
         return self._told.get(partition, 0)

@@ -50,6 +50,7 @@ class StaleClient:
         partitions: Sequence[TopicPartition],
         *,
         rack: str = "",
+        pause_s_max: float = PAUSE_S_MAX,
     ) -> None:
         """One that names a `rack` is served by followers, too (KIP-392)."""
         self._world = world
@@ -57,6 +58,7 @@ class StaleClient:
         self._history = history
         self._partitions = partitions
         self._rack = rack
+        self._pause_s_max = pause_s_max
         self._rng = SeededRng(world.rng.below(1 << 62))
 
     async def run(self, is_over: Callable[[], bool]) -> None:
@@ -67,12 +69,12 @@ class StaleClient:
                     net, host_name(self._broker_id), PORT, timeout_s=TIMEOUT_S
                 )
             except ClientError:
-                await asyncio.sleep(PAUSE_S_MAX)
+                await asyncio.sleep(self._pause_s_max)
                 continue
             try:
                 while not is_over():
                     await self._ask(connection)
-                    await asyncio.sleep(PAUSE_S_MAX / 2 ** self._rng.below(6))
+                    await asyncio.sleep(self._pause_s_max / 2 ** self._rng.below(6))
             except ClientError:
                 pass
             finally:

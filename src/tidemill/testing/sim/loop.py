@@ -24,11 +24,12 @@ retrieved) fails the whole run.
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextlib import suppress
-from contextvars import Context, ContextVar
+from contextvars import Context, ContextVar, copy_context
 from heapq import heapify
 from typing import Any, Never, TypeVar, TypeVarTuple, Unpack, final
 
@@ -165,6 +166,11 @@ class _ReadyQueue:
             host.held.append(handle)
         return self._nothing
 
+    def drop_dead(self) -> None:
+        """Forget what dead hosts would do."""
+        hosts = [(one, _context_of(one).get(CURRENT_HOST)) for one in self._handles]
+        self._handles = deque(one for one, host in hosts if host is None or host.alive)
+
     def clear(self) -> None:
         self._handles.clear()
 
@@ -253,11 +259,27 @@ class SimLoop(asyncio.BaseEventLoop):
 
     def close_coroutines(self) -> None:
         """The run is over: close every remaining coroutine, and ignore what it raises."""
-        for task in dict.fromkeys([*self._graveyard, *self._open_tasks()]):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is intended
-            _close(task.get_coro())
-        self._graveyard.clear()
+        self._graveyard += self._open_tasks()
+        self.bury()
         self._failures.clear()
+
+    def bury(self) -> None:
+        """Close the coroutines of dead hosts, and free what they held: for a run that is long.
+
+        They are closed as code of their host, so nothing of what they still start will run, and
+        what they leave behind is no failure. What the living left behind is.
+        """
+        gc.collect()
+        failures, self._failures = self._failures, []
+        for task in dict.fromkeys(self._graveyard):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # it is intended
+            context = copy_context()
+            context.run(CURRENT_HOST.set, task.host)
+            context.run(_close, task.get_coro())
+        self._graveyard.clear()
+        self._ready.drop_dead()
+        gc.collect()
+        self._failures = failures
 
     def describe_waiting(self) -> str:
         """The waiting tasks and where they wait, one line each."""
