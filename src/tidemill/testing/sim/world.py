@@ -126,7 +126,7 @@ class SimWorld:
         self.disk_delays_s: dict[int, float] = {}
         """Brokers whose slow disk calls take exactly this long; for others the delay is random."""
         self.keeps_wall = False
-        """Whether brokers that start again have the time of day; else their wall clocks begin anew."""
+        """Whether a broker that starts again has the time of day; else its clock begins anew."""
         self.clocks: dict[int, SimClock] = {}
         """Of each broker's last life."""
         self._values = values or {}
