@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tests.sim.campaign import Campaign, Pace, run_campaign
+from tests.sim.hold_campaign import run_holds
 from tests.sim.transaction_campaign import run_transactions
 
-__all__ = ["LOADS", "RECORDS", "TRANSACTIONS", "Load"]
+__all__ = ["HOLDS", "LOADS", "RECORDS", "TRANSACTIONS", "Load"]
 
 
 class Load(Protocol):
@@ -30,5 +31,11 @@ RECORDS = "records"
 """Producers and readers without transactions."""
 TRANSACTIONS = "transactions"
 """Transactional producers, and a reader of committed records."""
+HOLDS = "holds"
+"""Producers of held records, on brokers whose clocks are set."""
 
-LOADS: dict[str, Load] = {RECORDS: run_campaign, TRANSACTIONS: run_transactions}
+LOADS: dict[str, Load] = {
+    RECORDS: run_campaign,
+    TRANSACTIONS: run_transactions,
+    HOLDS: run_holds,
+}

@@ -7,7 +7,7 @@ from typing import final
 
 from tidemill.core.errors import invariant
 
-__all__ = ["ManualClock", "SimClock"]
+__all__ = ["WALL_START_MS", "ManualClock", "SimClock"]
 
 WALL_START_MS = 1_700_000_000_000
 MONOTONIC_START_S = 1_000.0

@@ -143,6 +143,31 @@ def test_a_snapshot_of_batches_that_were_cut_is_not_used_even_if_others_took_the
     run(scenario())
 
 
+def test_a_snapshot_is_not_used_if_the_log_lets_go_what_came_after_it_while_it_is_read(
+    disk, tmp_path, monkeypatch
+):
+    """What ended in between would be held for ever, and all releases behind it with it."""
+
+    async def scenario():
+        log = _log(disk, tmp_path / "t-0")
+        leading = Replica(ManualClock(), log, disk=disk).lead()
+        await _fill(leading, 30)
+        await leading.pass_time(61)
+        try_open = hold_snapshots._try_open
+
+        def let_go(*arguments):
+            book = try_open(*arguments)
+            log.advance_start(log.log_end_offset)
+            return book
+
+        monkeypatch.setattr(hold_snapshots, "_try_open", let_go)
+        again = await _again(leading, log, disk)
+        assert again.holds.is_whole
+        assert again.holds.book.pending == 0
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("pattern", ["*.holds", "*.holdrun"])
 def test_damaged_files_cost_a_longer_replay_and_nothing_else(disk, tmp_path, pattern):
     async def scenario():

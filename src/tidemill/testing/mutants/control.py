@@ -1,0 +1,115 @@
+"""Planted bugs of the controller and its store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tidemill.metadata.image.metadata_image import PartitionImage, Return
+from tidemill.testing.mutants.planting import Function, mutant
+
+__all__: list[str] = []
+
+_ELECTION = "tidemill.metadata.controller.election"
+_DECISIONS = "tidemill.metadata.controller.decisions"
+_REASSIGNMENT = "tidemill.metadata.controller.reassignment"
+_FORMER_LEADERS = "tidemill.metadata.controller.former_leaders:FormerLeaders"
+
+
+@mutant("elect outside the isr", f"{_ELECTION}:_elect")
+def _outside_isr(original: Function) -> Function:
+    return lambda partition, live, rules: original(
+        replace(partition, isr=tuple(one for one in partition.replicas if one in live), elr=()),
+        live,
+        rules,
+    )
+
+
+@mutant("no epoch bump", f"{_ELECTION}:_led_by")
+def _no_bump(original: Function) -> Function:
+    return lambda partition, leader, **sets: replace(
+        original(partition, leader, **sets), leader_epoch=partition.leader_epoch
+    )
+
+
+@mutant("unclean restart stays in sync", f"{_DECISIONS}:after_return")
+def _stays_in_sync(original: Function) -> Function:
+    return lambda partition, broker_id, how: original(
+        partition, broker_id, Return.CLEAN if how is Return.UNCLEAN else how
+    )
+
+
+@mutant("new disk stays in elr", f"{_DECISIONS}:after_return")
+def _new_disk_stays(original: Function) -> Function:
+    return lambda partition, broker_id, how: original(
+        partition, broker_id, Return.CLEAN if how is Return.NEW_DISK else how
+    )
+
+
+@mutant("one life keeps its epoch", f"{_DECISIONS}:after_return")
+def _next_life_same_epoch(original: Function) -> Function:
+    return lambda partition, broker_id, how: (
+        partition if how is Return.CLEAN else original(partition, broker_id, how)
+    )
+
+
+@mutant("no epoch bump on removal", f"{_DECISIONS}:after_return")
+def _no_bump_on_removal(original: Function) -> Function:
+    return lambda partition, broker_id, how: replace(
+        original(partition, broker_id, how), leader_epoch=partition.leader_epoch
+    )
+
+
+def _without_old_leader(original: Function) -> Function:
+    def handed_over(
+        partition: PartitionImage, wanted: Function, candidates: Function
+    ) -> PartitionImage | None:
+        after: PartitionImage | None = original(partition, wanted, candidates)
+        if after is None or after.leader == partition.leader:
+            return after
+        return replace(after, isr=tuple(one for one in after.isr if one != partition.leader))
+
+    return handed_over
+
+
+mutant("moved leader dropped from the isr", f"{_ELECTION}:handed_over")(_without_old_leader)
+mutant("reassigned leader dropped from the isr", f"{_REASSIGNMENT}:handed_over")(
+    _without_old_leader
+)
+
+
+@mutant("former leader forgotten at once", f"{_FORMER_LEADERS}.of")
+def _forgotten_at_once(_original: Function) -> Function:
+    return lambda _leaders, _topic_id, _index, _partition, _now: ()
+
+
+@mutant("no epoch bump when a replica leaves", f"{_REASSIGNMENT}:_without_replicas")
+def _no_bump_when_one_leaves(original: Function) -> Function:
+    return lambda partition, gone: replace(
+        original(partition, gone), leader_epoch=partition.leader_epoch
+    )
+
+
+@mutant("move ends before the copy does", f"{_DECISIONS}:advanced")
+def _ends_early(original: Function) -> Function:
+    def advanced(partition: PartitionImage, *rest: Function) -> PartitionImage:
+        if not partition.is_moving:
+            return partition
+        after: PartitionImage = original(replace(partition, isr=partition.replicas), *rest)
+        return after
+
+    return advanced
+
+
+@mutant("storm counted dead", "tidemill.metadata.controller.controllership:Controllership._awaited")
+def _storm_counted_dead(_original: Function) -> Function:
+    return lambda _controllership, _image: frozenset()
+
+
+@mutant("any life may join", f"{_DECISIONS}:_eligible")
+def _any_life(_original: Function) -> Function:
+    return lambda _image, isr: {broker_id for broker_id, _ in isr}
+
+
+@mutant("controller unguarded by its epoch", "tidemill.metadata.controller.page_writer:_Write.ops")
+def _unguarded(original: Function) -> Function:
+    return lambda write: original(write)[1:]
