@@ -26,10 +26,12 @@ from tidemill.core.limits import HOLD_ENDINGS_MAX, HOLD_TABLE_MAX
 from tidemill.delivery.holds.events import (
     Carried,
     Closed,
+    ClosedMany,
     HoldEnding,
     HoldEvent,
     Moved,
     Opened,
+    OpenedMany,
     Stamped,
     TransactionEnded,
 )
@@ -85,6 +87,9 @@ class HoldBook:
                     self._open.put(hold)
                 else:
                     self._undecided.add(producer_id, hold)
+            case OpenedMany(holds):
+                self.pending_bytes += holds.size_bytes
+                self._open.put_many(holds)
             case Carried(hold):
                 self._end(hold.ticket, end_offset)
                 self.pending_bytes += hold.size_bytes
@@ -93,6 +98,8 @@ class HoldBook:
                 self._move(target, due_ms, axis)
             case Closed(target, ending):
                 self._close(target, ending, end_offset)
+            case ClosedMany(tickets):
+                self._release(tickets, end_offset)
             case TransactionEnded(producer_id, is_commit):
                 self._decide(producer_id, is_commit=is_commit, end_offset=end_offset)
             case _:
@@ -128,6 +135,21 @@ class HoldBook:
         self._remember(hold.ticket, ending)
         if hold.message_id is not None:
             self._remember(hold.message_id, ending)
+
+    def _release(self, tickets: Sequence[int], end_offset: int) -> None:
+        """Many at once: as `_close` does with each of them."""
+        lowest: int | None = None
+        for ticket, found in zip(tickets, self._open.take_many(tickets), strict=True):
+            hold = found or self._undecided.take(ticket)
+            if hold is None:
+                continue
+            self.pending_bytes -= hold.size_bytes
+            lowest = hold.offset if lowest is None else min(lowest, hold.offset)
+            self._remember(hold.ticket, HoldEnding.RELEASED)
+            if hold.message_id is not None:
+                self._remember(hold.message_id, HoldEnding.RELEASED)
+        if lowest is not None:
+            self._pins.pin(lowest, end_offset=end_offset)  # all go at once, so one stands for all
 
     def _decide(self, producer_id: int, *, is_commit: bool, end_offset: int) -> None:
         for hold in self._undecided.take_all(producer_id):
