@@ -5,6 +5,10 @@ from tidemill.hot.record_walk cimport index
 ctypedef long long i64
 ctypedef unsigned long long u64
 
+cdef i64 _DIGITS_MAX, _ID_BYTES_MAX, _DUE_NEVER
+cdef bytes _PREFIX, _DELAY_NAME, _DATE_NAME, _ID_NAME, _TICKET_NAME, _NEXT_NAME, _DUE_NAME
+cdef bytes _SENT_NAME
+
 @cython.locals(position=Py_ssize_t, others=Py_ssize_t, record_at=i64, record_end=i64,
                row=Py_ssize_t, kind=i64)
 cpdef (Py_ssize_t, Py_ssize_t) scan_requests(
@@ -56,3 +60,6 @@ cdef bint _is_text(
 cpdef (i64, Py_ssize_t) size_at(
     const unsigned char[::1] buf, Py_ssize_t position, Py_ssize_t end
 ) except *
+
+@cython.locals(highest=i64, at=Py_ssize_t)
+cpdef i64 highest_number(i64[::1] table, Py_ssize_t count, i64 kind) except? -1

@@ -27,6 +27,7 @@ __all__ = [
     "SIZE",
     "TICKET",
     "count_others",
+    "highest_number",
     "scan_requests",
     "scan_tickets",
     "size_at",
@@ -142,7 +143,7 @@ def take_stretch(
     kind = 0
     taken = 0
     size_bytes = 0
-    previous = -0x7FFF_FFFF_FFFF_FFFF
+    previous = 0
     rising = True
     while row < count and taken < room:
         at = row * 9
@@ -156,7 +157,7 @@ def take_stretch(
                 due = _DUE_NEVER
             elif found == 1:
                 due += stamp_ms
-            if due < previous:
+            if taken > 0 and due < previous:
                 rising = False
             previous = due
             columns[taken] = base_offset + table[at]
@@ -166,6 +167,15 @@ def take_stretch(
             taken += 1
         row += 1
     return row, taken, size_bytes, kind, rising
+
+
+def highest_number(table: array[int] | memoryview, count: int, kind: int) -> int:
+    """The highest number of the first `count` rows that are of this kind; -1 if none is."""
+    highest = -1
+    for at in range(0, count * 9, 9):
+        if table[at + 2] == kind and table[at + 3] > highest:
+            highest = table[at + 3]
+    return highest
 
 
 def _judge_request(buf: Buffer, table: array[int] | memoryview, row: int) -> int:

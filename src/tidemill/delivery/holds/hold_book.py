@@ -58,6 +58,8 @@ class HoldBook:
         self.pending_bytes = 0
         self.newest_stamp_ms = 0
         """Of the veiled batches: steady time never falls below it."""
+        self.changes = 0
+        """Rises when a hold ends or gets another due time or copy: the same number, no change."""
         self._clear()
         self._pins = CopyPins()
 
@@ -117,6 +119,7 @@ class HoldBook:
         hold = self._find_target(target)
         if hold is None:
             return
+        self.changes += 1
         moved = hold._replace(due_ms=max(due_ms, DUE_TO_BE_PLANNED + 1), axis=axis)
         if self._open.take(hold.ticket) is None:
             self._undecided.replace(moved)
@@ -138,6 +141,7 @@ class HoldBook:
 
     def _release(self, tickets: Sequence[int], end_offset: int) -> None:
         """Many at once: as `_close` does with each of them."""
+        self.changes += 1
         lowest: int | None = None
         for ticket, found in zip(tickets, self._open.take_many(tickets), strict=True):
             hold = found or self._undecided.take(ticket)
@@ -167,6 +171,7 @@ class HoldBook:
 
     def _end_copy(self, hold: Hold, end_offset: int) -> None:
         """A copy is no longer the newest of a pending hold; it stays until that is durable."""
+        self.changes += 1
         self.pending_bytes -= hold.size_bytes
         self._pins.pin(hold.offset, end_offset=end_offset)
 

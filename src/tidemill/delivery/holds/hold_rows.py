@@ -20,15 +20,29 @@ _OPEN = 0
 class RowColumns(Protocol):
     """The numbers of the rows, which are sorted by axis, due time and ticket."""
 
-    due: Sequence[int]
-    ticket: Sequence[int]
-    offset: Sequence[int]
-    """Of the copy."""
-    size: Sequence[int]
-    by_offset: Sequence[int]
-    """The rows in the order of their copies."""
-    by_ticket: Sequence[int]
-    """The rows in the order of their tickets."""
+    @property
+    def due(self) -> Sequence[int]: ...
+
+    @property
+    def ticket(self) -> Sequence[int]: ...
+
+    @property
+    def offset(self) -> Sequence[int]:
+        """Of the copy."""
+        ...
+
+    @property
+    def size(self) -> Sequence[int]: ...
+
+    @property
+    def by_offset(self) -> Sequence[int]:
+        """The rows in the order of their copies."""
+        ...
+
+    @property
+    def by_ticket(self) -> Sequence[int]:
+        """The rows in the order of their tickets."""
+        ...
 
     def id_of(self, row: int) -> bytes | None: ...
 
